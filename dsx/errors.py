@@ -1,0 +1,85 @@
+"""Every error that dsx raises on purpose, and the exit code of each.
+
+    DsxError
+    ├── InputError            2   what the user gave is not usable
+    │   ├── SpecError             a YAML file or option: misspelt key, wrong type
+    │   ├── UnitError             a quantity without, or with a wrong, unit
+    │   ├── UnknownNameError      no model, cluster, strategy, ... of that name
+    │   ├── NotationError         a layer text; carries file, line and column
+    │   ├── PlanError             a plan that is not well formed
+    │   └── StoreError            a result folder that cannot be read or written
+    ├── NothingFeasible       3   every candidate is rejected
+    └── IncompleteSweep       4   a sweep stopped before its last part
+
+A message names the value, the rule, the place and the nearest right thing. Anything else that escapes
+is a bug and exits with 1.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class DsxError(Exception):
+    """Root of all deliberate errors."""
+
+    exit_code = 1
+
+
+class InputError(DsxError):
+    """What the user gave is not usable."""
+
+    exit_code = 2
+
+
+class SpecError(InputError):
+    """A YAML file or an option breaks its schema."""
+
+
+class UnitError(InputError):
+    """A quantity has no unit, or one of another dimension."""
+
+
+class UnknownNameError(InputError):
+    """A name that nothing carries.
+
+    `kind` is the field's word for what was looked for ("model"), `names` what there is.
+    """
+
+    def __init__(self, kind: str, name: str, names: Iterable[str], hint: str = "") -> None:
+        names = sorted(names)
+        known = f"known: {', '.join(names)}" if names else "there is none"
+        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} ({known}){hint}")
+
+
+class NotationError(InputError):
+    """A layer text breaks the notation; the message starts with file:line:column."""
+
+    def __init__(self, message: str, file: str = "<text>", line: int = 0, column: int = 0) -> None:
+        super().__init__(f"{file}:{line}:{column}: {message}")
+        self.file, self.line, self.column = file, line, column
+
+
+class PlanError(InputError):
+    """A plan that is not well formed: an unknown column, degrees that do not make up the GPUs."""
+
+
+class StoreError(InputError):
+    """A result folder cannot be read or written, or belongs to another sweep."""
+
+
+class NothingFeasible(DsxError):
+    """Every candidate is rejected."""
+
+    exit_code = 3
+
+
+class IncompleteSweep(DsxError):
+    """A sweep stopped before its last part."""
+
+    exit_code = 4
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the nearest of `names`, or an empty string."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,207 @@
+"""What an operator line must satisfy, and the partial sums that its result has.
+
+A letter is divided alike in all arguments and results of an operator; only linear operators take
+partial sums; a contracted divided letter makes the result partial over exactly its axes; a view keeps
+the number of elements, and the divided factor of a merge or split is the outermost.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+from dsx.graph.expressions import evaluate_exactly, names, primes_from
+from dsx.graph.lexer import Place
+from dsx.graph.match import Distribution, ordered
+from dsx.graph.notation import FOLLOWS, Dim, TensorText
+from dsx.graph.operators import OperatorKind
+
+Placed = tuple[Distribution, Place]
+
+
+def check_operator(
+    kind: OperatorKind,
+    arguments: list[Placed],
+    outputs: list[tuple[TensorText, Distribution]],
+    definitions: dict[str, Any],
+    place: Place,
+) -> tuple[str, ...]:
+    """Check one operator and return the axes its results are partial over.
+
+    Raises NotationError at the offending argument or result.
+    """
+    least = sum(not name.endswith("?") for name in kind.arguments)
+    if not least <= len(arguments) <= len(kind.arguments):
+        takes = ", ".join(kind.arguments)
+        raise place.error(f"{kind.name} takes ({takes}), not {len(arguments)} arguments")
+    partial = _incoming_partial(kind, arguments)
+    if kind.shape == "view":
+        _check_view(arguments[0], outputs, definitions)
+    else:
+        if len(outputs) > 1:
+            raise place.error(f"{kind.name} makes one result; only a view makes several")
+        _check_letters(kind, arguments, outputs[0])
+        if kind.shape == "contract":
+            partial |= _contracted(arguments, outputs[0])
+    for written, stated in outputs:
+        if FOLLOWS not in written.partial and set(stated.partial) != partial:
+            raise written.place.error(_partial_message(written.name, stated, partial))
+    return ordered(partial)
+
+
+def _partial_message(name: str, stated: Distribution, partial: set[str]) -> str:
+    follows = " ".join(f"@{axis}" for axis in ordered(partial))
+    is_stated = " ".join(f"@{axis}" for axis in stated.partial)
+    if not partial:
+        return f"{name!r} is stated as a partial sum ({is_stated}), but nothing divided is summed here"
+    return (
+        f"{name!r} is a partial sum over {', '.join(ordered(partial))}, since a letter that they divide is summed "
+        f"away: write '{follows}' (or '@*'){f', not {is_stated!r}' if is_stated else ''}"
+    )
+
+
+def _incoming_partial(kind: OperatorKind, arguments: list[Placed]) -> set[str]:
+    partial = [arg for arg in arguments if arg[0].partial]
+    if not partial:
+        return set()
+    distribution, place = partial[0]
+    axes = ", ".join(distribution.partial)
+    if kind.linear == "none":
+        whole = distribution.without_partial()
+        raise place.error(
+            f"{kind.name} is not linear and cannot take a partial sum over {axes}: "
+            f"state the distribution that it needs, as in {whole}"
+        )
+    if kind.linear == "one" and len(partial) > 1:
+        raise partial[1][1].error(f"{kind.name} is linear in one argument; two are partial sums")
+    if kind.linear == "each":
+        other = next((arg for arg in arguments if arg[0].partial != distribution.partial), None)
+        if other:
+            raise place.error(
+                f"{kind.name} adds a partial sum over {axes} to a value that is none: "
+                "the whole value would count once per rank; complete the sum first"
+            )
+    return set(distribution.partial)
+
+
+def _check_letters(kind: OperatorKind, arguments: list[Placed], output: tuple[TensorText, Distribution]) -> None:
+    """A letter is divided alike everywhere, and a result's letters come from the arguments."""
+    written, stated = output
+    seen: dict[str, Dim] = {}
+    for distribution, place in [*arguments, (stated, written.place)]:
+        for dim in distribution.dims:
+            other = seen.setdefault(dim.letter, dim)
+            if other != dim:
+                raise place.error(f"{dim.letter!r} is divided differently in one operator: {other} and {dim}")
+    given = {dim.letter for distribution, _ in arguments for dim in distribution.dims}
+    letters = [dim.letter for dim in stated.dims]
+    if kind.shape == "free":
+        return
+    for letter in letters:
+        if letter not in given:
+            known = ", ".join(sorted(given))
+            raise written.place.error(
+                f"dimension {letter!r} of the result {written.name!r} is in no argument of {kind.name} (they have {known})"
+            )
+    if kind.shape == "same":
+        first = [dim.letter for dim in arguments[0][0].dims]
+        if letters != first:
+            raise written.place.error(
+                f"{kind.name} keeps its dimensions: the result {written.name!r} must have [{', '.join(first)}], "
+                f"not [{', '.join(letters)}]"
+            )
+        missing = given - set(first)
+        if missing:
+            raise written.place.error(f"{kind.name}: dimension {sorted(missing)[0]!r} is not in its first argument")
+
+
+def _contracted(arguments: list[Placed], output: tuple[TensorText, Distribution]) -> set[str]:
+    letters = {dim.letter for dim in output[1].dims}
+    return {
+        axis for distribution, _ in arguments for dim in distribution.dims if dim.letter not in letters for axis in dim.axes
+    }
+
+
+def _check_view(
+    argument: Placed, outputs: list[tuple[TensorText, Distribution]], definitions: dict[str, Any]
+) -> None:
+    """Check that a view keeps elements and axes; a view into several splits a sum term by term."""
+    source, place = argument
+    common = set(source.dims)
+    for _, stated in outputs:
+        common &= set(stated.dims)
+    rest = tuple(dim for dim in source.dims if dim not in common)
+    axes = _leading_axes(rest, place, str(source))
+    sizes = []
+    for written, stated in outputs:
+        made = tuple(dim for dim in stated.dims if dim not in common)
+        if _leading_axes(made, written.place, f"{written.name}{stated}") != axes:
+            raise written.place.error(
+                f"view: {written.name!r} {stated} does not lie on the ranks as its source {source} does"
+            )
+        sizes.append(made)
+    letters = {dim.letter for dims in (rest, *sizes) for dim in dims}
+    if not _same_size(rest, sizes, letters, definitions):
+        first = outputs[0][0]
+        raise first.place.error(
+            f"view: {', '.join(written.name for written, _ in outputs)} and the source {source} differ in size: "
+            "a dimension does not match"
+        )
+
+
+def _leading_axes(dims: tuple[Dim, ...], place: Place, where: str) -> tuple[str, ...]:
+    """Return the axes of the outermost of `dims`; only that one may be divided."""
+    for dim in dims[1:]:
+        if dim.axes:
+            raise place.error(f"view: in {where} the divided factor must be the outermost, not {dim}")
+    return dims[0].axes if dims else ()
+
+
+def _same_size(
+    rest: tuple[Dim, ...], sizes: list[tuple[Dim, ...]], letters: set[str], definitions: dict[str, Any]
+) -> bool:
+    """Compare element counts as an identity, at values that no accident makes equal."""
+    free = sorted(_base_letters(letters, definitions))
+    for start in (101, 1009):
+        values: dict[str, Any] = {
+            name: Fraction(prime) for name, prime in zip(free, primes_from(start, len(free)), strict=True)
+        }
+        for letter in letters:
+            values[letter] = _exact_size(letter, values, definitions)
+        sums = sum(_product(values, dims) for dims in sizes)
+        if _product(values, rest) != sums:
+            return False
+    return True
+
+
+def _product(values: dict[str, Any], dims: tuple[Dim, ...]) -> Any:
+    result: Any = Fraction(1)
+    for dim in dims:
+        result *= values[dim.letter]
+    return result
+
+
+def _base_letters(letters: set[str], definitions: dict[str, Any]) -> set[str]:
+    """Return the letters that definitions lead back to."""
+    result: set[str] = set()
+    for letter in letters:
+        result |= _base_letters(names(definitions[letter]), definitions) if letter in definitions else {letter}
+    return result
+
+
+def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    if letter not in definitions:
+        return values[letter]
+    inner = {name: _exact_size(name, values, definitions) for name in names(definitions[letter])}
+    return evaluate_exactly(definitions[letter], inner) if inner else evaluate_exactly(definitions[letter], values)
+
+
+def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
+    """Return a chain of letters in which the last one closes a circle; empty if there is none."""
+
+    def follow(letter: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        chain = (*above, letter)
+        if letter in above:
+            return chain
+        inner = names(definitions[letter]) if letter in definitions else set[str]()
+        return next((found for name in sorted(inner) if (found := follow(name, chain))), ())
+
+    return next((found for letter in definitions if (found := follow(letter, ()))), ())

@@ -1,0 +1,230 @@
+"""What follows from a layer: per kernel the work, the collectives and the saved tensors, symbolically.
+
+A kernel is one operator or one ``fuse ... end``. Its FLOPs are those of its operators; the bytes of a
+fused one are those of the tensors that cross its border. Every quantity is an expression over
+dimensions, degrees and the element sizes of the assumptions: `activation_bytes` and `weight_bytes`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.graph.backward import derive_backward
+from dsx.graph.expressions import combine, names, product, total
+from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
+from dsx.graph.layer import PANELS, Layer, Operator
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Move, match
+from dsx.graph.notation import Rule
+from dsx.graph.saved import ACTIVATION_BYTES, Regather, Saved, element_bytes, tensor_bytes
+
+FORWARD, BACKWARD = 0, 1
+_IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of one microbatch: `bytes` is its volume on one GPU."""
+
+    kind: str
+    axis: str
+    bytes: Any
+    tensor: str
+    panelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCosts:
+    """What one kernel does in the forward and the backward of one microbatch."""
+
+    name: str
+    operators: tuple[str, ...]
+    kinds: tuple[str, ...]
+    runs: bool  # False for views and operators that the assumptions do not count
+    work: tuple[Work, Work]
+    collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
+    saved: tuple[Saved, ...]
+    panelled: bool
+    replicated: tuple[str, ...]  # axes whose members all do the same work
+
+    @property
+    def saved_bytes(self) -> Any:
+        """Local bytes kept for the backward."""
+        return total(saved.bytes for saved in self.saved)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight: local bytes, and the axes (without dp) over which its gradient is reduced once a step."""
+
+    name: str
+    bytes: Any
+    reduced_over: tuple[str, ...]
+    over_dp: bool  # False where the weight itself is divided over dp
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedLayer:
+    """Everything the cost model needs of a layer."""
+
+    name: str
+    strategy: str
+    definitions: dict[str, Any]
+    axes: tuple[str, ...]
+    kernels: tuple[KernelCosts, ...]
+    weights: tuple[Weight, ...]
+    boundary_bytes: Any
+    rules: tuple[Rule, ...]
+    panelled: bool
+    letters: frozenset[str]  # dimensions that must have a size
+
+    def collectives(self, direction: int) -> list[Collective]:
+        """All collectives of one direction, in the order of the kernels."""
+        return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
+
+    def local_sizes(self) -> list[tuple[str, Any]]:
+        """Return (text, expression) of every weight's size, to see that no dimension is divided away."""
+        return [(weight.name, weight.bytes) for weight in self.weights]
+
+
+def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iterable[str] = ()) -> DerivedLayer:
+    """Derive everything from `layer`.
+
+    `fused_backward_reads` says whether the backward of a fused kernel reads its saved tensors as they are
+    "stored" or as they were "consumed"; `uncounted` names operators that cost nothing.
+    """
+    uncounted = frozenset(uncounted)
+    kernels = split_into_kernels(layer)
+    owner = {op.name: kernel for kernel in kernels for op in kernel.operators}
+    collectives: dict[str, tuple[list[Collective], list[Collective]]] = {k.name: ([], []) for k in kernels}
+    _forward_moves(layer, kernels, collectives)
+    _repeated_moves(layer, kernels, collectives)
+    for gradient in derive_backward(layer).moves:
+        kernel = owner[gradient.operator.name] if gradient.operator else kernels[-1]
+        panelled = bool(gradient.operator and gradient.operator.panelled)
+        size = element_bytes(layer, gradient.tensor)
+        collectives[kernel.name][BACKWARD].extend(
+            _collective(move, size, f"d {gradient.tensor}", panelled) for move in gradient.moves
+        )
+    seen: set[tuple[str, str]] = set()
+    made: list[KernelCosts] = []
+    for kernel in kernels:
+        fresh = [saved for saved in kernel.saved if saved.key not in seen]
+        seen |= {saved.key for saved in fresh}
+        counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
+        panelled = any(op.panelled for op in kernel.operators)
+        made.append(
+            KernelCosts(
+                name=kernel.name,
+                operators=tuple(op.name for op in kernel.operators),
+                kinds=tuple(op.kind.name for op in kernel.operators),
+                runs=bool(counted),
+                work=work_of(layer, kernel, fused_backward_reads) if counted else (Work(), Work()),
+                collectives=(tuple(collectives[kernel.name][0]), tuple(collectives[kernel.name][1])),
+                saved=tuple(fresh),
+                panelled=panelled,
+                replicated=_replicated(layer, kernel),
+            )
+        )
+    first = layer.inputs[0]
+    return DerivedLayer(
+        name=layer.name,
+        strategy=layer.strategy,
+        definitions=layer.definitions,
+        axes=layer.axes,
+        kernels=tuple(made),
+        weights=_weights(layer),
+        boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
+        rules=layer.rules,
+        panelled=layer.panelled,
+        letters=_letters(layer),
+    )
+
+
+def _collective(move: Move, size: Any, tensor: str, panelled: bool) -> Collective:
+    kind = _IN_PANELS.get(move.kind, move.kind) if panelled else move.kind
+    in_panels = panelled and kind in (BROADCAST, REDUCE)
+    return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels)
+
+
+def _forward_moves(layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]) -> None:
+    """Match arguments; a tensor gathered once serves all that ask for the same distribution."""
+    done: set[tuple[str, str]] = set()
+    for kernel in kernels:
+        for op in kernel.operators:
+            for argument in op.arguments:
+                key = (argument.tensor, str(argument.distribution))
+                if key in done and not op.panelled:
+                    continue
+                done.add(key)
+                moves = match(layer.tensors[argument.tensor].distribution, argument.distribution)
+                size = element_bytes(layer, argument.tensor)
+                into[kernel.name][FORWARD].extend(
+                    _collective(move, size, argument.tensor, op.panelled) for move in moves
+                )
+            for direction in (FORWARD, BACKWARD):
+                into[kernel.name][direction].extend(_statistics(layer, op))
+
+
+def _repeated_moves(layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]) -> None:
+    """Gather again in the backward what the forward did not keep."""
+    done: set[Regather] = set()
+    for kernel in reversed(kernels):
+        for op, regather in kernel.regathers:
+            if regather in done and not op.panelled:
+                continue
+            done.add(regather)
+            moves = match(layer.tensors[regather.tensor].distribution, regather.wanted)
+            size = element_bytes(layer, regather.tensor)
+            into[kernel.name][BACKWARD].extend(_collective(move, size, regather.tensor, op.panelled) for move in moves)
+
+
+def _statistics(layer: Layer, op: Operator) -> list[Collective]:
+    """Return the all-reduces of row statistics, where the normalised dimension is divided."""
+    if not op.kind.statistics:
+        return []
+    dims = op.arguments[0].distribution.dims
+    rows = product(op_size for op_size in (tensor_bytes(layer, op.arguments[0].tensor, _rows(op)), op.kind.statistics))
+    return [Collective(ALL_REDUCE, axis, rows, f"statistics of {op.name}", False) for axis in dims[-1].axes]
+
+
+def _rows(op: Operator) -> Any:
+    distribution = op.arguments[0].distribution
+    return type(distribution)(distribution.dims[:-1])
+
+
+def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
+    """Return the layer's axes that divide nothing in the kernel."""
+    used: set[str] = set()
+    for op in kernel.operators:
+        used |= {axis for argument in op.arguments for axis in argument.distribution.axes}
+        used |= {axis for name in op.outputs for axis in layer.tensors[name].distribution.axes}
+    return tuple(axis for axis in layer.axes if axis not in used)
+
+
+def _weights(layer: Layer) -> tuple[Weight, ...]:
+    axes = derive_backward(layer).weight_axes
+    return tuple(
+        Weight(
+            name,
+            tensor_bytes(layer, name, tensor.distribution),
+            tuple(axis for axis in axes[name] if axis != "dp"),
+            "dp" not in tensor.distribution.axes,
+        )
+        for name, tensor in layer.tensors.items()
+        if tensor.weight
+    )
+
+
+def _letters(layer: Layer) -> frozenset[str]:
+    """Return the dimensions that a model must give: those used and not defined."""
+    used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
+    open_letters: set[str] = set()
+    while used:
+        letter = used.pop()
+        if letter in layer.definitions:
+            used |= names(layer.definitions[letter]) - open_letters
+        else:
+            open_letters.add(letter)
+    return frozenset(open_letters - {PANELS})
+
+

@@ -1,0 +1,160 @@
+"""Symbolic integer expressions: what the notation writes, and what is derived from it.
+
+One small language serves dimension definitions (`dim c = (h + 2*g) * k`), the rules of a strategy and
+the operator tables: integers, names, ``+ - * / % ( ) min max``, where ``/`` floors. Expressions are
+evaluated over plain numbers, fractions or arrays alike, since only arithmetic operators are used.
+Nothing numeric lives here: no array library is imported.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A free name: a dimension, a degree, or a quantity of the operator tables."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`sign` applied to two operands; signs are ``+ - * / %`` and ``min max``."""
+
+    sign: str
+    left: "int | Name | Operation"
+    right: "int | Name | Operation"
+
+
+def _pick(largest: bool) -> Callable[[Any, Any], Any]:
+    """Return an elementwise min or max that needs no array library."""
+
+    def choose(a: Any, b: Any) -> Any:
+        takes_a = (a >= b) if largest else (a <= b)
+        return takes_a * a + (1 - takes_a) * b
+
+    return choose
+
+
+_APPLY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+    "%": operator.mod,
+    "min": _pick(largest=False),
+    "max": _pick(largest=True),
+}
+RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def product(factors: Iterable[Any]) -> Any:
+    """Return the product of expressions, dropping factors of 1."""
+    result: Any = 1
+    for factor in factors:
+        result = combine("*", result, factor)
+    return result
+
+
+def total(terms: Iterable[Any]) -> Any:
+    """Return the sum of expressions, dropping terms of 0."""
+    result: Any = 0
+    for term in terms:
+        result = combine("+", result, term)
+    return result
+
+
+def combine(sign: str, left: Any, right: Any) -> Any:
+    """Return ``left sign right``, folded where both are integers or one is neutral."""
+    if isinstance(left, int) and isinstance(right, int):
+        return int(_APPLY[sign](left, right))
+    if (sign, left) in (("*", 1), ("+", 0)):
+        return right
+    if (sign, right) in (("*", 1), ("/", 1), ("+", 0), ("-", 0)):
+        return left
+    if sign == "*" and 0 in (left, right):
+        return 0
+    return Operation(sign, left, right)
+
+
+def names(expr: Any) -> set[str]:
+    """Return the free names of an expression."""
+    if isinstance(expr, Name):
+        return {expr.name}
+    if isinstance(expr, Operation):
+        return names(expr.left) | names(expr.right)
+    return set()
+
+
+def evaluate(expr: Any, values: Mapping[str, Any], memo: dict[int, Any] | None = None) -> Any:
+    """Evaluate `expr` where `values` gives a number, fraction or array for each name.
+
+    `memo` shares the results of sub-expressions between calls with the same `values`; it is keyed by
+    identity, so the expressions must outlive it. Raises KeyError with the first name that has no value.
+    """
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, Name):
+        return values[expr.name]
+    if memo is not None and id(expr) in memo:
+        return memo[id(expr)]
+    left, right = evaluate(expr.left, values, memo), evaluate(expr.right, values, memo)
+    result = _APPLY[expr.sign](left, right)
+    if memo is not None:
+        memo[id(expr)] = result
+    return result
+
+
+def evaluate_exactly(expr: Any, values: Mapping[str, Any]) -> Any:
+    """Evaluate with ``/`` as exact division; `values` are fractions. For identities, not for sizes."""
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, Name):
+        return values[expr.name]
+    left, right = evaluate_exactly(expr.left, values), evaluate_exactly(expr.right, values)
+    return left / right if expr.sign == "/" else _APPLY[expr.sign](left, right)
+
+
+_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
+
+
+def text(expr: Any, outer: int = 0) -> str:
+    """Return the expression as the notation writes it."""
+    if isinstance(expr, int):
+        return str(expr)
+    if isinstance(expr, Name):
+        return expr.name
+    if expr.sign in ("min", "max"):
+        return f"{expr.sign}({text(expr.left)}, {text(expr.right)})"
+    binding = _BINDING[expr.sign]
+    # The right operand of - / % binds tighter than the sign itself: a - (b - c).
+    inner = f"{text(expr.left, binding)} {expr.sign} {text(expr.right, binding + (expr.sign != '+'))}"
+    return f"({inner})" if binding < outer else inner
+
+
+def divided(size: Any, axes: Iterable[str]) -> Any:
+    """Return the local size of a dimension: floor(size / product of the degrees of `axes`)."""
+    return combine("/", size, product(Name(axis) for axis in axes))
+
+
+def primes_from(start: int, count: int) -> list[int]:
+    """Return the first `count` primes from `start` on: independent values that test an identity."""
+    found: list[int] = []
+    candidate = start
+    while len(found) < count:
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            found.append(candidate)
+        candidate += 1
+    return found

@@ -1,0 +1,248 @@
+"""Kernels: operators grouped as they run, and the work of each group.
+
+One launch per kernel and direction. The bytes of a single operator are its table's; those of a fused
+kernel are the tensors that cross its border, and in its backward also what it keeps beside them
+(softmax statistics, random state). Inner values that the backward reads are made again, which adds
+their forward FLOPs to the backward.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.errors import NotationError
+from dsx.graph.expressions import Name, combine, product, total
+from dsx.graph.layer import PANELS, Argument, Layer, Operator
+from dsx.graph.match import Distribution, elements
+from dsx.graph.operators import Effort, Formula
+from dsx.graph.saved import ACTIVATION_BYTES, Regather, Saved, as_produced, element_bytes, stored, tensor_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """FLOPs on matrix and vector units and bytes moved, as expressions."""
+
+    matrix: Any = 0
+    vector: Any = 0
+    bytes: Any = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            combine("+", self.matrix, other.matrix),
+            combine("+", self.vector, other.vector),
+            combine("+", self.bytes, other.bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Operators that run as one, and what they keep for the backward."""
+
+    name: str
+    fused: bool
+    operators: tuple[Operator, ...]
+    made_again: tuple[Operator, ...]  # inner operators whose forward the backward repeats
+    saved: tuple[Saved, ...]
+    border: tuple[Argument, ...]  # what crosses into a fused kernel and its backward reads
+    regathers: tuple[tuple[Operator, Regather], ...]
+
+
+def split_into_kernels(layer: Layer) -> list[Kernel]:
+    """Group the layer's operators into kernels, in order."""
+    groups: dict[Any, list[Operator]] = {}
+    for op in layer.operators:
+        groups.setdefault(op.fuse or op.name, []).append(op)
+    return [_kernel(layer, key, operators) for key, operators in groups.items()]
+
+
+def _kernel(layer: Layer, key: Any, operators: list[Operator]) -> Kernel:
+    fused = isinstance(key, tuple)
+    name = key[0] if fused else key
+    if fused and "." in operators[0].name:
+        name = f"{operators[0].name.rsplit('.', 1)[0]}.{name}"
+    collector = _Collector(layer, operators, fused)
+    for op in operators:
+        collector.visit(op)
+    return Kernel(
+        name,
+        fused,
+        tuple(operators),
+        tuple(op for op in operators if op.name in collector.made_again),
+        tuple(collector.saved.values()),
+        tuple(collector.border.values()),
+        tuple(collector.regathers),
+    )
+
+
+class _Collector:
+    """Collects what the backward of one kernel reads."""
+
+    def __init__(self, layer: Layer, operators: list[Operator], fused: bool) -> None:
+        self.layer, self.fused = layer, fused
+        self.inner = {name: op for op in operators for name in op.outputs} if fused else {}
+        self.crossing = _crossing(layer, operators)
+        self.saved: dict[tuple[str, str], Saved] = {}
+        self.border: dict[tuple[str, str], Argument] = {}
+        self.regathers: list[tuple[Operator, Regather]] = []
+        self.made_again: set[str] = set()
+
+    def visit(self, op: Operator) -> None:
+        inner = op.kind.in_kernel if self.fused else None
+        for index, entry in enumerate(inner.saved if inner else op.kind.saved):
+            if isinstance(entry, Formula):
+                size = entry.resolve(functions(self.layer, op))
+                self.saved[(op.name, f"kept {index}")] = Saved((op.name, f"kept {index}"), size)
+            elif entry == "y":
+                self.read(op, as_produced(self.layer, op, op.name), op.panelled)
+            else:
+                self.read(op, op.arguments[op.kind.arguments.index(entry)], op.panelled)
+        if inner and inner.keeps_output:
+            for name in self.crossing:
+                self.keep(op, as_produced(self.layer, op, name), False)
+
+    def read(self, op: Operator, argument: Argument, panelled: bool) -> None:
+        """Note that the backward reads `argument`: keep it, or make it again inside the kernel."""
+        producer = self.inner.get(argument.tensor)
+        if producer is None or (argument.tensor in self.crossing and not producer.costs_nothing):
+            self.keep(op, argument, panelled)
+        elif producer.name not in self.made_again:
+            self.made_again.add(producer.name)
+            for inner in producer.arguments:
+                self.read(producer, inner, producer.panelled)
+
+    def keep(self, op: Operator, argument: Argument, panelled: bool) -> None:
+        saved, again = stored(self.layer, argument, panelled)
+        if saved:
+            self.saved.setdefault(saved.key, saved)
+        self.border.setdefault((argument.tensor, str(argument.distribution)), argument)
+        for regather in again:
+            if (op, regather) not in self.regathers:
+                self.regathers.append((op, regather))
+
+
+def _crossing(layer: Layer, operators: list[Operator]) -> list[str]:
+    """Return the results that are consumed outside the group."""
+    inside = {op.name for op in operators}
+    outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
+    return [name for op in operators for name in op.outputs if name in outside or name in layer.outputs]
+
+
+def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Work, Work]:
+    """Return the forward and backward work of a kernel."""
+    forward = Work()
+    backward = Work()
+    for op in kernel.operators:
+        ahead, back = _operator_work(layer, op)
+        forward, backward = forward + ahead, backward + back
+        if op in kernel.made_again:
+            backward = backward + ahead
+    if not kernel.fused:
+        return forward, backward
+    ahead_bytes, back_bytes = _border_bytes(layer, kernel, fused_backward_reads)
+    return (
+        Work(forward.matrix, forward.vector, ahead_bytes),
+        Work(backward.matrix, backward.vector, back_bytes),
+    )
+
+
+def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Any, Any]:
+    operators = list(kernel.operators)
+    inside = {name for op in operators for name in op.outputs}
+    entering = {
+        (arg.tensor, str(arg.distribution)): tensor_bytes(layer, arg.tensor, arg.distribution)
+        for op in operators
+        for arg in op.arguments
+        if arg.tensor not in inside
+    }
+    leaving = [tensor_bytes(layer, name, layer.tensors[name].distribution) for name in _crossing(layer, operators)]
+    writes = [
+        op.kind.in_kernel.writes.resolve(functions(layer, op))
+        for op in operators
+        if op.kind.in_kernel and op.kind.in_kernel.writes
+    ]
+    forward = total([*entering.values(), *leaving, *writes])
+    if fused_backward_reads == "stored":
+        reads = [saved.bytes for saved in kernel.saved]
+    else:
+        reads = [tensor_bytes(layer, arg.tensor, arg.distribution) for arg in kernel.border]
+        reads += [saved.bytes for saved in kernel.saved if saved.key[1].startswith("kept ")]
+    # Beside what it reads: the gradients of its results coming in, those of its arguments going out.
+    return forward, total([*reads, *leaving, *entering.values()])
+
+
+def _operator_work(layer: Layer, op: Operator) -> tuple[Work, Work]:
+    kind = op.kind
+    sizes = functions(layer, op)
+    if kind.shape != "contract":
+        return _work(op, kind.forward, sizes), _work(op, kind.backward, sizes)
+    ahead = kind.panels["forward"] if op.panelled else kind.forward
+    back = kind.panels["gradient"] if op.panelled else kind.gradient
+    letters = {dim.letter for name in op.outputs for dim in layer.tensors[name].distribution.dims}
+    summed = _contracted([argument.distribution for argument in op.arguments], letters)
+    forward = _work(op, ahead, sizes, summed)
+    backward = Work()
+    for index, argument in enumerate(op.arguments):
+        others = [other for other in op.arguments if other is not argument]
+        exchanged = functions(layer, op, [argument, *others], dx=op.arguments[index])
+        own = {dim.letter for dim in argument.distribution.dims}
+        sources = [other.distribution for other in others] + [layer.tensors[op.name].distribution]
+        backward = backward + _work(op, back, exchanged, _contracted(sources, own))
+    return forward, backward
+
+
+def _contracted(distributions: list[Distribution], kept: set[str]) -> Any:
+    dims = {dim.letter: dim for distribution in distributions for dim in distribution.dims}
+    return elements(tuple(dim for letter, dim in dims.items() if letter not in kept))
+
+
+def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any = 1) -> Work:
+    numerator, denominator = op.kind.work.get(op.modifier, (1, 1))
+
+    def value(formula: Formula | None, share: bool) -> Any:
+        if formula is None:
+            return 0
+        expr = _put(formula.resolve(sizes), {"contracted": contracted})
+        return combine("/", combine("*", expr, numerator), denominator) if share else expr
+
+    return Work(value(effort.matrix, True), value(effort.vector, True), value(effort.bytes, False))
+
+
+def _put(expr: Any, values: dict[str, Any]) -> Any:
+    """Replace names by expressions."""
+    if isinstance(expr, Name):
+        return values.get(expr.name, expr)
+    if isinstance(expr, int):
+        return expr
+    return combine(expr.sign, _put(expr.left, values), _put(expr.right, values))
+
+
+def functions(
+    layer: Layer, op: Operator, arguments: list[Argument] | None = None, dx: Argument | None = None
+) -> dict[str, Any]:
+    """Return the size functions of a table's expressions for one operator.
+
+    `arguments` stand for the table's argument names in that order; `dx` is the one whose gradient is made.
+    """
+    taken = list(op.arguments) if arguments is None else arguments
+    tensors: dict[str, tuple[str, Distribution]] = {
+        name.rstrip("?"): (argument.tensor, argument.distribution)
+        for name, argument in zip(op.kind.arguments, taken, strict=False)
+    }
+    tensors["y"] = tensors["dy"] = (op.name, layer.tensors[op.name].distribution)
+    if dx is not None:
+        tensors["dx"] = (dx.tensor, dx.distribution)
+
+    def size(name: str) -> Any:
+        return elements(tensors[name][1].dims)
+
+    def rows(name: str) -> Any:
+        return elements(tensors[name][1].dims[:-1])
+
+    def last(name: str) -> Any:
+        return elements(tensors[name][1].dims[-1:])
+
+    def bytes_of(name: str) -> Any:
+        return product((element_bytes(layer, tensors[name][0]), size(name)))
+
+    return {"size": size, "rows": rows, "last": last, "bytes": bytes_of}
+
+

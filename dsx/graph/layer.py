@@ -1,0 +1,283 @@
+"""A layer put together: blocks inlined, roles filled in by a strategy, everything checked.
+
+The result is a straight list of operators over tensors whose distributions are all known. What follows
+from it (collectives, backward, saved tensors, work) is derived in the modules beside this one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.errors import did_you_mean
+from dsx.graph.checks import check_operator, defined_through_itself
+from dsx.graph.expressions import names
+from dsx.graph.lexer import Place
+from dsx.graph.match import Distribution, Unmatchable, match, ordered
+from dsx.graph.notation import FOLLOWS, Dim, LayerText, OperatorText, Role, Rule, StrategyText, TensorText, UseText
+from dsx.graph.operators import OperatorKind
+
+PANELS = "panels"
+OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value or a weight, as it is produced."""
+
+    name: str
+    distribution: Distribution
+    weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor as an operator consumes it."""
+
+    tensor: str
+    distribution: Distribution
+    made_again: bool
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator; it is named after its first result."""
+
+    kind: OperatorKind
+    modifier: str
+    arguments: tuple[Argument, ...]
+    outputs: tuple[str, ...]
+    fuse: tuple[str, int] | None
+    panelled: bool
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """The name of the first result."""
+        return self.outputs[0]
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Whether it only renames: no kernel runs."""
+        return self.kind.shape == "view"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer under a strategy: tensors by name, operators in order."""
+
+    name: str
+    strategy: str
+    definitions: dict[str, Any]
+    tensors: dict[str, Tensor]
+    operators: tuple[Operator, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    panelled: bool
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that the layer's tensors are divided by, in the order of AXES."""
+        used = {axis for tensor in self.tensors.values() for axis in tensor.distribution.axes}
+        used |= {axis for op in self.operators for arg in op.arguments for axis in arg.distribution.axes}
+        return ordered(used)
+
+    def producer(self, tensor: str) -> Operator | None:
+        """Return the operator that makes `tensor`; None for an input or a weight."""
+        return next((op for op in self.operators if tensor in op.outputs), None)
+
+
+def build_layer(
+    text: LayerText,
+    strategy: StrategyText | None,
+    table: dict[str, OperatorKind],
+    find_block: Callable[[str, Place], LayerText],
+) -> Layer:
+    """Put `text` together under `strategy`; `find_block` gives the text of a used block.
+
+    Raises NotationError with file, line and column.
+    """
+    builder = _Builder(strategy, table, find_block)
+    scope = builder.inline(text, "", {})
+    consumed = {arg.tensor for op in builder.operators for arg in op.arguments}
+    made = [name for op in builder.operators for name in op.outputs]
+    outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
+    return Layer(
+        name=text.name,
+        strategy=strategy.name if strategy else "",
+        definitions=builder.definitions,
+        tensors=builder.tensors,
+        operators=tuple(builder.operators),
+        inputs=tuple(builder.inputs),
+        outputs=outputs,
+        rules=strategy.rules if strategy else (),
+        panelled=any(op.panelled for op in builder.operators),
+    )
+
+
+class _Builder:
+    """Collects the tensors and operators of a layer while its blocks are inlined."""
+
+    def __init__(
+        self,
+        strategy: StrategyText | None,
+        table: dict[str, OperatorKind],
+        find_block: Callable[[str, Place], LayerText],
+    ) -> None:
+        self.strategy, self.table, self.find_block = strategy, table, find_block
+        # A strategy has panels if its rules limit them; a layer that stands alone may use them freely.
+        rule_names = {name for rule in (strategy.rules if strategy else ()) for name in names(rule.left)}
+        self.has_panels = strategy is None or PANELS in rule_names
+        self.definitions: dict[str, Any] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self.inputs: list[str] = []
+        self.blocks: list[str] = []
+        self.kernels = 0
+
+    def inline(self, text: LayerText, prefix: str, bound: dict[str, str]) -> dict[str, str]:
+        """Add the operators of `text`; returns the scope: local name -> tensor name."""
+        for letter, expr in text.definitions.items():
+            if self.definitions.setdefault(letter, expr) != expr:
+                place = (text.inputs or text.weights or text.body)[0].place
+                raise place.error(f"dimension {letter!r} of {text.name!r} is defined differently elsewhere")
+        if circle := defined_through_itself(self.definitions):
+            place = text.body[0].place
+            raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
+        scope: dict[str, str] = {}
+        for tensor in text.inputs:
+            scope[tensor.name] = self.enter(tensor, prefix, bound.get(tensor.name))
+        for tensor in text.weights:
+            scope[tensor.name] = self.declare(tensor, prefix, weight=True)
+        offset = self.kernels
+        self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
+        latest = next(iter(scope.values()), None) if text.inputs else None
+        for entry in text.body:
+            if isinstance(entry, UseText):
+                latest = self.use(entry, prefix, scope, latest)
+            else:
+                self.operate(entry, prefix, scope, offset)
+                latest = scope.get(OUTPUT, latest)
+        return scope
+
+    def enter(self, tensor: TensorText, prefix: str, outer: str | None) -> str:
+        """Declare an input, or tie it to the tensor `outer` in the distribution that it states."""
+        if outer is None:
+            name = self.declare(tensor, prefix, weight=False)
+            self.inputs.append(name)
+            return name
+        stated = Distribution(self.dims(tensor))
+        if self.tensors[outer].distribution == stated:
+            return outer
+        argument = self.argument(TensorText(outer, tensor.dims, (), False, tensor.place), {outer: outer})
+        name = self.declare(tensor, prefix, weight=False)
+        view = OperatorKind("view", ("x",), shape="view", linear="each", rearranges=True)
+        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place))
+        return name
+
+    def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
+        block = self.find_block(use.block, use.place)
+        self.blocks.append(block.name)
+        count = self.blocks.count(block.name)
+        inputs = [tensor.name for tensor in block.inputs]
+        bound: dict[str, str] = {}
+        for inner, outer in use.bindings.items():
+            if inner == OUTPUT:
+                continue
+            if inner not in inputs:
+                raise use.place.error(f"block {block.name!r} has no input {inner!r}{did_you_mean(inner, inputs)}")
+            if outer not in scope:
+                raise use.place.error(f"no tensor {outer!r} here{did_you_mean(outer, scope)}")
+            bound[inner] = scope[outer]
+        free = [name for name in inputs if name not in bound]
+        if latest is not None and free:
+            if len(free) > 1:
+                raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
+            bound[free[0]] = latest
+        inner = self.inline(block, f"{prefix}{block.name}{count if count > 1 else ''}.", bound)
+        if OUTPUT not in inner:
+            raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
+        scope[use.bindings.get(OUTPUT, OUTPUT)] = inner[OUTPUT]
+        return inner[OUTPUT]
+
+    def operate(self, line: OperatorText, prefix: str, scope: dict[str, str], offset: int) -> None:
+        if line.kind not in self.table:
+            hint = did_you_mean(line.kind, self.table)
+            raise line.place.error(f"no operator {line.kind!r}{hint} (known: {', '.join(sorted(self.table))})")
+        kind = self.table[line.kind]
+        if line.modifier and not (line.modifier in kind.work or (line.modifier == PANELS and kind.panels)):
+            known = [*kind.work, *([PANELS] if kind.panels else [])]
+            raise line.place.error(f"{line.kind} takes no {{{line.modifier}}}{did_you_mean(line.modifier, known)}")
+        arguments = tuple(self.argument(argument, scope) for argument in line.arguments)
+        outputs = [(out, Distribution(self.dims(out), ordered(set(out.partial) - {FOLLOWS}))) for out in line.outputs]
+        partial = check_operator(
+            kind, [(arg.distribution, arg.place) for arg in arguments], outputs, self.definitions, line.place
+        )
+        for tensor, stated in outputs:
+            if tensor.name in scope:
+                raise tensor.place.error(f"{tensor.name!r} is made twice")
+            scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
+        fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None
+        panelled = line.modifier == PANELS and self.has_panels
+        names_made = tuple(scope[tensor.name] for tensor in line.outputs)
+        self.operators.append(Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place))
+
+    def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
+        """Resolve an argument and check that its distribution can be reached."""
+        if written.name not in scope:
+            raise written.place.error(f"no tensor {written.name!r} above{did_you_mean(written.name, scope)}")
+        tensor = self.tensors[scope[written.name]]
+        if written.dims is None:
+            return Argument(tensor.name, tensor.distribution, written.made_again, written.place)
+        if FOLLOWS in written.partial:
+            raise written.place.error("'@*' stands for the axes of a result; an argument states its own")
+        wanted = Distribution(self.dims(written), ordered(set(written.partial)))
+        have = [dim.letter for dim in tensor.distribution.dims]
+        want = [dim.letter for dim in wanted.dims]
+        if have != want:
+            raise written.place.error(
+                f"{written.name!r} has the dimensions [{', '.join(have)}] and is taken as [{', '.join(want)}]: "
+                "a dimension does not match; 'view' renames, merges and splits"
+            )
+        try:
+            match(tensor.distribution, wanted)
+        except Unmatchable as why:
+            raise written.place.error(f"{written.name!r}: {why}") from None
+        return Argument(tensor.name, wanted, written.made_again, written.place)
+
+    def declare(self, tensor: TensorText, prefix: str, weight: bool) -> str:
+        if tensor.partial:
+            raise tensor.place.error(f"{tensor.name!r} is given from outside and cannot be a partial sum")
+        return self.add(tensor, prefix, Distribution(self.dims(tensor)), weight)
+
+    def add(self, tensor: TensorText, prefix: str, distribution: Distribution, weight: bool) -> str:
+        name = prefix + tensor.name
+        if name in self.tensors:
+            raise tensor.place.error(f"{tensor.name!r} is declared twice")
+        axes = distribution.axes + distribution.partial
+        for axis in axes:
+            if axes.count(axis) > 1:
+                raise tensor.place.error(f"{tensor.name!r} uses the axis {axis!r} twice: {distribution}")
+        self.tensors[name] = Tensor(name, distribution, weight)
+        return name
+
+    def dims(self, tensor: TensorText) -> tuple[Dim, ...]:
+        """Fill in the roles of a tensor's dimensions."""
+        result: list[Dim] = []
+        for item in tensor.dims or ():
+            if isinstance(item, Role):
+                if self.strategy is None:
+                    raise item.place.error(f"role ${item.name} needs a strategy")
+                if item.name not in self.strategy.roles:
+                    hint = did_you_mean(item.name, self.strategy.roles)
+                    raise item.place.error(f"strategy {self.strategy.name!r} gives no role {item.name!r}{hint}")
+                item = self.strategy.roles[item.name]
+            result.append(item)
+        letters = [dim.letter for dim in result]
+        for letter in letters:
+            if letters.count(letter) > 1:
+                raise tensor.place.error(
+                    f"{tensor.name!r} has the dimension {letter!r} twice; a dimension divided in two ways needs two letters"
+                )
+        return tuple(result)

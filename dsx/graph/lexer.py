@@ -1,0 +1,156 @@
+"""Tokens of the layer notation, each with its place, and the expression parser that works on them."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.errors import NotationError
+from dsx.graph.expressions import Name, Operation
+
+_TOKEN = re.compile(
+    r"(?P<space>[ \t]+)|(?P<comment>#.*)|(?P<word>\d+[A-Za-z_][A-Za-z0-9_]*)|(?P<int>\d+)"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$])"
+)
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in a text."""
+
+    file: str
+    line: int
+    column: int
+
+    def error(self, message: str) -> NotationError:
+        """Return the error of `message` at this place."""
+        return NotationError(message, self.file, self.line, self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `kind` is "int", "name", "word" (a name led by digits), "sign" or "end"."""
+
+    kind: str
+    text: str
+    place: Place
+
+
+class Line:
+    """A cursor over the tokens of one line."""
+
+    def __init__(self, source: str, file: str, number: int) -> None:
+        self.source, self.file, self.number = source, file, number
+        self._position = 0
+        self._next = self._scan()
+
+    def _scan(self) -> Token:
+        while self._position < len(self.source):
+            match = _TOKEN.match(self.source, self._position)
+            place = Place(self.file, self.number, self._position + 1)
+            if match is None:
+                raise place.error(f"unexpected character {self.source[self._position]!r}")
+            self._position = match.end()
+            kind = match.lastgroup or ""
+            if kind not in ("space", "comment"):
+                return Token(kind, match.group(), place)
+        return Token("end", "end of line", Place(self.file, self.number, len(self.source) + 1))
+
+    def peek(self) -> Token:
+        """Return the next token without taking it."""
+        return self._next
+
+    def take(self) -> Token:
+        """Return the next token and move on."""
+        token, self._next = self._next, self._scan()
+        return token
+
+    def accept(self, *texts: str) -> Token | None:
+        """Take the next token if its text is one of `texts`."""
+        return self.take() if self._next.kind in ("sign", "name") and self._next.text in texts else None
+
+    def expect(self, text: str, why: str = "") -> Token:
+        """Take the token `text` or raise."""
+        token = self.take()
+        if token.text != text:
+            raise token.place.error(f"expected {text!r}{why}, found {token.text!r}")
+        return token
+
+    def name(self, what: str) -> Token:
+        """Take a name or raise, saying that `what` was expected."""
+        token = self.take()
+        if token.kind != "name":
+            raise token.place.error(f"expected {what}, found {token.text!r}")
+        return token
+
+    def word(self, what: str) -> Token:
+        """Take a file-level name, which may hold digits, dots and dashes: ``2d``, ``gated-mlp``."""
+        start = self._next.place.column - 1
+        match = _WORD.match(self.source, start)
+        if match is None or self._next.kind == "end":
+            raise self._next.place.error(f"expected {what}, found {self._next.text!r}")
+        place = self._next.place
+        self._position = match.end()
+        self._next = self._scan()
+        return Token("name", match.group(), place)
+
+    def rest(self) -> str:
+        """Take everything up to the end of the line, comment excluded."""
+        start = self._next.place.column - 1
+        self._position = len(self.source)
+        self._next = self._scan()
+        return self.source[start:].split("#")[0].strip()
+
+    def done(self) -> bool:
+        """Return whether the line is used up."""
+        return self._next.kind == "end"
+
+    def finish(self) -> None:
+        """Raise unless the line is used up."""
+        if not self.done():
+            raise self._next.place.error(f"unexpected {self._next.text!r}")
+
+
+def parse_expression(line: Line, functions: dict[str, Any] | None = None) -> Any:
+    """Parse ``expr``. `functions` maps further function names to makers of expressions.
+
+    A maker takes the name of its single argument and returns an expression, or raises KeyError.
+    """
+    result = _term(line, functions or {})
+    while sign := line.accept("+", "-"):
+        result = Operation(sign.text, result, _term(line, functions or {}))
+    return result
+
+
+def _term(line: Line, functions: dict[str, Any]) -> Any:
+    result = _factor(line, functions)
+    while sign := line.accept("*", "/", "%"):
+        result = Operation(sign.text, result, _factor(line, functions))
+    return result
+
+
+def _factor(line: Line, functions: dict[str, Any]) -> Any:
+    token = line.take()
+    if token.kind == "int":
+        return int(token.text)
+    if token.text == "(":
+        inner = parse_expression(line, functions)
+        line.expect(")")
+        return inner
+    if token.text in ("min", "max") and line.accept("("):
+        left = parse_expression(line, functions)
+        line.expect(",", f": {token.text} takes two values")
+        right = parse_expression(line, functions)
+        line.expect(")")
+        return Operation(token.text, left, right)
+    if token.text in functions and line.accept("("):
+        argument = line.name("an argument of the operator")
+        line.expect(")")
+        try:
+            return functions[token.text](argument.text)
+        except KeyError:
+            raise argument.place.error(f"{token.text}({argument.text}): no such argument or result") from None
+    if token.kind == "name":
+        return Name(token.text)
+    raise token.place.error(f"expected a number or a name, found {token.text!r}")

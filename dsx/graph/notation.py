@@ -1,0 +1,275 @@
+"""The layer notation: text to syntax tree.
+
+A file is a layer, a block (a layer whose distributions may be roles, ``$rs``) or a strategy (what each
+role stands for, and the rules that limit it). This module knows the grammar and nothing of meaning:
+`dsx.graph.layer` puts blocks and strategies together and checks them.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import NotationError, did_you_mean
+from dsx.graph.expressions import RELATIONS
+from dsx.graph.lexer import Line, Place, parse_expression
+
+# Mesh axes that a text may divide by; the pipeline divides layers, not tensors.
+AXES = ("tp", "tp2", "cp", "ep", "dp")
+FOLLOWS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dimension divided by mesh axes, outermost first: ``s/cp/tp``."""
+
+    letter: str
+    axes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "/".join((self.letter, *self.axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A dimension that the strategy names: ``$rs``."""
+
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class TensorText:
+    """A tensor as written; `dims` is None where it stands without brackets."""
+
+    name: str
+    dims: tuple[Dim | Role, ...] | None
+    partial: tuple[str, ...]  # axes, or (FOLLOWS,)
+    made_again: bool  # the mark ~
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorText:
+    """One line ``y[...], ... = op{modifier}(arg, ...)``."""
+
+    outputs: tuple[TensorText, ...]
+    kind: str
+    modifier: str
+    arguments: tuple[TensorText, ...]
+    fuse: tuple[str, int] | None  # name of the kernel it is part of, and which one of that name
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class UseText:
+    """One line ``use block (inner = outer, ...)``."""
+
+    block: str
+    bindings: dict[str, str]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class LayerText:
+    """A layer or block: definitions, inputs, weights, and its operators and uses in order."""
+
+    name: str
+    kind: str  # "layer" or "block"
+    definitions: dict[str, Any]
+    inputs: tuple[TensorText, ...]
+    weights: tuple[TensorText, ...]
+    body: tuple[OperatorText | UseText, ...]
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line ``require left relation right reason`` of a strategy."""
+
+    left: Any
+    relation: str
+    right: Any
+    reason: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyText:
+    """An overlay: the dimension of each role, and the rules."""
+
+    name: str
+    roles: dict[str, Dim]
+    rules: tuple[Rule, ...]
+    file: str
+
+
+def parse_file(path: Path) -> LayerText | StrategyText:
+    """Parse the file at `path`; raises NotationError with file, line and column."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotationError(f"cannot be read: {error}", str(path)) from None
+
+
+def parse(source: str, file: str = "<text>") -> LayerText | StrategyText:
+    """Parse a layer, block or strategy."""
+    lines = [Line(text, file, number) for number, text in enumerate(source.splitlines(), 1)]
+    lines = [line for line in lines if not line.done()]
+    if not lines:
+        raise NotationError("the file is empty; it starts with 'layer', 'block' or 'strategy'", file, 1, 1)
+    head = lines[0].name("'layer', 'block' or 'strategy'")
+    if head.text not in ("layer", "block", "strategy"):
+        hint = did_you_mean(head.text, ("layer", "block", "strategy"))
+        raise head.place.error(f"a file starts with 'layer', 'block' or 'strategy', not {head.text!r}{hint}")
+    name = lines[0].word(f"the name of the {head.text}").text
+    if head.text == "strategy":
+        return _strategy(name, lines, file)
+    lines[0].finish()
+    return _layer(name, head.text, lines[1:], file)
+
+
+def _strategy(name: str, lines: list[Line], file: str) -> StrategyText:
+    roles: dict[str, Dim] = {}
+    rules: list[Rule] = []
+    for line in lines:
+        while not line.done():
+            token = line.name("'role' or 'require'")
+            if token.text == "require":
+                rules.append(_rule(line, token.place))
+                continue
+            if token.text == "role":
+                token = line.name("the name of a role")
+            line.expect("=", f" after role {token.text!r} (a strategy holds 'role' and 'require' lines)")
+            if token.text in roles:
+                raise token.place.error(f"role {token.text!r} is given twice")
+            roles[token.text] = _dim(line)
+    return StrategyText(name, roles, tuple(rules), file)
+
+
+def _rule(line: Line, place: Place) -> Rule:
+    left = parse_expression(line)
+    relation = line.take()
+    if relation.text not in RELATIONS:
+        raise relation.place.error(f"expected one of {' '.join(RELATIONS)}, found {relation.text!r}")
+    right = parse_expression(line)
+    if line.done():
+        raise line.peek().place.error("a rule ends with the name of its reason")
+    reason = re.sub(r"[^a-z0-9]+", "_", line.rest().lower()).strip("_")
+    return Rule(left, relation.text, right, reason, place)
+
+
+def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
+    definitions: dict[str, Any] = {}
+    inputs: list[TensorText] = []
+    weights: list[TensorText] = []
+    body: list[OperatorText | UseText] = []
+    fuse: tuple[str, int] | None = None
+    fused = 0
+    for line in lines:
+        first = line.peek()
+        if line.accept("dim"):
+            letter = line.name("a dimension")
+            if letter.text in definitions:
+                raise letter.place.error(f"dimension {letter.text!r} is defined twice")
+            line.expect("=")
+            definitions[letter.text] = parse_expression(line)
+        elif line.accept("input", "weight"):
+            target = inputs if first.text == "input" else weights
+            while not line.done():
+                target.append(_tensor(line, declares=True))
+                line.accept(",")
+        elif line.accept("use"):
+            body.append(_use(line, first.place))
+        elif line.accept("fuse"):
+            if fuse:
+                raise first.place.error(f"kernel {fuse[0]!r} has no 'end' yet; kernels do not nest")
+            fused += 1
+            fuse = (line.name("the name of the kernel").text, fused)
+        elif line.accept("end"):
+            if not fuse:
+                raise first.place.error("'end' without a 'fuse'")
+            fuse = None
+        else:
+            body.append(_operator(line, fuse))
+        line.finish()
+    if fuse:
+        raise NotationError(f"kernel {fuse[0]!r} has no 'end'", file, lines[-1].number, 1)
+    if not body:
+        raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
+    return LayerText(name, kind, definitions, tuple(inputs), tuple(weights), tuple(body), file)
+
+
+def _use(line: Line, place: Place) -> UseText:
+    block = line.word("the name of a block").text
+    bindings: dict[str, str] = {}
+    if line.accept("("):
+        while not line.accept(")"):
+            inner = line.name("a name inside the block").text
+            line.expect("=")
+            bindings[inner] = line.name("a name outside the block").text
+            line.accept(",")
+    return UseText(block, bindings, place)
+
+
+def _operator(line: Line, fuse: tuple[str, int] | None) -> OperatorText:
+    place = line.peek().place
+    outputs = [_tensor(line, declares=True)]
+    while line.accept(","):
+        outputs.append(_tensor(line, declares=True))
+    line.expect("=")
+    kind = line.name("an operator").text
+    modifier = ""
+    if line.accept("{"):
+        modifier = line.name("a modifier").text
+        line.expect("}")
+    line.expect("(")
+    arguments = [_tensor(line)]
+    while line.accept(","):
+        arguments.append(_tensor(line))
+    line.expect(")")
+    return OperatorText(tuple(outputs), kind, modifier, tuple(arguments), fuse, place)
+
+
+def _tensor(line: Line, declares: bool = False) -> TensorText:
+    token = line.name("a tensor")
+    if line.peek().text != "[":
+        if declares:
+            raise token.place.error(f"{token.text!r} needs its dimensions here: {token.text}[...]")
+        return TensorText(token.text, None, (), line.accept("~") is not None, token.place)
+    line.expect("[")
+    dims: list[Dim | Role] = []
+    partial: tuple[str, ...] = ()
+    while True:
+        if line.peek().text != "@":
+            dims.append(_item(line))
+        while line.accept("@"):
+            partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
+        if not line.accept(","):
+            break
+    line.expect("]")
+    return TensorText(token.text, tuple(dims), partial, line.accept("~") is not None, token.place)
+
+
+def _item(line: Line) -> Dim | Role:
+    if sign := line.accept("$"):
+        return Role(line.name("the name of a role").text, sign.place)
+    return _dim(line)
+
+
+def _dim(line: Line) -> Dim:
+    letter = line.name("a dimension")
+    axes: list[str] = []
+    while line.accept("/"):
+        axes.append(_axis(line))
+    if len(set(axes)) < len(axes):
+        raise letter.place.error(f"{letter.text!r} is divided twice by the same axis")
+    return Dim(letter.text, tuple(axes))
+
+
+def _axis(line: Line) -> str:
+    token = line.name("a mesh axis")
+    if token.text not in AXES:
+        hint = did_you_mean(token.text, AXES)
+        raise token.place.error(f"{token.text!r} is no mesh axis{hint} (axes: {', '.join(AXES)})")
+    return token.text

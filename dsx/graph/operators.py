@@ -1,0 +1,176 @@
+"""Operator tables: what each kind of operator computes, moves, keeps and costs, as data.
+
+A table (data/operators/*.yaml) maps the name of an operator to its fields. Expressions see the local
+tensors by argument name and by ``y`` for the result: ``size(x)`` elements, ``rows(x)`` elements without
+the last dimension, ``last(x)`` the last dimension, ``bytes(x)``; ``dx`` and ``dy`` are gradients;
+``contracted`` is the product of the local dimensions that a multiply sums away, ``panels`` the panels of
+a panelled multiply, ``activation_bytes`` those of one element. No table names an axis or a degree.
+
+| field | meaning |
+|---|---|
+| arguments | names of the arguments, in order |
+| shape | same (dimensions are kept), contract (an einsum), view, free (the operator decides) |
+| linear | which partial sums pass: none, each (all arguments alike), one (of any one argument) |
+| forward, backward | matrix and vector FLOPs, bytes; an einsum has `gradient` instead, one per argument |
+| saved | what the backward reads: arguments, ``y``, or ``{bytes: expression}`` beside them |
+| in_kernel | what changes inside a fused kernel: saved, writes (bytes), keeps_output |
+| panels | forward and gradient of a panelled einsum |
+| work | by modifier, the share of FLOPs done, as [numerator, denominator] |
+| statistics | row statistics that an operator needs whole when its last dimension is divided |
+| rearranges | a permutation of elements: its gradient is the inverse, nothing is summed |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dsx.errors import NotationError, SpecError, did_you_mean
+from dsx.graph.lexer import Line, parse_expression
+from dsx.spec.document import Document
+from dsx.spec.yaml_text import load_document
+
+NAMES = ("matrix", "vector", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An expression of a table, parsed where its tensors are known."""
+
+    source: str
+    file: str
+    line: int
+
+    def resolve(self, functions: dict[str, Callable[[str], Any]]) -> Any:
+        """Return the expression over dimensions and degrees; `functions` gives sizes by argument name."""
+        line = Line(self.source, self.file, self.line)
+        result = parse_expression(line, functions)
+        line.finish()
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """FLOPs on matrix and on vector units, and bytes moved; absent ones are 0."""
+
+    matrix: Formula | None = None
+    vector: Formula | None = None
+    bytes: Formula | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InKernel:
+    """What an operator does differently inside a fused kernel."""
+
+    saved: tuple["str | Formula", ...] = ()
+    writes: Formula | None = None
+    keeps_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorKind:
+    """One operator of a table; fields as in the module's table."""
+
+    name: str
+    arguments: tuple[str, ...]
+    shape: Literal["same", "contract", "view", "free"] = "same"
+    linear: Literal["none", "each", "one"] = "none"
+    forward: Effort = Effort()
+    backward: Effort = Effort()
+    gradient: Effort = Effort()
+    saved: tuple["str | Formula", ...] = ()
+    in_kernel: InKernel | None = None
+    panels: "dict[str, Effort]" = field(default_factory=dict)
+    work: "dict[str, tuple[int, int]]" = field(default_factory=dict)
+    statistics: int = 0
+    rearranges: bool = False
+
+
+def load_tables(paths: list[Path]) -> dict[str, OperatorKind]:
+    """Read operator tables; an operator of a later one replaces that of an earlier one.
+
+    Raises SpecError with file and line.
+    """
+    kinds: dict[str, OperatorKind] = {}
+    for path in paths:
+        document = load_document(path)
+        for name, entry in document.data.items():
+            kinds[name] = _Reader(document).kind(name, entry)
+    return kinds
+
+
+class _Reader:
+    """Reads the entries of one table, knowing the line of each key."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    def fail(self, path: tuple[Any, ...], message: str) -> SpecError:
+        return SpecError(f"{self.document.place(path)}: {'.'.join(map(str, path))}: {message}")
+
+    def mapping(self, path: tuple[Any, ...], entry: Any, allowed: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(entry, dict):
+            raise self.fail(path, f"expected a mapping of {', '.join(allowed)}, found {entry!r}")
+        for key in entry:
+            if key not in allowed:
+                raise self.fail((*path, key), f"no such field{did_you_mean(str(key), allowed)}")
+        return entry
+
+    def kind(self, name: str, entry: Any) -> OperatorKind:
+        known = tuple(OperatorKind.__dataclass_fields__)[1:]
+        entry = self.mapping((name,), entry, known)
+        arguments = tuple(entry.get("arguments", ()))
+        if not arguments:
+            raise self.fail((name,), "an operator names its arguments, as in 'arguments: [x]'")
+        values: dict[str, Any] = {"name": name, "arguments": arguments}
+        for key in ("forward", "backward", "gradient"):
+            if key in entry:
+                values[key] = self.effort((name, key), entry[key])
+        for key, choices in (("shape", ("same", "contract", "view", "free")), ("linear", ("none", "each", "one"))):
+            if key in entry:
+                if entry[key] not in choices:
+                    raise self.fail((name, key), f"{entry[key]!r} is none of {', '.join(choices)}")
+                values[key] = entry[key]
+        for key in ("statistics", "rearranges"):
+            if key in entry:
+                values[key] = entry[key]
+        values["saved"] = self.saved((name, "saved"), entry.get("saved", []), arguments)
+        if "in_kernel" in entry:
+            inner = self.mapping((name, "in_kernel"), entry["in_kernel"], ("saved", "writes", "keeps_output"))
+            values["in_kernel"] = InKernel(
+                self.saved((name, "in_kernel", "saved"), inner.get("saved", []), arguments),
+                self.formula((name, "in_kernel", "writes"), inner["writes"]) if "writes" in inner else None,
+                bool(inner.get("keeps_output", False)),
+            )
+        if "panels" in entry:
+            inner = self.mapping((name, "panels"), entry["panels"], ("forward", "gradient"))
+            values["panels"] = {key: self.effort((name, "panels", key), value) for key, value in inner.items()}
+        if "work" in entry:
+            values["work"] = {key: (int(share[0]), int(share[1])) for key, share in entry["work"].items()}
+        return OperatorKind(**values)
+
+    def saved(self, path: tuple[Any, ...], entries: list[Any], arguments: tuple[str, ...]) -> tuple[Any, ...]:
+        result: list[Any] = []
+        for index, entry in enumerate(entries):
+            if isinstance(entry, dict):
+                inner = self.mapping((*path, index), entry, ("bytes",))
+                result.append(self.formula((*path, index, "bytes"), inner["bytes"]))
+            elif entry in (*arguments, "y"):
+                result.append(entry)
+            else:
+                raise self.fail((*path, index), f"{entry!r} is neither an argument nor y")
+        return tuple(result)
+
+    def effort(self, path: tuple[Any, ...], entry: Any) -> Effort:
+        entry = self.mapping(path, entry, NAMES)
+        return Effort(**{key: self.formula((*path, key), value) for key, value in entry.items()})
+
+    def formula(self, path: tuple[Any, ...], value: Any) -> Formula:
+        file, _, line = self.document.place(path).rpartition(":")
+        formula = Formula(str(value), file, int(line))
+        # Parsed once here, with sizes left open, so that a bad formula is found when the table is read.
+        try:
+            formula.resolve({name: lambda _: 1 for name in ("size", "rows", "last", "bytes")})
+        except NotationError as error:
+            raise self.fail(path, f"{value!r} is no expression ({error})") from None
+        return formula

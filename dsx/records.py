@@ -1,0 +1,44 @@
+"""Records: frozen dataclasses that are JAX pytrees, and whose fields say their unit.
+
+A record is a struct of arrays. A field made by `column` carries the unit and the description that the
+Parquet schema, the documents and `df.attrs` show, so a column is described in exactly one place. A
+field made by `static` is part of the pytree's structure: it is hashed, not traced.
+"""
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+T = TypeVar("T")
+
+
+def column(unit: str, description: str) -> Any:
+    """Return a dataclass field that is a result column: its SI unit ("" if bare) and meaning."""
+    return dataclasses.field(metadata={"unit": unit, "description": description})
+
+
+def static(**kwargs: Any) -> Any:
+    """Return a dataclass field that JAX treats as structure (hashable, never traced)."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, column, static))
+def record(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen, slotted dataclass and register it as a pytree."""
+    made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(made)]
+    return jax.tree_util.register_dataclass(
+        made,
+        data_fields=[name for name, is_static in names if not is_static],
+        meta_fields=[name for name, is_static in names if is_static],
+    )
+
+
+def columns(cls: type) -> dict[str, tuple[str, str]]:
+    """Return ``{field: (unit, description)}`` of a record's `column` fields, in order."""
+    return {
+        f.name: (f.metadata["unit"], f.metadata["description"])
+        for f in dataclasses.fields(cls)
+        if "unit" in f.metadata
+    }
