@@ -14,7 +14,7 @@ from dsx.graph.expressions import combine, names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, Layer, Operator
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Move, match
-from dsx.graph.notation import Rule
+from dsx.graph.notation import Dim, Rule
 from dsx.graph.saved import ACTIVATION_BYTES, Regather, Saved, element_bytes, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
@@ -76,14 +76,11 @@ class DerivedLayer:
     rules: tuple[Rule, ...]
     panelled: bool
     letters: frozenset[str]  # dimensions that must have a size
+    divided: tuple[Dim, ...]  # every way in which a dimension is divided
 
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
         return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
-
-    def local_sizes(self) -> list[tuple[str, Any]]:
-        """Return (text, expression) of every weight's size, to see that no dimension is divided away."""
-        return [(weight.name, weight.bytes) for weight in self.weights]
 
 
 def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iterable[str] = ()) -> DerivedLayer:
@@ -137,6 +134,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         rules=layer.rules,
         panelled=layer.panelled,
         letters=_letters(layer),
+        divided=_divided(layer),
     )
 
 
@@ -213,6 +211,12 @@ def _weights(layer: Layer) -> tuple[Weight, ...]:
         for name, tensor in layer.tensors.items()
         if tensor.weight
     )
+
+
+def _divided(layer: Layer) -> tuple[Dim, ...]:
+    used = [tensor.distribution for tensor in layer.tensors.values()]
+    used += [argument.distribution for op in layer.operators for argument in op.arguments]
+    return tuple(dict.fromkeys(dim for distribution in used for dim in distribution.dims if dim.axes))
 
 
 def _letters(layer: Layer) -> frozenset[str]:

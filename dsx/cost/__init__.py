@@ -1,0 +1,1 @@
+"""Pure JAX functions from work and hardware to seconds and bytes."""

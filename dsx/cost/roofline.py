@@ -1,0 +1,25 @@
+"""The roofline of a kernel: the larger of compute and memory time, with a launch.
+
+T_flop = launch + F_matrix / (eff * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
+(arXiv 2410.00273, section 3 and its released code). Not modelled: efficiency that depends on shape.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from dsx.cost.assumptions import Assumptions
+from dsx.hardware.device import Device
+
+
+def compute_time(matrix: Any, vector: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:
+    """Return the seconds a kernel computes, launch included, from its matrix and vector FLOPs."""
+    matrix_s = matrix / (assumptions.matrix_efficiency * device.matrix_flops)
+    vector_s = vector / (assumptions.vector_efficiency * device.vector_flops)
+    return launches * assumptions.launch_latency + matrix_s + vector_s
+
+
+def exposed_memory_time(num_bytes: Any, compute_s: Any, device: Device, assumptions: Assumptions) -> Any:
+    """Return the seconds of HBM traffic that `compute_s` does not hide."""
+    memory_s = num_bytes / (assumptions.hbm_efficiency * device.hbm_bandwidth)
+    return jnp.maximum(memory_s - compute_s, jnp.zeros_like(memory_s))

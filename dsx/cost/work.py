@@ -1,0 +1,120 @@
+"""The work of a layer as numbers: its expressions evaluated for U shard keys.
+
+This does not depend on hardware, so it is done once with NumPy, in float64; pricing it is JAX.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer
+from dsx.graph.expressions import evaluate
+from dsx.graph.model import define
+from dsx.graph.notation import AXES
+from dsx.records import record, static
+from dsx.spec.assumptions import AssumptionsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveShape:
+    """What a collective is, whatever its volume: the structure that pricing is compiled for."""
+
+    kernel: int  # position among the layer's kernels
+    direction: int
+    kind: str
+    axis: str
+    panelled: bool
+
+
+@record
+class LayerWork:
+    """Work of one layer on one GPU for one microbatch; K kernels, C collectives, W weights, U keys."""
+
+    matrix: Any  # [2, K, U] FLOPs, forward and backward
+    vector: Any  # [2, K, U] FLOPs
+    bytes: Any  # [2, K, U] bytes
+    launches: Any  # [K, 1] 1 where a kernel runs
+    volumes: Any  # [C, U] bytes
+    weights: Any  # [W, U] bytes
+    stash: Any  # [U] bytes saved for the backward
+    boundary: Any  # [U] bytes handed to the next stage
+    panels: Any  # [U]
+    sizes: Any  # {axis: [U]} degrees of the axes
+    shares: Any  # {axis: [U]} members of a group in one fast domain
+    shapes: tuple[CollectiveShape, ...] = static()
+    reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
+    over_dp: tuple[bool, ...] = static()  # per weight: whether dp reduces it too
+
+
+def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
+    """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
+    return tuple(
+        CollectiveShape(index, direction, collective.kind, collective.axis, collective.panelled)
+        for direction in (FORWARD, BACKWARD)
+        for index, kernel in enumerate(layer.kernels)
+        for collective in kernel.collectives[direction]
+    )
+
+
+def layer_values(
+    layer: DerivedLayer,
+    dimensions: Mapping[str, int],
+    assumptions: AssumptionsSpec,
+    sequence_length: int,
+    keys: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the values of all names in a layer's expressions.
+
+    `keys` gives [U] arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
+    2^53, far beyond any size, and FLOP counts do not overflow.
+    """
+    values: dict[str, Any] = {name: float(size) for name, size in dimensions.items()}
+    values["s"] = float(sequence_length)
+    values["b"] = np.asarray(keys["microbatch_size"], dtype=np.float64)
+    values["panels"] = np.asarray(keys["panels"], dtype=np.float64)
+    values |= {axis: np.asarray(keys[axis], dtype=np.float64) for axis in AXES if axis in keys}
+    values["activation_bytes"] = float(assumptions.activation_bytes)
+    values["weight_bytes"] = float(assumptions.weight_bytes)
+    return define(layer, values)
+
+
+def layer_work(
+    layer: DerivedLayer,
+    dimensions: Mapping[str, int],
+    assumptions: AssumptionsSpec,
+    sequence_length: int,
+    keys: Mapping[str, Any],
+) -> LayerWork:
+    """Evaluate a derived layer for U keys (microbatch_size, panels, axes and their ``_nvs`` shares)."""
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
+    count = len(values["b"])
+    memo: dict[int, Any] = {}
+
+    def number(expr: Any) -> np.ndarray:
+        return np.broadcast_to(np.asarray(evaluate(expr, values, memo), dtype=np.float64), (count,))
+
+    def stack(expressions: list[Any]) -> np.ndarray:
+        return np.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
+
+    def per_direction(field: str) -> np.ndarray:
+        return np.stack([stack([getattr(k.work[d], field) for k in layer.kernels]) for d in (FORWARD, BACKWARD)])
+
+    collectives = [c for d in (FORWARD, BACKWARD) for k in layer.kernels for c in k.collectives[d]]
+    return LayerWork(
+        matrix=per_direction("matrix"),
+        vector=per_direction("vector"),
+        bytes=per_direction("bytes"),
+        launches=np.array([[float(kernel.runs)] for kernel in layer.kernels]),
+        volumes=stack([collective.bytes for collective in collectives]),
+        weights=stack([weight.bytes for weight in layer.weights]),
+        stash=stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),
+        boundary=number(layer.boundary_bytes),
+        panels=values["panels"],
+        sizes={axis: np.asarray(keys[axis], dtype=np.float64) for axis in layer.axes},
+        shares={axis: np.asarray(keys[f"{axis}_nvs"], dtype=np.float64) for axis in layer.axes},
+        shapes=collective_shapes(layer),
+        reduced_over=tuple(weight.reduced_over for weight in layer.weights),
+        over_dp=tuple(weight.over_dp for weight in layer.weights),
+    )

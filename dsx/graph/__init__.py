@@ -1,0 +1,1 @@
+"""The layer notation and what follows from it, symbolically."""

@@ -1,0 +1,69 @@
+"""Layer texts, strategies and operator tables found by name or path, and layers built from them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dsx.errors import NotationError, UnknownNameError
+from dsx.graph.layer import Layer, build_layer
+from dsx.graph.lexer import Place
+from dsx.graph.notation import LayerText, StrategyText, parse_file
+from dsx.graph.operators import OperatorKind, load_tables
+from dsx.spec.locate import find, names
+
+SUFFIX = ".layer"
+
+
+def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict[str, OperatorKind]:
+    """Return the operators of the named tables; a later table replaces single operators of an earlier one."""
+    return load_tables([find("operators", name, ".yaml", near) for name in table_names])
+
+
+def load_layer(
+    name: str, strategy: str | None, table: dict[str, OperatorKind], near: Path | None = None
+) -> Layer:
+    """Build the layer (or a single block) called `name`, or at that path, under a strategy.
+
+    `near` is the file that mentions the names. Raises NotationError or UnknownNameError.
+    """
+    text = _parse("layer", name, near)
+    if isinstance(text, StrategyText):
+        raise NotationError(f"{name!r} is a strategy, not a layer or block", text.file, 1, 1)
+    overlay = load_strategy(strategy, near) if strategy else None
+
+    def find_block(block: str, place: Place) -> LayerText:
+        try:
+            found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
+        except UnknownNameError as error:
+            raise place.error(str(error)) from None
+        if not isinstance(found, LayerText) or found.kind != "block":
+            raise place.error(f"{block!r} is no block")
+        return found
+
+    return build_layer(text, overlay, table, find_block)
+
+
+def load_strategy(name: str, near: Path | None = None) -> StrategyText:
+    """Return the strategy called `name`, or at that path."""
+    text = _parse("strategy", name, near)
+    if not isinstance(text, StrategyText):
+        raise NotationError(f"{name!r} is a {text.kind}, not a strategy", text.file, 1, 1)
+    return text
+
+
+def strategy_names() -> Sequence[str]:
+    """Return the names of all strategies that can be found."""
+    return _names("strategy")
+
+
+def _parse(kind: str, name: str, near: Path | None) -> LayerText | StrategyText:
+    try:
+        path = find("layers", name, SUFFIX, near)
+    except UnknownNameError:
+        raise UnknownNameError(kind, name, _names(kind)) from None
+    return parse_file(path)
+
+
+def _names(kind: str) -> list[str]:
+    """Return the names of the layers and blocks, or of the strategies, that can be found."""
+    found = {name: parse_file(find("layers", name, SUFFIX)) for name in names("layers", SUFFIX)}
+    return [name for name, text in found.items() if isinstance(text, StrategyText) == (kind == "strategy")]

@@ -1,0 +1,105 @@
+"""A model: dimensions, and its layers as a sequence of (kind, count), each kind with its layer text.
+
+A layer kind is derived once per strategy. Parameters are counted from the layer texts; embedding, head
+and loss are not described yet, so they are not counted.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsx.errors import SpecError, did_you_mean
+from dsx.graph.derived import DerivedLayer, derive
+from dsx.graph.expressions import evaluate, names
+from dsx.graph.library import load_layer, load_operators
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model under one strategy and one assumption set."""
+
+    name: str
+    dimensions: dict[str, int]
+    layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
+
+    @property
+    def num_layers(self) -> int:
+        """Layers in all."""
+        return sum(count for _, count in self.layers)
+
+
+def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
+    """Return the layer text that an assumption set uses for a layer kind of a model.
+
+    Raises SpecError where the set names texts, but none for this kind.
+    """
+    if not assumptions.layers:
+        return kind
+    if kind in assumptions.layers:
+        return assumptions.layers[kind]
+    known = ", ".join(assumptions.layers)
+    raise SpecError(
+        f"assumption set {assumptions.name!r} has no layer text for the kind {kind!r} of model {model!r}"
+        f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
+    )
+
+
+def build_model(
+    spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None
+) -> Model:
+    """Build and derive every layer kind of a model under `strategy`.
+
+    Raises SpecError if a layer asks for a dimension that the model does not give.
+    """
+    table = load_operators(assumptions.operators, near)
+    made: dict[str, DerivedLayer] = {}
+    for entry in spec.layers:
+        if entry.kind in made:
+            continue
+        layer = load_layer(layer_text(entry.kind, spec.name, assumptions), strategy, table, near)
+        derived = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
+        check_dimensions(derived, spec.dimensions, spec.name)
+        made[entry.kind] = derived
+    return Model(
+        spec.name, dict(spec.dimensions), tuple((made[entry.kind], entry.count) for entry in spec.layers)
+    )
+
+
+def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
+    """Raise SpecError unless `dimensions` gives every dimension that the layer's texts use."""
+    given = {*dimensions, "b", "s"}
+    for letter in sorted(layer.letters - given):
+        known = ", ".join(f"{name}={size}" for name, size in dimensions.items())
+        raise SpecError(
+            f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
+            f"{did_you_mean(letter, given)} (it gives {known})"
+        )
+
+
+def num_parameters(model: Model, sequence_length: int) -> int:
+    """Return the parameters of all layers, counted from their texts without any division."""
+    total = 0
+    for layer, count in model.layers:
+        values = unsharded(layer, model.dimensions, sequence_length)
+        total += count * sum(int(evaluate(weight.bytes, values)) for weight in layer.weights)
+    return total
+
+
+def unsharded(layer: DerivedLayer, dimensions: dict[str, int], sequence_length: int) -> dict[str, int]:
+    """Return the values of all names of a layer on one GPU, one sequence, one byte per element."""
+    values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
+    values |= {"activation_bytes": 1, "weight_bytes": 1} | dict.fromkeys(layer.axes, 1)
+    return define(layer, values)
+
+
+def define(layer: DerivedLayer, values: dict) -> dict:
+    """Return `values` with the defined dimensions of the layer added."""
+    result = dict(values)
+    pending = dict(layer.definitions)
+    while pending:
+        for letter, expr in list(pending.items()):
+            if names(expr).isdisjoint(pending):
+                result[letter] = evaluate(expr, result)
+                del pending[letter]
+    return result

@@ -1,0 +1,41 @@
+"""A cluster: one device, and the network between its copies. How many there are is the sweep's choice."""
+
+from dataclasses import replace
+
+from dsx.hardware.device import Device
+from dsx.hardware.network import Network, Tier
+from dsx.records import record, static
+from dsx.spec.cluster import ClusterSpec
+
+
+@record
+class Cluster:
+    """A machine of equal GPUs."""
+
+    device: Device
+    network: Network
+    name: str = static()
+
+
+def cluster_from_spec(spec: ClusterSpec) -> Cluster:
+    """Return the cluster that a cluster file describes; its leaves are Python floats in SI units."""
+    device = Device(
+        matrix_flops=spec.device.matrix_flops,
+        vector_flops=spec.device.vector_flops,
+        hbm_bandwidth=spec.device.hbm_bandwidth,
+        hbm_capacity=spec.device.hbm_capacity,
+        name=spec.device.name,
+    )
+    nvs, net = spec.network.nvs, spec.network.net
+    network = Network(
+        nvs=Tier(bandwidth=nvs.bandwidth, latency=nvs.latency, name="nvs", size=nvs.size),
+        net=Tier(bandwidth=net.bandwidth, latency=net.latency, name="net", size=0),
+    )
+    return Cluster(device=device, network=network, name=spec.name)
+
+
+def anonymous(cluster: Cluster) -> Cluster:
+    """Return the cluster without names and sizes, so that machines share what is compiled for them."""
+    tiers = (replace(tier, name="", size=0) for tier in (cluster.network.nvs, cluster.network.net))
+    nvs, net = tiers
+    return Cluster(device=replace(cluster.device, name=""), network=Network(nvs=nvs, net=net), name="")

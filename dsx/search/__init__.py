@@ -1,0 +1,1 @@
+"""Pricing whole spaces and keeping what was asked for."""

@@ -1,0 +1,120 @@
+"""A problem: a model on a cluster under an assumption set, for the strategies that are compared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.step import Workload
+from dsx.errors import SpecError
+from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.expressions import evaluate
+from dsx.graph.model import Model, build_model, unsharded
+from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
+from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import ClusterSpec
+from dsx.spec.model import ModelSpec
+
+# Columns that this version does not search, and the only value of each that it prices.
+PRICED = {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that is common to the candidates of a search."""
+
+    model: ModelSpec
+    assumptions_spec: AssumptionsSpec
+    strategies: tuple[str, ...]
+    models: tuple[Model, ...]  # the model under each strategy
+    cluster: Cluster
+    hardware: Cluster  # the same without names: what compiled functions take
+    assumptions: Assumptions
+    workload: Workload
+    sequence_length: int
+
+    @property
+    def layers(self) -> tuple[DerivedLayer, ...]:
+        """The layer of each strategy."""
+        return tuple(model.layers[0][0] for model in self.models)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model."""
+        return self.models[0].num_layers
+
+    @property
+    def nvs_size(self) -> int:
+        """GPUs of a fast domain."""
+        return self.cluster.network.nvs.size
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why a plan may be rejected; bit i of `reject` is reason i."""
+        found = {reason.name: reason for layer in self.layers for reason in strategy_reasons(layer)}
+        return (MEMORY, VANISHES, *(reason for reason, _ in GENERAL), *found.values())
+
+
+def make_problem(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    assumptions: AssumptionsSpec,
+    strategies: Sequence[str],
+    sequence_length: int | None = None,
+    train_tokens: float | None = None,
+    near: Path | None = None,
+) -> Problem:
+    """Build a problem; `near` is the file that names the strategies.
+
+    Raises SpecError for what this version does not price.
+    """
+    _check_fixed(assumptions)
+    if len(model.layers) > 1:
+        kinds = ", ".join(f"{entry.count} x {entry.kind}" for entry in model.layers)
+        raise SpecError(f"model {model.name!r} has several layer kinds ({kinds}); one kind is priced so far")
+    length = sequence_length or model.default_sequence_length
+    models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
+    for built, strategy in zip(models, strategies, strict=True):
+        if "dp" in built.layers[0][0].axes:
+            raise SpecError(f"strategy {strategy!r} divides tensors over dp; that is derived, but not priced yet")
+    machine = cluster_from_spec(cluster)
+    return Problem(
+        model=model,
+        assumptions_spec=assumptions,
+        strategies=tuple(strategies),
+        models=models,
+        cluster=machine,
+        hardware=anonymous(machine),
+        assumptions=assumptions_from_spec(assumptions),
+        workload=Workload(
+            num_layers=float(models[0].num_layers),
+            sequence_length=float(length),
+            forward_flops=forward_flops(models[0], length),
+            train_tokens=float("nan") if train_tokens is None else float(train_tokens),
+        ),
+        sequence_length=length,
+    )
+
+
+def forward_flops(model: Model, sequence_length: int) -> float:
+    """Return the matrix FLOPs of the forward of one sequence through all layers, undivided."""
+    total = 0
+    for layer, count in model.layers:
+        values = unsharded(layer, model.dimensions, sequence_length)
+        total += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
+    return float(total)
+
+
+def _check_fixed(assumptions: AssumptionsSpec) -> None:
+    for column, value in assumptions.fixed.items():
+        if column not in PRICED:
+            raise SpecError(
+                f"assumption set {assumptions.name!r}: 'fixed' holds {column!r}, which is not a column that can be "
+                f"held fixed there (those are {', '.join(PRICED)}); use 'fix:' of a sweep"
+            )
+        if value != PRICED[column]:
+            raise SpecError(
+                f"assumption set {assumptions.name!r}: {column} = {value} is not priced yet; "
+                f"only {column} = {PRICED[column]} is"
+            )

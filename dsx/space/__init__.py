@@ -1,0 +1,1 @@
+"""Candidates: rules, and the enumeration of all of them."""

@@ -1,0 +1,151 @@
+"""Rules: what makes a plan invalid, each with a name that results carry.
+
+The rules that hold for every strategy are here; those that differ are `require` lines of the strategy's
+text. A rule is a predicate on integer columns, so it runs on one plan or on a million alike. A strategy's
+rule that mentions a dimension which the model does not have does not apply.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.expressions import RELATIONS, evaluate, names, text
+from dsx.graph.match import local_size
+from dsx.graph.model import define
+from dsx.graph.notation import AXES, Rule
+
+Columns = Mapping[str, Any]
+
+# The axes whose members are placed on fast domains, in the order of the columns.
+PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
+MODEL_AXES = ("tp", "tp2", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a plan is rejected."""
+
+    name: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the rules compare a plan with."""
+
+    num_layers: int
+    nvs_size: int
+
+
+MEMORY = Reason("memory", "peak_bytes exceeds the device's hbm_capacity")
+VANISHES = Reason("dimension_divided_away", "a dimension is divided among more ranks than it has elements")
+
+
+def fill(num_gpus: Any, nvs_size: int) -> Any:
+    """Return how many GPUs of a fast domain a job uses: the largest divisor of `num_gpus` that fits.
+
+    Any divisor of the GPU count is a product of shares that divide their degrees, so this is the largest
+    product of an assignment that does not exceed the domain.
+    """
+    divisors = np.arange(1, nvs_size + 1)
+    fits = np.asarray(num_gpus)[..., None] % divisors == 0
+    return np.max(np.where(fits, divisors, 0), axis=-1)
+
+
+def _shares_divide(plan: Columns, limits: Limits) -> Any:
+    del limits
+    good: Any = True
+    for axis in PLACED:
+        good = good & (plan[axis] % plan[f"{axis}_nvs"] == 0)
+    return good
+
+
+def _placed(plan: Columns) -> Any:
+    product: Any = 1
+    for axis in PLACED:
+        product = product * plan[f"{axis}_nvs"]
+    return product
+
+
+GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
+    (
+        Reason("layers_not_divisible", "pp does not divide the number of layers"),
+        lambda plan, limits: limits.num_layers % plan["pp"] == 0,
+    ),
+    (
+        Reason("batch_not_divisible", "dp does not divide global_batch_size"),
+        lambda plan, limits: plan["global_batch_size"] % plan["dp"] == 0,
+    ),
+    (
+        Reason("microbatch_not_divisible", "microbatch_size does not divide the sequences of one replica"),
+        lambda plan, limits: (plan["global_batch_size"] // plan["dp"]) % plan["microbatch_size"] == 0,
+    ),
+    (Reason("share_not_divisible", "a share of a fast domain does not divide its degree"), _shares_divide),
+    (
+        Reason("domain_exceeded", "the shares multiply to more than the size of a fast domain"),
+        lambda plan, limits: _placed(plan) <= limits.nvs_size,
+    ),
+    (
+        Reason("domain_not_filled", "the shares multiply to less than a fast domain could hold"),
+        lambda plan, limits: _placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
+    ),
+)
+
+
+def strategy_reasons(layer: DerivedLayer) -> list[Reason]:
+    """Return the reasons of a strategy's rules, each name once, in the order of the text."""
+    merged: dict[str, list[str]] = {}
+    for rule in layer.rules:
+        merged.setdefault(rule.reason, []).append(rule_text(rule))
+    return [Reason(name, " and ".join(texts)) for name, texts in merged.items()]
+
+
+def rule_text(rule: Rule) -> str:
+    """Return a rule as its strategy writes it."""
+    return f"{text(rule.left)} {rule.relation} {text(rule.right)}"
+
+
+def rule_values(
+    layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns
+) -> dict[str, Any]:
+    """Return the integer value of every name that a strategy's rules may use."""
+    values: dict[str, Any] = dict(dimensions) | {"s": sequence_length}
+    values |= {"b": keys["microbatch_size"], "panels": keys["panels"]} | {axis: keys[axis] for axis in MODEL_AXES}
+    return define(layer, values)
+
+
+def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
+    """Return whether the model has every dimension that a rule mentions.
+
+    Raises NotationError for a rule on an axis that is not part of a shard key.
+    """
+    used = names(rule.left) | names(rule.right)
+    for axis in used & (set(AXES) - set(MODEL_AXES)):
+        raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; 'limit:' of a sweep can")
+    return used <= values.keys()
+
+
+def holds(rule: Rule, values: Mapping[str, Any]) -> Any:
+    """Return where a rule holds."""
+    return RELATIONS[rule.relation](evaluate(rule.left, values), evaluate(rule.right, values))
+
+
+def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
+    """Return the [N] mask of keys that leave a rank without any element of some dimension."""
+    gone = np.zeros(np.shape(values["b"]), dtype=bool)
+    for dim in layer.divided:
+        gone |= evaluate(local_size(dim), values) < 1
+    return gone
+
+
+def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns) -> Any:
+    """Return the [N] mask of keys that satisfy all rules of their strategy and leave no rank empty."""
+    values = rule_values(layer, dimensions, sequence_length, keys)
+    good = ~divided_away(layer, values)
+    for rule in layer.rules:
+        if applies(rule, values):
+            good &= holds(rule, values)
+    return good

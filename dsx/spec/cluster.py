@@ -1,0 +1,63 @@
+"""A cluster file: one device, and the two tiers of the network between its copies.
+
+Not modelled: devices that differ, more than two tiers, oversubscription of the outer one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from dsx.spec.load import Spec, load_spec
+from dsx.spec.overrides import Assignment
+from dsx.spec.quantities import Bytes, BytesPerSecond, Count, FlopsPerSecond, Seconds
+
+
+class DeviceSpec(Spec):
+    """One GPU, by its data sheet: efficiencies belong to the assumption set."""
+
+    name: str
+    matrix_flops: FlopsPerSecond  # dense, at the precision of training
+    vector_flops: FlopsPerSecond
+    hbm_bandwidth: BytesPerSecond
+    hbm_capacity: Annotated[Bytes, Field(gt=0)]
+
+
+class TierSpec(Spec):
+    """A network level, as one GPU sees it."""
+
+    bandwidth: BytesPerSecond  # per GPU and direction
+    latency: Seconds  # of one hop
+
+
+class FastTierSpec(TierSpec):
+    """The fast domain: NVLink and NVSwitch, or what another maker calls it."""
+
+    size: Count  # GPUs that share it
+
+
+class NetworkSpec(Spec):
+    """The tiers: inside a fast domain, and between fast domains."""
+
+    nvs: FastTierSpec
+    net: TierSpec
+
+
+class ClusterSpec(Spec):
+    """A machine of equal GPUs; how many of them is a setting of the sweep."""
+
+    name: str
+    description: str = ""
+    device: DeviceSpec
+    network: NetworkSpec
+
+
+def load_cluster(
+    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
+) -> ClusterSpec:
+    """Return the cluster of that name or path; `near` is the file that mentions it.
+
+    Raises UnknownNameError, or SpecError that lists all faults of the file.
+    """
+    return load_spec("clusters", "cluster", ClusterSpec, name_or_path, overrides, near)

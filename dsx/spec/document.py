@@ -1,0 +1,55 @@
+"""A document: plain data, and the place in a text where each part of it was written.
+
+The places are what lets a fault found by the schema, long after the text is gone, be shown as file:line.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain data (dicts, lists, scalars) and where it comes from."""
+
+    data: dict[str, Any]
+    places: dict[KeyPath, str]  # "file:line" of each key path; () is the document itself
+
+    def place(self, path: KeyPath) -> str:
+        """Return the place of `path`, or of the nearest part around it that has one."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places[path]
+
+
+def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of `data` and of everything in it."""
+    yield path
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from paths_of(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from paths_of(value, (*path, index))
+
+
+def is_sourced(value: Any) -> bool:
+    """Return whether `value` is one value with its source, ``{value: ..., source: ...}``, not a section."""
+    return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source"}
+
+
+def merge(base: Document, over: Document) -> Document:
+    """Return `base` with what `over` states: sections merge, everything else replaces."""
+    data = _merge(base.data, over.data)
+    places = base.places | over.places
+    return Document(data, {path: places[path] for path in paths_of(data)})
+
+
+def _merge(base: Any, over: Any) -> Any:
+    sections = isinstance(base, dict) and isinstance(over, dict)
+    # A number replaces a number together with its source: a kept source would vouch for the new value.
+    if not sections or is_sourced(base) or is_sourced(over):
+        return over
+    return base | {key: _merge(base[key], value) if key in base else value for key, value in over.items()}

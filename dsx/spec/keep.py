@@ -1,0 +1,46 @@
+"""What a sweep keeps of its candidates: all, the feasible, the best few, or a Pareto front."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from dsx.spec.column_names import CandidateColumn, Column
+from dsx.spec.load import Spec
+from dsx.spec.quantities import Count
+
+
+class KeepTop(Spec):
+    """The `top` candidates of smallest step time, of each group of equal `per` columns."""
+
+    top: Count
+    per: list[CandidateColumn] = Field(default_factory=list)
+
+
+class KeepPareto(Spec):
+    """The candidates that no other beats in all of the `pareto` columns."""
+
+    pareto: Annotated[list[Column], Field(min_length=1)]
+
+
+def _arm(value: Any) -> str | None:
+    match value:
+        case str():
+            return "<word>"
+        case {"top": _} | KeepTop():
+            return "<top>"
+        case {"pareto": _} | KeepPareto():
+            return "<pareto>"
+        case _:
+            return None
+
+
+Keep = Annotated[
+    Annotated[Literal["all", "feasible"], Tag("<word>")]
+    | Annotated[KeepTop, Tag("<top>")]
+    | Annotated[KeepPareto, Tag("<pareto>")],
+    Discriminator(
+        _arm,
+        custom_error_type="keep",
+        custom_error_message="expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}",
+    ),
+]

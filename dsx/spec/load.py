@@ -1,0 +1,35 @@
+"""From a name to a validated spec: find the file, merge what it extends, set the overrides, validate."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from dsx.spec.extends import load_extended
+from dsx.spec.locate import Kind, find
+from dsx.spec.overrides import Assignment, override
+from dsx.spec.validate import S, validate
+
+
+class Spec(BaseModel):
+    """Base of all specs: an unknown key is a fault, and a spec does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def load_spec(
+    kind: Kind,
+    target: str,
+    model: type[S],
+    name: str | Path,
+    overrides: Sequence[Assignment],
+    near: Path | None,
+) -> S:
+    """Return the spec of the `kind` called `name`, or at that path, with `overrides` set.
+
+    `target` is what ``--set`` calls it; `near` is the file that mentions the name. Raises UnknownNameError
+    or SpecError.
+    """
+    document = load_extended(find(kind, str(name), ".yaml", near), kind)
+    fields = {(field,) for field in model.model_fields}
+    return validate(override(document, overrides, target, fields.__contains__), model)

@@ -1,0 +1,100 @@
+"""Where a name comes from: a path, or the first folder that holds a file of that name.
+
+Searched in order: the folder of the file that mentions the name, each folder of DSX_PATH, the data that
+comes with dsx. A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
+in subfolders of data/layers, which are searched recursively; every other folder is flat.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from dsx.errors import SpecError, UnknownNameError, did_you_mean
+
+Kind = Literal["models", "clusters", "assumptions", "operators", "layers"]
+
+_SINGULAR: dict[Kind, str] = {
+    "models": "model",
+    "clusters": "cluster",
+    "assumptions": "assumption set",
+    "operators": "operator table",
+    "layers": "layer",
+}
+
+
+def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
+    """Return the file of the `kind` called `name`; `near` is the file that mentions it.
+
+    A name with a path separator, or that ends in `suffix`, is a path: relative to the folder of `near`,
+    then to the working directory. Raises UnknownNameError for a name that nothing carries, SpecError for
+    a path that is not a file.
+    """
+    if _is_path(name, suffix):
+        return find_path(_SINGULAR[kind], name, near)
+    here = [near.parent / f"{name}{suffix}"] if near is not None else []
+    candidates = [*here, *(file for file in _files(kind, suffix) if file.name == f"{name}{suffix}")]
+    found = [file for file in candidates if os.path.isfile(file)]
+    if not found:
+        searched = dict.fromkeys(str(file.parent) for file in here)
+        hint = f"; searched too: {', '.join(searched)}" if searched else ""
+        raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
+    # A file seldom means itself: a sweep named after its model wants the model, and a user's
+    # b200-nvs8 that extends b200-nvs8 wants the one that comes with dsx.
+    others = [file for file in found if near is None or file.resolve() != near.resolve()]
+    return (others or found)[0]
+
+
+def find_path(what: str, name: str, near: Path | None = None) -> Path:
+    """Return the file at the path `name`, relative to the folder of `near` or to the working directory.
+
+    Raises SpecError, which calls it a `what`, if there is no such file.
+    """
+    path = Path(name)
+    candidates = [path] if near is None else [near.parent / path, path]
+    for candidate in candidates:
+        if os.path.isfile(candidate):
+            return candidate
+    siblings = [file.name for file in _entries(candidates[0].parent, path.suffix)]
+    tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
+    raise SpecError(f"{what} {name!r}: {tried} is not a file{did_you_mean(path.name, siblings)}")
+
+
+def names(kind: Kind, suffix: str) -> list[str]:
+    """Return the names of the `kind` that DSX_PATH and the packaged data hold, sorted."""
+    return sorted({file.name.removesuffix(suffix) for file in _files(kind, suffix)})
+
+
+def packaged_data() -> Path:
+    """Return the data folder of an installed dsx, or of the repository in an editable install."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "data"
+    return inside if inside.is_dir() else package.parent / "data"
+
+
+def shown(path: Path) -> str:
+    """Return `path` as messages show it: relative where it lies under the working directory."""
+    absolute = path.absolute()
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
+
+
+def _is_path(name: str, suffix: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith(suffix)
+
+
+def _files(kind: Kind, suffix: str) -> Iterator[Path]:
+    folders = [Path(folder) for folder in os.environ.get("DSX_PATH", "").split(os.pathsep) if folder]
+    for folder in [*folders, packaged_data()]:
+        of_kind = folder / kind
+        if of_kind.is_dir():
+            yield from _entries(of_kind, suffix, recursive=kind == "layers")
+        elif folder in folders:
+            yield from _entries(folder, suffix)
+
+
+def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[Path]:
+    if not os.path.isdir(folder):
+        return []
+    files = folder.rglob("*") if recursive else folder.glob("*")
+    return sorted(file for file in files if file.name.endswith(suffix) and file.is_file())

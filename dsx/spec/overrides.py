@@ -1,0 +1,106 @@
+"""`--set cluster.device.hbm_capacity=141 GB`: one value of a file replaced for one run.
+
+An assignment is TARGET.PATH=VALUE. It replaces what the file states, so a path that the file does not have
+is taken for a misspelling, unless the schema lets it be added (an optional field). A replaced number loses
+its source. List items are named by their position, from 0.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dsx.errors import SpecError, did_you_mean
+from dsx.spec.document import Document, KeyPath, is_sourced, paths_of
+from dsx.spec.yaml_text import parse_value
+
+Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
+
+TARGETS = ("model", "cluster", "assumptions", "sweep")
+
+
+def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
+    """Return the (path, value) pairs of each of TARGETS; raise SpecError for any other target."""
+    by_target: dict[str, list[Assignment]] = {target: [] for target in TARGETS}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        target, _, path = name.strip().partition(".")
+        if target not in by_target:
+            near = did_you_mean(target, TARGETS)
+            raise SpecError(f"--set {text}: unknown target {target!r}{near} (known: {', '.join(TARGETS)})")
+        if not equals or not path:
+            raise SpecError(f"--set {text}: expected TARGET.PATH=VALUE, such as model.dimensions.e=4096")
+        by_target[target].append((path, value))
+    return by_target
+
+
+def _nothing(path: tuple[str, ...]) -> bool:
+    del path
+    return False
+
+
+def apply(
+    data: dict[str, Any],
+    assignments: Iterable[Assignment],
+    target: str = "",
+    may_add: Callable[[tuple[str, ...]], bool] = _nothing,
+) -> dict[str, Any]:
+    """Return a copy of `data` with each (path, value) set; later assignments win.
+
+    `target` is what messages put before the path; `may_add` says of a path that `data` lacks whether it
+    may be added. Raises SpecError for any other path, naming the nearest.
+    """
+    changed = copy.deepcopy(data)
+    for path, text in assignments:
+        place = _place(target, path)
+        steps = _steps(changed, path, place, may_add)
+        inner: Any = changed
+        for step, part in pairwise(steps):
+            inner = inner[step] if isinstance(step, int) else inner.setdefault(step, {})
+            if isinstance(part, str) and not isinstance(inner, dict):
+                raise SpecError(f"{place}: {step!r} is {inner!r}, which has no part {part!r}")
+        inner[steps[-1]] = parse_value(text, place)
+    return changed
+
+
+def override(
+    document: Document,
+    assignments: Sequence[Assignment],
+    target: str,
+    may_add: Callable[[tuple[str, ...]], bool] = _nothing,
+) -> Document:
+    """Return `document` with the assignments applied, whose places become the ``--set`` itself."""
+    data = apply(document.data, assignments, target, may_add)
+    places = dict(document.places)
+    for path, _ in assignments:
+        for at in paths_of(data):
+            if f"{'.'.join(map(str, at))}.".startswith(f"{path}."):
+                places[at] = _place(target, path)
+    return Document(data, places)
+
+
+def _place(target: str, path: str) -> str:
+    return f"--set {target}.{path}" if target else f"--set {path}"
+
+
+def _steps(
+    data: dict[str, Any], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]
+) -> KeyPath:
+    """Return the keys and list positions of the dotted `path`."""
+    settable = {".".join(map(str, steps)): steps for steps in _settable(data)}
+    if path in settable:
+        return settable[path]
+    names = tuple(path.split("."))
+    if may_add(names):
+        return names
+    raise SpecError(f"{place}: unknown path {path!r}{did_you_mean(path, settable)}")
+
+
+def _settable(data: Any, path: KeyPath = ()) -> Iterable[KeyPath]:
+    if path:
+        yield path
+    if is_sourced(data):
+        return
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from _settable(value, (*path, key))

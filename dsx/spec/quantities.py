@@ -1,0 +1,85 @@
+"""The types of single values in a spec: quantities with units, counts, fractions.
+
+Each accepts the plain form or one with its source, ``{value: 80 GB, source: "data sheet"}``; the source is
+for people and is dropped. Quantities become SI floats; `model_dump(mode="json")` writes them with their
+unit again, so that what was dumped can be read.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, Strict
+
+from dsx.errors import SpecError, UnitError, did_you_mean
+from dsx.spec.document import is_sourced
+from dsx.units import Dimension, parse_number, parse_quantity
+
+_BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s"}
+
+
+def unsourced(value: Any) -> Any:
+    """Return the value of ``{value: ..., source: ...}``, or `value` itself if it is plain."""
+    if is_sourced(value):
+        return value["value"]
+    if isinstance(value, dict):
+        known = ("value", "source")
+        wrong = next((key for key in value if key not in known), None)
+        found = f"unknown key {wrong!r}{did_you_mean(str(wrong), known)}" if wrong else "the value is missing"
+        raise ValueError(f"expected one value, or {{value: ..., source: ...}}: {found}")
+    return value
+
+
+def number(value: Any) -> int | float:
+    """Return `value`, plain or with its source, as a number."""
+    try:
+        return parse_number(unsourced(value))
+    except SpecError as error:
+        raise ValueError(str(error)) from error
+
+
+def whole_number(value: Any) -> int:
+    """Return `value`, plain or with its source, as an int; 1e3 is one, 1.5 is not."""
+    plain = number(value)
+    if plain != int(plain):
+        raise ValueError(f"{plain!r} is not a whole number")
+    return int(plain)
+
+
+def choice(value: Any) -> int | str:
+    """Return `value`, plain or with its source, as the value of a candidate column: a number or a name."""
+    plain = unsourced(value)
+    if isinstance(plain, str) and plain:
+        return plain
+    if isinstance(plain, float) and plain.is_integer():
+        return int(plain)
+    if isinstance(plain, bool) or not isinstance(plain, int):
+        raise ValueError(f"{plain!r} is neither a whole number nor a name")
+    return plain
+
+
+def _read(dimension: Dimension) -> BeforeValidator:
+    def read(value: Any) -> float:
+        try:
+            return parse_quantity(unsourced(value), dimension)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(read)
+
+
+def _write(dimension: Dimension) -> PlainSerializer:
+    return PlainSerializer(lambda value: f"{value!r} {_BASE_UNIT[dimension]}", when_used="json")
+
+
+Bytes = Annotated[float, Field(ge=0), _read("bytes"), _write("bytes")]  # "80 GB"
+BytesPerSecond = Annotated[float, Field(gt=0), _read("bytes/s"), _write("bytes/s")]  # "900 GB/s", "400 Gb/s"
+FlopsPerSecond = Annotated[float, Field(gt=0), _read("flop/s"), _write("flop/s")]  # "2.5 PFLOP/s"
+Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
+
+Count = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1
+Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]  # of a peak: above 0, at most 1
+NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
+Flag = Annotated[bool, Strict(), BeforeValidator(unsourced)]  # true or false
+Choice = Annotated[int | str, BeforeValidator(choice)]  # of a candidate column: 8, "1f1b"
+
+Sourced = BeforeValidator(unsourced)  # for any other type that may carry a source

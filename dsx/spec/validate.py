@@ -1,0 +1,77 @@
+"""A document against its schema: one error that lists all faults, each with file, line and nearest name.
+
+pydantic finds the faults; this file says them in the house's form, `file:line: path: message`.
+"""
+
+import re
+import reprlib
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, Tag, ValidationError
+from pydantic_core import ErrorDetails
+
+from dsx.errors import SpecError, did_you_mean
+from dsx.spec.document import Document, KeyPath
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def validate(document: Document, model: type[S], context: Any = None) -> S:
+    """Return `document` as a `model`; `context` is handed to the model's validators.
+
+    Raises SpecError that lists every fault.
+    """
+    try:
+        return model.model_validate(document.data, context=context)
+    except ValidationError as error:
+        faults = [_fault(document, model, details) for details in error.errors(include_url=False)]
+        raise SpecError("\n".join(faults)) from error
+
+
+def _is_tag(step: str | int) -> bool:
+    # The arms of a union are tagged "<top>" and the like by convention; they are no part of the data.
+    return isinstance(step, str) and step.startswith("<") and step.endswith(">") and len(step) > 2
+
+
+def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> str:
+    location = details["loc"]
+    if location and location[-1] == "[key]":  # a fault of the key itself, which pydantic marks this way
+        location = location[:-1]
+    path: KeyPath = tuple(step for step in location if not _is_tag(step))
+    where = f"{document.place(path)}: {'.'.join(map(str, path))}"
+    return f"{where}: {_message(model, location, details)}"
+
+
+def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
+    given, context = details["input"], details.get("ctx", {})
+    match details["type"]:
+        case "extra_forbidden":
+            known = _known_keys(model, location[:-1])
+            return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
+        case "missing":
+            return "is required, but missing"
+        case "model_type":
+            known = _known_keys(model, location)
+            return f"expected a section with the keys {', '.join(known)}, got {reprlib.repr(given)}"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            known = re.findall(r"'([^']*)'", context["expected"])
+            return f"{given!r} is not one of {', '.join(known)}{did_you_mean(str(given), known)}"
+        case _:
+            message = details["msg"]
+            return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(given)}"
+
+
+def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
+    """Return the keys that the part of the schema at `location` allows."""
+    kind: Any = model
+    for step in location:
+        if _is_tag(step):
+            arms = (get_args(arm) for arm in get_args(kind))
+            kind = next(arm[0] for arm in arms if Tag(str(step)) in arm[1:])
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[str(step)].annotation
+        else:
+            kind = get_args(kind)[-1]
+    return list(kind.model_fields)

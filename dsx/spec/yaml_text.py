@@ -1,0 +1,148 @@
+"""YAML text to a document: plain data with a line number for every key path.
+
+The text is composed, not loaded, so that the marks stay; scalars are read by the rules of YAML 1.2. Under
+1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always text. Not
+supported: tags of one's own, merge keys (`<<`), several documents in a file.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dsx.errors import SpecError
+from dsx.spec.document import Document, KeyPath
+from dsx.spec.locate import shown
+from dsx.units import INTEGER, REAL, parse_number
+
+_STR, _NULL, _BOOL, _INT, _FLOAT = map("tag:yaml.org,2002:{}".format, ("str", "null", "bool", "int", "float"))
+
+_DEEPEST = 50  # levels; no schema has more than five
+_TOO_DEEP = "lists and mappings are nested too deeply"
+_HINT = "; a text that starts with this character needs quotes"
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[Any, list[Any]] = {}  # noqa: RUF012 (the name PyYAML reads)
+
+
+for _tag, _pattern in (
+    (_NULL, r"(~|null|Null|NULL|)\Z"),
+    (_BOOL, r"(true|True|TRUE|false|False|FALSE)\Z"),
+    (_INT, rf"{INTEGER}\Z"),
+    (_FLOAT, rf"{REAL}\Z"),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), None)
+
+
+def load_document(path: Path) -> Document:
+    """Return the mapping that the YAML file at `path` holds.
+
+    Raises SpecError, with file:line:column where there is one, for a file that cannot be read, is not
+    YAML, is empty, is not a mapping, or has a key twice.
+    """
+    file = shown(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start})") from error
+    node = _compose(text, file)
+    if node is None:
+        raise SpecError(f"{file}:1: the file is empty: expected keys and values")
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{_place(node, file)}: expected keys and values at top level, such as 'name: ...'")
+    reading = _Reading(file)
+    return Document(reading.plain(node), reading.places)
+
+
+def parse_value(text: str, place: str) -> Any:
+    """Return the scalar, list or mapping that `text` writes on one line; `place` names it in errors.
+
+    Only what starts like a list, a mapping or a quoted text is YAML syntax: ">=2" is just that text.
+    """
+    stripped = text.strip()
+    if not stripped:
+        raise SpecError(f"{place}: no value is given")
+    if stripped[0] in "[{\"'":
+        node = _compose(stripped, place)
+    else:
+        loader = _Loader("")
+        node = yaml.ScalarNode(loader.resolve(yaml.ScalarNode, stripped, (True, False)), stripped)
+    return _Reading(place).plain(node)
+
+
+def _compose(text: str, file: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+        problem = error.problem or error.context or "is not YAML"
+        hint = _HINT if re.search("chomping|start any token", problem) else ""
+        raise SpecError(f"{place}: {problem}{hint}") from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise SpecError(f"{file}: {_TOO_DEEP}") from error
+
+
+def _place(node: yaml.Node, file: str) -> str:
+    # A value given on the command line has no mark of its own.
+    return f"{file}:{node.start_mark.line + 1}" if node.start_mark else file
+
+
+class _Reading:
+    """Turns the nodes of one text into plain data, and collects their places."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.places: dict[KeyPath, str] = {(): f"{file}:1"}
+
+    def plain(self, node: Any, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
+        """Return the data of `node`, which lies at `path`, inside the nodes `around`."""
+        if node in around:
+            raise SpecError(f"{_place(node, self.file)}: an alias refers to the part that it stands in")
+        if len(path) > _DEEPEST:
+            raise SpecError(f"{_place(node, self.file)}: {_TOO_DEEP}")
+        around = (*around, node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path, around)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.places[*path, index] = _place(item, self.file)
+            return [self.plain(item, (*path, index), around) for index, item in enumerate(node.value)]
+        return self.scalar(node)
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[yaml.Node, ...]) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            place = _place(key, self.file)
+            if not isinstance(key, yaml.ScalarNode):
+                raise SpecError(f"{place}: a key must be a text, not a list or a mapping")
+            name = key.value
+            if name in data:
+                raise SpecError(
+                    f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}"
+                )
+            self.places[*path, name] = place
+            data[name] = self.plain(value, (*path, name), around)
+        return data
+
+    def scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.tag == _STR:
+            return node.value
+        if node.tag == _NULL:
+            return None
+        if node.tag == _BOOL and node.value.lower() in ("true", "false"):
+            return node.value.lower() == "true"
+        if node.tag not in (_INT, _FLOAT):
+            raise SpecError(
+                f"{_place(node, self.file)}: the tag {node.tag!r} of {node.value!r} is not supported"
+            )
+        try:
+            return parse_number(node.value)
+        except SpecError as error:
+            raise SpecError(f"{_place(node, self.file)}: {error}") from error

@@ -1,0 +1,133 @@
+"""Quantities at the human edge: text with a unit to an SI float, and back.
+
+Every quantity that a person writes carries its unit, and everything behind this file is a plain float in
+bytes, bytes/s, FLOP/s or seconds. A bare number is refused: "900" for a bandwidth is off by 1e9 or by 8,
+and nothing later could tell. Prefixes are decimal (GB = 1e9 bytes) unless written binary (GiB = 2**30);
+a small b is a bit, and only rates are given in bits. Not modelled: arithmetic with units.
+"""
+
+import decimal
+import math
+import re
+from decimal import Decimal
+from typing import Literal
+
+from dsx.errors import SpecError, UnitError, did_you_mean
+
+Dimension = Literal["bytes", "bytes/s", "flop/s", "s"]
+
+# The texts that are numbers, here and in YAML.
+INTEGER = r"[-+]?[0-9]+(?:_[0-9]+)*"
+REAL = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+_QUANTITY = re.compile(rf"\s*({REAL})\s*(.*?)\s*", re.DOTALL)
+
+_DECIMAL = {prefix: Decimal(1000) ** i for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])}
+_BINARY = {prefix: Decimal(1024) ** i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)}
+_MICRO = dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "1e-6")
+_TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600"}
+_FLOPS = ("FLOP/s", "FLOPs/s", "FLOPS", "flop/s")
+
+# The factor to SI is a Decimal so that "2.5 us" is the float nearest to 2.5e-6, not one rounding away.
+_UNITS: dict[str, dict[str, Decimal]] = {
+    "bytes": {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()},
+    "bytes/s": {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()}
+    | {f"{p}{bit}": f / 8 for p, f in _DECIMAL.items() for bit in ("b/s", "bit/s", "bps")},
+    "flop/s": {f"{p}{name}": f for p, f in _DECIMAL.items() for name in _FLOPS},
+    "s": {unit: Decimal(factor) for unit, factor in _TIME.items()},
+}
+_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us"}
+
+# Units that results are shown in, smallest first.
+_SHOWN: dict[str, list[str]] = {
+    "bytes": [f"{p}B" for p in _DECIMAL],
+    "bytes/s": [f"{p}B/s" for p in _DECIMAL],
+    "flop/s": [f"{p}FLOP/s" for p in _DECIMAL],
+    "s": ["ns", "us", "ms", "s"],
+}
+
+
+def parse_quantity(text: object, dimension: Dimension) -> float:
+    """Return `text`, such as "900 GB/s", in the SI unit that `dimension` names.
+
+    Raises UnitError for a bare number, an unknown unit, and a unit of another dimension.
+    """
+    example = f"a quantity in {dimension}, such as '80 {_EXAMPLE[dimension]}'"
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise UnitError(f"{text!r} is not {example}")
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise UnitError(f"{text!r} does not start with a number: expected {example}")
+    number, unit = match[1], match[2]
+    if not unit:
+        raise UnitError(f"{text!r} has no unit: write for example '{_with_unit(number, dimension)}'")
+    factor = _UNITS[dimension].get(unit)
+    if factor is None:
+        raise UnitError(f"{text!r}: {_wrong_unit(unit, dimension)}")
+    try:
+        value = float(Decimal(number) * factor)
+    except decimal.DecimalException:
+        value = math.inf
+    if not math.isfinite(value):
+        raise UnitError(f"{text!r} is too large for {example}")
+    return value
+
+
+def parse_number(text: object) -> int | float:
+    """Return `text` as a number: "1e12", "4_096", " 0.8"; an int or float is returned as it is.
+
+    Raises SpecError for anything else, infinities and NaN included.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    if isinstance(text, float) and math.isfinite(text):
+        return text
+    if isinstance(text, str):
+        stripped = text.strip()
+        # int() gives up with a ValueError on thousands of digits.
+        if re.fullmatch(INTEGER, stripped) and len(stripped) < 100:
+            return int(stripped)
+        if re.fullmatch(REAL, stripped) and math.isfinite(float(stripped)):
+            return float(stripped)
+    raise SpecError(f"{text!r} is not a finite number")
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Return `value`, in the SI `unit`, for people: three digits and the prefix that fits ("65.7 GB").
+
+    Of a unit that has no prefixes here ("days", "1/s", "" for a bare number) whole numbers are exact.
+    """
+    value = float(value)
+    if not math.isfinite(value):
+        return str(value)
+    if unit not in _SHOWN:
+        return f"{_digits(value)} {unit}".strip()
+    rounded = float(f"{value:.3g}")
+    scales = [(name, float(_UNITS[unit][name])) for name in _SHOWN[unit]]
+    fitting = [scale for scale in scales if abs(rounded) >= scale[1]]
+    smallest = scales[-1] if unit == "s" and value == 0 else scales[0]
+    name, factor = fitting[-1] if fitting else smallest
+    return f"{_digits(float(f'{rounded / factor:.3g}'))} {name}"
+
+
+def _digits(value: float) -> str:
+    if abs(value) < 1e15 and (value.is_integer() or abs(value) >= 1000):
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def _with_unit(number: str, dimension: Dimension) -> str:
+    # A very large or small bare number was meant in SI; any other in the unit that data sheets use.
+    value = float(number)
+    if value == 0 or 0.01 <= abs(value) < 1e5:
+        return f"{number} {_EXAMPLE[dimension]}"
+    return format_quantity(value, dimension)
+
+
+def _wrong_unit(unit: str, dimension: Dimension) -> str:
+    other = next((name for name, units in _UNITS.items() if unit in units), None)
+    if other is not None:
+        return f"{unit!r} is a unit of {other}, but {dimension} is wanted, such as {_EXAMPLE[dimension]!r}"
+    known = _UNITS[dimension]
+    near = next((name for name in known if name.lower() == unit.lower()), unit)
+    return f"unknown unit {unit!r} for {dimension}{did_you_mean(near, known)}"
