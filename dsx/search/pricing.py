@@ -16,7 +16,7 @@ from dsx.cost.layer import LayerCosts, price_layer
 from dsx.cost.step import StepChoices, step_costs
 from dsx.cost.work import layer_work
 from dsx.search.problem import Problem
-from dsx.space.enumerate import Arrays
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
 _LENGTHS = (1, 64, 1024, 16384)
 _GROUPED = ("weight_bytes", "group_size", "group_share")
@@ -86,22 +86,25 @@ def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any]) -> 
 
 
 def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
-    """Price [N] plans given by all columns of `Candidates`; float64, NumPy [N] arrays."""
-    count = len(columns["strategy"])
+    """Price [N] plans given by all columns of a candidate; NumPy float64 [N] arrays."""
+    keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
+    table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
+    return price_rows(problem, table, positions, columns)
+
+
+def price_rows(problem: Problem, table: LayerCosts, positions: np.ndarray, choices: Arrays) -> StepCosts:
+    """Price [N] rows in float64: `positions` in a table of layer costs, and the choices of each row."""
     results: list[StepCosts] = []
-    for start in range(0, count, _LENGTHS[-1]):
-        chunk = {name: column[start : start + _LENGTHS[-1]] for name, column in columns.items()}
-        here = len(chunk["strategy"])
+    for start in range(0, len(positions), _LENGTHS[-1]):
+        chunk = slice(start, start + _LENGTHS[-1])
+        here = len(positions[chunk])
         length = padded_length(here)
-        layer = price_keys(problem, chunk)
+        rows = pad(positions[chunk], length)
         with jax.enable_x64(True):
-            layer = jax.tree.map(lambda leaf, n=length: jnp.asarray(_pad_last(leaf, n)), layer)
-            choices = step_choices(chunk, lambda c, n=length: jnp.asarray(pad(c, n).astype(np.float64)))
-            priced = price_steps(layer, choices, problem.workload, problem.hardware, problem.assumptions)
+            layer = jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf[..., rows]), table)
+            made = step_choices(choices, lambda c, at=chunk, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)))
+            priced = price_steps(layer, made, problem.workload, problem.hardware, problem.assumptions)
         results.append(jax.tree.map(lambda leaf, n=here: np.asarray(leaf)[:n], priced))
+    if not results:
+        return StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
-
-
-def _pad_last(leaf: np.ndarray, length: int) -> np.ndarray:
-    widths = [(0, 0)] * (leaf.ndim - 1) + [(0, length - leaf.shape[-1])]
-    return np.pad(leaf, widths, mode="edge")

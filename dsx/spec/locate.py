@@ -1,7 +1,7 @@
 """Where a name comes from: a path, or the first folder that holds a file of that name.
 
-Searched in order: the folder of the file that mentions the name, each folder of DSX_PATH, the data that
-comes with dsx. A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
+Searched in order: each folder of DSX_PATH, the data that comes with dsx, the folder of the file that
+mentions the name (last, since files of all kinds may lie there). A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
 in subfolders of data/layers, which are searched recursively; every other folder is flat.
 """
 
@@ -33,7 +33,7 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     if _is_path(name, suffix):
         return find_path(_SINGULAR[kind], name, near)
     here = [near.parent / f"{name}{suffix}"] if near is not None else []
-    candidates = [*here, *(file for file in _files(kind, suffix) if file.name == f"{name}{suffix}")]
+    candidates = [*(file for file in _files(kind, suffix) if file.name == f"{name}{suffix}"), *here]
     found = [file for file in candidates if os.path.isfile(file)]
     if not found:
         searched = dict.fromkeys(str(file.parent) for file in here)

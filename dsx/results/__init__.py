@@ -1,0 +1,1 @@
+"""Result sets: schema, files, pictures."""

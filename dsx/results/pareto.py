@@ -1,0 +1,60 @@
+"""The Pareto front of a table: the feasible rows that no other feasible row beats in every objective.
+
+    pareto(df, "step_time_s", "peak_bytes")    # both as small as possible
+    pareto(df, "num_gpus", "-tokens_per_s")    # a leading minus: as large as possible
+
+search/pareto.py has the algorithm and the tie rule: rows equal in all objectives are kept together.
+Rows where an objective is NaN or infinite are left out.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsx.errors import InputError, UnknownNameError
+from dsx.search.pareto import front
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def pareto(df: "pd.DataFrame", *objectives: str) -> "pd.DataFrame":
+    """Return the rows of `df` on the front, the best by the first objective first.
+
+    Each objective is a numeric column to be minimised, or, as "-mfu", maximised. `df.attrs` are kept.
+    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers.
+    """
+    if not objectives:
+        raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
+    feasible = df.loc[require(df, "reject") == 0]
+    points = np.column_stack([minimised(feasible, objective) for objective in objectives])
+    on_front = front(points)
+    # lexsort's last key comes first.
+    result = feasible.loc[on_front].iloc[np.lexsort(points[on_front].T[::-1])]
+    result.attrs = dict(df.attrs)
+    return result
+
+
+def column_of(objective: str) -> str:
+    """Return the column that an objective is about."""
+    return objective.removeprefix("-")
+
+
+def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
+    """Return the column of an objective, negated where it is to be maximised.
+
+    Raises UnknownNameError or InputError as `pareto` does.
+    """
+    values = require(df, column_of(objective))
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{column_of(objective)!r} is no objective: it does not hold numbers")
+    numbers = values.astype(np.float64)
+    return -numbers if objective.startswith("-") else numbers
+
+
+def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
+    """Return the values of a column, or raise UnknownNameError with the nearest that there is."""
+    if column not in df.columns:
+        raise UnknownNameError("column", column, map(str, df.columns), "; were only some columns loaded?")
+    return df[column].to_numpy()

@@ -1,0 +1,58 @@
+"""Assumption sets: the two that come with dsx, and what is refused."""
+
+import pytest
+
+from dsx.errors import SpecError
+from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
+
+
+def test_the_set_of_the_paper():
+    paper = load_assumptions("paper-2410.00273")
+    assert paper.layers == {"transformer": "transformer-2410.00273"}
+    assert paper.operators == ["standard", "arxiv-2410.00273"]
+    assert paper.uncounted == ["add"]
+    assert paper.fixed == {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
+    rates = (paper.matrix_efficiency, paper.vector_efficiency, paper.hbm_efficiency, paper.network_efficiency)
+    assert rates == (0.8, 0.8, 1.0, 0.7)
+    assert (paper.launch_latency, paper.overhead) == (20e-6, 0.0)
+    assert (paper.fused_backward_reads, paper.charge_replicated_gradients) == ("stored", False)
+    assert paper.optimizer_bytes_per_parameter == 12
+    assert paper.calibrated
+
+
+def test_the_default_set_says_that_it_is_not_calibrated():
+    default = load_assumptions("default")
+    assert not default.calibrated
+    assert default.layers == {}
+    assert default.gradient_bytes == 4
+    assert default.charge_replicated_gradients
+    assert AssumptionsSpec.model_validate(default.model_dump(mode="json")) == default
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("launch_latency", "10", "launch_latency: 10 has no unit: write for example '10 us'"),
+        ("hbm_efficiency", "90", "hbm_efficiency: input should be less than or equal to 1, got 90"),
+        ("fused_backward_reads", "store", "'store' is not one of stored, consumed; did you mean 'stored'?"),
+        ("calibrated", "no", "calibrated: input should be a valid boolean, got 'no'"),
+        ("fixed.vpp", "1.5", "fixed.vpp: 1.5 is neither a whole number nor a name"),
+        ("operators", "standard", "operators: input should be a valid list, got 'standard'"),
+        ("launch_latncy", "1 us", "unknown path 'launch_latncy'; did you mean 'launch_latency'?"),
+        ("fixed.vp", "1", "unknown path 'fixed.vp'; did you mean 'fixed.vpp'?"),
+    ],
+)
+def test_a_fault_names_value_rule_and_place(path, value, says):
+    with pytest.raises(SpecError) as caught:
+        load_assumptions("default", [(path, value)])
+    assert f"--set assumptions.{path}: " in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_set_states_only_what_differs(tmp_path):
+    file = tmp_path / "slow.yaml"
+    file.write_text("extends: default\nname: slow\nlaunch_latency: 50 us\nfixed: {vpp: 2}\n")
+    slow = load_assumptions(file)
+    assert slow.launch_latency == 50e-6
+    assert slow.fixed["vpp"] == 2
+    assert slow.fixed["schedule"] == "1f1b"

@@ -1,0 +1,71 @@
+"""Cluster files, and that every number of data/clusters says where it is from."""
+
+import pytest
+
+from dsx.errors import SpecError
+from dsx.spec.cluster import ClusterSpec, load_cluster
+from dsx.spec.extends import load_extended
+from dsx.spec.locate import names, packaged_data
+
+CLUSTERS = names("clusters", ".yaml")
+
+
+def test_quantities_become_si_floats():
+    cluster = load_cluster("b200-nvs64")
+    assert cluster.device.matrix_flops == 2.5e15
+    assert cluster.device.hbm_capacity == 192e9
+    assert (cluster.network.nvs.size, cluster.network.nvs.bandwidth) == (64, 900e9)
+    assert (cluster.network.net.bandwidth, cluster.network.net.latency) == (100e9, 5e-6)
+
+
+def test_the_written_form_reads_back():
+    cluster = load_cluster("h100-nvs8")
+    assert ClusterSpec.model_validate(cluster.model_dump(mode="json")) == cluster
+
+
+def test_an_override_replaces_value_and_source():
+    assert load_cluster("b200-nvs8", [("device.hbm_capacity", "141 GB")]).device.hbm_capacity == 141e9
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (
+            "device.hbm_capacity",
+            "141",
+            "--set cluster.device.hbm_capacity: device.hbm_capacity: 141 has no unit",
+        ),
+        ("device.hbm_capacity", "0 GB", "input should be greater than 0, got '0 GB'"),
+        ("device.hbm_bandwidth", "8 TB", "'TB' is a unit of bytes, but bytes/s is wanted"),
+        ("network.nvs.latency", "-1 us", "greater than or equal to 0"),
+        ("network.nvs.size", "0", "greater than 0"),
+        (
+            "network.net",
+            "{bandwith: 1 GB/s, latency: 1 us}",
+            "network.net.bandwith: unknown key; did you mean 'bandwidth'?",
+        ),
+        (
+            "device",
+            "B200",
+            "device: expected a section with the keys name, matrix_flops, vector_flops, hbm_bandwidth, ",
+        ),
+        ("network.nvs.siz", "8", "unknown path 'network.nvs.siz'; did you mean 'network.nvs.size'?"),
+    ],
+)
+def test_a_fault_names_value_rule_and_place(path, value, says):
+    with pytest.raises(SpecError) as caught:
+        load_cluster("b200-nvs8", [(path, value)])
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_number_of_the_packaged_clusters_has_a_source(name):
+    spec = load_cluster(name)
+    assert spec.name == name
+    data = load_extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters").data
+    numbers = {key: value for key, value in data["device"].items() if key != "name"}
+    for tier in data["network"].values():
+        numbers |= {f"{id(tier)}.{key}": value for key, value in tier.items()}
+    assert len(numbers) == 9
+    for key, value in numbers.items():
+        assert len(value["source"]) > 10, (name, key)

@@ -1,0 +1,187 @@
+"""Sweep files: every form of every field, the columns they may name, and every fault."""
+
+import pytest
+
+from dsx.errors import SpecError
+from dsx.spec.column_names import Columns
+from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.spec.ranges import Limit
+from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
+
+COLUMNS = Columns(
+    ("num_gpus", "global_batch_size", "sequence_length", "strategy", "tp", "pp", "recompute"),
+    ("step_time_s", "peak_bytes"),
+)
+LEAST = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": 1024, "global_batch_size": 4096}
+
+FULL = """model: gpt3-1t
+cluster: b200-nvs8
+num_gpus: {from: 1024, to: 16384, times: 2}
+global_batch_size: 4096
+sequence_length: 2048
+strategy: [1d, 2d]
+fix: {pp: 64, recompute: none}
+limit: {tp: "<=16"}
+train_tokens: 1e12
+assumptions: paper-2410.00273
+keep: {top: 10, per: [num_gpus, strategy]}
+"""
+
+
+def sweep(**changes):
+    return sweep_from_data(LEAST | changes, COLUMNS)
+
+
+def test_the_example_of_the_design(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FULL)
+    spec = load_sweep(file, COLUMNS)
+    assert spec.num_gpus == [1024, 2048, 4096, 8192, 16384]
+    assert spec.global_batch_size == [4096]
+    assert spec.sequence_length == 2048
+    assert spec.strategy == ["1d", "2d"]
+    assert spec.fix == {"pp": [64], "recompute": ["none"]}
+    assert spec.limit == {"tp": [Limit("<=", 16)]}
+    assert spec.train_tokens == 1e12
+    assert spec.keep == KeepTop(top=10, per=["num_gpus", "strategy"])
+    assert spec.file == file
+
+
+def test_the_defaults():
+    spec = sweep()
+    assert (spec.strategy, spec.assumptions, spec.precision) == (["1d"], "default", "float32")
+    assert (spec.sequence_length, spec.train_tokens, spec.file) == (None, None, None)
+    assert (spec.fix, spec.limit, spec.keep) == ({}, {}, KeepTop(top=10))
+
+
+def test_equality_is_of_what_is_stated_not_of_the_file(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FULL)
+    spec = load_sweep(file, COLUMNS)
+    again = sweep_from_data(spec.model_dump(mode="json"), COLUMNS)
+    assert again == spec
+    assert again.file is None
+    assert spec != sweep()
+    assert spec != FULL
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        (8, [8]),
+        ([8, 2, 8], [2, 8]),
+        ({"from": 3, "to": 30, "times": 3}, [3, 9, 27]),
+        ({"from": 4, "to": 4, "times": 2}, [4]),
+        ("1e3", [1000]),
+    ],
+)
+def test_sizes(given, sizes):
+    assert sweep(num_gpus=given).num_gpus == sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "keep"),
+    [
+        ("all", "all"),
+        ("feasible", "feasible"),
+        ({"top": 3}, KeepTop(top=3)),
+        ({"pareto": ["step_time_s", "tp"]}, KeepPareto(pareto=["step_time_s", "tp"])),
+    ],
+)
+def test_what_is_kept(given, keep):
+    assert sweep(keep=given).keep == keep
+
+
+def test_lists_of_fixed_values_and_limits():
+    spec = sweep(fix={"tp": [4, 8, 4]}, limit={"tp": [">=2", "< 1e3"]}, strategy="summa")
+    assert spec.fix == {"tp": [4, 8]}
+    assert spec.limit == {"tp": [Limit(">=", 2), Limit("<", 1000.0)]}
+    assert spec.strategy == ["summa"]
+
+
+def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FULL)
+    changes = [("fix.tp", "8"), ("limit.pp", ">=2"), ("precision", "float64"), ("num_gpus", "[64, 32]")]
+    spec = load_sweep(file, COLUMNS, changes)
+    assert spec.fix == {"pp": [64], "recompute": ["none"], "tp": [8]}
+    assert spec.limit["pp"] == [Limit(">=", 2)]
+    assert (spec.precision, spec.num_gpus) == ("float64", [32, 64])
+    assert sweep_from_data(LEAST, COLUMNS, [("fix.tp", "8")]).fix == {"tp": [8]}
+    with pytest.raises(SpecError, match=r"--set sweep\.fix\.tpp: fix\.tpp: unknown candidate column 'tpp'"):
+        load_sweep(file, COLUMNS, [("fix.tpp", "8")])
+    with pytest.raises(SpecError, match=r"unknown path 'keep\.topp'; did you mean 'keep\.top'"):
+        load_sweep(file, COLUMNS, [("keep.topp", "8")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_gpus": []}, "num_gpus: []: at least one value is wanted, and none below 1"),
+        ({"num_gpus": [4, 0]}, "none below 1"),
+        ({"num_gpus": 1.5}, "1.5 is not a whole number"),
+        ({"num_gpus": None}, "None is not a finite number"),
+        ({"num_gpus": {"from": 1, "too": 4, "times": 2}}, "unknown key 'too'; did you mean 'to'?"),
+        ({"num_gpus": {"from": 1, "times": 2}}, "to is missing"),
+        ({"num_gpus": {"from": 8, "to": 4, "times": 2}}, "from 8 to 4 times 2: wanted are"),
+        ({"num_gpus": {"from": 1, "to": 4, "times": 1}}, "times >= 2"),
+        ({"strategy": []}, "strategy: list should have at least 1 item"),
+        ({"strategy": 1}, "strategy: input should be a valid list, got 1"),
+        ({"fix": {"tpp": 8}}, "fix.tpp: unknown candidate column 'tpp'; did you mean 'tp'?"),
+        ({"fix": {"step_time_s": 8}}, "'step_time_s' is a cost, and a candidate column is wanted"),
+        ({"fix": {"num_gpus": 8}}, "'num_gpus' is a setting of the sweep: state it at top level"),
+        ({"fix": {"tp": []}}, "fix.tp: the list is empty"),
+        ({"fix": {"tp": None}}, "fix.tp: None is neither a whole number nor a name"),
+        ({"limit": {"tp": 16}}, "limit.tp: 16 is no bound, such as '<=16'"),
+        ({"limit": {"tp": "16"}}, "did you mean '<=16'?"),
+        ({"limit": {"tp": "=<16"}}, "did you mean '<=16'?"),
+        ({"limit": {"tp": "=16"}}, "did you mean '==16'?"),
+        ({"limit": {"tp": "<=1e999"}}, "'1e999' is not a finite number"),
+        ({"limit": {"tp": ["<=16", "x"]}}, "limit.tp: 'x' is no bound"),
+        ({"keep": "al"}, "keep: 'al' is not one of all, feasible; did you mean 'all'?"),
+        ({"keep": 5}, "keep: expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}"),
+        ({"keep": {"best": 5}}, "keep: expected all, feasible, {top: 10}"),
+        ({"keep": {"top": 0}}, "keep.top: input should be greater than 0, got 0"),
+        ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, per)"),
+        (
+            {"keep": {"top": 1, "per": ["num_gpu"]}},
+            "keep.per.0: unknown candidate column 'num_gpu'; did you mean",
+        ),
+        ({"keep": {"pareto": []}}, "keep.pareto: list should have at least 1 item"),
+        ({"keep": {"pareto": ["step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        ({"precision": "float16"}, "precision: 'float16' is not one of float32, float64"),
+        ({"train_tokens": "x"}, "train_tokens: 'x' is not a finite number"),
+        ({"sequence_length": 0}, "sequence_length: input should be greater than 0"),
+        ({"file": "x"}, "file: unknown key"),
+        ({"_file": "x"}, "_file: unknown key"),
+        ({"modell": "x"}, "sweep: modell: unknown key; did you mean 'model'?"),
+    ],
+)
+def test_a_fault_names_value_rule_and_nearest(changes, says):
+    with pytest.raises(SpecError) as caught:
+        sweep(**changes)
+    assert says in str(caught.value)
+
+
+def test_faults_of_a_file_have_their_line(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FULL.replace("pp: 64", "ppp: 64").replace("top: 10", "topp: 10"))
+    with pytest.raises(SpecError) as caught:
+        load_sweep(file, COLUMNS)
+    first, second = str(caught.value).splitlines()
+    assert "sweep.yaml:7: fix.ppp: unknown candidate column 'ppp'; did you mean 'pp'?" in first
+    assert "sweep.yaml:11: keep: expected all" in second
+
+
+def test_a_sweep_that_is_no_file_names_the_nearest(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(FULL)
+    with pytest.raises(SpecError, match=r"swep\.yaml is not a file; did you mean 'sweep\.yaml'"):
+        load_sweep(tmp_path / "swep.yaml", COLUMNS)
+    with pytest.raises(SpecError, match="is not a file"):
+        load_sweep(tmp_path, COLUMNS)
+
+
+def test_a_sweep_does_not_change():
+    with pytest.raises(ValueError, match="frozen"):
+        sweep().model = "x"  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(sweep(), SweepSpec)

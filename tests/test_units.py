@@ -1,0 +1,129 @@
+"""Units: what is read, what is refused and how it says so, and that what is shown reads back."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsx.errors import SpecError, UnitError
+from dsx.units import format_quantity, parse_number, parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("80 GB", "bytes", 80e9),
+        ("80GB", "bytes", 80e9),
+        ("80 GiB", "bytes", 80 * 2**30),
+        ("0 GB", "bytes", 0.0),
+        ("900 GB/s", "bytes/s", 900e9),
+        ("400 Gb/s", "bytes/s", 50e9),
+        ("400 Gbit/s", "bytes/s", 50e9),
+        ("400 Gbps", "bytes/s", 50e9),
+        ("3.35 TB/s", "bytes/s", 3.35e12),
+        ("2.5 us", "s", 2.5e-6),
+        ("2.5 µs", "s", 2.5e-6),
+        ("1.5 h", "s", 5400.0),
+        ("2.5 PFLOP/s", "flop/s", 2.5e15),
+        (" 312  TFLOP/s ", "flop/s", 312e12),
+        ("312 TFLOPS", "flop/s", 312e12),
+        ("1e3 GFLOP/s", "flop/s", 1e12),
+    ],
+)
+def test_a_quantity_is_read_as_the_nearest_float(text, dimension, value):
+    assert parse_quantity(text, dimension) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "says"),
+    [
+        ("80", "bytes", "'80' has no unit: write for example '80 GB'"),
+        (80, "bytes", "80 has no unit: write for example '80 GB'"),
+        (80e9, "bytes", "write for example '80 GB'"),
+        (2.5e-6, "s", "write for example '2.5 us'"),
+        (0, "bytes", "write for example '0 GB'"),
+        ("900 GB", "bytes/s", "'GB' is a unit of bytes, but bytes/s is wanted"),
+        ("900 GB/s", "bytes", "'GB/s' is a unit of bytes/s, but bytes is wanted"),
+        ("80 Gb", "bytes", "unknown unit 'Gb' for bytes; did you mean 'GB'?"),
+        ("80 gb", "bytes", "unknown unit 'gb' for bytes; did you mean 'GB'?"),
+        ("2 PFLOPs", "flop/s", "unknown unit 'PFLOPs' for flop/s; did you mean 'PFLOPS'?"),
+        ("GB", "bytes", "'GB' does not start with a number"),
+        ("", "bytes", "does not start with a number"),
+        ("nan GB", "bytes", "does not start with a number"),
+        ("1e400 GB", "bytes", "too large"),
+        ("1e99999999 GB", "bytes", "too large"),
+        (True, "bytes", "True is not a quantity in bytes"),
+        (None, "s", "None is not a quantity in s"),
+        (["1 s"], "s", "is not a quantity in s"),
+    ],
+)
+def test_a_refusal_says_what_to_write(text, dimension, says):
+    with pytest.raises(UnitError) as caught:
+        parse_quantity(text, dimension)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e12", 1e12), ("4_096", 4096), (" 0.8 ", 0.8), (".5", 0.5), ("-3", -3), (7, 7), (0.5, 0.5)],
+)
+def test_numbers(text, value):
+    assert parse_number(text) == value
+    assert type(parse_number(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1__0", "1 2", "1e999", "9" * 5000, math.nan, math.inf, True, None, [1]]
+)
+def test_what_is_not_a_number_is_refused(text):
+    with pytest.raises(SpecError, match="is not a finite number"):
+        parse_number(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (65.67e9, "bytes", "65.7 GB"),
+        (999.9e6, "bytes", "1 GB"),
+        (512, "bytes", "512 B"),
+        (0.0, "bytes", "0 B"),
+        (12345e18, "bytes", "12300 EB"),
+        (50e9, "bytes/s", "50 GB/s"),
+        (2.5e15, "flop/s", "2.5 PFLOP/s"),
+        (3.2334, "s", "3.23 s"),
+        (20e-6, "s", "20 us"),
+        (0.0, "s", "0 s"),
+        (4000.4, "s", "4000 s"),
+        (-2e-3, "s", "-2 ms"),
+        (4.4567, "days", "4.46 days"),
+        (2596456.7, "1/s", "2596457 1/s"),
+        (16384, "", "16384"),
+        (0.51234, "", "0.512"),
+        (math.nan, "days", "nan"),
+        (math.inf, "s", "inf"),
+    ],
+)
+def test_what_is_shown(value, unit, text):
+    assert format_quantity(value, unit) == text
+
+
+@given(
+    value=st.floats(min_value=1e-12, max_value=1e20),
+    dimension=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]),
+)
+def test_what_is_shown_reads_back_to_three_digits(value, dimension):
+    assert parse_quantity(format_quantity(value, dimension), dimension) == pytest.approx(value, rel=0.0051)
+
+
+@given(value=st.floats(min_value=0, allow_infinity=False))
+def test_a_float_with_its_si_unit_reads_back_exactly(value):
+    assert parse_quantity(f"{value!r} s", "s") == value
+
+
+@given(text=st.text(max_size=20), dimension=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]))
+def test_no_text_escapes_as_another_error(text, dimension):
+    try:
+        assert math.isfinite(parse_quantity(text, dimension))
+    except UnitError:
+        pass
