@@ -6,7 +6,7 @@ from pathlib import Path
 from dsx.errors import NotationError, UnknownNameError
 from dsx.graph.layer import Layer, build_layer
 from dsx.graph.lexer import Place
-from dsx.graph.notation import LayerText, StrategyText, parse_file
+from dsx.graph.notation import LayerText, Role, StrategyText, UseText, parse_file
 from dsx.graph.operators import OperatorKind, load_tables
 from dsx.spec.locate import find, names
 
@@ -42,6 +42,21 @@ def load_layer(
     return build_layer(text, overlay, table, find_block)
 
 
+def needs_strategy(name: str, near: Path | None = None) -> bool:
+    """Return whether the layer called `name`, or a block that it uses, has roles."""
+    text = _parse("layer", name, near)
+    if isinstance(text, StrategyText):
+        return False
+    tensors = [*text.inputs, *text.weights]
+    for entry in text.body:
+        if isinstance(entry, UseText):
+            if needs_strategy(entry.block, Path(text.file)):
+                return True
+        else:
+            tensors += [*entry.outputs, *entry.arguments]
+    return any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ())
+
+
 def load_strategy(name: str, near: Path | None = None) -> StrategyText:
     """Return the strategy called `name`, or at that path."""
     text = _parse("strategy", name, near)
@@ -53,6 +68,11 @@ def load_strategy(name: str, near: Path | None = None) -> StrategyText:
 def strategy_names() -> Sequence[str]:
     """Return the names of all strategies that can be found."""
     return _names("strategy")
+
+
+def layer_names() -> Sequence[str]:
+    """Return the names of all layers and blocks that can be found."""
+    return _names("layer")
 
 
 def _parse(kind: str, name: str, near: Path | None) -> LayerText | StrategyText:

@@ -1,5 +1,6 @@
 """A problem: a model on a cluster under an assumption set, for the strategies that are compared."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,14 @@ class Problem:
         """Why a plan may be rejected; bit i of `reject` is reason i."""
         found = {reason.name: reason for layer in self.layers for reason in strategy_reasons(layer)}
         return (MEMORY, VANISHES, *(reason for reason, _ in GENERAL), *found.values())
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return, per strategy, a hash of everything that was derived from its texts."""
+        return {
+            name: hashlib.sha256(repr((layer.kernels, layer.weights, layer.boundary_bytes, rules)).encode()).hexdigest()
+            for name, layer in zip(self.strategies, self.layers, strict=True)
+            for rules in [[(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]]
+        }
 
 
 def make_problem(

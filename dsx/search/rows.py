@@ -41,6 +41,14 @@ def cost_columns(costs: StepCosts) -> Arrays:
     return {name: getattr(costs, name) for name in StepCosts.__dataclass_fields__}
 
 
+def no_rows(problem: Problem, keys: Arrays) -> Arrays:
+    """Return all columns of a result set, without a row."""
+    nothing = np.zeros(0, dtype=np.int64)
+    choices = dict.fromkeys(CHOICE_COLUMNS, nothing)
+    costs = dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0))
+    return candidate_columns(problem, keys, nothing, choices) | costs | {"reject": nothing}
+
+
 def row_chunks(blocks: Iterator[Block], length: int) -> Iterator[tuple[np.ndarray, Arrays]]:
     """Yield (key positions, choices) of the rows of all blocks, in order, `length` rows at a time."""
     pending: list[tuple[np.ndarray, Arrays]] = []

@@ -1,7 +1,8 @@
 """Where a name comes from: a path, or the first folder that holds a file of that name.
 
 Searched in order: each folder of DSX_PATH, the data that comes with dsx, the folder of the file that
-mentions the name (last, since files of all kinds may lie there). A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
+mentions the name. That folder is last for YAML, since files of all kinds may lie there (a sweep called
+gpt3-1t wants the model of that name), and first for layer texts, which lie among their own. A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
 in subfolders of data/layers, which are searched recursively; every other folder is flat.
 """
 
@@ -33,7 +34,8 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     if _is_path(name, suffix):
         return find_path(_SINGULAR[kind], name, near)
     here = [near.parent / f"{name}{suffix}"] if near is not None else []
-    candidates = [*(file for file in _files(kind, suffix) if file.name == f"{name}{suffix}"), *here]
+    named = [file for file in _files(kind, suffix) if file.name == f"{name}{suffix}"]
+    candidates = [*here, *named] if kind == "layers" else [*named, *here]
     found = [file for file in candidates if os.path.isfile(file)]
     if not found:
         searched = dict.fromkeys(str(file.parent) for file in here)

@@ -17,7 +17,7 @@ def test_packaged_data_is_found_by_name():
     assert "gpt3-1t" in names("models", ".yaml")
 
 
-def test_the_folder_of_the_mentioning_file_wins_then_dsx_path_then_packaged(tmp_path, monkeypatch):
+def test_dsx_path_wins_then_packaged_then_the_folder_of_the_mentioning_file(tmp_path, monkeypatch):
     sweep = put(tmp_path / "sweeps" / "a.yaml")
     flat = put(tmp_path / "flat" / "gpt3-1t.yaml")
     monkeypatch.setenv("DSX_PATH", f"{tmp_path / 'absent'}:{tmp_path / 'flat'}:")
@@ -25,8 +25,16 @@ def test_the_folder_of_the_mentioning_file_wins_then_dsx_path_then_packaged(tmp_
     laid_out = put(tmp_path / "laid-out" / "models" / "gpt3-1t.yaml")
     monkeypatch.setenv("DSX_PATH", f"{tmp_path / 'laid-out'}:{tmp_path / 'flat'}")
     assert find("models", "gpt3-1t", ".yaml", near=sweep) == laid_out
-    beside = put(tmp_path / "sweeps" / "gpt3-1t.yaml")
-    assert find("models", "gpt3-1t", ".yaml", near=sweep) == beside
+    put(tmp_path / "sweeps" / "gpt3-1t.yaml")
+    assert find("models", "gpt3-1t", ".yaml", near=sweep) == laid_out
+    mine = put(tmp_path / "sweeps" / "mine.yaml")
+    assert find("models", "mine", ".yaml", near=sweep) == mine
+
+
+def test_a_layer_text_finds_those_beside_it_first(tmp_path):
+    layer = put(tmp_path / "a.layer")
+    beside = put(tmp_path / "mlp.layer")
+    assert find("layers", "mlp", ".layer", near=layer) == beside
 
 
 def test_a_file_does_not_mean_itself_where_another_has_the_name(tmp_path):

@@ -1,0 +1,30 @@
+# Every target sets up .venv first; CONTRIBUTING.md says what each is for.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+SWEEP := gpt3-1t-b200
+
+.PHONY: sweep test test-all lint bench
+
+sweep: $(INSTALLED)
+	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
+	$(BIN)/dsx pareto results/$(SWEEP) --plot results/$(SWEEP)/front.png
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 -m "not slow" -q
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/throughput.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@

@@ -1,0 +1,99 @@
+"""``dsx best``: the fastest plans of a model on a cluster."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.inputs import load_inputs
+from dsx.cli.output import plan_text, print_json, print_table, quantity
+from dsx.errors import NothingFeasible
+from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.problem import Problem
+    from dsx.search.space import Space
+
+
+def best(
+    model: options.Model,
+    cluster: options.Cluster,
+    num_gpus: options.NumGpus,
+    global_batch_size: options.GlobalBatchSize,
+    sequence_length: options.SequenceLength = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many plans to show.")] = 5,
+    assignments: options.Assignments = None,
+    as_json: options.Json = False,
+) -> None:
+    """Price every plan and print the fastest ones that fit."""
+    inputs = load_inputs(model, cluster, assumptions, assignments)
+    from dsx.search.best import best as search
+    from dsx.search.evaluate import priced_plans
+    from dsx.search.devices import use_all_cores
+    from dsx.search.pricing import price_keys
+    from dsx.search.space import Space
+
+    use_all_cores()
+    problem = inputs.problem([strategy], sequence_length)
+    space = Space(problem, [num_gpus], [global_batch_size])
+    table = price_keys(problem, space.keys)
+    rows, counts = search(problem, space.keys, table, space.blocks(), top)
+    plans = priced_plans(problem, rows)
+    if as_json:
+        print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": plans})
+    if not plans:
+        raise NothingFeasible(why_nothing(problem, space, counts.candidates))
+    if not as_json:
+        print(
+            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: "
+            f"{counts.candidates} candidates, {counts.feasible} feasible"
+        )
+        print_plans(plans)
+
+
+def print_plans(plans: list[dict[str, Any]], with_settings: bool = False) -> None:
+    """Print plans with their time, memory and what dominates; `with_settings` where those differ."""
+    settings = ["GPUs", "batch", "strategy"] if with_settings else []
+    header = ["", *settings, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
+    rows = []
+    for number, plan in enumerate(plans, 1):
+        step = plan["step_time_s"]
+        comm = sum(plan[name] for name in ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"))
+        rows.append(
+            [
+                f"{number}",
+                *([str(plan["plan"][n]) for n in ("num_gpus", "global_batch_size", "strategy")] if settings else []),
+                format_quantity(step, "s"),
+                quantity("mfu", plan["mfu"]),
+                format_quantity(plan["peak_bytes"], "bytes"),
+                f"{100 * (plan['compute_s'] + plan['memory_s']) / step:.0f} %",
+                f"{100 * comm / step:.0f} %",
+                f"{100 * plan['bubble_s'] / step:.0f} %",
+                plan_text(plan["plan"]),
+            ]
+        )
+    print_table(header, rows)
+
+
+def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
+    """Return why no plan is left, and what comes nearest."""
+    from dsx.search.evaluate import priced_plans
+    from dsx.search.sweep import smallest
+
+    gpus = " or ".join(map(str, space.bounds.num_gpus))
+    if not candidates:
+        batches = " or ".join(map(str, space.bounds.global_batch_size))
+        return (
+            f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
+            f"combination of degrees for {gpus} GPUs and global_batch_size={batches}"
+        )
+    plan = priced_plans(problem, smallest(problem, space))[0]
+    capacity = problem.cluster.device.hbm_capacity
+    return (
+        f"none of {candidates} candidates fits: the one that needs least memory needs "
+        f"{format_quantity(plan['peak_bytes'], 'bytes')} of {format_quantity(capacity, 'bytes')} "
+        f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
+        "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
+    )

@@ -1,0 +1,92 @@
+"""``dsx evaluate``: the cost of one plan."""
+
+from typing import Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.inputs import load_inputs
+from dsx.cli.output import plan_text, print_json, print_table, quantity
+from dsx.units import format_quantity
+
+
+def evaluate(
+    model: options.Model,
+    cluster: options.Cluster,
+    num_gpus: options.NumGpus,
+    global_batch_size: options.GlobalBatchSize,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COLUMN=VALUE]...", help="The plan, as in tp=8 pp=64 dp=32 nvs.tp=8."),
+    ] = None,
+    sequence_length: options.SequenceLength = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
+    assignments: options.Assignments = None,
+    as_json: options.Json = False,
+) -> None:
+    """Price one plan, also one that breaks rules or does not fit."""
+    inputs = load_inputs(model, cluster, assumptions, assignments)
+    from dsx.search.evaluate import evaluate_plan, operator_costs
+
+    problem = inputs.problem([strategy], sequence_length)
+    result = evaluate_plan(problem, settings or [], num_gpus, global_batch_size)
+    kernels = operator_costs(problem, result.plan) if operators else []
+    if as_json:
+        data: dict[str, Any] = {"plan": result.plan} | result.costs
+        data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
+        print_json(data | ({"operators": kernels} if operators else {}))
+        return
+    print(f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: {plan_text(result.plan)}")
+    print()
+    print_costs(result.costs)
+    print()
+    if result.broken:
+        print("rejected:")
+        for violation in result.broken:
+            print(f"  {violation.reason.name}: {violation.detail}")
+    else:
+        print("fits, and breaks no rule")
+    if operators:
+        print()
+        print_operators(kernels)
+
+
+def print_costs(costs: dict[str, float]) -> None:
+    """Print a step's time and memory, part by part."""
+    for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
+        total = costs[whole]
+        parts = [n for n in costs if n.endswith(unit) and n != whole and not n.endswith("_per_s")]
+        rows = [[name, quantity(name, costs[name]), f"{100 * costs[name] / total:.1f} %"] for name in parts]
+        print_table(["", "", "share"], [*rows, [whole, quantity(whole, total), "100.0 %"]])
+        print()
+    rest = [name for name in ("mfu", "tokens_per_s", "training_days") if costs[name] == costs[name]]
+    print_table(["", ""], [[name, quantity(name, costs[name])] for name in rest])
+
+
+def print_operators(kernels: list[dict[str, Any]]) -> None:
+    """Print the kernels of one layer for one microbatch."""
+    print("one layer, one microbatch:")
+    header = ["", "", "matrix FLOP", "vector FLOP", "HBM traffic", "compute", "memory", "communication", "saved"]
+    rows: list[list[str]] = []
+    for kernel in kernels:
+        for direction in ("forward", "backward"):
+            part = kernel[direction]
+            comm = part["tp_comm_s"] + part["cp_comm_s"] + part["ep_comm_s"]
+            if not kernel["counted"] and not comm:
+                continue
+            rows.append(
+                [
+                    kernel["name"],
+                    direction,
+                    f"{part['matrix_flops']:.4g}",
+                    f"{part['vector_flops']:.4g}",
+                    format_quantity(part["bytes"], "bytes"),
+                    format_quantity(part["compute_s"], "s"),
+                    format_quantity(part["memory_s"], "s"),
+                    format_quantity(comm, "s"),
+                    format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else "",
+                ]
+            )
+    print_table(header, rows)

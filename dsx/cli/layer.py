@@ -1,0 +1,118 @@
+"""``dsx layer``: everything that is derived from a layer text."""
+
+from typing import Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.output import print_json, print_table
+from dsx.errors import InputError, did_you_mean
+
+DIRECTIONS = ("forward", "backward")
+
+
+def layer(
+    name: Annotated[str, typer.Argument(help="A layer or block: a name of data/layers, or a .layer file.")],
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="Strategy that fills in the roles [default: 1d, if there are any].")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=NUMBER", help="Size of a dimension or degree, as in tp=8, s=2048, b=1."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Take the dimensions from this model.")] = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    as_json: options.Json = False,
+) -> None:
+    """Show a layer's operators, local shapes, FLOPs, bytes, collectives and saved tensors.
+
+    Quantities whose names all have a size are numbers; the others stay formulas.
+    """
+    from dsx.graph.description import describe
+    from dsx.graph.library import load_layer, load_operators, needs_strategy
+    from dsx.spec.assumptions import load_assumptions
+    from dsx.spec.model import load_model
+
+    believed = load_assumptions(assumptions)
+    overlay = strategy or (options.DEFAULT_STRATEGY if needs_strategy(name) else None)
+    built = load_layer(name, overlay, load_operators(believed.operators))
+    values: dict[str, int] = {
+        "activation_bytes": believed.activation_bytes,
+        "weight_bytes": believed.weight_bytes,
+    }
+    if model:
+        spec = load_model(model)
+        values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
+        values |= dict.fromkeys((*built.axes, "panels"), 1)
+    described = describe(built, believed.fused_backward_reads, believed.uncounted, values, _sizes(assignments, built))
+    if as_json:
+        print_json(described)
+    else:
+        _print(described)
+
+
+def _sizes(assignments: list[str] | None, built: Any) -> dict[str, int]:
+    from dsx.graph.derived import derive
+
+    known = {*derive(built).letters, *built.axes, "panels", "b", "s", "activation_bytes", "weight_bytes"}
+    sizes: dict[str, int] = {}
+    for assignment in assignments or ():
+        name, _, value = assignment.partition("=")
+        if name not in known:
+            raise InputError(
+                f"--set {assignment}: layer {built.name!r} has no dimension or degree {name!r}"
+                f"{did_you_mean(name, known)} (it has {', '.join(sorted(known))})"
+            )
+        if not value.isdecimal() or int(value) < 1:
+            raise InputError(f"--set {assignment}: {name} must be a whole number of at least 1")
+        sizes[name] = int(value)
+    return sizes
+
+
+def _shown(value: dict[str, Any]) -> str:
+    return value["formula"] if value["value"] is None else f"{value['value']:,}"
+
+
+def _print(described: dict[str, Any]) -> None:
+    title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
+    print(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
+    print("\noperators, with the local shape of each result:")
+    for operator in described["operators"]:
+        kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""
+        for output in operator["outputs"]:
+            print(f"  {output['name']}{output['distribution']} = {operator['kind']}{kernel}")
+            if output["local_shape"]:
+                print(f"      local shape {' x '.join(map(str, output['local_shape']))}")
+    print("\nwork of each kernel (one microbatch):")
+    for kernel in described["kernels"]:
+        if not kernel["counted"]:
+            continue
+        alike = f"; the same on all ranks of {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
+        print(f"  {kernel['name']}{alike}")
+        for direction in DIRECTIONS:
+            work = kernel[direction]
+            parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]
+            print(f"      {direction:9}{'; '.join(parts) or '-'}")
+    print("\ncollectives (one microbatch, volume in bytes on one GPU):")
+    rows = [
+        [f"  {direction}", c["kind"], c["axis"], c["tensor"], _shown(c["bytes"]) + (" in panels" if c["panelled"] else "")]
+        for direction in DIRECTIONS
+        for kernel in described["kernels"]
+        for c in kernel[direction]["collectives"]
+    ]
+    print_table(["", "", "axis", "tensor", "bytes"], rows) if rows else print("  none")
+    print("\nsaved for the backward:")
+    for kernel in described["kernels"]:
+        for saved in kernel["saved"]:
+            print(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
+    print(f"  in all {_shown(described['saved_bytes'])} bytes")
+    print("\nweights, and the axes that reduce their gradients once a step:")
+    for weight in described["weights"]:
+        print(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {', '.join(weight['reduced_over']) or 'none'}")
+    if described["rules"]:
+        print("\nrules of the strategy:")
+        for rule in described["rules"]:
+            print(f"  {rule['reason']}: {rule['rule']}")
+
+
+_WORK = (("matrix_flops", "matrix FLOP"), ("vector_flops", "vector FLOP"), ("bytes", "bytes"))

@@ -1,0 +1,38 @@
+"""``dsx list``: the names that the other verbs know."""
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.output import print_json
+
+
+class Kind(str, Enum):
+    """What can be listed."""
+
+    models = "models"
+    clusters = "clusters"
+    strategies = "strategies"
+    layers = "layers"
+    assumptions = "assumptions"
+
+
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: options.Json = False
+) -> None:
+    """List models, clusters, strategies, layers or assumption sets."""
+    from dsx.graph.library import layer_names, strategy_names
+    from dsx.spec.locate import names
+
+    if kind is Kind.strategies:
+        found = strategy_names()
+    elif kind is Kind.layers:
+        found = layer_names()
+    else:
+        found = names(kind.value, ".yaml")
+    if as_json:
+        print_json({kind.value: list(found)})
+    else:
+        print("\n".join(found))

@@ -1,0 +1,76 @@
+"""``dsx``: the verbs, and what happens to their errors.
+
+stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing feasible; 4 an
+incomplete sweep; 1 a bug, with a traceback only under --debug.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from dsx.cli import best, evaluate, layer, listing, pareto, sweep, why
+from dsx.errors import DsxError
+
+app = typer.Typer(
+    name="dsx",
+    help="Price every way to train a model on a cluster.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import dsx
+
+        print(dsx.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
+) -> None:
+    """Price every way to train a model on a cluster."""
+    del version
+    if debug:
+        os.environ["DSX_DEBUG"] = "1"
+
+
+app.command("sweep")(sweep.sweep)
+app.command("best")(best.best)
+app.command("evaluate")(evaluate.evaluate)
+app.command("why")(why.why)
+app.command("layer")(layer.layer)
+app.command("pareto")(pareto.pareto)
+app.command("list")(listing.list_names)
+
+
+def main() -> None:
+    """Run the command line."""
+    # A reader that closes early (`dsx ... | head`) ends dsx quietly, as it does other tools.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        app(standalone_mode=True)
+    except DsxError as error:
+        print(f"dsx: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get("DSX_DEBUG"):
+            traceback.print_exc()
+        print(
+            f"dsx: internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

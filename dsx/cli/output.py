@@ -1,0 +1,64 @@
+"""What verbs print: data on stdout, everything else on stderr."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dsx.units import format_quantity
+
+JSON_VERSION = 1
+
+
+def note(message: str) -> None:
+    """Print a remark on stderr."""
+    print(f"dsx: {message}", file=sys.stderr)
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """Print one JSON object with its schema version; what is not a number becomes null."""
+    print(json.dumps({"schema_version": JSON_VERSION} | _finite(data), indent=2))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns aligned: text to the left, numbers to the right."""
+    cells = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    for row in cells:
+        aligned = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(aligned).rstrip())
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    """Return a plan as it is written on the command line; what is 1 is left out."""
+    degrees = [f"{axis}={plan[axis]}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[axis] > 1]
+    degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
+    shares = [
+        f"nvs.{axis}={plan[f'{axis}_nvs']}"
+        for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")
+        if plan[f"{axis}_nvs"] > 1
+    ]
+    return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *shares])
+
+
+def quantity(name: str, value: float) -> str:
+    """Return a result column's value with its unit, for people."""
+    from dsx.cost.columns import StepCosts
+    from dsx.records import columns
+
+    unit = columns(StepCosts)[name][0]
+    if name == "mfu":
+        return f"{100 * value:.1f} %"
+    return "-" if not math.isfinite(value) else format_quantity(value, unit)

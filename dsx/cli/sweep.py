@@ -1,0 +1,101 @@
+"""``dsx sweep``: price every configuration of a sweep file and write a result set."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.best import print_plans, why_nothing
+from dsx.cli.inputs import Inputs, load_inputs
+from dsx.cli.output import note, print_json
+from dsx.cli.progress import progress
+from dsx.errors import IncompleteSweep, NothingFeasible
+from dsx.spec.overrides import split
+
+if TYPE_CHECKING:
+    from dsx.results.manifest import Manifest
+    from dsx.search.problem import Problem
+    from dsx.search.space import Space
+    from dsx.spec.sweep import SweepSpec
+
+_SHOWN = 10  # plans printed after a sweep
+
+
+def sweep(
+    spec_file: Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep file (YAML).")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Result folder [default: results/<name of SPEC>].")
+    ] = None,
+    assignments: options.Assignments = None,
+    as_json: options.Json = False,
+) -> None:
+    """Price every configuration of a space, and write what the sweep keeps as Parquet."""
+    from dsx.cost.columns import StepCosts
+    from dsx.space.candidates import Candidates
+    from dsx.spec.column_names import Columns
+    from dsx.spec.sweep import load_sweep
+
+    columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__))
+    spec = load_sweep(spec_file, columns, split(assignments or ())["sweep"])
+    rest = [assignment for assignment in assignments or () if not assignment.startswith("sweep.")]
+    inputs = load_inputs(spec.model, spec.cluster, spec.assumptions, rest, spec.file)
+    folder = output or Path("results") / spec_file.stem
+    from dsx.search.devices import use_all_cores
+    from dsx.search.space import Space
+
+    use_all_cores()
+    problem = inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens, spec.file)
+    space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
+    started = time.monotonic()
+    try:
+        manifest = _run(spec, inputs, problem, space, folder)
+    except KeyboardInterrupt:
+        raise IncompleteSweep(
+            f"interrupted; an earlier result set in {folder} is untouched. Run the same command again"
+        ) from None
+    _report(manifest, problem, space, folder, time.monotonic() - started, as_json)
+
+
+def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", folder: Path) -> "Manifest":
+    from dsx.results import manifest as manifests
+    from dsx.results import store
+    from dsx.search.rows import column_names
+    from dsx.search.sweep import Sweep
+
+    described = spec.model_dump(mode="json") | {"resolved": inputs.to_data() | {"layers": problem.fingerprint()}}
+    reasons = [(reason.name, reason.description) for reason in problem.reasons]
+    manifest = manifests.begin(described, column_names(problem), reasons, spec.precision)
+    with store.create(folder, manifest) as writer, progress(space.count(), "pricing") as advance:
+        run = Sweep(problem, space, spec.keep, spec.precision, advance)
+        for rows in run.rows():
+            writer.write(rows)
+        counts = run.counts
+        rejected = {"memory": counts.candidates - counts.feasible}
+        return writer.finish(manifests.Counts(counts.candidates, counts.feasible, rejected))
+
+
+def _report(
+    manifest: "Manifest", problem: "Problem", space: "Space", folder: Path, seconds: float, as_json: bool
+) -> None:
+    """Say what was found: the plans on stdout, the rest on stderr."""
+    from dsx.results.best import fastest
+
+    counts = manifest.counts
+    candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
+    num_rows = sum(part.rows for part in manifest.parts)
+    note(
+        f"{candidates:,} candidates, {feasible:,} feasible, in {seconds:.1f} s "
+        f"({candidates / max(seconds, 1e-9) / 1e6:.2f} M/s); {num_rows:,} rows in {folder}"
+    )
+    plans = fastest(folder, _SHOWN)
+    if as_json:
+        data: dict[str, Any] = {"folder": str(folder), "candidates": candidates, "feasible": feasible}
+        print_json(data | {"rows": num_rows, "plans": plans})
+    elif plans:
+        print_plans(plans, with_settings=True)
+    if not feasible:
+        sys.stdout.flush()
+        raise NothingFeasible(why_nothing(problem, space, candidates))

@@ -1,0 +1,131 @@
+"""``dsx why``: what speaks against a plan, or what it spends its time on."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.evaluate import print_costs
+from dsx.cli.inputs import Inputs, load_inputs
+from dsx.cli.output import plan_text, print_json
+from dsx.errors import InputError
+from dsx.units import format_quantity
+
+
+def why(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COLUMN=VALUE]... | DIR CANDIDATE",
+            help="The plan, as in tp=8 pp=64 dp=32; or a result folder and a candidate id of it.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Model, unless a result folder is given.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Cluster, likewise.")] = None,
+    num_gpus: Annotated[int | None, typer.Option("--num-gpus", min=1, help="GPUs of the job.")] = None,
+    global_batch_size: Annotated[
+        int | None, typer.Option("--global-batch-size", min=1, help="Sequences of one step.")
+    ] = None,
+    sequence_length: options.SequenceLength = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    assignments: options.Assignments = None,
+    as_json: options.Json = False,
+) -> None:
+    """Explain a plan: every rule that it breaks with its numbers, what its memory and time go into."""
+    given = list(settings or [])
+    if len(given) == 2 and "=" not in given[0]:
+        inputs, strategy, sequence_length, num_gpus, global_batch_size, given = _from_results(*given)
+    else:
+        missing = [
+            name
+            for name, value in (
+                ("--model", model),
+                ("--cluster", cluster),
+                ("--num-gpus", num_gpus),
+                ("--global-batch-size", global_batch_size),
+            )
+            if value is None
+        ]
+        if model is None or cluster is None or num_gpus is None or global_batch_size is None:
+            raise InputError(
+                f"{', '.join(missing)} is missing: give a whole plan, or a result folder and a candidate id"
+            )
+        inputs = load_inputs(model, cluster, assumptions, assignments)
+    _explain(inputs, strategy, sequence_length, num_gpus, global_batch_size, given, as_json)
+
+
+def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, int, list[str]]:
+    """Return what a row of a result set was priced from."""
+    from dsx.results.store import load, read_manifest
+    from dsx.space.candidates import Candidates
+
+    if not candidate.isdecimal():
+        raise InputError(f"{candidate!r} is no candidate id: give a number of the column 'candidate' of {folder}")
+    frame = load(folder, ["candidate", *Candidates.__dataclass_fields__])
+    found = frame[frame["candidate"] == int(candidate)]
+    if found.empty:
+        raise InputError(f"no candidate {candidate} among the {len(frame)} rows of {folder}")
+    row = found.iloc[0]
+    resolved = read_manifest(Path(folder)).spec["resolved"]
+    inputs = Inputs.from_data(resolved["model"], resolved["cluster"], resolved["assumptions"])
+    names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")
+    settings = [f"{name}={row[name]}" for name in names]
+    settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]
+    return (
+        inputs,
+        str(row["strategy"]),
+        int(row["sequence_length"]),
+        int(row["num_gpus"]),
+        int(row["global_batch_size"]),
+        settings,
+    )
+
+
+def _explain(
+    inputs: Inputs,
+    strategy: str,
+    sequence_length: int | None,
+    num_gpus: int,
+    global_batch_size: int,
+    settings: list[str],
+    as_json: bool,
+) -> None:
+    from dsx.search.best import best
+    from dsx.search.evaluate import evaluate_plan, priced_plans
+    from dsx.search.pricing import price_keys
+    from dsx.search.space import Space
+
+    problem = inputs.problem([strategy], sequence_length)
+    result = evaluate_plan(problem, settings, num_gpus, global_batch_size)
+    space = Space(problem, [num_gpus], [global_batch_size])
+    rows, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), 1)
+    fastest = next(iter(priced_plans(problem, rows)), None)
+    if as_json:
+        violations = [{"reason": v.reason.name, "detail": v.detail} for v in result.broken]
+        data: dict[str, Any] = {"plan": result.plan} | result.costs
+        data |= {"fits": result.fits, "reject": [v.reason.name for v in result.broken]}
+        print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
+        return
+    print(f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: {plan_text(result.plan)}")
+    if result.broken:
+        print(f"is rejected, for {len(result.broken)} reason{'s' if len(result.broken) > 1 else ''}:")
+        for violation in result.broken:
+            print(f"  {violation.reason.name}: {violation.detail}")
+    else:
+        print("fits, and breaks no rule.")
+    print()
+    print_costs(result.costs)
+    print()
+    if fastest is None:
+        print(f"None of the {counts.candidates} candidates of this strategy fits.")
+    elif fastest["plan"]["candidate"] == result.plan["candidate"]:
+        print(f"It is the fastest of {counts.candidates} candidates, {counts.feasible} of them feasible.")
+    else:
+        ratio = result.costs["step_time_s"] / fastest["step_time_s"]
+        print(
+            f"The fastest of the {counts.feasible} feasible candidates takes "
+            f"{format_quantity(fastest['step_time_s'], 's')} ({plan_text(fastest['plan'])}); "
+            f"this plan takes {ratio:.3g} times as long."
+        )

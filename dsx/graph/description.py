@@ -1,0 +1,114 @@
+"""A derived layer as plain data, for people and for JSON: formulas, and numbers where sizes are known."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dsx.graph.derived import BACKWARD, FORWARD, Collective, DerivedLayer, KernelCosts, derive
+from dsx.graph.expressions import evaluate, names, text, total
+from dsx.graph.layer import Layer
+from dsx.graph.match import local_size
+
+Values = Mapping[str, int]
+
+
+def describe(
+    layer: Layer, fused_backward_reads: str, uncounted: Iterable[str], defaults: Values, sizes: Values
+) -> dict[str, Any]:
+    """Return everything that follows from a layer; `sizes` override `defaults`.
+
+    A quantity is ``{"formula": text, "value": number or null}``.
+    """
+    derived = derive(layer, fused_backward_reads, uncounted)
+    values = _defined(derived, {**defaults, **sizes})
+    kernel_of = {name: kernel.name for kernel in derived.kernels for name in kernel.operators}
+    return {
+        "layer": layer.name,
+        "strategy": layer.strategy,
+        "axes": list(layer.axes),
+        "operators": [
+            {
+                "name": op.name,
+                "kind": op.kind.name + (f"{{{op.modifier}}}" if op.modifier else ""),
+                "kernel": kernel_of[op.name],
+                "inputs": [f"{arg.tensor}{arg.distribution}" for arg in op.arguments],
+                "outputs": [_tensor(layer, name, values) for name in op.outputs],
+            }
+            for op in layer.operators
+        ],
+        "kernels": [_kernel(kernel, values) for kernel in derived.kernels],
+        "weights": [
+            {
+                "name": weight.name,
+                "bytes": _quantity(weight.bytes, values),
+                "reduced_over": [*(["dp"] if weight.over_dp else []), *weight.reduced_over],
+            }
+            for weight in derived.weights
+        ],
+        "saved_bytes": _quantity(total(kernel.saved_bytes for kernel in derived.kernels), values),
+        "boundary_bytes": _quantity(derived.boundary_bytes, values),
+        "rules": [
+            {"reason": rule.reason, "rule": f"{text(rule.left)} {rule.relation} {text(rule.right)}"}
+            for rule in derived.rules
+        ],
+    }
+
+
+def _defined(layer: DerivedLayer, values: dict[str, int]) -> dict[str, int]:
+    """Add the defined dimensions whose parts all have a size."""
+    found = True
+    while found:
+        found = False
+        for letter, expr in layer.definitions.items():
+            if letter not in values and names(expr) <= values.keys():
+                values[letter] = evaluate(expr, values)
+                found = True
+    return values
+
+
+def _quantity(expr: Any, values: Values) -> dict[str, Any]:
+    known = names(expr) <= values.keys()
+    return {"formula": text(expr), "value": evaluate(expr, values) if known else None}
+
+
+def _tensor(layer: Layer, name: str, values: Values) -> dict[str, Any]:
+    distribution = layer.tensors[name].distribution
+    local = [_quantity(local_size(dim), values)["value"] for dim in distribution.dims]
+    return {
+        "name": name,
+        "distribution": str(distribution),
+        "local_shape": None if None in local else local,
+    }
+
+
+def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "operators": list(kernel.operators),
+        "counted": kernel.runs,
+        "replicated": list(kernel.replicated),
+        "forward": _direction(kernel, FORWARD, values),
+        "backward": _direction(kernel, BACKWARD, values),
+        "saved": [
+            {"tensor": " ".join(saved.key).strip(), "bytes": _quantity(saved.bytes, values)} for saved in kernel.saved
+        ],
+    }
+
+
+def _direction(kernel: KernelCosts, direction: int, values: Values) -> dict[str, Any]:
+    work = kernel.work[direction]
+    return {
+        "matrix_flops": _quantity(work.matrix, values),
+        "vector_flops": _quantity(work.vector, values),
+        "bytes": _quantity(work.bytes, values),
+        "collectives": [_collective(collective, values) for collective in kernel.collectives[direction]],
+    }
+
+
+def _collective(collective: Collective, values: Values) -> dict[str, Any]:
+    return {
+        "kind": collective.kind,
+        "axis": collective.axis,
+        "tensor": collective.tensor,
+        "bytes": _quantity(collective.bytes, values),
+        "panelled": collective.panelled,
+    }

@@ -1,0 +1,131 @@
+"""One plan: its cost, whether it fits, the rules it breaks, and its operators one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.cost.columns import StepCosts
+from dsx.cost.layer import COMM_COLUMN, price_kernels
+from dsx.cost.work import layer_values, layer_work
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.expressions import evaluate as value_of
+from dsx.search.pricing import price_plans
+from dsx.search.problem import PRICED, Problem
+from dsx.search.rows import CODED, candidate_columns, column_names, cost_columns
+from dsx.space.candidates import Candidates
+from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays
+from dsx.space.plan import Plan, Violation, parse_plan, violations
+from dsx.space.rules import MEMORY, VANISHES, Limits
+from dsx.units import format_quantity
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A priced plan."""
+
+    plan: dict[str, Any]  # every choice by column name
+    costs: dict[str, float]
+    fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
+    broken: tuple[Violation, ...]
+
+
+def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Evaluation:
+    """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
+
+    Raises PlanError if the plan is not well formed.
+    """
+    layer = problem.layers[0]
+    plan = parse_plan(
+        settings, layer, problem.strategies[0], num_gpus, global_batch_size, problem.num_layers, PRICED
+    )
+    columns = _columns(problem, plan)
+    costs = {name: float(column[0]) for name, column in cost_columns(price_plans(problem, columns)).items()}
+    limits = Limits(problem.num_layers, problem.nvs_size)
+    broken = violations(plan, layer, problem.model.dimensions, problem.sequence_length, limits)
+    capacity = problem.cluster.device.hbm_capacity
+    if costs["peak_bytes"] > capacity:
+        broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
+    fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
+    shown = named_row(problem, columns, 0)
+    return Evaluation(shown, costs, fits, tuple(broken))
+
+
+def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
+    """Return the candidate columns of one row, with names in place of codes."""
+    known = column_names(problem)
+    return {
+        name: known[name][int(columns[name][row])] if name in CODED else int(columns[name][row])
+        for name in ("candidate", *Candidates.__dataclass_fields__)
+    }
+
+
+def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
+    """Return feasible rows of a search one by one, as an evaluation is printed."""
+    costs = tuple(StepCosts.__dataclass_fields__)
+    return [
+        {"plan": named_row(problem, rows, row)}
+        | {name: float(rows[name][row]) for name in costs}
+        | {"fits": True, "reject": []}
+        for row in range(len(rows["candidate"]))
+    ]
+
+
+def _columns(problem: Problem, plan: Plan) -> Arrays:
+    whole = plan | {"strategy": 0}
+    keys = {name: np.array([whole[name]]) for name in KEY_COLUMNS}
+    choices = {name: np.array([whole[name]]) for name in CHOICE_COLUMNS}
+    return candidate_columns(problem, keys, np.zeros(1, dtype=np.int64), choices)
+
+
+def _memory_detail(costs: dict[str, float], capacity: float) -> str:
+    parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
+    largest = max(parts, key=lambda name: costs[name])
+    peak = costs["peak_bytes"]
+    return (
+        f"{format_quantity(peak, 'bytes')} are needed and {format_quantity(capacity, 'bytes')} are there, "
+        f"{format_quantity(peak - capacity, 'bytes')} too much; the largest part is {largest} with "
+        f"{format_quantity(costs[largest], 'bytes')}"
+    )
+
+
+def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the kernels of one layer for one microbatch of a plan: work, times, collectives, saved bytes."""
+    layer = problem.layers[0]
+    keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
+    arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = layer_work(*arguments)
+    values = layer_values(*arguments)
+    with jax.enable_x64(True):
+        times = price_kernels(work, problem.hardware, problem.assumptions)
+    return [_kernel(layer, index, work, times, values) for index in range(len(layer.kernels))]
+
+
+def _kernel(layer: DerivedLayer, index: int, work: Any, times: Any, values: dict[str, Any]) -> dict[str, Any]:
+    kernel = layer.kernels[index]
+    made: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
+    for direction, name in enumerate(DIRECTIONS):
+        made[name] = {
+            "matrix_flops": float(work.matrix[direction, index, 0]),
+            "vector_flops": float(work.vector[direction, index, 0]),
+            "bytes": float(work.bytes[direction, index, 0]),
+            "compute_s": float(times.compute_s[direction, index, 0]),
+            "memory_s": float(times.memory_s[direction, index, 0]),
+            **{c: float(times.comm_s[c][direction, index, 0]) for c in dict.fromkeys(COMM_COLUMN.values())},
+            "collectives": [
+                {
+                    "kind": collective.kind,
+                    "axis": collective.axis,
+                    "bytes": float(np.ravel(value_of(collective.bytes, values))[0]),
+                    "tensor": collective.tensor,
+                    "panels": int(values["panels"][0]) if collective.panelled else 1,
+                }
+                for collective in kernel.collectives[direction]
+            ],
+        }
+    made["saved_bytes"] = float(np.ravel(value_of(kernel.saved_bytes, values))[0])
+    return made

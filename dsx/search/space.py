@@ -1,0 +1,85 @@
+"""The space of a search: bounds from settings, key table and blocks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from dsx.errors import SpecError
+from dsx.graph.expressions import RELATIONS
+from dsx.search.problem import PRICED, Problem
+from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block, Bounds, blocks, shard_keys
+from dsx.spec.ranges import Limit
+
+Selection = Mapping[str, Sequence[int | str]]
+Limitation = Mapping[str, Sequence[Limit]]
+
+
+class Space:
+    """All candidates of a problem at some GPU counts and batch sizes, as keys and blocks."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        num_gpus: Sequence[int],
+        global_batch_size: Sequence[int],
+        fix: Selection | None = None,
+        limit: Limitation | None = None,
+    ) -> None:
+        fixed = _searched_only(fix or {})
+        limited = dict(limit or {})
+        for column in limited:
+            if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
+                raise SpecError(f"limit: {column!r} is not searched, so there is nothing to limit")
+        self.bounds = Bounds(
+            num_gpus=tuple(num_gpus),
+            global_batch_size=tuple(global_batch_size),
+            sequence_length=problem.sequence_length,
+            num_layers=problem.num_layers,
+            nvs_size=problem.nvs_size,
+            keep_keys=_filter(KEY_COLUMNS, fixed, limited),
+            keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
+        )
+        dimensions = problem.model.dimensions
+        self.keys: Arrays = shard_keys([(layer, dimensions) for layer in problem.layers], self.bounds)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the space in a fixed order."""
+        return blocks(self.keys, self.bounds)
+
+    def count(self) -> int:
+        """Return the number of candidates."""
+        return sum(block.size for block in self.blocks())
+
+
+def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:
+    """Return the fixed columns that are searched; the others may only be fixed to what is priced."""
+    result: dict[str, Sequence[int | str]] = {}
+    for column, values in fix.items():
+        if column in PRICED and column not in KEY_COLUMNS:
+            wrong = [value for value in values if value != PRICED[column]]
+            if wrong:
+                raise SpecError(f"fix: {column} = {wrong[0]} is not priced yet; only {PRICED[column]} is")
+        elif words := [value for value in values if isinstance(value, str)]:
+            raise SpecError(f"fix: {column} = {words[0]!r} is no whole number")
+        elif column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
+            raise SpecError(f"fix: {column!r} is not searched")
+        else:
+            result[column] = values
+    return result
+
+
+def _filter(
+    columns: Sequence[str], fix: Selection, limit: Limitation
+) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return the predicate that `fix` and `limit` put on some columns."""
+
+    def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
+        good = np.ones(len(table[columns[-1]]), dtype=bool)
+        for column in columns:
+            if column in fix:
+                good &= np.isin(table[column], np.array(fix[column]))
+            for bound in limit.get(column, ()):
+                good &= RELATIONS[bound.relation](table[column], bound.bound)
+        return good
+
+    return keep

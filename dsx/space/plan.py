@@ -1,0 +1,186 @@
+"""A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
+
+What is left out is 1. A plan is well formed if its degrees make up the GPUs and leave every replica a
+microbatch and every stage a layer; whether it also obeys the rules is said by `violations`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.errors import PlanError, did_you_mean
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.expressions import evaluate, names, text
+from dsx.space.enumerate import divisors
+from dsx.space.rules import (
+    GENERAL,
+    MODEL_AXES,
+    PLACED,
+    VANISHES,
+    Limits,
+    Reason,
+    applies,
+    divided_away,
+    holds,
+    rule_text,
+    rule_values,
+)
+
+DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+SIZES = ("panels", "microbatch_size")
+SHARES = tuple(f"nvs.{axis}" for axis in PLACED)
+
+Plan = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a plan breaks, with its numbers and the nearest value that obeys it."""
+
+    reason: Reason
+    detail: str
+
+
+def parse_plan(
+    settings: Sequence[str],
+    layer: DerivedLayer,
+    strategy: str,
+    num_gpus: int,
+    global_batch_size: int,
+    num_layers: int,
+    priced: Mapping[str, int | str],
+) -> Plan:
+    """Return the integer columns of a plan.
+
+    `priced` gives the only value that is priced of each column that is not searched. Raises PlanError.
+    """
+    plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1)
+    known = [*DEGREES, *SIZES, *SHARES, *(name for name in priced if name not in DEGREES)]
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign:
+            raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
+        if name not in known:
+            raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+        if name in priced and name not in DEGREES:
+            if value != str(priced[name]):
+                raise PlanError(f"{name}={value} is not priced yet; only {name}={priced[name]} is")
+            continue
+        if not value.isdecimal() or int(value) < 1:
+            raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
+        plan[_column(name)] = int(value)
+    _check_axes(plan, layer, strategy)
+    _check_sizes(plan, num_gpus, global_batch_size, num_layers)
+    sequences = global_batch_size // plan["dp"]
+    return plan | {
+        "num_gpus": num_gpus,
+        "global_batch_size": global_batch_size,
+        "num_microbatches": sequences // plan["microbatch_size"],
+    }
+
+
+def _column(name: str) -> str:
+    return f"{name.removeprefix('nvs.')}_nvs" if name.startswith("nvs.") else name
+
+
+def _check_axes(plan: Plan, layer: DerivedLayer, strategy: str) -> None:
+    for axis in MODEL_AXES:
+        if plan[axis] > 1 and axis not in layer.axes:
+            raise PlanError(
+                f"{axis}={plan[axis]}: strategy {strategy!r} divides nothing over {axis}; "
+                f"its axes are {', '.join(layer.axes) or 'none'}"
+            )
+    if plan["panels"] > 1 and not layer.panelled:
+        raise PlanError(f"panels={plan['panels']}: strategy {strategy!r} has no panels")
+
+
+def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, num_layers: int) -> None:
+    made = 1
+    for axis in DEGREES:
+        made *= plan[axis]
+    if made != num_gpus:
+        others = made // plan["dp"]
+        hint = f"; dp={num_gpus // others} would" if num_gpus % others == 0 else ""
+        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in DEGREES if plan[axis] > 1) or "1"
+        raise PlanError(f"{degrees} = {made} GPUs do not make up num_gpus={num_gpus}{hint}")
+    if plan["pp"] > num_layers:
+        raise PlanError(f"pp={plan['pp']} leaves stages without a layer: the model has {num_layers} layers")
+    if plan["dp"] * plan["microbatch_size"] > global_batch_size:
+        raise PlanError(
+            f"dp={plan['dp']} * microbatch_size={plan['microbatch_size']} exceeds "
+            f"global_batch_size={global_batch_size}: a replica has no microbatch"
+        )
+
+
+def violations(
+    plan: Plan, layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, limits: Limits
+) -> list[Violation]:
+    """Return the rules that a plan breaks; memory is not among them."""
+    found: list[Violation] = []
+    for reason, rule in GENERAL:
+        if not bool(rule(plan, limits)):
+            found.append(Violation(reason, _general_detail(reason.name, plan, limits)))
+    values = rule_values(layer, dimensions, sequence_length, plan)
+    for rule in layer.rules:
+        if applies(rule, values) and not bool(holds(rule, values)):
+            numbers = ", ".join(f"{n}={values[n]}" for n in sorted(names(rule.left) | names(rule.right)))
+            left = f"{text(rule.left)} = {evaluate(rule.left, values)}"
+            nearest = _nearest(plan, layer, dimensions, sequence_length, names(rule.left) | names(rule.right))
+            detail = f"{rule_text(rule)} is required, but {left} ({numbers}){nearest}"
+            found.append(Violation(Reason(rule.reason, rule_text(rule)), detail))
+    if bool(divided_away(layer, values)):
+        gone = [str(dim) for dim in layer.divided if bool(_size(dim, values) < 1)]
+        found.append(Violation(VANISHES, f"no element is left of {', '.join(gone)}"))
+    return found
+
+
+def _size(dim: Any, values: Mapping[str, Any]) -> Any:
+    size = values[dim.letter]
+    for axis in dim.axes:
+        size = size // values[axis]
+    return size
+
+
+def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
+    shares = " * ".join(f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in PLACED if plan[f"{axis}_nvs"] > 1) or "1"
+    placed = 1
+    for axis in PLACED:
+        placed *= plan[f"{axis}_nvs"]
+    batch, dp = plan["global_batch_size"], plan["dp"]
+    return {
+        "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
+        f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
+        "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
+        f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
+        "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "
+        f"sequences of a replica; nearest: {_nearest_of(divisors(batch // dp), plan['microbatch_size'])}",
+        "share_not_divisible": "; ".join(
+            f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}"
+            for axis in PLACED
+            if plan[axis] % plan[f"{axis}_nvs"]
+        ),
+        "domain_exceeded": f"{shares} = {placed} GPUs, but a fast domain has {limits.nvs_size}",
+        "domain_not_filled": f"{shares} = {placed} of the {limits.nvs_size} GPUs of a fast domain are used; "
+        "more members of some group could share it",
+    }[name]
+
+
+def _nearest_of(values: Any, wanted: int) -> int:
+    return int(min(values.tolist(), key=lambda value: (abs(value - wanted), value)))
+
+
+def _nearest(
+    plan: Plan, layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, used: set[str]
+) -> str:
+    """Return the nearest single change of a degree in a rule that obeys all of the strategy's rules."""
+    for column in (*(axis for axis in MODEL_AXES if axis in used), "panels"):
+        if column not in used:
+            continue
+        choices = sorted(divisors(plan["num_gpus"]).tolist(), key=lambda d: (abs(d - plan[column]), d))
+        for value in choices:
+            values = rule_values(layer, dimensions, sequence_length, plan | {column: value})
+            if not bool(divided_away(layer, values)) and all(
+                bool(holds(rule, values)) for rule in layer.rules if applies(rule, values)
+            ):
+                return f"; nearest: {column}={value}"
+    return ""

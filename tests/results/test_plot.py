@@ -1,0 +1,129 @@
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from dsx.errors import InputError, StoreError, UnknownNameError
+from dsx.results import pareto, plot
+
+
+def table(n=100, spread=2.0, **columns):
+    rng = np.random.default_rng(0)
+    time = 10 ** rng.uniform(0, spread, n)
+    frame = pd.DataFrame(
+        {
+            "strategy": pd.Categorical.from_codes(rng.integers(0, 3, n), list("abc")),
+            "step_time_s": time.astype(np.float32),
+            "peak_bytes": (rng.uniform(1, 2, n) * 1e11).astype(np.float32),
+            "mfu": (1 / time).astype(np.float32),
+            "reject": (rng.random(n) < 0.3).astype(np.int64),
+        }
+    )
+    return frame.assign(**columns)
+
+
+def words(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_axes_have_units_and_scales():
+    ax = plot.front(table())
+    assert ax.get_xlabel() == "step time [s]"
+    assert ax.get_ylabel() == "peak memory [GB]"
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
+
+
+@pytest.mark.parametrize(
+    ("factor", "label"), [(1e-6, "[µs]"), (1e-3, "[ms]"), (60, "[min]"), (3600, "[h]"), (86400, "[days]")]
+)
+def test_units_follow_the_values(factor, label):
+    df = table(spread=0.3)
+    ax = plot.front(df.assign(step_time_s=df["step_time_s"] * factor))
+    assert ax.get_xlabel() == f"step time {label}"
+    assert 1 <= np.median(np.asarray(ax.collections[0].get_offsets())[:, 0]) <= 3
+
+
+def test_other_columns_and_units_of_the_user():
+    df = table(cost=np.arange(1.0, 101.0), training_days=np.ones(100), tp_comm_s=np.ones(100))
+    ax = plot.front(df, "tp_comm_s", "-mfu")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("tp comm time [s]", "mfu")
+    ax = plot.front(df, "training_days", "cost")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("training time [days]", "cost")
+
+
+def test_line_is_the_front():
+    df = table()
+    ax = plot.front(df, "step_time_s", "-mfu")
+    best = pareto.pareto(df, "step_time_s", "-mfu")
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), best["step_time_s"])
+    assert ax.lines[0].get_drawstyle() == "steps-post"
+    assert f"front ({len(best)})" in words(ax)
+
+
+def test_every_category_has_its_marker():
+    df = table()
+    ax = plot.front(df, by="strategy")
+    best = pareto.pareto(df, "step_time_s", "peak_bytes")
+    found = sorted(best["strategy"].unique())
+    markers = ax.lines[1:]
+    assert len(markers) == len(found)
+    assert len({line.get_marker() for line in markers}) == len(found)
+    assert sum(len(line.get_xdata()) for line in markers) == len(best)
+    assert [w.split()[2] for w in words(ax)[-len(found) :]] == found
+
+
+def test_many_points_are_thinned_and_it_says_so():
+    ax = plot.front(table(50_000))
+    assert sum(len(c.get_offsets()) for c in ax.collections) <= plot.MAX_POINTS
+    assert sum("drawn)" in word for word in words(ax)) == 2
+
+
+def test_nothing_feasible_and_nothing_at_all(tmp_path):
+    for df in (table(reject=1), table(0), table(mfu=np.nan).assign(step_time_s=np.inf)):
+        ax = plot.front(df)
+        assert ax.get_title() == "no feasible candidate"
+        plot.save(ax, tmp_path / "a.png")
+
+
+def test_draws_on_given_axes():
+    ax = Figure().subplots()
+    assert plot.front(table(), ax=ax) is ax
+
+
+def test_unknown_columns():
+    with pytest.raises(UnknownNameError, match="did you mean 'strategy'"):
+        plot.front(table(), by="stratgy")
+    with pytest.raises(UnknownNameError, match="did you mean 'peak_bytes'"):
+        plot.front(table(), y="peak_byte")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.PNG", "a.svg", "a.pdf"])
+def test_save(tmp_path, name):
+    plot.save(plot.front(table(), by="strategy"), tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    if name.lower().endswith("png"):
+        assert matplotlib.image.imread(tmp_path / name).std() > 0.05
+
+
+def test_save_errors(tmp_path):
+    ax = plot.front(table())
+    with pytest.raises(InputError, match=r"unknown image suffix '\.pgn'; did you mean 'png'\? .*\.svg"):
+        plot.save(ax, tmp_path / "a.pgn")
+    with pytest.raises(InputError, match="unknown image suffix ''"):
+        plot.save(ax, tmp_path / "a")
+    with pytest.raises(StoreError, match=r"cannot write .*No such file"):
+        plot.save(ax, tmp_path / "no" / "a.png")
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(StoreError, match="cannot write"):
+        plot.save(ax, tmp_path / "b.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.png"]
+
+
+def test_needs_no_matplotlib_before_it_draws():
+    code = "import dsx; dsx.plot, dsx.load; import sys; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,38 @@
+"""`dsx.__all__` is what `import dsx` offers, and `import dsx` alone is quick."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsx
+
+
+def test_all_is_sorted_and_complete():
+    assert dir(dsx) == dsx.__all__ == sorted(dsx.__all__)
+    tree = ast.parse(Path(dsx.__file__).read_text())
+    (typed,) = (node for node in tree.body if isinstance(node, ast.If))
+    names = {alias.asname for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names | {"__version__"} == set(dsx.__all__)
+
+
+def test_every_member_resolves():
+    from dsx.results import pareto, plot, store
+
+    assert dsx.load is store.load
+    assert dsx.pareto is pareto.pareto
+    assert dsx.plot is plot
+    assert dsx.__version__.count(".") == 2
+
+
+def test_unknown_member():
+    with pytest.raises(AttributeError, match="no attribute 'laod'"):
+        dsx.laod  # noqa: B018
+
+
+def test_import_alone_loads_nothing_heavy():
+    code = "import dsx, sys; print(*{'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,85 @@
+"""Data flows one way: a module imports from its own package, from earlier ones, or from the root.
+
+Imports are read from the syntax tree, so one inside a function counts too.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DSX = Path(__file__).parents[1] / "dsx"
+ROOT = {"errors", "records", "units"}
+
+# Each package with those it may import from. `trace` and `place` hang on the cost model.
+_MODEL = {"spec", "graph", "hardware", "space", "cost"}
+ALLOWED = {
+    "spec": set(),
+    "graph": {"spec"},
+    "hardware": {"spec"},
+    "space": {"spec", "graph", "hardware"},
+    "cost": _MODEL - {"cost"},
+    "search": _MODEL,
+    "trace": _MODEL,
+    "place": _MODEL,
+    "results": _MODEL | {"search"},
+    "cli": _MODEL | {"search", "trace", "place", "results"},
+}
+WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py")
+
+FILES = sorted(DSX.rglob("*.py"))
+MODULES = [path for path in FILES if path != DSX / "__init__.py"]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(DSX).as_posix()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute dotted names of everything that a file imports, at any depth."""
+    package = ["dsx", *path.relative_to(DSX).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_one_way(path: Path):
+    here = path.relative_to(DSX).parts[0]
+    may = (ROOT if path.parent == DSX else ROOT | {here} | ALLOWED[here]) | {"__version__"}
+    parts = [name.split(".") for name in imports(path)]
+    wrong = [".".join(p) for p in parts if p[0] == "dsx" and len(p) > 1 and p[1] not in may]
+    assert not wrong, f"{path.relative_to(DSX)} imports {wrong}; it may import {sorted(may)}"
+
+
+@pytest.mark.parametrize("start", WITHOUT_JAX)
+def test_these_never_import_jax(start: str):
+    # records.py makes pytrees, so it brings jax along.
+    heavy = ("jax", "jaxlib", "dsx.records")
+    found = {
+        name_of(path): name
+        for path in FILES
+        if path.relative_to(DSX).parts[0] == start
+        for name in imports(path)
+        if any(name == module or name.startswith(f"{module}.") for module in heavy)
+    }
+    assert not found
+
+
+def test_every_folder_is_a_known_package():
+    folders = {path.parent for path in MODULES} - {DSX}
+    assert {folder.relative_to(DSX).parts[0] for folder in folders} <= set(ALLOWED)
+    assert [str(f.relative_to(DSX)) for f in folders if not (f / "__init__.py").exists()] == []
+
+
+def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "DSX", tmp_path)
+    (tmp_path / "cost").mkdir()
+    file = tmp_path / "cost" / "step.py"
+    file.write_text("def f():\n    from ..results import store\n    from .layer import g\n    import jax\n")
+    assert list(imports(file)) == ["dsx.results.store", "dsx.cost.layer.g", "jax"]

@@ -1,0 +1,144 @@
+"""No code knows a paper, a strategy, an assumption set or a model by its name: they are data.
+
+The names are those of the files under data/. Looked at are identifiers and strings, not docstrings and
+comments, which may give examples.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[1]
+FILES = sorted((REPO / "dsx").rglob("*.py"))
+
+# A name that is also the word for "what you get if you say nothing" may be used as that, not compared.
+DEFAULT = "default"
+# The strategy that an option of the human edge may have as its default value.
+DEFAULT_STRATEGY = "1d"
+EDGE = ("cli", "spec")
+
+ARXIV = re.compile(r"\b\d{4}[._]\d{5}\b")
+WORD = re.compile(r"[\w.-]*\w")
+
+
+def stems(pattern: str) -> set[str]:
+    return {path.stem for path in (REPO / "data").glob(pattern)}
+
+
+NAMES = stems("models/*.yaml") | stems("assumptions/*.yaml") | stems("layers/strategies/*.layer")
+SPELT = {name.lower() for name in NAMES} | {re.sub(r"[-.]", "_", name.lower()) for name in NAMES}
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, owners) and node.body]
+    return {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+
+
+def defaults(tree: ast.AST) -> set[int]:
+    """Nodes of default values: of parameters, and of the fields of a class."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            found += [*node.defaults, *(value for value in node.kw_defaults if value)]
+        elif isinstance(node, ast.ClassDef):
+            found += [item.value for item in node.body if isinstance(item, ast.AnnAssign) and item.value]
+    return {id(inner) for value in found for inner in ast.walk(value)}
+
+
+def mentions(node: ast.AST) -> Iterator[str]:
+    """The words of one node: its identifiers, and the words of its strings."""
+    for field in ("id", "attr", "arg", "name", "asname"):
+        if isinstance(word := getattr(node, field, None), str):
+            yield word.lower()
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value.lower()
+        yield from WORD.findall(node.value.lower())
+
+
+def is_named(word: str) -> bool:
+    return (word in SPELT and word != DEFAULT) or bool(ARXIV.search(word))
+
+
+def names_in(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    docs, values = docstrings(tree), defaults(tree)
+    edge = path.parent.name in EDGE
+    return [
+        f"line {getattr(node, 'lineno', '?')}: {word}"
+        for node in ast.walk(tree)
+        if id(node) not in docs
+        for word in dict.fromkeys(mentions(node))
+        if is_named(word) and not (edge and word == DEFAULT_STRATEGY and id(node) in values)
+    ]
+
+
+def branches_in(path: Path) -> list[str]:
+    conditions = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare | ast.pattern):
+            conditions.append(node)
+        elif isinstance(node, ast.If | ast.IfExp | ast.While):
+            conditions.append(node.test)
+        elif isinstance(node, ast.comprehension):
+            conditions += node.ifs
+    strings = [
+        inner
+        for condition in conditions
+        for inner in ast.walk(condition)
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
+    ]
+    return [f"line {s.lineno}: {s.value}" for s in strings if s.value.lower() in SPELT]
+
+
+def test_there_are_names():
+    assert DEFAULT in NAMES
+    assert DEFAULT_STRATEGY in NAMES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_no_name_in_code(path: Path):
+    assert names_in(path) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(REPO).as_posix())
+def test_no_branch_on_a_name(path: Path):
+    assert branches_in(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"""A 1d docstring."""\nx = 1', 0),
+        ('x = "1d"', 1),
+        ('x = f"strategies/{y}/1d of it"', 1),
+        ("paper_2410_00273 = 1", 1),
+        ('def f(strategy="1d"): ...', 0),
+        ('class A:\n    strategy: str = Field(default="1d")', 0),
+        ('x = "default"', 0),
+        ('x = "gpt"', 0),
+    ],
+)
+def test_names_are_found(tmp_path: Path, text: str, found: int):
+    (tmp_path / "spec").mkdir()
+    file = tmp_path / "spec" / "a.py"
+    file.write_text(text)
+    assert len(names_in(file)) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'if x == "default": ...',
+        'y = 1 if x in ("1d", "other") else 2',
+        'match x:\n    case "1d": ...',
+        'y = [z for z in x if z.startswith("summa")]',
+    ],
+)
+def test_branches_are_found(tmp_path: Path, text: str):
+    file = tmp_path / "a.py"
+    file.write_text(text)
+    assert branches_in(file)
