@@ -49,8 +49,9 @@ class _Layer:
     def gemm(self, rows, k, n, forward_comm, backward_comm, save_input):
         peak = self.system["matrix_flops"]
         forward = self.own(rows * n * (2 * k - 1), W * (rows * k + rows * n + k * n), peak)
-        backward = self.own(rows * k * (2 * n - 1) + k * n * (2 * rows - 1),
-                            W * 2 * (k * n + rows * k + rows * n), peak)
+        backward = self.own(
+            rows * k * (2 * n - 1) + k * n * (2 * rows - 1), W * 2 * (k * n + rows * k + rows * n), peak
+        )
         self.add(forward + forward_comm, backward + backward_comm, save_input * W * rows * k, W * k * n)
 
     def summa_gemm(self, rows, k, n, c, save_input):
@@ -59,18 +60,28 @@ class _Layer:
         nl = (n // n1).astype(float)
         x, w = W * rows * k / nb, W * k * nl / nb
         forward = self.own(2 * rows * nl * k, W * (rows * k + k * nl + nb * rows * nl), peak)
-        backward = self.own(rows * k * (2 * nl - 1) + k * nl * (2 * rows - 1),
-                            W * 2 * (k * nl + nb * rows * nl + rows * k), peak)
+        backward = self.own(
+            rows * k * (2 * nl - 1) + k * nl * (2 * rows - 1),
+            W * 2 * (k * nl + nb * rows * nl + rows * k),
+            peak,
+        )
         panel = _collective("broadcast", x, n1, t1, system) + _collective("broadcast", w, n2, t2, system)
         back = panel + _collective("reduce", x, n1, t1, system) + _collective("reduce", w, n2, t2, system)
-        self.add(forward + panel + np.maximum(nb * panel - forward, 0.0),
-                 backward + back + np.maximum(nb * back - backward, 0.0),
-                 save_input * W * rows * (k // n1), W * (k // n2) * nl)
+        self.add(
+            forward + panel + np.maximum(nb * panel - forward, 0.0),
+            backward + back + np.maximum(nb * back - backward, 0.0),
+            save_input * W * rows * (k // n1),
+            W * (k // n2) * nl,
+        )
 
     def vector(self, flops, moved, saved, weights, comm=(0.0, 0.0)):
         peak = self.system["vector_flops"]
-        self.add(self.own(flops[0], moved[0], peak) + comm[0],
-                 self.own(flops[1], moved[1], peak) + comm[1], saved, weights)
+        self.add(
+            self.own(flops[0], moved[0], peak) + comm[0],
+            self.own(flops[1], moved[1], peak) + comm[1],
+            saved,
+            weights,
+        )
 
     def bias(self, s, columns):
         self.vector((s, s), 2 * (W * (s + columns),), 0.0, W * columns)
@@ -80,9 +91,13 @@ class _Layer:
 
     def layernorm(self, rows, columns, comm):
         s = rows * columns
-        self.vector((9 * s, 8 * s + 4 * rows * (columns - 1)),
-                    (W * (2 * s + 2 * rows + 2 * columns), W * (5 * s + 2 * columns)),
-                    W * s, 2 * W * columns, comm)
+        self.vector(
+            (9 * s, 8 * s + 4 * rows * (columns - 1)),
+            (W * (2 * s + 2 * rows + 2 * columns), W * (5 * s + 2 * columns)),
+            W * s,
+            2 * W * columns,
+            comm,
+        )
 
     def attention(self, model, b, c):
         system, peak = self.system, self.system["matrix_flops"]
@@ -93,10 +108,12 @@ class _Layer:
         local, full = b * heads * lr * q, b * heads * length * q
         saved = W * (4 * local + 2 * b * heads * lr)
         logits = s * (2 * q - 1) + kappa * (3 * s + z)
-        forward = self.own(logits + local * (2 * length - 1),
-                           W * (2 * local + 2 * full + b * heads * lr), peak)
-        backward = self.own(local * (2 * length - 1) + 2 * full * (2 * lr - 1) + kappa * (4 * s + z)
-                            + s * (2 * q - 1) + logits, W * 2 * (full + local) + saved, peak)
+        forward = self.own(logits + local * (2 * length - 1), W * (2 * local + 2 * full + b * heads * lr), peak)
+        backward = self.own(
+            local * (2 * length - 1) + 2 * full * (2 * lr - 1) + kappa * (4 * s + z) + s * (2 * q - 1) + logits,
+            W * 2 * (full + local) + saved,
+            peak,
+        )
         gather = _collective("all_gather", W * full, c["n2"], c["t2"], system)
         self.add(forward + 2 * gather, backward + 4 * gather, saved, 0.0)
 

@@ -6,7 +6,7 @@ field made by `static` is part of the pytree's structure: it is hashed, not trac
 """
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 
@@ -27,7 +27,7 @@ def static(**kwargs: Any) -> Any:
 def record(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, slotted dataclass and register it as a pytree."""
     made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(made)]
+    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(cast(Any, made))]
     return jax.tree_util.register_dataclass(
         made,
         data_fields=[name for name, is_static in names if not is_static],
@@ -38,7 +38,5 @@ def record(cls: type[T]) -> type[T]:
 def columns(cls: type) -> dict[str, tuple[str, str]]:
     """Return ``{field: (unit, description)}`` of a record's `column` fields, in order."""
     return {
-        f.name: (f.metadata["unit"], f.metadata["description"])
-        for f in dataclasses.fields(cls)
-        if "unit" in f.metadata
+        f.name: (f.metadata["unit"], f.metadata["description"]) for f in dataclasses.fields(cls) if "unit" in f.metadata
     }

@@ -30,8 +30,8 @@ def best(
     """Price every plan and print the fastest ones that fit."""
     inputs = load_inputs(model, cluster, assumptions, assignments)
     from dsx.search.best import best as search
-    from dsx.search.evaluate import priced_plans
     from dsx.search.devices import use_all_cores
+    from dsx.search.evaluate import priced_plans
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
 

@@ -68,7 +68,17 @@ def print_costs(costs: dict[str, float]) -> None:
 def print_operators(kernels: list[dict[str, Any]]) -> None:
     """Print the kernels of one layer for one microbatch."""
     print("one layer, one microbatch:")
-    header = ["", "", "matrix FLOP", "vector FLOP", "HBM traffic", "compute", "memory", "communication", "saved"]
+    header = [
+        "",
+        "",
+        "matrix FLOP",
+        "vector FLOP",
+        "HBM traffic",
+        "compute",
+        "memory",
+        "communication",
+        "saved",
+    ]
     rows: list[list[str]] = []
     for kernel in kernels:
         for direction in ("forward", "backward"):

@@ -46,9 +46,7 @@ class Inputs:
         """Return the problem of these files."""
         from dsx.search.problem import make_problem
 
-        return make_problem(
-            self.model, self.cluster, self.assumptions, strategies, sequence_length, train_tokens, near
-        )
+        return make_problem(self.model, self.cluster, self.assumptions, strategies, sequence_length, train_tokens, near)
 
 
 def load_inputs(

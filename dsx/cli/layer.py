@@ -14,7 +14,8 @@ DIRECTIONS = ("forward", "backward")
 def layer(
     name: Annotated[str, typer.Argument(help="A layer or block: a name of data/layers, or a .layer file.")],
     strategy: Annotated[
-        str | None, typer.Option("--strategy", help="Strategy that fills in the roles [default: 1d, if there are any].")
+        str | None,
+        typer.Option("--strategy", help="Strategy that fills in the roles [default: 1d, if there are any]."),
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -95,7 +96,13 @@ def _print(described: dict[str, Any]) -> None:
             print(f"      {direction:9}{'; '.join(parts) or '-'}")
     print("\ncollectives (one microbatch, volume in bytes on one GPU):")
     rows = [
-        [f"  {direction}", c["kind"], c["axis"], c["tensor"], _shown(c["bytes"]) + (" in panels" if c["panelled"] else "")]
+        [
+            f"  {direction}",
+            c["kind"],
+            c["axis"],
+            c["tensor"],
+            _shown(c["bytes"]) + (" in panels" if c["panelled"] else ""),
+        ]
         for direction in DIRECTIONS
         for kernel in described["kernels"]
         for c in kernel[direction]["collectives"]

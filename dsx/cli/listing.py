@@ -1,6 +1,6 @@
 """``dsx list``: the names that the other verbs know."""
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -9,7 +9,7 @@ from dsx.cli import options
 from dsx.cli.output import print_json
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What can be listed."""
 
     models = "models"
@@ -19,9 +19,7 @@ class Kind(str, Enum):
     assumptions = "assumptions"
 
 
-def list_names(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: options.Json = False
-) -> None:
+def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: options.Json = False) -> None:
     """List models, clusters, strategies, layers or assumption sets."""
     from dsx.graph.library import layer_names, strategy_names
     from dsx.spec.locate import names

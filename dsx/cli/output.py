@@ -46,9 +46,7 @@ def plan_text(plan: dict[str, Any]) -> str:
     degrees = [f"{axis}={plan[axis]}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[axis] > 1]
     degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
     shares = [
-        f"nvs.{axis}={plan[f'{axis}_nvs']}"
-        for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")
-        if plan[f"{axis}_nvs"] > 1
+        f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[f"{axis}_nvs"] > 1
     ]
     return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *shares])
 

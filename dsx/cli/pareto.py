@@ -20,7 +20,9 @@ def pareto(
             help="Column to minimise, or -COLUMN to maximise; give two or more [default: step_time_s, peak_bytes].",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the front (.png, .pdf, .svg).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the front (.png, .pdf, .svg).")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Print the plans that no other plan beats in every objective."""
@@ -33,7 +35,7 @@ def pareto(
     frame = load(folder)
     front = front_of(frame, *chosen)
     if plot is not None:
-        several = frame["strategy"].nunique() > 1
+        several = int(frame["strategy"].nunique()) > 1
         axes = pictures.front(frame, x=chosen[0], y=chosen[1], by="strategy" if several else None)
         pictures.save(axes, plot)
         note(f"wrote {plot}")

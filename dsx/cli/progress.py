@@ -21,7 +21,14 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TaskProgressColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Rate(ProgressColumn):

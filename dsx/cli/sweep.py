@@ -27,7 +27,8 @@ _SHOWN = 10  # plans printed after a sweep
 def sweep(
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep file (YAML).")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Result folder [default: results/<name of SPEC>].")
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Result folder [default: results/<name of SPEC>]."),
     ] = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,

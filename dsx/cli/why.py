@@ -36,7 +36,7 @@ def why(
     """Explain a plan: every rule that it breaks with its numbers, what its memory and time go into."""
     given = list(settings or [])
     if len(given) == 2 and "=" not in given[0]:
-        inputs, strategy, sequence_length, num_gpus, global_batch_size, given = _from_results(*given)
+        inputs, strategy, sequence_length, num_gpus, global_batch_size, given = _from_results(given[0], given[1])
     else:
         missing = [
             name
@@ -67,7 +67,7 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
     found = frame[frame["candidate"] == int(candidate)]
     if found.empty:
         raise InputError(f"no candidate {candidate} among the {len(frame)} rows of {folder}")
-    row = found.iloc[0]
+    row = found.to_dict(orient="records")[0]
     resolved = read_manifest(Path(folder)).spec["resolved"]
     inputs = Inputs.from_data(resolved["model"], resolved["cluster"], resolved["assumptions"])
     names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")

@@ -38,7 +38,12 @@ def sends_all(kind: str) -> bool:
 
 
 def ring(
-    size: Any, share: Any, network: Network, assumptions: Assumptions, num_passes: Any = 1.0, whole: Any = False
+    size: Any,
+    share: Any,
+    network: Network,
+    assumptions: Assumptions,
+    num_passes: Any = 1.0,
+    whole: Any = False,
 ) -> Linear:
     """Return the time of a ring collective over groups of `size` GPUs, `share` of them per fast domain.
 

@@ -111,9 +111,7 @@ def _reduction(
     return exposed + layers * layer.replicated_gradient_s
 
 
-def _update(
-    layer: LayerCosts, layers: Any, shards: list[Any], cluster: Cluster, assumptions: Assumptions
-) -> Any:
+def _update(layer: LayerCosts, layers: Any, shards: list[Any], cluster: Cluster, assumptions: Assumptions) -> Any:
     """Return the seconds in which the optimizer reads and writes its state."""
     traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
     seconds_per_byte = 1.0 / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth)

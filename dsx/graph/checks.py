@@ -99,7 +99,8 @@ def _check_letters(kind: OperatorKind, arguments: list[Placed], output: tuple[Te
         if letter not in given:
             known = ", ".join(sorted(given))
             raise written.place.error(
-                f"dimension {letter!r} of the result {written.name!r} is in no argument of {kind.name} (they have {known})"
+                f"dimension {letter!r} of the result {written.name!r} "
+                f"is in no argument of {kind.name} (they have {known})"
             )
     if kind.shape == "same":
         first = [dim.letter for dim in arguments[0][0].dims]
@@ -116,13 +117,15 @@ def _check_letters(kind: OperatorKind, arguments: list[Placed], output: tuple[Te
 def _contracted(arguments: list[Placed], output: tuple[TensorText, Distribution]) -> set[str]:
     letters = {dim.letter for dim in output[1].dims}
     return {
-        axis for distribution, _ in arguments for dim in distribution.dims if dim.letter not in letters for axis in dim.axes
+        axis
+        for distribution, _ in arguments
+        for dim in distribution.dims
+        if dim.letter not in letters
+        for axis in dim.axes
     }
 
 
-def _check_view(
-    argument: Placed, outputs: list[tuple[TensorText, Distribution]], definitions: dict[str, Any]
-) -> None:
+def _check_view(argument: Placed, outputs: list[tuple[TensorText, Distribution]], definitions: dict[str, Any]) -> None:
     """Check that a view keeps elements and axes; a view into several splits a sum term by term."""
     source, place = argument
     common = set(source.dims)

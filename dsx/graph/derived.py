@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsx.graph.backward import derive_backward
-from dsx.graph.expressions import combine, names, product, total
+from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, Layer, Operator
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Move, match
 from dsx.graph.notation import Dim, Rule
-from dsx.graph.saved import ACTIVATION_BYTES, Regather, Saved, element_bytes, tensor_bytes
+from dsx.graph.saved import Regather, Saved, element_bytes, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
 _IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
@@ -144,7 +144,9 @@ def _collective(move: Move, size: Any, tensor: str, panelled: bool) -> Collectiv
     return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels)
 
 
-def _forward_moves(layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]) -> None:
+def _forward_moves(
+    layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]
+) -> None:
     """Match arguments; a tensor gathered once serves all that ask for the same distribution."""
     done: set[tuple[str, str]] = set()
     for kernel in kernels:
@@ -163,7 +165,9 @@ def _forward_moves(layer: Layer, kernels: list[Kernel], into: dict[str, tuple[li
                 into[kernel.name][direction].extend(_statistics(layer, op))
 
 
-def _repeated_moves(layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]) -> None:
+def _repeated_moves(
+    layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]
+) -> None:
     """Gather again in the backward what the forward did not keep."""
     done: set[Regather] = set()
     for kernel in reversed(kernels):
@@ -230,5 +234,3 @@ def _letters(layer: Layer) -> frozenset[str]:
         else:
             open_letters.add(letter)
     return frozenset(open_letters - {PANELS})
-
-

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Name:
     """A free name: a dimension, a degree, or a quantity of the operator tables."""

@@ -9,12 +9,18 @@ their forward FLOPs to the backward.
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.errors import NotationError
 from dsx.graph.expressions import Name, combine, product, total
-from dsx.graph.layer import PANELS, Argument, Layer, Operator
+from dsx.graph.layer import Argument, Layer, Operator
 from dsx.graph.match import Distribution, elements
 from dsx.graph.operators import Effort, Formula
-from dsx.graph.saved import ACTIVATION_BYTES, Regather, Saved, as_produced, element_bytes, stored, tensor_bytes
+from dsx.graph.saved import (
+    Regather,
+    Saved,
+    as_produced,
+    element_bytes,
+    stored,
+    tensor_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,5 +250,3 @@ def functions(
         return product((element_bytes(layer, tensors[name][0]), size(name)))
 
     return {"size": size, "rows": rows, "last": last, "bytes": bytes_of}
-
-

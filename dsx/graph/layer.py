@@ -13,7 +13,17 @@ from dsx.graph.checks import check_operator, defined_through_itself
 from dsx.graph.expressions import names
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, Unmatchable, match, ordered
-from dsx.graph.notation import FOLLOWS, Dim, LayerText, OperatorText, Role, Rule, StrategyText, TensorText, UseText
+from dsx.graph.notation import (
+    FOLLOWS,
+    Dim,
+    LayerText,
+    OperatorText,
+    Role,
+    Rule,
+    StrategyText,
+    TensorText,
+    UseText,
+)
 from dsx.graph.operators import OperatorKind
 
 PANELS = "panels"
@@ -278,6 +288,7 @@ class _Builder:
         for letter in letters:
             if letters.count(letter) > 1:
                 raise tensor.place.error(
-                    f"{tensor.name!r} has the dimension {letter!r} twice; a dimension divided in two ways needs two letters"
+                    f"{tensor.name!r} has the dimension {letter!r} twice; "
+                    "a dimension divided in two ways needs two letters"
                 )
         return tuple(result)

@@ -18,9 +18,7 @@ def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict
     return load_tables([find("operators", name, ".yaml", near) for name in table_names])
 
 
-def load_layer(
-    name: str, strategy: str | None, table: dict[str, OperatorKind], near: Path | None = None
-) -> Layer:
+def load_layer(name: str, strategy: str | None, table: dict[str, OperatorKind], near: Path | None = None) -> Layer:
     """Build the layer (or a single block) called `name`, or at that path, under a strategy.
 
     `near` is the file that mentions the names. Raises NotationError or UnknownNameError.

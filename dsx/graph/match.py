@@ -20,7 +20,12 @@ from typing import Any
 from dsx.graph.expressions import Name, divided, product
 from dsx.graph.notation import AXES, Dim
 
-ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
+ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+)
 BROADCAST, REDUCE = "broadcast", "reduce"
 
 

@@ -45,9 +45,7 @@ def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
     )
 
 
-def build_model(
-    spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None
-) -> Model:
+def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
     """Build and derive every layer kind of a model under `strategy`.
 
     Raises SpecError if a layer asks for a dimension that the model does not give.
@@ -61,9 +59,7 @@ def build_model(
         derived = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived, spec.dimensions, spec.name)
         made[entry.kind] = derived
-    return Model(
-        spec.name, dict(spec.dimensions), tuple((made[entry.kind], entry.count) for entry in spec.layers)
-    )
+    return Model(spec.name, dict(spec.dimensions), tuple((made[entry.kind], entry.count) for entry in spec.layers))
 
 
 def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:

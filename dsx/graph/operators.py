@@ -126,7 +126,10 @@ class _Reader:
         for key in ("forward", "backward", "gradient"):
             if key in entry:
                 values[key] = self.effort((name, key), entry[key])
-        for key, choices in (("shape", ("same", "contract", "view", "free")), ("linear", ("none", "each", "one"))):
+        for key, choices in (
+            ("shape", ("same", "contract", "view", "free")),
+            ("linear", ("none", "each", "one")),
+        ):
             if key in entry:
                 if entry[key] not in choices:
                     raise self.fail((name, key), f"{entry[key]!r} is none of {', '.join(choices)}")

@@ -14,7 +14,7 @@ def fastest(folder: Path, count: int) -> list[dict[str, Any]]:
     Raises StoreError if the set cannot be read.
     """
     frame = load(folder)
-    rows = frame[frame["reject"] == 0].nsmallest(count, "step_time_s")
+    rows = frame.loc[frame["reject"] == 0].sort_values(["step_time_s", "candidate"]).head(count)
     choices = ("candidate", *Candidates.__dataclass_fields__)
     return [
         {"plan": {name: row[name] for name in choices}}

@@ -72,10 +72,7 @@ def arrow_schema(
     }
     about = {**file_metadata, "names": {name: list(names[name]) for name in NAMED}}
     return pa.schema(
-        [
-            pa.field(c.name, types[c.kind], metadata={"unit": c.unit, "description": c.description})
-            for c in COLUMNS
-        ],
+        [pa.field(c.name, types[c.kind], metadata={"unit": c.unit, "description": c.description}) for c in COLUMNS],
         metadata={b"dsx": json.dumps(about, sort_keys=True).encode()},
     )
 

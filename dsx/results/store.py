@@ -52,9 +52,7 @@ class Writer:
             return
         part = Part(disk.part_name(len(self._manifest.parts)), table.num_rows)
         with disk.os_errors(f"cannot write {part.file} of {self._folder}"):
-            disk.write_whole(
-                self._temporary / part.file, lambda file: pq.write_table(table, file, **write_options())
-            )
+            disk.write_whole(self._temporary / part.file, lambda file: pq.write_table(table, file, **write_options()))
         self._manifest = dataclasses.replace(self._manifest, parts=(*self._manifest.parts, part))
         self._save()
 
@@ -99,9 +97,7 @@ def _refuse_what_is_not_ours(folder: Path, manifest: Manifest) -> None:
     if (folder / manifests.FILE).exists():
         other = read_manifest(folder)
         if other.spec_hash != manifest.spec_hash:
-            keys = sorted(
-                key for key in {*other.spec, *manifest.spec} if other.spec.get(key) != manifest.spec.get(key)
-            )
+            keys = sorted(key for key in {*other.spec, *manifest.spec} if other.spec.get(key) != manifest.spec.get(key))
             raise StoreError(
                 f"{folder} holds the results of another sweep ({other.spec_hash[:12]}; this one is "
                 f"{manifest.spec_hash[:12]}, they differ in {', '.join(keys)}); choose another folder with -o"
@@ -133,9 +129,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"the sweep into {folder} has not finished; run it again with the same -o "
             f"(what was written so far can be loaded from {unfinished[-1]})"
         )
-    raise StoreError(
-        f"no result set at {folder}: it has no {manifests.FILE}; give the folder of a sweep's -o"
-    )
+    raise StoreError(f"no result set at {folder}: it has no {manifests.FILE}; give the folder of a sweep's -o")
 
 
 def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -189,9 +183,7 @@ def _read(folder: Path, part: Part, wanted: list[str]) -> pa.Table:
     return table.select(wanted)
 
 
-def _table(
-    rows: Mapping[str, np.ndarray], schema: pa.Schema, names: Mapping[str, tuple[str, ...]]
-) -> pa.Table:
+def _table(rows: Mapping[str, np.ndarray], schema: pa.Schema, names: Mapping[str, tuple[str, ...]]) -> pa.Table:
     """Return rows as an Arrow table of `schema`; StoreError if a column is missing, extra or does not fit."""
     if wrong := sorted(set(schema.names).symmetric_difference(rows)):
         raise StoreError(f"rows and schema differ in the columns {', '.join(wrong)}")

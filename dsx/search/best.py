@@ -142,9 +142,7 @@ def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:
     return position - np.maximum.accumulate(np.where(starts, position, 0))
 
 
-def _winners(
-    problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]
-) -> Arrays:
+def _winners(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]) -> Arrays:
     """Price the kept rows in full and return the best of each group."""
     width = kept.choices.shape[2]
     real = (np.arange(width)[None] < kept.length[:, None]).ravel()

@@ -24,9 +24,7 @@ def use_all_cores() -> None:
         return
 
 
-def map_over_devices(
-    run: Callable[[Any, Batch], Result], batches: Iterable[Batch]
-) -> Iterator[tuple[Batch, Result]]:
+def map_over_devices(run: Callable[[Any, Batch], Result], batches: Iterable[Batch]) -> Iterator[tuple[Batch, Result]]:
     """Yield (batch, run(device, batch)) in the order of the batches, computed on all devices at once.
 
     Batches are taken from the iterable only as they are needed, so memory stays flat.

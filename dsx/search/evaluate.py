@@ -40,9 +40,7 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     Raises PlanError if the plan is not well formed.
     """
     layer = problem.layers[0]
-    plan = parse_plan(
-        settings, layer, problem.strategies[0], num_gpus, global_batch_size, problem.num_layers, PRICED
-    )
+    plan = parse_plan(settings, layer, problem.strategies[0], num_gpus, global_batch_size, problem.num_layers, PRICED)
     columns = _columns(problem, plan)
     costs = {name: float(column[0]) for name, column in cost_columns(price_plans(problem, columns)).items()}
     limits = Limits(problem.num_layers, problem.nvs_size)

@@ -72,9 +72,7 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
     def joined(name: str) -> np.ndarray:
         leaves = [np.asarray(getattr(part, name)) for part in parts]
         if name in _GROUPED:
-            leaves = [
-                np.pad(leaf, ((0, groups - len(leaf)), (0, 0)), constant_values=_ABSENT[name]) for leaf in leaves
-            ]
+            leaves = [np.pad(leaf, ((0, groups - len(leaf)), (0, 0)), constant_values=_ABSENT[name]) for leaf in leaves]
         return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros(0)
 
     return LayerCosts(**{name: joined(name) for name in LayerCosts.__dataclass_fields__})

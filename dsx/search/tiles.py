@@ -129,8 +129,7 @@ class _Pending:
         del lengths
         room = _CHOICES - self.shape.choices
         return (
-            self.tiles + len(keys) * len(starts) <= _tiles(self.shape)
-            and self.num_choices + choices.shape[1] <= room
+            self.tiles + len(keys) * len(starts) <= _tiles(self.shape) and self.num_choices + choices.shape[1] <= room
         )
 
     def add(self, keys: np.ndarray, choices: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:

@@ -19,14 +19,14 @@ import numpy as np
 from dsx.graph.derived import DerivedLayer
 from dsx.space.rules import MODEL_AXES, allowed, fill
 
-KEY_COLUMNS = (
+KEY_COLUMNS: tuple[str, ...] = (
     "strategy",
     "microbatch_size",
     "panels",
     *MODEL_AXES,
     *(f"{axis}_nvs" for axis in MODEL_AXES),
 )
-CHOICE_COLUMNS = ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
+CHOICE_COLUMNS: tuple[str, ...] = ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
 
 Arrays = dict[str, np.ndarray]
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
@@ -165,9 +165,7 @@ class _Placements:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.fills = dict(
-            zip(bounds.num_gpus, fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist(), strict=True)
-        )
+        self.fills = dict(zip(bounds.num_gpus, fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist(), strict=True))
         self.pipelines = divisors(bounds.num_layers)
         self._last: tuple[tuple[int, int], Arrays] | None = None
 

@@ -173,11 +173,9 @@ def _nearest(
     plan: Plan, layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, used: set[str]
 ) -> str:
     """Return the nearest single change of a degree in a rule that obeys all of the strategy's rules."""
-    for column in (*(axis for axis in MODEL_AXES if axis in used), "panels"):
-        if column not in used:
-            continue
-        choices = sorted(divisors(plan["num_gpus"]).tolist(), key=lambda d: (abs(d - plan[column]), d))
-        for value in choices:
+    for column in (name for name in (*MODEL_AXES, "panels") if name in used):
+        distance = {int(value): abs(int(value) - plan[column]) for value in divisors(plan["num_gpus"])}
+        for value in sorted(distance, key=lambda value: (distance[value], value)):
             values = rule_values(layer, dimensions, sequence_length, plan | {column: value})
             if not bool(divided_away(layer, values)) and all(
                 bool(holds(rule, values)) for rule in layer.rules if applies(rule, values)

@@ -2,8 +2,9 @@
 
 Searched in order: each folder of DSX_PATH, the data that comes with dsx, the folder of the file that
 mentions the name. That folder is last for YAML, since files of all kinds may lie there (a sweep called
-gpt3-1t wants the model of that name), and first for layer texts, which lie among their own. A folder of DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie
-in subfolders of data/layers, which are searched recursively; every other folder is flat.
+gpt3-1t wants the model of that name), and first for layer texts, which lie among their own. A folder of
+DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie in subfolders of
+data/layers, which are searched recursively; every other folder is flat.
 """
 
 import os

@@ -46,9 +46,7 @@ class ModelSpec(Spec):
     parameters: Count | None = None  # as published, to compare with the count of the layer texts
 
 
-def load_model(
-    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
-) -> ModelSpec:
+def load_model(name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ModelSpec:
     """Return the model of that name or path; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.

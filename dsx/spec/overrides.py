@@ -83,9 +83,7 @@ def _place(target: str, path: str) -> str:
     return f"--set {target}.{path}" if target else f"--set {path}"
 
 
-def _steps(
-    data: dict[str, Any], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]
-) -> KeyPath:
+def _steps(data: dict[str, Any], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]) -> KeyPath:
     """Return the keys and list positions of the dotted `path`."""
     settable = {".".join(map(str, steps)): steps for steps in _settable(data)}
     if path in settable:

@@ -78,9 +78,7 @@ def _limit(text: Any) -> Limit:
     relation = next((known for known in _RELATIONS if known == match[1]), None)
     if relation is None:
         meant = _MISWRITTEN.get(match[1], "<=") + match[2]
-        raise ValueError(
-            f"{text!r} has no known relation; did you mean {meant!r}? (known: {', '.join(_RELATIONS)})"
-        )
+        raise ValueError(f"{text!r} has no known relation; did you mean {meant!r}? (known: {', '.join(_RELATIONS)})")
     return Limit(relation, _bound(match[2]))
 
 

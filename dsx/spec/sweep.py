@@ -43,9 +43,7 @@ class SweepSpec(Spec):
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; the model's default where not given
-    strategy: Annotated[list[str], BeforeValidator(_listed)] = Field(
-        default_factory=lambda: ["1d"], min_length=1
-    )
+    strategy: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=lambda: ["1d"], min_length=1)
     fix: dict[Annotated[CandidateColumn, AfterValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: dict[CandidateColumn, Limits] = Field(default_factory=dict)
     train_tokens: Positive | None = None  # tokens of the whole training
@@ -84,9 +82,7 @@ def sweep_from_data(
     return _sweep(Document(data, {(): str(file) if file else "sweep"}), columns, overrides, file)
 
 
-def _sweep(
-    document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None
-) -> SweepSpec:
+def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:
     sweep = validate(override(document, overrides, "sweep", _may_add), SweepSpec, context=columns)
     sweep._file = file
     return sweep

@@ -124,9 +124,7 @@ class _Reading:
                 raise SpecError(f"{place}: a key must be a text, not a list or a mapping")
             name = key.value
             if name in data:
-                raise SpecError(
-                    f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}"
-                )
+                raise SpecError(f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}")
             self.places[*path, name] = place
             data[name] = self.plain(value, (*path, name), around)
         return data
@@ -139,9 +137,7 @@ class _Reading:
         if node.tag == _BOOL and node.value.lower() in ("true", "false"):
             return node.value.lower() == "true"
         if node.tag not in (_INT, _FLOAT):
-            raise SpecError(
-                f"{_place(node, self.file)}: the tag {node.tag!r} of {node.value!r} is not supported"
-            )
+            raise SpecError(f"{_place(node, self.file)}: the tag {node.tag!r} of {node.value!r} is not supported")
         try:
             return parse_number(node.value)
         except SpecError as error:

@@ -60,8 +60,15 @@ def pass_of(flops, moved, peak, system, tp=0.0, cp=0.0):
     """One direction of one operator (section 1): its own time and the communication booked on it."""
     compute = OP_LATENCY + flops / (FLOP_EFFICIENCY * peak)
     exposed = max(moved / system["hbm_bandwidth"] - compute, 0.0)
-    return {"flops": flops, "bytes": moved, "compute": compute, "exposed_memory": exposed,
-            "tp_communication": tp, "cp_communication": cp, "time": compute + exposed + tp + cp}
+    return {
+        "flops": flops,
+        "bytes": moved,
+        "compute": compute,
+        "exposed_memory": exposed,
+        "tp_communication": tp,
+        "cp_communication": cp,
+        "time": compute + exposed + tp + cp,
+    }
 
 
 def operator(forward, backward, saved, weights):
@@ -70,11 +77,16 @@ def operator(forward, backward, saved, weights):
 
 def gemm(rows, k, n, system, forward_comm=0.0, backward_comm=0.0, save_input=True):
     """Section 2.1: X (rows x k) times W (k x n), 1d and 2d."""
-    forward = pass_of(rows * n * (2 * k - 1), W * (rows * k + rows * n + k * n),
-                      system["matrix_flops"], system, forward_comm)
-    backward = pass_of(rows * k * (2 * n - 1) + k * n * (2 * rows - 1),
-                       W * (k * n + rows * k + 2 * rows * n + k * n + rows * k),
-                       system["matrix_flops"], system, backward_comm)
+    forward = pass_of(
+        rows * n * (2 * k - 1), W * (rows * k + rows * n + k * n), system["matrix_flops"], system, forward_comm
+    )
+    backward = pass_of(
+        rows * k * (2 * n - 1) + k * n * (2 * rows - 1),
+        W * (k * n + rows * k + 2 * rows * n + k * n + rows * k),
+        system["matrix_flops"],
+        system,
+        backward_comm,
+    )
     return operator(forward, backward, W * rows * k if save_input else 0, W * k * n)
 
 
@@ -92,17 +104,21 @@ def summa_gemm(rows, k, n, c, system, save_input=True):
     backward_flops = rows * k * (2 * nl - 1) + k * nl * (2 * rows - 1)
     backward_bytes = W * (2 * k * nl + 2 * nb * rows * nl + 2 * rows * k)
     peak = system["matrix_flops"]
-    panel_forward = (collective("broadcast", x, n1, c["t1"], system)
-                     + collective("broadcast", w, n2, c["t2"], system))
-    panel_backward = (collective("broadcast", w, n2, c["t2"], system)
-                      + collective("reduce", x, n1, c["t1"], system)
-                      + collective("broadcast", x, n1, c["t1"], system)
-                      + collective("reduce", w, n2, c["t2"], system))
+    panel_forward = collective("broadcast", x, n1, c["t1"], system) + collective("broadcast", w, n2, c["t2"], system)
+    panel_backward = (
+        collective("broadcast", w, n2, c["t2"], system)
+        + collective("reduce", x, n1, c["t1"], system)
+        + collective("broadcast", x, n1, c["t1"], system)
+        + collective("reduce", w, n2, c["t2"], system)
+    )
     forward_comm = exposed(panel_forward, pass_of(forward_flops, forward_bytes, peak, system))
     backward_comm = exposed(panel_backward, pass_of(backward_flops, backward_bytes, peak, system))
-    return operator(pass_of(forward_flops, forward_bytes, peak, system, forward_comm),
-                    pass_of(backward_flops, backward_bytes, peak, system, backward_comm),
-                    W * rows * (k // n1) if save_input else 0, W * (k // n2) * nl)
+    return operator(
+        pass_of(forward_flops, forward_bytes, peak, system, forward_comm),
+        pass_of(backward_flops, backward_bytes, peak, system, backward_comm),
+        W * rows * (k // n1) if save_input else 0,
+        W * (k // n2) * nl,
+    )
 
 
 def attention(model, c, system, strategy):
@@ -113,10 +129,17 @@ def attention(model, c, system, strategy):
     kappa = system["matrix_flops"] / system["vector_flops"]
     softmax_forward, softmax_backward, dropout = kappa * (2 * s + z), kappa * (3 * s + z), kappa * s
     forward_flops = s * (2 * q - 1) + softmax_forward + dropout + b * hl * lr * q * (2 * length - 1)
-    backward_flops = (b * hl * lr * q * (2 * length - 1) + b * hl * length * q * (2 * lr - 1)  # dQ, dK
-                      + softmax_backward + dropout
-                      + s * (2 * q - 1) + b * hl * length * q * (2 * lr - 1)  # dA, dV
-                      + s * (2 * q - 1) + softmax_forward + dropout)  # recomputed
+    backward_flops = (
+        b * hl * lr * q * (2 * length - 1)
+        + b * hl * length * q * (2 * lr - 1)  # dQ, dK
+        + softmax_backward
+        + dropout
+        + s * (2 * q - 1)
+        + b * hl * length * q * (2 * lr - 1)  # dA, dV
+        + s * (2 * q - 1)
+        + softmax_forward
+        + dropout
+    )  # recomputed
     local, full = b * hl * lr * q, b * hl * length * q  # one of q, out; one of gathered k, v
     saved = W * (4 * local + 2 * b * hl * lr)
     forward_bytes = W * (local + 2 * full + b * hl * lr + local)
@@ -125,9 +148,12 @@ def attention(model, c, system, strategy):
     scatter = collective("reduce_scatter", W * full, n2, c["t2"], system)
     axis = "tp" if strategy == "summa" else "cp"
     peak = system["matrix_flops"]
-    return operator(pass_of(forward_flops, forward_bytes, peak, system, **{axis: 2 * gather}),
-                    pass_of(backward_flops, backward_bytes, peak, system, **{axis: 2 * gather + 2 * scatter}),
-                    saved, 0)
+    return operator(
+        pass_of(forward_flops, forward_bytes, peak, system, **{axis: 2 * gather}),
+        pass_of(backward_flops, backward_bytes, peak, system, **{axis: 2 * gather + 2 * scatter}),
+        saved,
+        0,
+    )
 
 
 def bias(elements, columns, system):
@@ -153,8 +179,7 @@ def layernorm(rows, columns, system, forward_comm, backward_comm):
     """Section 2.4; rows includes the microbatch."""
     s, peak = rows * columns, system["vector_flops"]
     forward = pass_of(9 * s, W * (2 * s + 2 * rows + 2 * columns), peak, system, forward_comm)
-    backward = pass_of(8 * s + 4 * rows * (columns - 1), W * (5 * s + 2 * columns),
-                       peak, system, backward_comm)
+    backward = pass_of(8 * s + 4 * rows * (columns - 1), W * (5 * s + 2 * columns), peak, system, backward_comm)
     return operator(forward, backward, W * s, 2 * W * columns)
 
 
@@ -165,18 +190,22 @@ def layer(model, system, strategy, c):
     rows = b * lr
     if strategy == "summa":
         statistics = collective("all_reduce", W * 2 * rows, n1, c["t1"], system)
-        ops = {"qkv": summa_gemm(rows, e, 3 * e, c, system),
-               "vproj": summa_gemm(rows, e, e, c, system, save_input=False),  # C5
-               "fc1": summa_gemm(rows, e, f, c, system),
-               "fc2": summa_gemm(rows, f, e, c, system)}
+        ops = {
+            "qkv": summa_gemm(rows, e, 3 * e, c, system),
+            "vproj": summa_gemm(rows, e, e, c, system, save_input=False),  # C5
+            "fc1": summa_gemm(rows, e, f, c, system),
+            "fc2": summa_gemm(rows, f, e, c, system),
+        }
         out_rows, out_columns = rows, e // n1
         ln_forward, ln_backward = statistics, statistics  # C7
     else:
         scatter = collective("reduce_scatter", W * rows * e, n1, c["t1"], system)
-        ops = {"qkv": gemm(rows, e, 3 * e // n1, system, backward_comm=scatter),
-               "vproj": gemm(rows, e // n1, e, system, forward_comm=scatter, save_input=False),  # C5
-               "fc1": gemm(rows, e, f // n1, system, backward_comm=scatter),
-               "fc2": gemm(rows, f // n1, e, system, forward_comm=scatter)}
+        ops = {
+            "qkv": gemm(rows, e, 3 * e // n1, system, backward_comm=scatter),
+            "vproj": gemm(rows, e // n1, e, system, forward_comm=scatter, save_input=False),  # C5
+            "fc1": gemm(rows, e, f // n1, system, backward_comm=scatter),
+            "fc2": gemm(rows, f // n1, e, system, forward_comm=scatter),
+        }
         out_rows, out_columns = b * (lr // n1), e
         ln_forward = collective("all_gather", W * rows * e, n1, c["t1"], system)
         ln_backward = scatter
@@ -215,8 +244,10 @@ def price(model, system, strategy, config, global_batch):
         return sum(op[direction][key] for op in ops.values() for direction in directions)
 
     tf, tb = total("time", ["forward"]), total("time", ["backward"])
-    per_layer = {direction: {key: total(key, [direction]) for key in ("tp_communication", "cp_communication")}
-                 for direction in ("forward", "backward")}
+    per_layer = {
+        direction: {key: total(key, [direction]) for key in ("tp_communication", "cp_communication")}
+        for direction in ("forward", "backward")
+    }
     layer_weights = sum(op["weights"] for op in ops.values())
     shard_group, shard_fast = c["nd"], c["td"]  # who shares gradients and optimizer states
     if strategy == "2d":
@@ -224,16 +255,27 @@ def price(model, system, strategy, config, global_batch):
 
     shared = collective("all_gather", layer_weights, shard_group, shard_fast, system)
     main = m * layers * (tf + tb)
-    parts = {key: m * layers * total(key)
-             for key in ("compute", "exposed_memory", "tp_communication", "cp_communication")}
+    parts = {
+        key: m * layers * total(key) for key in ("compute", "exposed_memory", "tp_communication", "cp_communication")
+    }
     parts["dp_communication"] = sum(shared + (layers - 1) * max(shared - cover, 0.0) for cover in (tf, tb))
     parts["pp_communication"] = m * 2 * pipeline_hop(ops["ln1"]["saved"], c, system)
     parts["bubble"] = (c["np"] - 1) * (main + parts["pp_communication"]) / m
     step_time = main + parts["pp_communication"] + parts["bubble"] + parts["dp_communication"]
 
     weights = layers * layer_weights
-    memory = {"weights": weights, "gradients": weights, "optimizer": 6 * weights / shard_group,
-              "activations": layers * sum(op["saved"] for op in ops.values()) * min(c["np"], m)}
+    memory = {
+        "weights": weights,
+        "gradients": weights,
+        "optimizer": 6 * weights / shard_group,
+        "activations": layers * sum(op["saved"] for op in ops.values()) * min(c["np"], m),
+    }
     memory["total"] = sum(memory.values())
-    return {"step_time": step_time, "parts": parts, "memory": memory, "operators": ops,
-            "layer_communication": per_layer, "fits": memory["total"] <= system["hbm_capacity"]}
+    return {
+        "step_time": step_time,
+        "parts": parts,
+        "memory": memory,
+        "operators": ops,
+        "layer_communication": per_layer,
+        "fits": memory["total"] <= system["hbm_capacity"],
+    }

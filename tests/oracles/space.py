@@ -30,8 +30,7 @@ def tensor_degrees(model, strategy, num_gpus):
 def pipeline_degrees(model, num_gpus, nt):
     """The np of section 5."""
     depth = model["depth"]
-    return [np for np in divisors(min(num_gpus // nt, depth))
-            if depth % np == 0 and num_gpus % (nt * np) == 0]
+    return [np for np in divisors(min(num_gpus // nt, depth)) if depth % np == 0 and num_gpus % (nt * np) == 0]
 
 
 def microbatches(model, strategy, n1, n2, nd, global_batch):
@@ -84,8 +83,20 @@ def enumerate_candidates(model, fast_size, strategy, num_gpus, global_batch):
             for bm in microbatches(model, strategy, n1, n2, nd, global_batch):
                 for nb in panel_counts(model, strategy, n1, n2):
                     for t1, t2, tp, td in placed:
-                        found.append({"n1": n1, "n2": n2, "np": np, "nd": nd, "bm": bm, "nb": nb,
-                                      "t1": t1, "t2": t2, "tp": tp, "td": td})
+                        found.append(
+                            {
+                                "n1": n1,
+                                "n2": n2,
+                                "np": np,
+                                "nd": nd,
+                                "bm": bm,
+                                "nb": nb,
+                                "t1": t1,
+                                "t2": t2,
+                                "tp": tp,
+                                "td": td,
+                            }
+                        )
     return found
 
 

@@ -36,8 +36,17 @@ def setting(case):
 
 
 def config_of(reference):
-    names = {"n1": "n1", "n2": "n2", "np": "np", "nd": "nd", "bm": "bm", "t1": "nNVS1", "t2": "nNVS2",
-             "tp": "nNVSp", "td": "nNVSd"}
+    names = {
+        "n1": "n1",
+        "n2": "n2",
+        "np": "np",
+        "nd": "nd",
+        "bm": "bm",
+        "t1": "nNVS1",
+        "t2": "nNVS2",
+        "tp": "nNVSp",
+        "td": "nNVSd",
+    }
     return {"nb": reference.get("nb", 1)} | {ours: reference[theirs] for ours, theirs in names.items()}
 
 
@@ -144,8 +153,11 @@ def test_numpy_baseline(strategy, model_name):
     systems = (("A100", 4, 128), ("H200", 8, 384), ("B200", 64, 1024), ("B200-next", 72, 512))
     for gpu, fast_size, num_gpus in systems:
         system = system_from_inputs(INPUTS["systems"][gpu], fast_size)
-        chosen = [(c, batch) for batch in (1536, 4096)
-                  for c in enumerate_candidates(model, fast_size, strategy, num_gpus, batch)]
+        chosen = [
+            (c, batch)
+            for batch in (1536, 4096)
+            for c in enumerate_candidates(model, fast_size, strategy, num_gpus, batch)
+        ]
         chosen = chance.sample(chosen, min(100, len(chosen)))
         columns = {name: np.array([c[name] for c, _ in chosen]) for name in numpy_loop.COLUMNS}
         batches = np.array([batch for _, batch in chosen])
@@ -160,6 +172,7 @@ def test_numpy_baseline_finds_the_optimum():
     model, system, strategy = setting(case)
     candidates = enumerate_candidates(model, case["nvs"], strategy, case["num_gpus"], case["global_batch"])
     index, step_time, peak_bytes = load_baseline().price_space_with_numpy(
-        model, system, strategy, candidates, case["global_batch"])
+        model, system, strategy, candidates, case["global_batch"]
+    )
     assert step_time[index] == pytest.approx(case["top"][0]["t"], rel=REL)
     assert int((peak_bytes <= system["hbm_capacity"]).sum()) == case["feasible"]

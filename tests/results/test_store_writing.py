@@ -100,9 +100,7 @@ def test_rows_that_do_not_fit(tmp_path, begun, rows, spoil, says):
 
 def test_another_spec_is_refused(stored, begun):
     before = files(stored)
-    with pytest.raises(
-        StoreError, match=r"another sweep .* differ in model, num_gpus.* another folder with -o"
-    ):
+    with pytest.raises(StoreError, match=r"another sweep .* differ in model, num_gpus.* another folder with -o"):
         with store.create(stored, begun(model="other", num_gpus=8)):
             pass
     assert files(stored) == before

@@ -48,18 +48,14 @@ def test_a_circle_is_shown(tmp_path, monkeypatch):
     write(tmp_path, a="extends: b\n", b="x: 1\nextends: ./c.yaml\n", c="extends: a\n", self="extends: self\n")
     with pytest.raises(SpecError) as caught:
         load_extended(tmp_path / "a.yaml", "clusters")
-    assert "c.yaml:1: extends: a file cannot extend itself: a.yaml extends b.yaml extends" in str(
-        caught.value
-    )
+    assert "c.yaml:1: extends: a file cannot extend itself: a.yaml extends b.yaml extends" in str(caught.value)
     with pytest.raises(SpecError, match=r"cannot extend itself: self\.yaml extends self\.yaml"):
         load_extended(tmp_path / "self.yaml", "clusters")
 
 
 def test_an_unknown_base_and_what_is_no_name_are_errors_with_their_place(tmp_path):
     write(tmp_path, a="\nextends: b200-nvs9\n", b="extends: [a]\n", c="extends:\n", d="extends: ./x.yaml\n")
-    with pytest.raises(
-        SpecError, match=r"a\.yaml:2: extends: unknown cluster 'b200-nvs9'; did you mean 'b200"
-    ):
+    with pytest.raises(SpecError, match=r"a\.yaml:2: extends: unknown cluster 'b200-nvs9'; did you mean 'b200"):
         load_extended(tmp_path / "a.yaml", "clusters")
     with pytest.raises(SpecError, match=r"b\.yaml:1: extends: expected the name of one file, got \['a'\]"):
         load_extended(tmp_path / "b.yaml", "clusters")

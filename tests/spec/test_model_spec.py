@@ -38,9 +38,7 @@ def test_overrides_are_set_and_optional_fields_may_be_added(tmp_path):
     assert (model.dimensions["e"], model.layers[0].count, model.description) == (128, 10, "wide")
     with pytest.raises(SpecError, match=r"--set model\.dimensions\.x: unknown path"):
         load_model(file, [("dimensions.x", "1")])
-    with pytest.raises(
-        SpecError, match=r"--set model\.dimensions\.e: dimensions\.e: 'x' is not a finite number"
-    ):
+    with pytest.raises(SpecError, match=r"--set model\.dimensions\.e: dimensions\.e: 'x' is not a finite number"):
         load_model(file, [("dimensions.e", "x")])
 
 

@@ -40,9 +40,7 @@ def test_a_bad_assignment_says_the_form(text, says):
 
 
 def test_a_value_replaces_what_is_there_with_its_source_and_the_data_stays():
-    changed = apply(
-        DATA, [("device.hbm_capacity", "141 GB"), ("layers.0.count", "8"), ("device.rate", "[1, 1e3]")]
-    )
+    changed = apply(DATA, [("device.hbm_capacity", "141 GB"), ("layers.0.count", "8"), ("device.rate", "[1, 1e3]")])
     assert changed == {
         "name": "x",
         "device": {"hbm_capacity": "141 GB", "rate": [1, 1000.0]},
