@@ -1,7 +1,7 @@
 """``dsx pareto``: the Pareto front of a result set."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ def pareto(
     from dsx.results.store import load
 
     chosen = objectives or ["step_time_s", "peak_bytes"]
-    frame = load(folder)
+    frame: Any = load(folder)
     front = front_of(frame, *chosen)
     if plot is not None:
         several = int(frame["strategy"].nunique()) > 1

@@ -63,13 +63,12 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
 
     if not candidate.isdecimal():
         raise InputError(f"{candidate!r} is no candidate id: give a number of the column 'candidate' of {folder}")
-    frame = load(folder, ["candidate", *Candidates.__dataclass_fields__])
+    frame: Any = load(folder, ["candidate", *Candidates.__dataclass_fields__])
     found = frame[frame["candidate"] == int(candidate)]
     if found.empty:
         raise InputError(f"no candidate {candidate} among the {len(frame)} rows of {folder}")
     row = found.to_dict(orient="records")[0]
-    resolved = read_manifest(Path(folder)).spec["resolved"]
-    inputs = Inputs.from_data(resolved["model"], resolved["cluster"], resolved["assumptions"])
+    inputs = Inputs.from_data(read_manifest(Path(folder)).spec["resolved"])
     names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")
     settings = [f"{name}={row[name]}" for name in names]
     settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]

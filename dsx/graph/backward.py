@@ -1,7 +1,7 @@
 """The derived backward: where gradients lie, and the collectives that they need.
 
 The gradient of an argument has its consumed dimensions and is partial over the axes that divide what is
-summed away. The gradient that a producer wants lies as its value does, replicated where the value was
+summed away, and over those that the other factor of a multiply is a partial sum over. The gradient that a producer wants lies as its value does, replicated where the value was
 partial; only a view (or another rearrangement) lets a partial gradient pass. Equal contributions are
 added before they are moved, then the matcher of the forward runs. A weight's gradient is also partial
 over dp, since `b` is the microbatch of one replica; what the layer does not reduce at once is left to
@@ -102,6 +102,9 @@ def _gradient(layer: Layer, operator: Operator, argument: Argument, incoming: tu
         others = [layer.tensors[name].distribution for name in operator.outputs]
         others += [other.distribution for other in operator.arguments if other is not argument]
         partial |= {axis for other in others for dim in other.dims if dim.letter not in own for axis in dim.axes}
+        if operator.kind.shape == "contract":
+            factors = [other.distribution for other in operator.arguments if other is not argument]
+            partial |= {axis for factor in factors for axis in factor.partial}
     if layer.tensors[argument.tensor].weight:
         partial.add("dp")
     return Distribution(argument.distribution.dims, ordered(partial - set(argument.distribution.axes)))

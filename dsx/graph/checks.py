@@ -40,11 +40,26 @@ def check_operator(
             raise place.error(f"{kind.name} makes one result; only a view makes several")
         _check_letters(kind, arguments, outputs[0])
         if kind.shape == "contract":
-            partial |= _contracted(arguments, outputs[0])
+            summed = _contracted(arguments, outputs[0])
+            if partial & summed:
+                axis = ordered(partial & summed)[0]
+                raise place.error(
+                    f"{kind.name} sums over a dimension divided by {axis!r} and takes a value that is a partial sum "
+                    "over it: complete that sum first"
+                )
+            partial |= summed
     for written, stated in outputs:
         if FOLLOWS not in written.partial and set(stated.partial) != partial:
             raise written.place.error(_partial_message(written.name, stated, partial))
     return ordered(partial)
+
+
+def check_axes(written: TensorText, distribution: Distribution) -> None:
+    """Raise unless every mesh axis is used at most once in a tensor."""
+    axes = distribution.axes + distribution.partial
+    for axis in axes:
+        if axes.count(axis) > 1:
+            raise written.place.error(f"{written.name!r} uses the axis {axis!r} twice: {distribution}")
 
 
 def _partial_message(name: str, stated: Distribution, partial: set[str]) -> str:
@@ -142,8 +157,12 @@ def _check_view(argument: Placed, outputs: list[tuple[TensorText, Distribution]]
             )
         sizes.append(made)
     letters = {dim.letter for dims in (rest, *sizes) for dim in dims}
-    if not _same_size(rest, sizes, letters, definitions):
-        first = outputs[0][0]
+    first = outputs[0][0]
+    try:
+        same = _same_size(rest, sizes, letters, definitions)
+    except ZeroDivisionError:
+        raise first.place.error("view: the definition of a dimension divides by zero") from None
+    if not same:
         raise first.place.error(
             f"view: {', '.join(written.name for written, _ in outputs)} and the source {source} differ in size: "
             "a dimension does not match"
@@ -203,7 +222,7 @@ def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
     def follow(letter: str, above: tuple[str, ...]) -> tuple[str, ...]:
         chain = (*above, letter)
         if letter in above:
-            return chain
+            return chain[above.index(letter) :]
         inner = names(definitions[letter]) if letter in definitions else set[str]()
         return next((found for name in sorted(inner) if (found := follow(name, chain))), ())
 

@@ -14,10 +14,11 @@ from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, Layer, Operator
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Move, match
-from dsx.graph.notation import Dim, Rule
+from dsx.graph.notation import AXES, Dim, Rule
 from dsx.graph.saved import Regather, Saved, element_bytes, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
+_ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
 _IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
 
 
@@ -91,15 +92,17 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     """
     uncounted = frozenset(uncounted)
     kernels = split_into_kernels(layer)
-    owner = {op.name: kernel for kernel in kernels for op in kernel.operators}
-    collectives: dict[str, tuple[list[Collective], list[Collective]]] = {k.name: ([], []) for k in kernels}
-    _forward_moves(layer, kernels, collectives)
-    _repeated_moves(layer, kernels, collectives)
+    # By operator, since two kernels of a layer may have the same name; those of a kernel share their lists.
+    into: _ByOperator = {}
+    for kernel in kernels:
+        into |= dict.fromkeys((op.name for op in kernel.operators), ([], []))
+    _forward_moves(layer, kernels, into)
+    _repeated_moves(layer, kernels, into)
     for gradient in derive_backward(layer).moves:
-        kernel = owner[gradient.operator.name] if gradient.operator else kernels[-1]
+        booked = gradient.operator or kernels[-1].operators[0]
         panelled = bool(gradient.operator and gradient.operator.panelled)
         size = element_bytes(layer, gradient.tensor)
-        collectives[kernel.name][BACKWARD].extend(
+        into[booked.name][BACKWARD].extend(
             _collective(move, size, f"d {gradient.tensor}", panelled) for move in gradient.moves
         )
     seen: set[tuple[str, str]] = set()
@@ -109,6 +112,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         seen |= {saved.key for saved in fresh}
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
         panelled = any(op.panelled for op in kernel.operators)
+        ahead, back = into[kernel.operators[0].name]
         made.append(
             KernelCosts(
                 name=kernel.name,
@@ -116,7 +120,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 kinds=tuple(op.kind.name for op in kernel.operators),
                 runs=bool(counted),
                 work=work_of(layer, kernel, fused_backward_reads) if counted else (Work(), Work()),
-                collectives=(tuple(collectives[kernel.name][0]), tuple(collectives[kernel.name][1])),
+                collectives=(tuple(ahead), tuple(back)),
                 saved=tuple(fresh),
                 panelled=panelled,
                 replicated=_replicated(layer, kernel),
@@ -144,9 +148,7 @@ def _collective(move: Move, size: Any, tensor: str, panelled: bool) -> Collectiv
     return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels)
 
 
-def _forward_moves(
-    layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]
-) -> None:
+def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
     """Match arguments; a tensor gathered once serves all that ask for the same distribution."""
     done: set[tuple[str, str]] = set()
     for kernel in kernels:
@@ -158,16 +160,14 @@ def _forward_moves(
                 done.add(key)
                 moves = match(layer.tensors[argument.tensor].distribution, argument.distribution)
                 size = element_bytes(layer, argument.tensor)
-                into[kernel.name][FORWARD].extend(
+                into[op.name][FORWARD].extend(
                     _collective(move, size, argument.tensor, op.panelled) for move in moves
                 )
             for direction in (FORWARD, BACKWARD):
-                into[kernel.name][direction].extend(_statistics(layer, op))
+                into[op.name][direction].extend(_statistics(layer, op))
 
 
-def _repeated_moves(
-    layer: Layer, kernels: list[Kernel], into: dict[str, tuple[list[Collective], list[Collective]]]
-) -> None:
+def _repeated_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
     """Gather again in the backward what the forward did not keep."""
     done: set[Regather] = set()
     for kernel in reversed(kernels):
@@ -177,7 +177,7 @@ def _repeated_moves(
             done.add(regather)
             moves = match(layer.tensors[regather.tensor].distribution, regather.wanted)
             size = element_bytes(layer, regather.tensor)
-            into[kernel.name][BACKWARD].extend(_collective(move, size, regather.tensor, op.panelled) for move in moves)
+            into[op.name][BACKWARD].extend(_collective(move, size, regather.tensor, op.panelled) for move in moves)
 
 
 def _statistics(layer: Layer, op: Operator) -> list[Collective]:
@@ -233,4 +233,4 @@ def _letters(layer: Layer) -> frozenset[str]:
             used |= names(layer.definitions[letter]) - open_letters
         else:
             open_letters.add(letter)
-    return frozenset(open_letters - {PANELS})
+    return frozenset(open_letters - {PANELS, *AXES})

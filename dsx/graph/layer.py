@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.errors import did_you_mean
-from dsx.graph.checks import check_operator, defined_through_itself
+from dsx.errors import NotationError, did_you_mean
+from dsx.graph.checks import check_axes, check_operator, defined_through_itself
 from dsx.graph.expressions import names
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, Unmatchable, match, ordered
@@ -110,6 +110,8 @@ def build_layer(
     """
     builder = _Builder(strategy, table, find_block)
     scope = builder.inline(text, "", {})
+    if not builder.inputs:
+        raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
     consumed = {arg.tensor for op in builder.operators for arg in op.arguments}
     made = [name for op in builder.operators for name in op.outputs]
     outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
@@ -144,31 +146,36 @@ class _Builder:
         self.operators: list[Operator] = []
         self.inputs: list[str] = []
         self.blocks: list[str] = []
+        self.inside: list[LayerText] = []  # the texts being inlined, outermost first
         self.kernels = 0
 
     def inline(self, text: LayerText, prefix: str, bound: dict[str, str]) -> dict[str, str]:
         """Add the operators of `text`; returns the scope: local name -> tensor name."""
         for letter, expr in text.definitions.items():
             if self.definitions.setdefault(letter, expr) != expr:
-                place = (text.inputs or text.weights or text.body)[0].place
-                raise place.error(f"dimension {letter!r} of {text.name!r} is defined differently elsewhere")
+                raise text.defined_at[letter].error(f"dimension {letter!r} of {text.name!r} is defined differently elsewhere")
         if circle := defined_through_itself(self.definitions):
-            place = text.body[0].place
+            place = next(place for letter, place in text.defined_at.items() if letter in circle)
             raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
         scope: dict[str, str] = {}
-        for tensor in text.inputs:
-            scope[tensor.name] = self.enter(tensor, prefix, bound.get(tensor.name))
-        for tensor in text.weights:
-            scope[tensor.name] = self.declare(tensor, prefix, weight=True)
+        for tensor in (*text.inputs, *text.weights):
+            if tensor.name in scope:
+                raise tensor.place.error(f"{tensor.name!r} is declared twice")
+            if tensor in text.weights:
+                scope[tensor.name] = self.declare(tensor, prefix, weight=True)
+            else:
+                scope[tensor.name] = self.enter(tensor, prefix, bound.get(tensor.name))
         offset = self.kernels
         self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
         latest = next(iter(scope.values()), None) if text.inputs else None
+        self.inside.append(text)
         for entry in text.body:
             if isinstance(entry, UseText):
                 latest = self.use(entry, prefix, scope, latest)
             else:
                 self.operate(entry, prefix, scope, offset)
                 latest = scope.get(OUTPUT, latest)
+        self.inside.pop()
         return scope
 
     def enter(self, tensor: TensorText, prefix: str, outer: str | None) -> str:
@@ -188,6 +195,8 @@ class _Builder:
 
     def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
         block = self.find_block(use.block, use.place)
+        if any((text.file, text.name) == (block.file, block.name) for text in self.inside):
+            raise use.place.error(f"block {block.name!r} uses itself")
         self.blocks.append(block.name)
         count = self.blocks.count(block.name)
         inputs = [tensor.name for tensor in block.inputs]
@@ -208,7 +217,10 @@ class _Builder:
         inner = self.inline(block, f"{prefix}{block.name}{count if count > 1 else ''}.", bound)
         if OUTPUT not in inner:
             raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
-        scope[use.bindings.get(OUTPUT, OUTPUT)] = inner[OUTPUT]
+        made = use.bindings.get(OUTPUT, OUTPUT)
+        if made != OUTPUT and made in scope:
+            raise use.place.error(f"{made!r} is made twice")
+        scope[made] = inner[OUTPUT]
         return inner[OUTPUT]
 
     def operate(self, line: OperatorText, prefix: str, scope: dict[str, str], offset: int) -> None:
@@ -250,6 +262,7 @@ class _Builder:
                 f"{written.name!r} has the dimensions [{', '.join(have)}] and is taken as [{', '.join(want)}]: "
                 "a dimension does not match; 'view' renames, merges and splits"
             )
+        check_axes(written, wanted)
         try:
             match(tensor.distribution, wanted)
         except Unmatchable as why:
@@ -265,10 +278,7 @@ class _Builder:
         name = prefix + tensor.name
         if name in self.tensors:
             raise tensor.place.error(f"{tensor.name!r} is declared twice")
-        axes = distribution.axes + distribution.partial
-        for axis in axes:
-            if axes.count(axis) > 1:
-                raise tensor.place.error(f"{tensor.name!r} uses the axis {axis!r} twice: {distribution}")
+        check_axes(tensor, distribution)
         self.tensors[name] = Tensor(name, distribution, weight)
         return name
 

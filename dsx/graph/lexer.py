@@ -12,6 +12,8 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$])"
 )
+# More would exhaust the stack of what walks through an expression; no size has so many parts or digits.
+_MOST_PARTS, _MOST_DIGITS = 100, 18
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
@@ -42,6 +44,7 @@ class Line:
 
     def __init__(self, source: str, file: str, number: int) -> None:
         self.source, self.file, self.number = source, file, number
+        self.parts = 0  # of expressions, so far
         self._position = 0
         self._next = self._scan()
 
@@ -126,13 +129,21 @@ def parse_expression(line: Line, functions: dict[str, Any] | None = None) -> Any
 def _term(line: Line, functions: dict[str, Any]) -> Any:
     result = _factor(line, functions)
     while sign := line.accept("*", "/", "%"):
-        result = Operation(sign.text, result, _factor(line, functions))
+        right = _factor(line, functions)
+        if right == 0 and sign.text != "*":
+            raise sign.place.error(f"'{sign.text} 0': nothing can be divided by zero")
+        result = Operation(sign.text, result, right)
     return result
 
 
 def _factor(line: Line, functions: dict[str, Any]) -> Any:
     token = line.take()
+    line.parts += 1
+    if line.parts > _MOST_PARTS:
+        raise token.place.error(f"expressions of more than {_MOST_PARTS} parts on one line")
     if token.kind == "int":
+        if len(token.text) > _MOST_DIGITS:
+            raise token.place.error(f"a number of more than {_MOST_DIGITS} digits")
         return int(token.text)
     if token.text == "(":
         inner = parse_expression(line, functions)

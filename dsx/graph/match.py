@@ -131,19 +131,27 @@ def _common_prefix(have: tuple[str, ...], want: tuple[str, ...]) -> int:
 
 
 def _extend(layout: list[list[str]], target: list[list[str]], partial: set[str], moves: list[Move], size: Any) -> bool:
-    """Divide one dimension further by its next wanted axis, if it can be done now."""
-    for axes, wanted in zip(layout, target, strict=True):
-        if len(axes) >= len(wanted) or axes != wanted[: len(axes)]:
-            continue
-        axis = wanted[len(axes)]
+    """Divide one dimension further by its next wanted axis, if it can be done now: slices first, exchanges last."""
+    holders = {axis: axes for axes in layout for axis in axes}
+    ready = [
+        (axes, wanted[len(axes)])
+        for axes, wanted in zip(layout, target, strict=True)
+        if len(axes) < len(wanted) and axes == wanted[: len(axes)]
+    ]
+    for axes, axis in ready:
+        if axis not in partial and axis not in holders:
+            axes.append(axis)
+            return True
+    for axes, axis in ready:
         if axis in partial:
             moves.append(Move(REDUCE_SCATTER, axis, size()))
             partial.discard(axis)
-        elif holders := [other for other in layout if axis in other]:
-            if holders[0][-1] != axis:
-                continue
+            axes.append(axis)
+            return True
+    for axes, axis in ready:
+        if axis in holders and holders[axis][-1] == axis:
             moves.append(Move(ALL_TO_ALL, axis, size()))
-            holders[0].pop()
-        axes.append(axis)
-        return True
+            holders[axis].pop()
+            axes.append(axis)
+            return True
     return False

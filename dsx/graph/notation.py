@@ -77,6 +77,7 @@ class LayerText:
     name: str
     kind: str  # "layer" or "block"
     definitions: dict[str, Any]
+    defined_at: dict[str, Place]
     inputs: tuple[TensorText, ...]
     weights: tuple[TensorText, ...]
     body: tuple[OperatorText | UseText, ...]
@@ -153,14 +154,16 @@ def _rule(line: Line, place: Place) -> Rule:
     if relation.text not in RELATIONS:
         raise relation.place.error(f"expected one of {' '.join(RELATIONS)}, found {relation.text!r}")
     right = parse_expression(line)
-    if line.done():
-        raise line.peek().place.error("a rule ends with the name of its reason")
+    end = line.peek().place
     reason = re.sub(r"[^a-z0-9]+", "_", line.rest().lower()).strip("_")
+    if not reason:
+        raise end.error("a rule ends with the name of its reason")
     return Rule(left, relation.text, right, reason, place)
 
 
 def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
     definitions: dict[str, Any] = {}
+    defined_at: dict[str, Place] = {}
     inputs: list[TensorText] = []
     weights: list[TensorText] = []
     body: list[OperatorText | UseText] = []
@@ -174,12 +177,16 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
                 raise letter.place.error(f"dimension {letter.text!r} is defined twice")
             line.expect("=")
             definitions[letter.text] = parse_expression(line)
+            defined_at[letter.text] = letter.place
         elif line.accept("input", "weight"):
             target = inputs if first.text == "input" else weights
+            target.append(_tensor(line, declares=True))
             while not line.done():
-                target.append(_tensor(line, declares=True))
                 line.accept(",")
+                target.append(_tensor(line, declares=True))
         elif line.accept("use"):
+            if fuse:
+                raise first.place.error(f"a block cannot be used inside a kernel; {fuse[0]!r} has no 'end' yet")
             body.append(_use(line, first.place))
         elif line.accept("fuse"):
             if fuse:
@@ -197,7 +204,7 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
         raise NotationError(f"kernel {fuse[0]!r} has no 'end'", file, lines[-1].number, 1)
     if not body:
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
-    return LayerText(name, kind, definitions, tuple(inputs), tuple(weights), tuple(body), file)
+    return LayerText(name, kind, definitions, defined_at, tuple(inputs), tuple(weights), tuple(body), file)
 
 
 def _use(line: Line, place: Place) -> UseText:
@@ -205,9 +212,11 @@ def _use(line: Line, place: Place) -> UseText:
     bindings: dict[str, str] = {}
     if line.accept("("):
         while not line.accept(")"):
-            inner = line.name("a name inside the block").text
+            token = line.name("a name inside the block")
+            if token.text in bindings:
+                raise token.place.error(f"{token.text!r} is bound twice")
             line.expect("=")
-            bindings[inner] = line.name("a name outside the block").text
+            bindings[token.text] = line.name("a name outside the block").text
             line.accept(",")
     return UseText(block, bindings, place)
 
@@ -240,15 +249,17 @@ def _tensor(line: Line, declares: bool = False) -> TensorText:
     line.expect("[")
     dims: list[Dim | Role] = []
     partial: tuple[str, ...] = ()
-    while True:
-        if line.peek().text != "@":
+    if line.peek().text != "@":
+        dims.append(_item(line))
+        while line.accept(","):
             dims.append(_item(line))
-        while line.accept("@"):
-            partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
-        if not line.accept(","):
-            break
-    line.expect("]")
-    return TensorText(token.text, tuple(dims), partial, line.accept("~") is not None, token.place)
+    while line.accept("@"):
+        partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
+    line.expect("]", "" if not partial else ": partial axes stand at the end")
+    again = line.accept("~")
+    if again and declares:
+        raise again.place.error("'~' belongs to an argument: it says that its copy is made again for the backward")
+    return TensorText(token.text, tuple(dims), partial, again is not None, token.place)
 
 
 def _item(line: Line) -> Dim | Role:

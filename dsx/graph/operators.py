@@ -26,11 +26,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsx.errors import NotationError, SpecError, did_you_mean
+from dsx.graph.expressions import names
 from dsx.graph.lexer import Line, parse_expression
 from dsx.spec.document import Document
 from dsx.spec.yaml_text import load_document
 
 NAMES = ("matrix", "vector", "bytes")
+FUNCTIONS = ("size", "rows", "last", "bytes")
+QUANTITIES = ("contracted", "panels", "activation_bytes", "weight_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +111,24 @@ class _Reader:
     def fail(self, path: tuple[Any, ...], message: str) -> SpecError:
         return SpecError(f"{self.document.place(path)}: {'.'.join(map(str, path))}: {message}")
 
-    def mapping(self, path: tuple[Any, ...], entry: Any, allowed: tuple[str, ...]) -> dict[str, Any]:
+    def mapping(
+        self, path: tuple[Any, ...], entry: Any, allowed: tuple[str, ...], needed: bool = False
+    ) -> dict[str, Any]:
         if not isinstance(entry, dict):
             raise self.fail(path, f"expected a mapping of {', '.join(allowed)}, found {entry!r}")
         for key in entry:
             if key not in allowed:
                 raise self.fail((*path, key), f"no such field{did_you_mean(str(key), allowed)}")
+        for key in allowed if needed else ():
+            if key not in entry:
+                raise self.fail(path, f"the field {key!r} is missing")
         return entry
 
     def kind(self, name: str, entry: Any) -> OperatorKind:
         known = tuple(OperatorKind.__dataclass_fields__)[1:]
         entry = self.mapping((name,), entry, known)
-        arguments = tuple(entry.get("arguments", ()))
-        if not arguments:
+        self.arguments = arguments = tuple(self.listed((name, "arguments"), entry.get("arguments", [])))
+        if not arguments or not all(isinstance(argument, str) for argument in arguments):
             raise self.fail((name,), "an operator names its arguments, as in 'arguments: [x]'")
         values: dict[str, Any] = {"name": name, "arguments": arguments}
         for key in ("forward", "backward", "gradient"):
@@ -134,8 +142,10 @@ class _Reader:
                 if entry[key] not in choices:
                     raise self.fail((name, key), f"{entry[key]!r} is none of {', '.join(choices)}")
                 values[key] = entry[key]
-        for key in ("statistics", "rearranges"):
+        for key, kind, what in (("statistics", int, "a count"), ("rearranges", bool, "true or false")):
             if key in entry:
+                if type(entry[key]) is not kind:
+                    raise self.fail((name, key), f"expected {what}, found {entry[key]!r}")
                 values[key] = entry[key]
         values["saved"] = self.saved((name, "saved"), entry.get("saved", []), arguments)
         if "in_kernel" in entry:
@@ -146,23 +156,38 @@ class _Reader:
                 bool(inner.get("keeps_output", False)),
             )
         if "panels" in entry:
-            inner = self.mapping((name, "panels"), entry["panels"], ("forward", "gradient"))
+            inner = self.mapping((name, "panels"), entry["panels"], ("forward", "gradient"), needed=True)
             values["panels"] = {key: self.effort((name, "panels", key), value) for key, value in inner.items()}
         if "work" in entry:
-            values["work"] = {key: (int(share[0]), int(share[1])) for key, share in entry["work"].items()}
+            values["work"] = self.work((name, "work"), entry["work"])
         return OperatorKind(**values)
 
     def saved(self, path: tuple[Any, ...], entries: list[Any], arguments: tuple[str, ...]) -> tuple[Any, ...]:
         result: list[Any] = []
-        for index, entry in enumerate(entries):
+        for index, entry in enumerate(self.listed(path, entries)):
             if isinstance(entry, dict):
-                inner = self.mapping((*path, index), entry, ("bytes",))
+                inner = self.mapping((*path, index), entry, ("bytes",), needed=True)
                 result.append(self.formula((*path, index, "bytes"), inner["bytes"]))
             elif entry in (*arguments, "y"):
                 result.append(entry)
             else:
                 raise self.fail((*path, index), f"{entry!r} is neither an argument nor y")
         return tuple(result)
+
+    def work(self, path: tuple[Any, ...], entry: Any) -> dict[str, tuple[int, int]]:
+        shares: dict[str, tuple[int, int]] = {}
+        for key, share in (entry if isinstance(entry, dict) else {"": None}).items():
+            match share:
+                case [int(numerator), int(denominator)] if numerator >= 0 and denominator > 0:
+                    shares[key] = (numerator, denominator)
+                case _:
+                    raise self.fail((*path, key), f"expected 'modifier: [numerator, denominator]', found {share!r}")
+        return shares
+
+    def listed(self, path: tuple[Any, ...], entry: Any) -> list[Any]:
+        if not isinstance(entry, list):
+            raise self.fail(path, f"expected a list, found {entry!r}")
+        return entry
 
     def effort(self, path: tuple[Any, ...], entry: Any) -> Effort:
         entry = self.mapping(path, entry, NAMES)
@@ -172,8 +197,18 @@ class _Reader:
         file, _, line = self.document.place(path).rpartition(":")
         formula = Formula(str(value), file, int(line))
         # Parsed once here, with sizes left open, so that a bad formula is found when the table is read.
+        tensors = [name.rstrip("?") for name in self.arguments] + ["y", "dy"] + ["dx"] * ("gradient" in path)
+
+        def known(name: str) -> int:
+            if name not in tensors:
+                raise KeyError(name)
+            return 1
+
         try:
-            formula.resolve({name: lambda _: 1 for name in ("size", "rows", "last", "bytes")})
+            free = names(formula.resolve(dict.fromkeys(FUNCTIONS, known)))
         except NotationError as error:
             raise self.fail(path, f"{value!r} is no expression ({error})") from None
+        for name in sorted(free.difference(QUANTITIES)):
+            quantities = ", ".join(QUANTITIES)
+            raise self.fail(path, f"no quantity {name!r}{did_you_mean(name, QUANTITIES)} (there are {quantities})")
         return formula

@@ -13,7 +13,7 @@ def fastest(folder: Path, count: int) -> list[dict[str, Any]]:
 
     Raises StoreError if the set cannot be read.
     """
-    frame = load(folder)
+    frame: Any = load(folder)
     rows = frame.loc[frame["reject"] == 0].sort_values(["step_time_s", "candidate"]).head(count)
     choices = ("candidate", *Candidates.__dataclass_fields__)
     return [

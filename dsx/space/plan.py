@@ -4,7 +4,7 @@ What is left out is 1. A plan is well formed if its degrees make up the GPUs and
 microbatch and every stage a layer; whether it also obeys the rules is said by `violations`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,8 +165,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     }[name]
 
 
-def _nearest_of(values: Any, wanted: int) -> int:
-    return int(min(values.tolist(), key=lambda value: (abs(value - wanted), value)))
+def _nearest_of(values: Iterable[int], wanted: int) -> int:
+    return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
 
 
 def _nearest(
