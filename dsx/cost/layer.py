@@ -24,6 +24,8 @@ from dsx.records import record
 # The result column that an axis' communication counts in; dp's is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
 
+_COLUMNS = tuple(dict.fromkeys(COMM_COLUMN.values()))
+
 
 @record
 class KernelTimes:
@@ -58,10 +60,60 @@ class LayerCosts:
 
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
+    compute, memory = _busy_times(work, cluster, assumptions)
+    exposed = _communication(work, compute + memory, cluster, assumptions)
+    nothing = jnp.zeros_like(work.boundary)
+
+    def stacked(name: str) -> Any:
+        directions = [
+            jnp.stack([exposed.get((direction, kernel, name), nothing) for kernel in range(compute.shape[1])])
+            for direction in (FORWARD, BACKWARD)
+        ]
+        return jnp.stack(directions)
+
+    return KernelTimes(compute_s=compute, memory_s=memory, comm_s={name: stacked(name) for name in _COLUMNS})
+
+
+def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
+    """Price a layer: the kernels' times added up, and what combines them over a step."""
+    compute, memory = _busy_times(work, cluster, assumptions)
+    exposed = _communication(work, compute + memory, cluster, assumptions)
+    nothing = jnp.zeros_like(work.boundary)
+
+    def added(direction: int, *columns: str) -> Any:
+        parts = [time for (where, _, name), time in exposed.items() if where == direction and name in columns]
+        return functools.reduce(jnp.add, parts, nothing)
+
+    busy = (compute + memory).sum(axis=1)
+    groups = weight_groups(work.reduced_over)
+    one = jnp.ones_like(work.boundary)
+    return LayerCosts(
+        forward_s=busy[FORWARD] + added(FORWARD, *_COLUMNS),
+        backward_s=busy[BACKWARD] + added(BACKWARD, *_COLUMNS),
+        compute_s=compute.sum(axis=(0, 1)),
+        memory_s=memory.sum(axis=(0, 1)),
+        **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
+        replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
+        stash_bytes=work.stash,
+        boundary_bytes=work.boundary,
+        weight_bytes=jnp.stack([work.weights[jnp.array(members)].sum(axis=0) for members in groups.values()]),
+        group_size=jnp.stack([functools.reduce(jnp.multiply, [work.sizes[a] for a in axes], one) for axes in groups]),
+        group_share=jnp.stack([functools.reduce(jnp.multiply, [work.shares[a] for a in axes], one) for axes in groups]),
+    )
+
+
+def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
+    """Return the compute time and the exposed memory time of every kernel, [2, K, U] each."""
     compute = compute_time(work.matrix, work.vector, work.launches[None], cluster.device, assumptions)
-    memory = exposed_memory_time(work.bytes, compute, cluster.device, assumptions)
-    plain = {name: jnp.zeros_like(compute) for name in dict.fromkeys(COMM_COLUMN.values())}
-    panelled = dict(plain)
+    return compute, exposed_memory_time(work.bytes, compute, cluster.device, assumptions)
+
+
+def _communication(
+    work: LayerWork, busy: Any, cluster: Cluster, assumptions: Assumptions
+) -> dict[tuple[int, int, str], Any]:
+    """Return the exposed communication, [U] seconds by (direction, kernel, column), where there is any."""
+    plain: dict[tuple[int, int, str], Any] = {}
+    panel: dict[tuple[int, int], dict[str, Any]] = {}
     for index, shape in enumerate(work.shapes):
         link = ring(
             work.sizes[shape.axis],
@@ -71,42 +123,22 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
             passes(shape.kind),
             sends_all(shape.kind),
         )
-        volume = work.volumes[index] / work.panels if shape.panelled else work.volumes[index]
-        into = panelled if shape.panelled else plain
         name = COMM_COLUMN[shape.axis]
-        into[name] = into[name].at[shape.direction, shape.kernel].add(link(volume))
-    if not any(shape.panelled for shape in work.shapes):
-        return KernelTimes(compute_s=compute, memory_s=memory, comm_s=plain)
-    one_panel = functools.reduce(jnp.add, panelled.values())
-    hidden = jnp.maximum(work.panels * one_panel - (compute + memory), jnp.zeros_like(one_panel))
-    nonzero = jnp.where(one_panel > 0, one_panel, jnp.ones_like(one_panel))
-    comm = {name: plain[name] + panelled[name] * (1.0 + hidden / nonzero) for name in plain}
-    return KernelTimes(compute_s=compute, memory_s=memory, comm_s=comm)
-
-
-def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
-    """Price a layer: the kernels' times added up, and what combines them over a step."""
-    times = kernel_times(work, cluster, assumptions)
-    comm = {name: value.sum(axis=1) for name, value in times.comm_s.items()}
-    busy = (times.compute_s + times.memory_s).sum(axis=1)
-    each = functools.reduce(jnp.add, comm.values(), busy)
-    groups = weight_groups(work.reduced_over)
-    one = jnp.ones_like(work.boundary)
-    return LayerCosts(
-        forward_s=each[FORWARD],
-        backward_s=each[BACKWARD],
-        compute_s=times.compute_s.sum(axis=(0, 1)),
-        memory_s=times.memory_s.sum(axis=(0, 1)),
-        tp_comm_s=comm["tp_comm_s"].sum(axis=0),
-        cp_comm_s=comm["cp_comm_s"].sum(axis=0),
-        ep_comm_s=comm["ep_comm_s"].sum(axis=0),
-        replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
-        stash_bytes=work.stash,
-        boundary_bytes=work.boundary,
-        weight_bytes=jnp.stack([work.weights[jnp.array(members)].sum(axis=0) for members in groups.values()]),
-        group_size=jnp.stack([functools.reduce(jnp.multiply, [work.sizes[a] for a in axes], one) for axes in groups]),
-        group_share=jnp.stack([functools.reduce(jnp.multiply, [work.shares[a] for a in axes], one) for axes in groups]),
-    )
+        if shape.panelled:
+            columns = panel.setdefault((shape.direction, shape.kernel), {})
+            columns[name] = columns.get(name, 0.0) + link(work.volumes[index] / work.panels)
+        else:
+            where = (shape.direction, shape.kernel, name)
+            plain[where] = plain.get(where, 0.0) + link(work.volumes[index])
+    for (direction, kernel), columns in panel.items():
+        one_panel = functools.reduce(jnp.add, columns.values())
+        beyond = jnp.maximum(work.panels * one_panel - busy[direction, kernel], jnp.zeros_like(one_panel))
+        # What sticks out is shared among the columns as the panel's time is.
+        stretch = 1.0 + beyond / jnp.where(one_panel > 0, one_panel, jnp.ones_like(one_panel))
+        for name, time in columns.items():
+            where = (direction, kernel, name)
+            plain[where] = plain.get(where, 0.0) + time * stretch
+    return plain
 
 
 price_layer = jax.jit(layer_costs)

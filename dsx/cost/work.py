@@ -21,7 +21,7 @@ from dsx.spec.assumptions import AssumptionsSpec
 class CollectiveShape:
     """What a collective is, whatever its volume: the structure that pricing is compiled for."""
 
-    kernel: int  # position among the layer's kernels
+    kernel: int  # position among the layer's priced kernels
     direction: int
     kind: str
     axis: str
@@ -53,7 +53,7 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
     return tuple(
         CollectiveShape(index, direction, collective.kind, collective.axis, collective.panelled)
         for direction in (FORWARD, BACKWARD)
-        for index, kernel in enumerate(layer.kernels)
+        for index, kernel in enumerate(layer.priced_kernels)
         for collective in kernel.collectives[direction]
     )
 
@@ -64,17 +64,18 @@ def layer_values(
     assumptions: AssumptionsSpec,
     sequence_length: int,
     keys: Mapping[str, Any],
+    xp: Any = np,
 ) -> dict[str, Any]:
-    """Return the values of all names in a layer's expressions.
+    """Return the values of all names in a layer's expressions; `xp` as in `layer_work`.
 
     `keys` gives [U] arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
     2^53, far beyond any size, and FLOP counts do not overflow.
     """
     values: dict[str, Any] = {name: float(size) for name, size in dimensions.items()}
     values["s"] = float(sequence_length)
-    values["b"] = np.asarray(keys["microbatch_size"], dtype=np.float64)
-    values["panels"] = np.asarray(keys["panels"], dtype=np.float64)
-    values |= {axis: np.asarray(keys[axis], dtype=np.float64) for axis in AXES if axis in keys}
+    values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
+    values["panels"] = xp.asarray(keys["panels"], dtype=float)
+    values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
     values["activation_bytes"] = float(assumptions.activation_bytes)
     values["weight_bytes"] = float(assumptions.weight_bytes)
     return define(layer, values)
@@ -86,34 +87,43 @@ def layer_work(
     assumptions: AssumptionsSpec,
     sequence_length: int,
     keys: Mapping[str, Any],
+    xp: Any = np,
 ) -> LayerWork:
-    """Evaluate a derived layer for U keys (microbatch_size, panels, axes and their ``_nvs`` shares)."""
-    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
+    """Evaluate a derived layer for U keys (microbatch_size, panels, axes and their ``_nvs`` shares).
+
+    `xp` is the array module: NumPy, or jax.numpy inside a compiled function.
+    """
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys, xp)
     count = len(values["b"])
+    kernels = layer.priced_kernels
     memo: dict[int, Any] = {}
 
-    def number(expr: Any) -> np.ndarray:
-        return np.broadcast_to(np.asarray(evaluate(expr, values, memo), dtype=np.float64), (count,))
+    def floor_divide(left: Any, right: Any) -> Any:
+        # Exact below 2^53, and ten times faster than NumPy's own on floats.
+        return xp.floor(left / right)
 
-    def stack(expressions: list[Any]) -> np.ndarray:
-        return np.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
+    def number(expr: Any) -> Any:
+        return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
 
-    def per_direction(field: str) -> np.ndarray:
-        return np.stack([stack([getattr(k.work[d], field) for k in layer.kernels]) for d in (FORWARD, BACKWARD)])
+    def stack(expressions: list[Any]) -> Any:
+        return xp.stack([number(expr) for expr in expressions]) if expressions else xp.zeros((0, count))
 
-    collectives = [c for d in (FORWARD, BACKWARD) for k in layer.kernels for c in k.collectives[d]]
+    def per_direction(field: str) -> Any:
+        return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
+
+    collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
         vector=per_direction("vector"),
         bytes=per_direction("bytes"),
-        launches=np.array([[float(kernel.runs)] for kernel in layer.kernels]),
+        launches=xp.asarray([[float(kernel.runs)] for kernel in kernels]),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
         stash=stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),
         boundary=number(layer.boundary_bytes),
         panels=values["panels"],
-        sizes={axis: np.asarray(keys[axis], dtype=np.float64) for axis in layer.axes},
-        shares={axis: np.asarray(keys[f"{axis}_nvs"], dtype=np.float64) for axis in layer.axes},
+        sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
+        shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         over_dp=tuple(weight.over_dp for weight in layer.weights),

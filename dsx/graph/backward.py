@@ -1,11 +1,11 @@
 """The derived backward: where gradients lie, and the collectives that they need.
 
 The gradient of an argument has its consumed dimensions and is partial over the axes that divide what is
-summed away, and over those that the other factor of a multiply is a partial sum over. The gradient that a producer wants lies as its value does, replicated where the value was
-partial; only a view (or another rearrangement) lets a partial gradient pass. Equal contributions are
-added before they are moved, then the matcher of the forward runs. A weight's gradient is also partial
-over dp, since `b` is the microbatch of one replica; what the layer does not reduce at once is left to
-the reduction at the end of the step.
+summed away, and over those that the other factor of a multiply is a partial sum over. The gradient that
+a producer wants lies as its value does, replicated where the value was partial; only a view (or another
+rearrangement) lets a partial gradient pass. Equal contributions are added before they are moved, then
+the matcher of the forward runs. A weight's gradient is also partial over dp, since `b` is the microbatch
+of one replica; what the layer does not reduce at once is left to the reduction at the end of the step.
 """
 
 from dataclasses import dataclass

@@ -83,6 +83,11 @@ class DerivedLayer:
         """All collectives of one direction, in the order of the kernels."""
         return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
 
+    @property
+    def priced_kernels(self) -> tuple[KernelCosts, ...]:
+        """The kernels that run or communicate: what is priced."""
+        return tuple(kernel for kernel in self.kernels if kernel.runs or any(kernel.collectives))
+
 
 def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iterable[str] = ()) -> DerivedLayer:
     """Derive everything from `layer`.
@@ -160,9 +165,7 @@ def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> 
                 done.add(key)
                 moves = match(layer.tensors[argument.tensor].distribution, argument.distribution)
                 size = element_bytes(layer, argument.tensor)
-                into[op.name][FORWARD].extend(
-                    _collective(move, size, argument.tensor, op.panelled) for move in moves
-                )
+                into[op.name][FORWARD].extend(_collective(move, size, argument.tensor, op.panelled) for move in moves)
             for direction in (FORWARD, BACKWARD):
                 into[op.name][direction].extend(_statistics(layer, op))
 

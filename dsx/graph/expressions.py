@@ -96,11 +96,16 @@ def names(expr: Any) -> set[str]:
     return set()
 
 
-def evaluate(expr: Any, values: Mapping[str, Any], memo: dict[int, Any] | None = None) -> Any:
+def evaluate(
+    expr: Any,
+    values: Mapping[str, Any],
+    memo: dict[int, Any] | None = None,
+    floor_divide: Callable[[Any, Any], Any] = operator.floordiv,
+) -> Any:
     """Evaluate `expr` where `values` gives a number, fraction or array for each name.
 
-    `memo` shares the results of sub-expressions between calls with the same `values`; it is keyed by
-    identity, so the expressions must outlive it. Raises KeyError with the first name that has no value.
+    `floor_divide` is what ``/`` does. `memo` shares the results of sub-expressions between calls with the
+    same `values`; it is keyed by identity, so the expressions must outlive it. Raises KeyError with the first name that has no value.
     """
     if isinstance(expr, int):
         return expr
@@ -108,8 +113,9 @@ def evaluate(expr: Any, values: Mapping[str, Any], memo: dict[int, Any] | None =
         return values[expr.name]
     if memo is not None and id(expr) in memo:
         return memo[id(expr)]
-    left, right = evaluate(expr.left, values, memo), evaluate(expr.right, values, memo)
-    result = _APPLY[expr.sign](left, right)
+    left = evaluate(expr.left, values, memo, floor_divide)
+    right = evaluate(expr.right, values, memo, floor_divide)
+    result = floor_divide(left, right) if expr.sign == "/" else _APPLY[expr.sign](left, right)
     if memo is not None:
         memo[id(expr)] = result
     return result

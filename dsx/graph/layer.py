@@ -153,7 +153,9 @@ class _Builder:
         """Add the operators of `text`; returns the scope: local name -> tensor name."""
         for letter, expr in text.definitions.items():
             if self.definitions.setdefault(letter, expr) != expr:
-                raise text.defined_at[letter].error(f"dimension {letter!r} of {text.name!r} is defined differently elsewhere")
+                raise text.defined_at[letter].error(
+                    f"dimension {letter!r} of {text.name!r} is defined differently elsewhere"
+                )
         if circle := defined_through_itself(self.definitions):
             place = next(place for letter, place in text.defined_at.items() if letter in circle)
             raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")

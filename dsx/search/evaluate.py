@@ -100,11 +100,11 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     values = layer_values(*arguments)
     with jax.enable_x64(True):
         times = price_kernels(work, problem.hardware, problem.assumptions)
-    return [_kernel(layer, index, work, times, values) for index in range(len(layer.kernels))]
+    return [_kernel(layer, index, work, times, values) for index in range(len(layer.priced_kernels))]
 
 
 def _kernel(layer: DerivedLayer, index: int, work: Any, times: Any, values: dict[str, Any]) -> dict[str, Any]:
-    kernel = layer.kernels[index]
+    kernel = layer.priced_kernels[index]
     made: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
     for direction, name in enumerate(DIRECTIONS):
         made[name] = {

@@ -41,7 +41,7 @@ def _minima(
     `table` holds [U] (or [J, U]) layer costs, `choices` [N] choices of which a tile takes `width` from its
     start on; those behind its length are masked. A key without a feasible candidate gets infinity.
     """
-    position = jnp.arange(width)[None]
+    position = jnp.arange(width, dtype=jnp.int32)[None]
 
     def tile(carry: None, entry: Tiles) -> tuple[None, tuple[Any, Any]]:
         layer = jax.tree.map(lambda leaf: leaf[..., entry.keys, None], table)

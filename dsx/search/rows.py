@@ -68,7 +68,7 @@ def row_chunks(blocks: Iterator[Block], length: int) -> Iterator[tuple[np.ndarra
 
 def _pieces(block: Block, length: int) -> Iterator[tuple[np.ndarray, Arrays]]:
     """Yield the rows of a block, a few keys at a time so that no piece is much longer than `length`."""
-    width = len(block.choices["pp"])
+    width = block.matrix.shape[1]
     step = max(1, length // width)
     for start in range(0, len(block.keys), step):
         keys = block.keys[start : start + step]

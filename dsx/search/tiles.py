@@ -66,7 +66,7 @@ def batches(blocks: Iterable[Block], group_by: Sequence[str]) -> Iterator[Batch]
 
 def _runs(block: Block, group_by: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the choices sorted by group, and the borders between groups."""
-    choices = np.stack([block.choices[name] for name in CHOICE_COLUMNS])
+    choices = block.matrix
     count = choices.shape[1]
     if not group_by:
         return choices, np.array([0, count])

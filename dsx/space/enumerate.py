@@ -28,6 +28,8 @@ KEY_COLUMNS: tuple[str, ...] = (
 )
 CHOICE_COLUMNS: tuple[str, ...] = ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
 
+_SEQUENCES = CHOICE_COLUMNS.index("num_microbatches")
+
 Arrays = dict[str, np.ndarray]
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
@@ -47,15 +49,20 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A rectangle of candidates: positions of keys in the key table, and [G] arrays of choices."""
+    """A rectangle of candidates: [U] positions of keys in the key table, and G choices."""
 
-    keys: np.ndarray
-    choices: Arrays
+    keys: np.ndarray  # [U]
+    matrix: np.ndarray  # [len(CHOICE_COLUMNS), G]
+
+    @property
+    def choices(self) -> Arrays:
+        """The choices by column, [G] each."""
+        return dict(zip(CHOICE_COLUMNS, self.matrix, strict=True))
 
     @property
     def size(self) -> int:
         """Candidates in the block."""
-        return len(self.keys) * len(self.choices["pp"])
+        return len(self.keys) * self.matrix.shape[1]
 
 
 def divisors(number: int) -> np.ndarray:
@@ -156,7 +163,7 @@ def blocks(keys: Arrays, bounds: Bounds) -> Iterator[Block]:
         positions = order[start:end]
         start = end
         choices = placements.choices(gpus, share, microbatch_size)
-        if len(choices["pp"]):
+        if choices.shape[1]:
             yield Block(positions, choices)
 
 
@@ -167,26 +174,28 @@ class _Placements:
         self.bounds = bounds
         self.fills = dict(zip(bounds.num_gpus, fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist(), strict=True))
         self.pipelines = divisors(bounds.num_layers)
-        self._last: tuple[tuple[int, int], Arrays] | None = None
+        self._last: tuple[tuple[int, int], np.ndarray] | None = None
 
-    def choices(self, gpus: int, share: int, microbatch_size: int) -> Arrays:
+    def choices(self, gpus: int, share: int, microbatch_size: int) -> np.ndarray:
         """Return the choices for replicas of `gpus` model-parallel GPUs, `share` of them per fast domain."""
         if self._last is None or self._last[0] != (gpus, share):
             self._last = ((gpus, share), self._with_batches(gpus, share))
         table = self._last[1]
-        fits = table["sequences"] % microbatch_size == 0
-        made = {name: column[fits] for name, column in table.items()}
-        made["num_microbatches"] = made.pop("sequences") // microbatch_size
-        return _take(made, self.bounds.keep_choices(made))
+        made = table[:, np.flatnonzero(table[_SEQUENCES] % microbatch_size == 0)]
+        made[_SEQUENCES] //= microbatch_size
+        return made[:, self.bounds.keep_choices(dict(zip(CHOICE_COLUMNS, made, strict=True)))]
 
-    def _with_batches(self, gpus: int, share: int) -> Arrays:
-        """Cross the placements with the batch sizes that their dp divides."""
+    def _with_batches(self, gpus: int, share: int) -> np.ndarray:
+        """Cross the placements with the batch sizes that their dp divides.
+
+        Where the microbatches will be counted, the rows hold the sequences of a replica.
+        """
         table = self._placements(gpus, share)
         batches = np.array(self.bounds.global_batch_size, dtype=np.int64)
         table = _cross(table, "global_batch_size", batches)
         table = _take(table, table["global_batch_size"] % table["dp"] == 0)
-        table["sequences"] = table["global_batch_size"] // table["dp"]
-        return table
+        table["num_microbatches"] = table["global_batch_size"] // table["dp"]
+        return np.stack([table[name] for name in CHOICE_COLUMNS])
 
     def _placements(self, gpus: int, share: int) -> Arrays:
         """Return num_gpus, pp, dp and their shares for one size of replica."""

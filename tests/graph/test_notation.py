@@ -1,0 +1,125 @@
+"""The grammar: every production, and the texts of DESIGN.md word for word."""
+
+import pytest
+from graph.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
+
+from dsx.graph.expressions import evaluate
+from dsx.graph.notation import Dim, Role, parse, parse_file
+from dsx.spec.locate import packaged_data
+
+
+def one(line, head="layer a"):
+    """The only operator of a text."""
+    (entry,) = parse(f"{head}\n{line}").body
+    return entry
+
+
+def dims(tensor):
+    return [str(item) for item in tensor.dims]
+
+
+def test_the_layer_of_the_design_parses():
+    layer = parse(TRANSFORMER)
+    assert (layer.kind, layer.name) == ("layer", "transformer")
+    assert list(layer.definitions) == ["c", "j", "m", "t"]
+    assert [tensor.name for tensor in layer.inputs] == ["x"]
+    assert [tensor.name for tensor in layer.weights] == ["g1", "wqkv", "wo", "g2", "w1", "w2"]
+    kinds = "norm einsum view view view einsum softmax einsum view einsum add norm einsum gelu einsum add"
+    assert [op.kind for op in layer.body] == kinds.split()
+    assert [op.outputs[0].name for op in layer.body if op.fuse == ("attention", 1)] == ["k1", "v1", "a", "p", "o"]
+    assert sum(op.fuse is not None for op in layer.body) == 5
+
+
+def test_the_block_of_the_design_parses():
+    block = parse(MLP_BLOCK)
+    assert (block.kind, block.name) == ("block", "mlp")
+    z, d = block.body[1], block.body[3]
+    assert z.modifier == d.modifier == "panels"
+    assert [item.name for item in z.arguments[0].dims if isinstance(item, Role)] == ["is", "ie"]
+    assert z.arguments[0].made_again and not d.arguments[0].made_again
+    assert d.outputs[0].partial == ("*",)
+
+
+@pytest.mark.parametrize("source", STRATEGIES)
+def test_the_strategies_of_the_design_parse_on_one_line_without_the_word_role(source):
+    strategy = parse(source)
+    assert list(strategy.roles) == "rs re is ie wi wf uf vf ve oe".split()
+    expected = {"2d": ("s/cp/tp", "e", "e"), "summa": ("s/tp2", "e/tp", "e/tp2")}[strategy.name]
+    assert tuple(str(strategy.roles[role]) for role in ("rs", "re", "wi")) == expected
+    assert strategy.rules == ()
+
+
+def test_a_strategy_with_roles_and_rules():
+    strategy = parse(
+        "strategy 3d-x  # the name may have digits, dots and dashes\n"
+        "role rs = s/cp/tp role re = e  # two on a line\n"
+        "require e / tp >= 128  too narrow!\n"
+        "require b*s % (tp*cp) == 0 tokens_not_divisible # why\n"
+    )
+    assert strategy.name == "3d-x"
+    assert strategy.roles == {"rs": Dim("s", ("cp", "tp")), "re": Dim("e")}
+    assert [(rule.relation, rule.reason) for rule in strategy.rules] == [
+        (">=", "too_narrow"),
+        ("==", "tokens_not_divisible"),
+    ]
+    assert evaluate(strategy.rules[1].left, {"b": 3, "s": 5, "tp": 2, "cp": 2}) == 15 % 4
+    assert strategy.rules[1].place.line == 4
+
+
+@pytest.mark.parametrize("relation", ["==", "!=", "<=", ">=", "<", ">"])
+def test_relations(relation):
+    assert parse(f"strategy a\nrequire e {relation} 1 why").rules[0].relation == relation
+
+
+def test_dim_input_weight_use():
+    layer = parse(
+        "layer a-1.b\n"
+        "\n"
+        "# a comment alone\n"
+        "dim c = (h + 2*g) * k  # behind\n"
+        "input x[b, s/cp/tp, e], ids[b, s]\n"
+        "weight w[e/dp, c/tp] v[e]\n"
+        "use attention\n"
+        "use gated-mlp (x = output, output = r)\n"
+    )
+    assert layer.name == "a-1.b"
+    assert evaluate(layer.definitions["c"], {"h": 4, "g": 2, "k": 3}) == 24
+    assert [(tensor.name, dims(tensor)) for tensor in layer.inputs] == [
+        ("x", ["b", "s/cp/tp", "e"]),
+        ("ids", ["b", "s"]),
+    ]
+    assert [(tensor.name, dims(tensor)) for tensor in layer.weights] == [("w", ["e/dp", "c/tp"]), ("v", ["e"])]
+    assert [(use.block, use.bindings) for use in layer.body] == [
+        ("attention", {}),
+        ("gated-mlp", {"x": "output", "output": "r"}),
+    ]
+    assert layer.body[1].place.line == 8
+
+
+def test_operator_lines():
+    op = one("q[b, s], k[b, s/cp] = view(qkv)")
+    assert ([out.name for out in op.outputs], op.kind, op.modifier) == (["q", "k"], "view", "")
+    op = one("y[b @tp] = einsum{causal}(x[b, s/tp]~, w)")
+    assert (op.outputs[0].partial, op.modifier) == (("tp",), "causal")
+    assert [(arg.name, arg.made_again) for arg in op.arguments] == [("x", True), ("w", False)]
+    assert op.arguments[1].dims is None
+    assert one("y[b @tp @cp] = f(x)").outputs[0].partial == ("tp", "cp")
+    assert one("y[b @*] = f(x)").outputs[0].partial == ("*",)
+    assert one("y[b] = f(x[b @tp])").arguments[0].partial == ("tp",)
+    assert one("y[$rs, e/tp2/ep] = f(x)", "block a").outputs[0].dims[1] == Dim("e", ("tp2", "ep"))
+
+
+def test_places_are_those_of_the_text():
+    op = one("  y[b] = f(x, z[b])")
+    assert (op.place.line, op.place.column) == (2, 3)
+    assert [arg.place.column for arg in op.arguments] == [12, 15]
+
+
+def test_two_kernels_of_one_name_are_two():
+    layer = parse("layer a\nfuse f\ny[b] = g(x)\nend\nfuse f\nz[b] = g(y)\nend\nu[b] = g(z)")
+    assert [op.fuse for op in layer.body] == [("f", 1), ("f", 2), None]
+
+
+@pytest.mark.parametrize("path", sorted((packaged_data() / "layers").rglob("*.layer")), ids=lambda path: path.stem)
+def test_every_packaged_text_parses_and_is_called_as_its_file(path):
+    assert parse_file(path).name == path.stem

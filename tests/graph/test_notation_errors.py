@@ -1,0 +1,132 @@
+"""A text that breaks the grammar: file, line, column, and the nearest right thing."""
+
+import pytest
+
+from dsx.errors import NotationError
+from dsx.graph.notation import parse, parse_file
+
+OK = "layer a\ninput x[b]\n"
+
+
+def check(source, line, column, words):
+    with pytest.raises(NotationError) as caught:
+        parse(source, "some/a.layer")
+    error = caught.value
+    assert (error.line, error.column) == (line, column), str(error)
+    assert str(error).startswith(f"some/a.layer:{line}:{column}: ")
+    for word in words:
+        assert word in str(error), str(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "column", "words"),
+    [
+        ("", 1, 1, ["empty", "'layer', 'block' or 'strategy'"]),
+        ("  \n# only this\n", 1, 1, ["empty"]),
+        ("\nlayr a\n", 2, 1, ["not 'layr'", "did you mean 'layer'?"]),
+        ("[b]", 1, 1, ["expected 'layer', 'block' or 'strategy', found '['"]),
+        ("block", 1, 6, ["expected the name of the block, found 'end of line'"]),
+        ("layer (a)", 1, 7, ["expected the name of the layer, found '('"]),
+        ("layer a b", 1, 9, ["unexpected 'b'"]),
+        ("layer a\n", 1, 1, ["layer 'a' has no operators"]),
+        ("block a\ninput x[b]", 1, 1, ["block 'a' has no operators"]),
+        ("layer a\n  ?", 2, 3, ["unexpected character '?'"]),
+    ],
+)
+def test_heads(source, line, column, words):
+    check(source, line, column, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "words"),
+    [
+        ("dim", 4, ["expected a dimension, found 'end of line'"]),
+        ("dim 2d = 1", 5, ["expected a dimension, found '2d'"]),
+        ("dim c 3", 7, ["expected '=', found '3'"]),
+        ("dim c = 3 4", 11, ["unexpected '4'"]),
+        ("input", 6, ["expected a tensor"]),
+        ("weight", 7, ["expected a tensor"]),
+        ("input x", 7, ["'x' needs its dimensions here: x[...]"]),
+        ("input x[b]~", 11, ["'~' belongs to an argument"]),
+        ("input x[]", 9, ["expected a dimension, found ']'"]),
+        ("input x[b, ]", 12, ["expected a dimension, found ']'"]),
+        ("input x[b s]", 11, ["expected ']', found 's'"]),
+        ("input x[b, s/]", 14, ["expected a mesh axis, found ']'"]),
+        ("input x[b, s/tq]", 14, ["'tq' is no mesh axis", "did you mean 'tp'?", "tp, tp2, cp, ep, dp"]),
+        ("input x[b, s/pp]", 14, ["'pp' is no mesh axis"]),
+        ("input x[b, s/tp/tp]", 12, ["'s' is divided twice by the same axis"]),
+        ("input x[$]", 10, ["expected the name of a role, found ']'"]),
+        ("use", 4, ["expected the name of a block, found 'end of line'"]),
+        ("use (x = y)", 5, ["expected the name of a block, found '('"]),
+        ("use mlp (x y)", 12, ["expected '=', found 'y'"]),
+        ("use mlp (x = y", 15, ["found 'end of line'"]),
+        ("use mlp (x = y, x = z)", 17, ["'x' is bound twice"]),
+        ("use mlp x", 9, ["unexpected 'x'"]),
+        ("fuse", 5, ["expected the name of the kernel"]),
+        ("fuse a b", 8, ["unexpected 'b'"]),
+        ("end", 1, ["'end' without a 'fuse'"]),
+        ("y[b] = ", 8, ["expected an operator, found 'end of line'"]),
+        ("y = f(x)", 1, ["'y' needs its dimensions here: y[...]"]),
+        ("y[b] f(x)", 6, ["expected '=', found 'f'"]),
+        ("y[b], = f(x)", 7, ["expected a tensor, found '='"]),
+        ("y[b]~ = f(x)", 5, ["'~' belongs to an argument"]),
+        ("y[b] = f", 9, ["expected '(', found 'end of line'"]),
+        ("y[b] = f()", 10, ["expected a tensor, found ')'"]),
+        ("y[b] = f(x", 11, ["expected ')', found 'end of line'"]),
+        ("y[b] = f(x,)", 12, ["expected a tensor, found ')'"]),
+        ("y[b] = f(x) g", 13, ["unexpected 'g'"]),
+        ("y[b] = f{}(x)", 10, ["expected a modifier, found '}'"]),
+        ("y[b] = f{panels(x)", 16, ["expected '}', found '('"]),
+        ("y[b @tp, s] = f(x)", 8, ["expected ']'", "partial axes stand at the end"]),
+        ("y[b @q] = f(x)", 6, ["'q' is no mesh axis"]),
+        ("y[b @] = f(x)", 6, ["expected a mesh axis, found ']'"]),
+        ("y[b] = f(x[b, s/ttp])", 17, ["did you mean 'tp'?"]),
+    ],
+)
+def test_lines(text, column, words):
+    check(f"{OK}{text}\n", 3, column, words)
+
+
+def test_a_dimension_is_defined_once():
+    check("layer a\ndim c = 1\ndim c = 2\n", 3, 5, ["dimension 'c' is defined twice"])
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "column", "words"),
+    [
+        ("fuse f\ny[b] = g(x)", 4, 1, ["kernel 'f' has no 'end'"]),
+        ("fuse f\n fuse h\ny[b] = g(x)", 4, 2, ["kernel 'f' has no 'end' yet; kernels do not nest"]),
+        ("fuse f\nuse mlp\nend", 4, 1, ["a block cannot be used inside a kernel", "'f'"]),
+    ],
+)
+def test_kernels(body, line, column, words):
+    check(OK + body, line, column, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "words"),
+    [
+        ("role", 5, ["expected the name of a role"]),
+        ("role a s", 8, ["expected '=' after role 'a'"]),
+        ("rule a = s", 6, ["expected '=' after role 'rule'", "'role' and 'require'"]),
+        ("role a = s role a = b", 17, ["role 'a' is given twice"]),
+        ("role a = $rs", 10, ["expected a dimension, found '$'"]),
+        ("role a = s/cq", 12, ["'cq' is no mesh axis", "did you mean 'cp'?"]),
+        ("role a = s/tp/tp", 10, ["'s' is divided twice by the same axis"]),
+        ("require e = 1 why", 11, ["expected one of == != <= >= < >, found '='"]),
+        ("require e % 2", 14, ["expected one of =="]),
+        ("require e == 1", 15, ["a rule ends with the name of its reason"]),
+        ("require e == 1 ==", 16, ["a rule ends with the name of its reason"]),
+        ("x[b] = norm(y)", 2, ["expected '=' after role 'x'", "found '['"]),
+    ],
+)
+def test_strategies(text, column, words):
+    check(f"strategy a\n{text}\n", 2, column, words)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(NotationError, match=r"absent\.layer.*cannot be read"):
+        parse_file(tmp_path / "absent.layer")
+    (tmp_path / "binary.layer").write_bytes(b"layer \xff")
+    with pytest.raises(NotationError, match=r"binary\.layer.*cannot be read"):
+        parse_file(tmp_path / "binary.layer")

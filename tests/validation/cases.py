@@ -1,0 +1,92 @@
+"""Problems of dsx from the plain models and systems that the oracle takes, and the names of both for one plan."""
+
+import json
+from pathlib import Path
+
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import ClusterSpec
+from dsx.spec.model import ModelSpec
+
+PAPER = "paper-2410.00273"
+STRATEGIES = ("1d", "2d", "summa")
+DATA = Path(__file__).resolve().parents[1] / "data"
+INPUTS, POINTS, OPTIMA = (
+    json.loads((DATA / name).read_text()) for name in ("inputs.json", "points.json", "optima.json")
+)
+
+# Column of dsx: name of the oracle. n2 is another axis in each strategy.
+_COLUMNS = {
+    "tp": "n1", "pp": "np", "dp": "nd", "microbatch_size": "bm", "panels": "nb",
+    "tp_nvs": "t1", "pp_nvs": "tp", "dp_nvs": "td",
+}  # fmt: skip
+_SECOND_AXIS = {"2d": {"cp": "n2", "cp_nvs": "t2"}, "summa": {"tp2": "n2", "tp2_nvs": "t2"}}
+
+
+def columns_of(strategy):
+    """{column of dsx: name of the oracle} of one strategy."""
+    return _COLUMNS | _SECOND_AXIS.get(strategy, {})
+
+
+def model_spec(model):
+    """The model l, e, h, f, depth of the oracle: multi-head attention, head dimension e / h."""
+    return ModelSpec.model_validate(
+        {
+            "name": "case",
+            "source": "a test",
+            "default_sequence_length": model["l"],
+            "dimensions": {name: model[name] for name in "ehf"} | {"g": model["h"], "k": model["e"] // model["h"]},
+            "layers": [{"kind": "transformer", "count": model["depth"]}],
+        }
+    )
+
+
+def cluster_spec(system):
+    def tier(name):
+        return {"bandwidth": f"{system[f'{name}_bandwidth']!r} B/s", "latency": f"{system[f'{name}_latency']!r} s"}
+
+    return ClusterSpec.model_validate(
+        {
+            "name": "case",
+            "device": {
+                "name": "case",
+                "matrix_flops": f"{system['matrix_flops']!r} FLOP/s",
+                "vector_flops": f"{system['vector_flops']!r} FLOP/s",
+                "hbm_bandwidth": f"{system['hbm_bandwidth']!r} B/s",
+                "hbm_capacity": f"{system['hbm_capacity']!r} B",
+            },
+            "network": {"nvs": tier("fast") | {"size": system["fast_size"]}, "net": tier("slow")},
+        }
+    )
+
+
+def problem_for(model, system, *strategies, assumptions=PAPER):
+    """The problem of a model and a system of the oracle."""
+    efficiency = system.get("fast_efficiency", 0.7)
+    assert efficiency == system.get("slow_efficiency", 0.7), "dsx has one efficiency of the network"
+    believed = load_assumptions(assumptions)
+    if assumptions == PAPER:
+        believed = believed.model_copy(update={"network_efficiency": efficiency})
+    return make_problem(model_spec(model), cluster_spec(system), believed, strategies)
+
+
+def settings_of(strategy, config):
+    """A configuration of the oracle as a plan of dsx."""
+    found = []
+    for column, name in columns_of(strategy).items():
+        axis = column.removesuffix("_nvs")
+        found.append(f"nvs.{axis}={config[name]}" if axis != column else f"{column}={config[name]}")
+    return found
+
+
+def config_of(reference):
+    """A configuration of points.json or optima.json in the names of the oracle."""
+    return {
+        "nb": reference.get("nb", 1),
+        **{name: reference[name] for name in ("n1", "n2", "np", "nd", "bm")},
+        **{"t1": reference["nNVS1"], "t2": reference["nNVS2"], "tp": reference["nNVSp"], "td": reference["nNVSd"]},
+    }
+
+
+def case_id(case):
+    return "-".join(str(case[name]) for name in ("model", "tp_strategy", "gpu", "nvs", "num_gpus") if name in case)

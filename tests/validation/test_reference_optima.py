@@ -1,0 +1,48 @@
+"""The search finds the 152 reference optima: as many candidates, as many that fit, and the same best plan."""
+
+import pytest
+from oracles.formulas import system_from_inputs
+
+from dsx.search.best import best
+from dsx.search.evaluate import named_row
+from dsx.search.pricing import price_keys
+from dsx.search.space import Space
+from validation.cases import INPUTS, OPTIMA, case_id, columns_of, config_of, problem_for
+
+REL = 1e-11
+
+
+@pytest.mark.parametrize("case", OPTIMA, ids=case_id)
+def test_optimum(case):
+    strategy = case["tp_strategy"]
+    system = system_from_inputs(INPUTS["systems"][case["gpu"]], case["nvs"])
+    problem = problem_for(INPUTS["models"][case["model"]], system, strategy)
+    space = Space(problem, [case["num_gpus"]], [case["global_batch"]])
+    assert space.count() == case["candidates"]
+
+    rows, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), top=1)
+    assert (counts.candidates, counts.feasible) == (case["candidates"], case["feasible"])
+    if not case["top"]:
+        assert len(rows["candidate"]) == 0
+        return
+
+    (reference,) = case["top"]
+    plan = named_row(problem, rows, 0)
+    config = {name: 1 for name in ("n2", "t2")} | {ours: plan[column] for column, ours in columns_of(strategy).items()}
+    assert config == config_of(reference["config"])
+    assert plan["num_microbatches"] == reference["config"]["m"]
+    found = {name: float(column[0]) for name, column in rows.items()}
+    assert {
+        "t": found["step_time_s"],
+        "t_comp": found["compute_s"],
+        "t_mem": found["memory_s"],
+        "t_tp_comm": found["tp_comm_s"] + found["cp_comm_s"],
+        "t_dp_comm": found["dp_comm_s"],
+        "t_pp_comm": found["pp_comm_s"],
+        "t_bubble": found["bubble_s"],
+        "wts_mem": found["weight_bytes"] / 1e9,
+        "wts_grad_mem": found["gradient_bytes"] / 1e9,
+        "wts_optimizer_states_mem": found["optimizer_bytes"] / 1e9,
+        "acts_mem": found["activation_bytes"] / 1e9,
+        "mem": found["peak_bytes"] / 1e9,
+    } == pytest.approx({name: reference[name] for name in reference if name != "config"}, rel=REL, abs=1e-15)

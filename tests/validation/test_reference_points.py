@@ -1,0 +1,134 @@
+"""Every number of the 34 reference points: work, times and bytes operator by operator, and the totals.
+
+dsx books a collective on the kernel that consumes the tensor, the reference on the operator that produces it,
+so communication is compared per layer and direction.
+"""
+
+import numpy as np
+import pytest
+from oracles.formulas import system_from_inputs
+
+from dsx.cost.work import layer_work
+from dsx.search.evaluate import evaluate_plan, operator_costs
+from dsx.space.enumerate import KEY_COLUMNS
+from validation.cases import INPUTS, POINTS, case_id, config_of, problem_for, settings_of
+
+REL = 1e-12
+COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
+
+# Operator of points.json: kernel of the layer, and the weights that the operator holds.
+OPERATORS = {
+    "qkv": ("biased-attention.qkv", ["biased-attention.wqkv"]),
+    "vproj": ("biased-attention.y", ["biased-attention.wo"]),
+    "fc1": ("biased-mlp.z", ["biased-mlp.w1"]),
+    "fc2": ("biased-mlp.d", ["biased-mlp.w2"]),
+    "fc1-bias": ("biased-mlp.zb", ["biased-mlp.b1"]),
+    "fc2-bias": ("biased-mlp.db", ["biased-mlp.b2"]),
+    "vproj-bias": ("biased-attention.yb", ["biased-attention.bo"]),
+    "act1": ("biased-mlp.u", []),
+    "dpr1": ("biased-mlp.ud", []),
+    "dpr2": ("biased-mlp.dd", []),
+    "dpr_v": ("biased-attention.yd", []),
+    "ln1": ("biased-attention.n", ["biased-attention.gamma", "biased-attention.beta"]),
+    "ln2": ("biased-mlp.n", ["biased-mlp.gamma", "biased-mlp.beta"]),
+    "fusedla": ("biased-attention.attention", []),
+}
+
+
+def evaluated(case):
+    system = system_from_inputs(INPUTS["systems"][case["gpu"]], case["nvs"])
+    strategy, config = case["tp_strategy"], config_of(case["config"])
+    problem = problem_for(INPUTS["models"][case["model"]], system, strategy)
+    num_gpus = config["n1"] * config["n2"] * config["np"] * config["nd"]
+    return problem, evaluate_plan(problem, settings_of(strategy, config), num_gpus, case["global_batch"])
+
+
+def weight_bytes(problem, plan):
+    """{weight: bytes of one layer on one GPU}."""
+    keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
+    (layer,) = problem.layers
+    work = layer_work(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    return dict(zip((weight.name for weight in layer.weights), work.weights[:, 0], strict=True))
+
+
+def close(reference):
+    return pytest.approx(reference, rel=REL, abs=1e-15)
+
+
+@pytest.mark.parametrize("case", POINTS, ids=case_id)
+def test_operators(case):
+    problem, evaluation = evaluated(case)
+    kernels = {kernel["name"]: kernel for kernel in operator_costs(problem, evaluation.plan)}
+    weights = weight_bytes(problem, evaluation.plan)
+    device = problem.cluster.device
+    for name, reference in case["ops"].items():
+        kernel_name, held = OPERATORS[name]
+        kernel = kernels[kernel_name]
+        for direction, suffix in (("forward", "fwd"), ("backward", "bwd")):
+            ours = kernel[direction]
+            # The reference times the vector FLOPs of the fused kernel on the matrix units, inflated to match.
+            kappa = device.matrix_flops / device.vector_flops if name == "fusedla" else 1.0
+            flops = ours["matrix_flops"] + kappa * ours["vector_flops"]
+            found = {
+                "flops": flops / 1e12,
+                "mem": ours["bytes"] / 1e9,
+                "comp": ours["compute_s"],
+                "memory": ours["memory_s"],
+            }
+            assert found == close(
+                {
+                    "flops": reference[f"flops_{suffix}"],
+                    "mem": reference[f"mem_{suffix}"],
+                    "comp": reference[f"t_{suffix}_comp"],
+                    "memory": reference[f"t_{suffix}_mem"],
+                }
+            ), (name, direction)
+        assert kernel["saved_bytes"] / 1e9 == close(reference["activation_buffer"]), name
+        assert sum(weights[weight] for weight in held) / 1e9 == close(reference["weights_mem"]), name
+
+
+@pytest.mark.parametrize("case", POINTS, ids=case_id)
+def test_nothing_is_left_over(case):
+    """What the reference does not list does nothing: views and residual additions."""
+    problem, evaluation = evaluated(case)
+    listed = {kernel for kernel, _ in OPERATORS.values()}
+    for kernel in operator_costs(problem, evaluation.plan):
+        if kernel["name"] not in listed:
+            assert not kernel["counted"]
+            for direction in ("forward", "backward"):
+                assert not any(value for value in kernel[direction].values()), kernel["name"]
+    held = {weight for _, weights in OPERATORS.values() for weight in weights}
+    assert held == set(weight_bytes(problem, evaluation.plan))
+
+
+@pytest.mark.parametrize("case", POINTS, ids=case_id)
+def test_communication_of_a_layer(case):
+    problem, evaluation = evaluated(case)
+    kernels = operator_costs(problem, evaluation.plan)
+    for direction, suffix in (("forward", "fwd"), ("backward", "bwd")):
+        ours = sum(kernel[direction][column] for kernel in kernels for column in COMMUNICATION)
+        assert ours == close(sum(op[f"t_{suffix}_comm"] for op in case["ops"].values())), direction
+
+
+@pytest.mark.parametrize("case", POINTS, ids=case_id)
+def test_totals(case):
+    _, evaluation = evaluated(case)
+    costs = evaluation.costs
+    assert evaluation.plan["num_microbatches"] == case["config"]["m"]
+    assert {
+        "t": costs["step_time_s"],
+        "t_comp": costs["compute_s"],
+        "t_mem": costs["memory_s"],
+        "t_tp_comm": costs["tp_comm_s"] + costs["cp_comm_s"],
+        "t_dp_comm": costs["dp_comm_s"],
+        "t_pp_comm": costs["pp_comm_s"],
+        "t_bubble": costs["bubble_s"],
+        "wts_mem": costs["weight_bytes"] / 1e9,
+        "wts_grad_mem": costs["gradient_bytes"] / 1e9,
+        "wts_optimizer_states_mem": costs["optimizer_bytes"] / 1e9,
+        "acts_mem": costs["activation_bytes"] / 1e9,
+        "mem": costs["peak_bytes"] / 1e9,
+    } == close(case["total"])
+    for column in ("ep_comm_s", "recompute_s", "optimizer_s", "overhead_bytes"):
+        assert costs[column] == 0.0
+    assert evaluation.fits == case["fits"]
