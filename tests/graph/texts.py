@@ -70,10 +70,12 @@ def weights(layer, **sizes):
     return {w.name: (number(layer, w.bytes, **sizes), w.reduced_over, w.over_dp) for w in layer.weights}
 
 
-def fails(text, line, column, *words, **kwargs):
-    """Building and deriving `text` is an error at that place whose message has all `words`."""
+def fails(text, *words, **kwargs):
+    """Building and deriving `text` is an error at the place marked ^, whose message has all `words`."""
+    before = text[: text.index("^")]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     with pytest.raises(NotationError) as caught:
-        derived(text, **kwargs)
+        derived(before + text[len(before) + 1 :], **kwargs)
     error = caught.value
     message = str(error)
     assert (error.line, error.column) == (line, column), message

@@ -1,8 +1,12 @@
 """Problems of dsx from the plain models and systems that the oracle takes, and the names of both for one plan."""
 
 import json
+from functools import cache
 from pathlib import Path
 
+from oracles.formulas import system_from_inputs
+
+from dsx.search import sweep, tiles
 from dsx.search.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
@@ -84,8 +88,24 @@ def config_of(reference):
     return {
         "nb": reference.get("nb", 1),
         **{name: reference[name] for name in ("n1", "n2", "np", "nd", "bm")},
-        **{"t1": reference["nNVS1"], "t2": reference["nNVS2"], "tp": reference["nNVSp"], "td": reference["nNVSd"]},
+        "t1": reference["nNVS1"],
+        "t2": reference["nNVS2"],
+        "tp": reference["nNVSp"],
+        "td": reference["nNVSd"],
     }
+
+
+@cache
+def reference_problem(model, gpu, fast_size, strategy):
+    """The problem of a model and a system of inputs.json."""
+    return problem_for(INPUTS["models"][model], system_from_inputs(INPUTS["systems"][gpu], fast_size), strategy)
+
+
+def shrink_batches(monkeypatch, cells=2**17, choices=2**14, rows=2**12):
+    """Price in small batches: those of whole searches spend a second on padding where the space is small."""
+    monkeypatch.setattr(tiles, "_CELLS", cells)
+    monkeypatch.setattr(tiles, "_CHOICES", choices)
+    monkeypatch.setattr(sweep, "_CHUNK", rows)
 
 
 def case_id(case):

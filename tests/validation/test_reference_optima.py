@@ -1,22 +1,21 @@
 """The search finds the 152 reference optima: as many candidates, as many that fit, and the same best plan."""
 
 import pytest
-from oracles.formulas import system_from_inputs
+from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem, shrink_batches
 
 from dsx.search.best import best
 from dsx.search.evaluate import named_row
 from dsx.search.pricing import price_keys
 from dsx.search.space import Space
-from validation.cases import INPUTS, OPTIMA, case_id, columns_of, config_of, problem_for
 
 REL = 1e-11
 
 
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
-def test_optimum(case):
+def test_optimum(case, monkeypatch):
+    shrink_batches(monkeypatch)
     strategy = case["tp_strategy"]
-    system = system_from_inputs(INPUTS["systems"][case["gpu"]], case["nvs"])
-    problem = problem_for(INPUTS["models"][case["model"]], system, strategy)
+    problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
     space = Space(problem, [case["num_gpus"]], [case["global_batch"]])
     assert space.count() == case["candidates"]
 

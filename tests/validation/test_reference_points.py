@@ -6,12 +6,11 @@ so communication is compared per layer and direction.
 
 import numpy as np
 import pytest
-from oracles.formulas import system_from_inputs
+from validation.cases import POINTS, case_id, config_of, reference_problem, settings_of
 
 from dsx.cost.work import layer_work
 from dsx.search.evaluate import evaluate_plan, operator_costs
 from dsx.space.enumerate import KEY_COLUMNS
-from validation.cases import INPUTS, POINTS, case_id, config_of, problem_for, settings_of
 
 REL = 1e-12
 COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
@@ -36,9 +35,8 @@ OPERATORS = {
 
 
 def evaluated(case):
-    system = system_from_inputs(INPUTS["systems"][case["gpu"]], case["nvs"])
     strategy, config = case["tp_strategy"], config_of(case["config"])
-    problem = problem_for(INPUTS["models"][case["model"]], system, strategy)
+    problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
     num_gpus = config["n1"] * config["n2"] * config["np"] * config["nd"]
     return problem, evaluate_plan(problem, settings_of(strategy, config), num_gpus, case["global_batch"])
 

@@ -1,0 +1,68 @@
+"""What the documents show is true: their examples build, their names exist, their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dsx.graph.derived import BACKWARD, FORWARD, derive
+from dsx.graph.layer import build_layer
+from dsx.graph.library import load_operators, load_strategy
+from dsx.graph.notation import parse
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import load_model
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTATION = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_example_of_the_notation_has_the_collectives_that_its_comments_say():
+    text = re.search(r"```\n(layer two-matrices.*?)```", NOTATION, re.DOTALL)[1]
+    layer = derive(build_layer(parse(text), None, load_operators(["standard"]), lambda name, place: None))
+    forward = [(c.kind, c.axis, c.tensor) for c in layer.collectives(FORWARD)]
+    assert forward == [("all-gather", "tp", "x"), ("reduce-scatter", "tp", "y")]
+    assert ("all-gather", "tp", "x") in [(c.kind, c.axis, c.tensor) for c in layer.collectives(BACKWARD)]
+
+
+def test_the_roles_of_the_notation_are_those_of_the_strategies():
+    table = NOTATION.split("| role | is |")[1].split("\n\n")[0]
+    documented = {name for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for name in row.split(", ")}
+    for strategy in ("1d", "2d", "summa"):
+        assert set(load_strategy(strategy).roles) == documented
+
+
+def test_the_cluster_of_the_readme_loads(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "my-cluster.yaml").write_text(re.search(r"```yaml\n(# my-cluster.*?)```", readme, re.DOTALL)[1])
+    cluster = load_cluster(tmp_path / "my-cluster.yaml")
+    assert (cluster.network.nvs.size, cluster.network.net.bandwidth) == (72, 50e9)
+
+
+def test_the_sweep_of_the_readme_is_the_file_that_it_names():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```yaml\n(model: .*?)```", readme, re.DOTALL)[1]
+    strip = re.compile(r"\s*#.*")
+    lines = [strip.sub("", line) for line in shown.splitlines()]
+    file = (ROOT / "sweeps" / "gpt3-1t-b200.yaml").read_text(encoding="utf-8")
+    assert lines == [line for line in file.splitlines() if not line.startswith("#")]
+
+
+def test_the_fields_of_the_assumption_sets_are_in_the_model_document():
+    model = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+    for name in ("paper-2410.00273", "default"):
+        for field in type(load_assumptions(name)).model_fields:
+            if field.endswith(("_efficiency", "_latency", "_per_parameter", "_reads", "_gradients")):
+                assert f"`{field}`" in model, field
+
+
+def test_every_model_and_its_layers_are_sourced():
+    for path in sorted((ROOT / "data" / "models").glob("*.yaml")):
+        assert load_model(path.stem).source
