@@ -93,27 +93,38 @@ def parse_number(text: object) -> int | float:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """Return `value`, in the SI `unit`, for people: three digits and the prefix that fits ("65.7 GB").
+    """Return `value`, in the SI `unit`, for people: three digits and the prefix that fits ("65.7 GB", "3.00 s").
 
-    Of a unit that has no prefixes here ("days", "1/s", "" for a bare number) whole numbers are exact.
+    Of a unit that has no prefixes here ("days", "1/s") large numbers show all their digits; a bare number
+    (unit "") that is whole is exact, and written as plans write it.
     """
     value = float(value)
     if not math.isfinite(value):
         return str(value)
+    if not unit:
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.3g}"
     if unit not in _SHOWN:
-        return f"{_digits(value)} {unit}".strip()
+        return f"{value:,.0f} {unit}" if 999.5 <= abs(value) < 1e15 else f"{_digits(value)} {unit}"
+    number, name = _scaled(value, unit)
+    whole = unit == "bytes" and name == "B" and number.is_integer()  # 8 B, not 8.00 B
+    return f"{number:.0f} {name}" if whole else f"{_digits(number)} {name}"
+
+
+def _scaled(value: float, unit: str) -> tuple[float, str]:
+    """Return `value`, rounded to three digits, in the unit that fits, and the name of that unit."""
     rounded = float(f"{value:.3g}")
     scales = [(name, float(_UNITS[unit][name])) for name in _SHOWN[unit]]
     fitting = [scale for scale in scales if abs(rounded) >= scale[1]]
     smallest = scales[-1] if unit == "s" and value == 0 else scales[0]
     name, factor = fitting[-1] if fitting else smallest
-    return f"{_digits(float(f'{rounded / factor:.3g}'))} {name}"
+    return float(f"{rounded / factor:.3g}"), name
 
 
 def _digits(value: float) -> str:
-    if abs(value) < 1e15 and (value.is_integer() or abs(value) >= 1000):
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    """Return three digits, with the zeros at their end: "3.00", "64.0", "141"."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:.0f}" if abs(value) < 1e15 else f"{value:.3g}"
+    return f"{value:#.3g}"
 
 
 def _with_unit(number: str, dimension: Dimension) -> str:
@@ -121,7 +132,10 @@ def _with_unit(number: str, dimension: Dimension) -> str:
     value = float(number)
     if value == 0 or 0.01 <= abs(value) < 1e5:
         return f"{number} {_EXAMPLE[dimension]}"
-    return format_quantity(value, dimension)
+    if not math.isfinite(value):
+        return f"80 {_EXAMPLE[dimension]}"
+    scaled, name = _scaled(value, dimension)
+    return f"{scaled:.15g} {name}"
 
 
 def _wrong_unit(unit: str, dimension: Dimension) -> str:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.inputs import load_inputs
-from dsx.cli.output import plan_text, print_json, print_table, quantity
+from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -23,12 +23,12 @@ def best(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = options.DEFAULT_STRATEGY,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many plans to show.")] = 5,
+    top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Price every plan and print the fastest ones that fit."""
-    inputs = load_inputs(model, cluster, assumptions, assignments)
+    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.best import best as search
     from dsx.search.devices import use_all_cores
     from dsx.search.evaluate import priced_plans
@@ -48,7 +48,7 @@ def best(
     if not as_json:
         print(
             f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: "
-            f"{counts.candidates} candidates, {counts.feasible} feasible"
+            f"{counted(counts.candidates, 'candidate')}, {counts.feasible:,} feasible"
         )
         print_plans(plans)
 
@@ -68,13 +68,13 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False) -> Non
                 format_quantity(step, "s"),
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
-                f"{100 * (plan['compute_s'] + plan['memory_s']) / step:.0f} %",
-                f"{100 * comm / step:.0f} %",
-                f"{100 * plan['bubble_s'] / step:.0f} %",
+                share(plan["compute_s"] + plan["memory_s"], step),
+                share(comm, step),
+                share(plan["bubble_s"], step),
                 plan_text(plan["plan"]),
             ]
         )
-    print_table(header, rows)
+    print_table(header, rows, text=[header.index(name) for name in ("strategy", "plan") if name in header])
 
 
 def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
@@ -87,13 +87,14 @@ def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
         batches = " or ".join(map(str, space.bounds.global_batch_size))
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
-            f"combination of degrees for {gpus} GPUs and global_batch_size={batches}"
+            f"combination of degrees for {gpus} GPUs and global_batch_size={batches}; pp must divide "
+            f"{problem.num_layers} layers and dp the batch, so try a GPU count that has factors of both"
         )
     plan = priced_plans(problem, smallest(problem, space))[0]
     capacity = problem.cluster.device.hbm_capacity
     return (
-        f"none of {candidates} candidates fits: the one that needs least memory needs "
-        f"{format_quantity(plan['peak_bytes'], 'bytes')} of {format_quantity(capacity, 'bytes')} "
+        f"none of {counted(candidates, 'candidate')} fits: the one that needs least memory needs "
+        f"{format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {format_quantity(capacity, 'bytes')} "
         f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
         "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
     )

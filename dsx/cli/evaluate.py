@@ -5,8 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.inputs import load_inputs
-from dsx.cli.output import plan_text, print_json, print_table, quantity
+from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.output import plan_text, print_json, print_table, quantity, share
 from dsx.units import format_quantity
 
 
@@ -17,7 +17,7 @@ def evaluate(
     global_batch_size: options.GlobalBatchSize,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COLUMN=VALUE]...", help="The plan, as in tp=8 pp=64 dp=32 nvs.tp=8."),
+        typer.Argument(metavar="COLUMN=VALUE", help="The plan, as in tp=8 pp=64 dp=32 nvs.tp=8."),
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
@@ -27,7 +27,7 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Price one plan, also one that breaks rules or does not fit."""
-    inputs = load_inputs(model, cluster, assumptions, assignments)
+    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.evaluate import evaluate_plan, operator_costs
 
     problem = inputs.problem([strategy], sequence_length)
@@ -58,8 +58,8 @@ def print_costs(costs: dict[str, float]) -> None:
     for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
         total = costs[whole]
         parts = [n for n in costs if n.endswith(unit) and n != whole and not n.endswith("_per_s")]
-        rows = [[name, quantity(name, costs[name]), f"{100 * costs[name] / total:.1f} %"] for name in parts]
-        print_table(["", "", "share"], [*rows, [whole, quantity(whole, total), "100.0 %"]])
+        rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in parts]
+        print_table(["", "", "share"], [*rows, [whole, quantity(whole, total), share(total, total, 1)]])
         print()
     rest = [name for name in ("mfu", "tokens_per_s", "training_days") if costs[name] == costs[name]]
     print_table(["", ""], [[name, quantity(name, costs[name])] for name in rest])
@@ -68,17 +68,7 @@ def print_costs(costs: dict[str, float]) -> None:
 def print_operators(kernels: list[dict[str, Any]]) -> None:
     """Print the kernels of one layer for one microbatch."""
     print("one layer, one microbatch:")
-    header = [
-        "",
-        "",
-        "matrix FLOP",
-        "vector FLOP",
-        "HBM traffic",
-        "compute",
-        "memory",
-        "communication",
-        "saved",
-    ]
+    figures = ("matrix FLOP", "vector FLOP", "HBM traffic", "compute", "memory", "communication", "saved")
     rows: list[list[str]] = []
     for kernel in kernels:
         for direction in ("forward", "backward"):
@@ -99,4 +89,4 @@ def print_operators(kernels: list[dict[str, Any]]) -> None:
                     format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else "",
                 ]
             )
-    print_table(header, rows)
+    print_table(["", "", *figures], rows, text=(0, 1))

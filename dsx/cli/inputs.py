@@ -1,15 +1,21 @@
-"""From options to a problem: files are found, overrides set, and what should be known is said."""
+"""From options to a problem: files are found, overrides set, and what should be known is said.
 
-from collections.abc import Sequence
+Layer texts may lie beside the file that names them: that of the sweep, or, where there is none, that of the
+model.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.cli.output import note
+from dsx.errors import SpecError
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import ClusterSpec, load_cluster
+from dsx.spec.locate import is_path
 from dsx.spec.model import ModelSpec, load_model
-from dsx.spec.overrides import split
+from dsx.spec.overrides import Assignment, split
 
 if TYPE_CHECKING:
     from dsx.search.problem import Problem
@@ -17,48 +23,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The validated files of a problem."""
+    """The validated files of a problem; `near` is the file beside which layer texts may lie."""
 
     model: ModelSpec
     cluster: ClusterSpec
     assumptions: AssumptionsSpec
+    near: Path | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Return the files as plain data."""
         return {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> "Inputs":
+    def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
         """Return the inputs that `to_data` wrote."""
         return cls(
             ModelSpec.model_validate(data["model"]),
             ClusterSpec.model_validate(data["cluster"]),
             AssumptionsSpec.model_validate(data["assumptions"]),
+            near,
         )
 
     def problem(
-        self,
-        strategies: Sequence[str],
-        sequence_length: int | None,
-        train_tokens: float | None = None,
-        near: Path | None = None,
+        self, strategies: Sequence[str], sequence_length: int | None, train_tokens: float | None = None
     ) -> "Problem":
         """Return the problem of these files."""
         from dsx.search.problem import make_problem
 
-        return make_problem(self.model, self.cluster, self.assumptions, strategies, sequence_length, train_tokens, near)
+        return make_problem(
+            self.model, self.cluster, self.assumptions, strategies, sequence_length, train_tokens, self.near
+        )
+
+
+def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
+    """Return the ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep."""
+    overrides = split(assignments or ())
+    for path, value in overrides["sweep"]:
+        option = path.replace("_", "-")
+        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; give an option, such as --{option} {value}")
+    return overrides
 
 
 def load_inputs(
-    model: str, cluster: str, assumptions: str, assignments: Sequence[str] | None, near: Path | None = None
+    model: str,
+    cluster: str,
+    assumptions: str,
+    overrides: Mapping[str, Sequence[Assignment]],
+    near: Path | None = None,
 ) -> Inputs:
-    """Load a problem's files with ``--set`` assignments; says on stderr if the set is not calibrated."""
-    overrides = split(assignments or ())
-    believed = load_assumptions(assumptions, overrides.pop("assumptions", ()), near)
-    if not believed.calibrated:
-        note(f"assumption set {believed.name!r} is not calibrated yet: take its times as relative, not absolute")
-    return Inputs(
-        load_model(model, overrides.pop("model", ()), near),
-        load_cluster(cluster, overrides.pop("cluster", ()), near),
-        believed,
+    """Load a problem's files, named in the file `near`; says on stderr if the assumption set is not calibrated."""
+    inputs = Inputs(
+        load_model(model, overrides["model"], near),
+        load_cluster(cluster, overrides["cluster"], near),
+        load_assumptions(assumptions, overrides["assumptions"], near),
+        near or (Path(model) if is_path(model, ".yaml") else None),
     )
+    if not inputs.assumptions.calibrated:
+        name = inputs.assumptions.name
+        note(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
+    return inputs

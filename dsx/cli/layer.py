@@ -12,22 +12,23 @@ DIRECTIONS = ("forward", "backward")
 
 
 def layer(
-    name: Annotated[str, typer.Argument(help="A layer or block: a name of data/layers, or a .layer file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A layer or block: a name (dsx list layers) or a .layer file.")],
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="Strategy that fills in the roles [default: 1d, if there are any]."),
+        typer.Option("--strategy", metavar="NAME", help="Strategy that fills in the roles [default: 1d, if there are any]."),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=NUMBER", help="Size of a dimension or degree, as in tp=8, s=2048, b=1."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Take the dimensions from this model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model that gives the dimensions.")] = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:
-    """Show a layer's operators, local shapes, FLOPs, bytes, collectives and saved tensors.
+    """Show what follows from a layer text: work, collectives, memory.
 
-    Quantities whose names all have a size are numbers; the others stay formulas.
+    That is: operators with their local shapes, FLOPs and bytes of each kernel, collectives, saved tensors,
+    weights and the rules of the strategy. Quantities whose names all have a size are numbers; the others stay formulas.
     """
     from dsx.graph.description import describe
     from dsx.graph.library import load_layer, load_operators, needs_strategy
@@ -107,7 +108,7 @@ def _print(described: dict[str, Any]) -> None:
         for kernel in described["kernels"]
         for c in kernel[direction]["collectives"]
     ]
-    print_table(["", "", "axis", "tensor", "bytes"], rows) if rows else print("  none")
+    print_table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else print("  none")
     print("\nsaved for the backward:")
     for kernel in described["kernels"]:
         for saved in kernel["saved"]:

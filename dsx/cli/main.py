@@ -61,6 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         app(standalone_mode=True)
+        sys.stdout.flush()
     except DsxError as error:
         print(f"dsx: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

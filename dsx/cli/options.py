@@ -5,18 +5,39 @@ from typing import Annotated
 
 import typer
 
+from dsx.spec import quantities
+
 DEFAULT_STRATEGY = "1d"
 DEFAULT_ASSUMPTIONS = "default"
 
-Model = Annotated[str, typer.Option("--model", help="Model: a name of data/models, or a YAML file.")]
-Cluster = Annotated[str, typer.Option("--cluster", help="Cluster: a name of data/clusters, or a YAML file.")]
-NumGpus = Annotated[int, typer.Option("--num-gpus", min=1, help="GPUs of the job.")]
-GlobalBatchSize = Annotated[int, typer.Option("--global-batch-size", min=1, help="Sequences of one step.")]
-SequenceLength = Annotated[
-    int | None, typer.Option("--sequence-length", min=1, help="Tokens of a sequence [default: the model's].")
+
+
+def count(text: str) -> int:
+    """Return an option's value as a whole number of at least 1."""
+    try:
+        return quantities.count(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Model: a name (dsx list models) or a YAML file.")]
+Cluster = Annotated[
+    str, typer.Option("--cluster", metavar="NAME", help="Cluster: a name (dsx list clusters) or a YAML file.")
 ]
-AssumptionSet = Annotated[str, typer.Option("--assumptions", help="Assumption set: a name or a YAML file.")]
-Strategy = Annotated[str, typer.Option("--strategy", help="Strategy: a name or a .layer file.")]
+NumGpus = Annotated[int, typer.Option("--num-gpus", parser=count, metavar="N", help="GPUs of the job.")]
+GlobalBatchSize = Annotated[
+    int, typer.Option("--global-batch-size", parser=count, metavar="N", help="Sequences of one step.")
+]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence-length", parser=count, metavar="N", help="Tokens of a sequence [default: what the model says]."
+    ),
+]
+AssumptionSet = Annotated[
+    str, typer.Option("--assumptions", metavar="NAME", help="Assumption set: a name or a YAML file.")
+]
+Strategy = Annotated[str, typer.Option("--strategy", metavar="NAME", help="Strategy: a name or a .layer file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[
     list[str] | None,

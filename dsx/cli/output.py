@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dsx.units import format_quantity
@@ -29,16 +29,30 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns aligned: text to the left, numbers to the right."""
-    cells = [list(header), *[list(row) for row in rows]]
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> None:
+    """Print columns aligned: those at the positions `text` to the left, numbers to the right.
+
+    An empty header is left out.
+    """
+    cells = [header, *rows] if any(header) else list(rows)
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     for row in cells:
         aligned = [
-            cell.ljust(width) if column == 0 else cell.rjust(width)
+            cell.ljust(width) if column in text else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(aligned).rstrip())
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 plan", "2,027 plans"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def share(part: float, whole: float, digits: int = 0) -> str:
+    """Return `part` in percent of `whole`, or a dash where that is no number."""
+    known = math.isfinite(part) and math.isfinite(whole) and whole > 0
+    return f"{100 * part / whole:.{digits}f} %" if known else "-"
 
 
 def plan_text(plan: dict[str, Any]) -> str:

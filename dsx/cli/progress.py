@@ -35,7 +35,7 @@ def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
         """Candidates per second."""
 
         def render(self, task: Task) -> Text:
-            return Text(_rate(task.speed or 0.0))
+            return Text(rate_text(task.speed or 0.0))
 
     columns = (BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn(compact=True))
     with Progress(what, *columns, console=Console(stderr=True), transient=True) as bar:
@@ -56,10 +56,11 @@ def _lines(total: int, what: str) -> Callable[[int], None]:
             rate = done / (now - start)
             left = (total - done) / rate
             share = 100 * done / total
-            print(f"dsx: {what}: {share:.0f} %, {_rate(rate)}, {left:.0f} s left", file=sys.stderr, flush=True)
+            print(f"dsx: {what}: {share:.0f} %, {rate_text(rate)}, {left:.0f} s left", file=sys.stderr, flush=True)
 
     return advance
 
 
-def _rate(per_second: float) -> str:
+def rate_text(per_second: float) -> str:
+    """Return a rate of candidates, as in "2.31 M/s"."""
     return f"{per_second / 1e6:.2f} M/s" if per_second >= 1e4 else f"{per_second:.0f}/s"

@@ -10,8 +10,8 @@ import typer
 from dsx.cli import options
 from dsx.cli.best import print_plans, why_nothing
 from dsx.cli.inputs import Inputs, load_inputs
-from dsx.cli.output import note, print_json
-from dsx.cli.progress import progress
+from dsx.cli.output import counted, note, print_json
+from dsx.cli.progress import progress, rate_text
 from dsx.errors import IncompleteSweep, NothingFeasible
 from dsx.spec.overrides import split
 
@@ -33,29 +33,34 @@ def sweep(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every configuration of a space, and write what the sweep keeps as Parquet."""
+    """Price every candidate of a sweep file and write a result set.
+
+    The set is a folder of Parquet files, which `dsx pareto`, `dsx why` and `dsx.load` read. Exit codes: 3 if
+    no candidate fits, 4 if the sweep was interrupted.
+    """
     from dsx.cost.columns import StepCosts
+    from dsx.results.schema import NAMED
     from dsx.space.candidates import Candidates
     from dsx.spec.column_names import Columns
     from dsx.spec.sweep import load_sweep
 
-    columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__))
-    spec = load_sweep(spec_file, columns, split(assignments or ())["sweep"])
-    rest = [assignment for assignment in assignments or () if not assignment.startswith("sweep.")]
-    inputs = load_inputs(spec.model, spec.cluster, spec.assumptions, rest, spec.file)
+    columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
+    overrides = split(assignments or ())
+    spec = load_sweep(spec_file, columns, overrides["sweep"])
+    inputs = load_inputs(spec.model, spec.cluster, spec.assumptions, overrides, spec.file)
     folder = output or Path("results") / spec_file.stem
     from dsx.search.devices import use_all_cores
     from dsx.search.space import Space
 
     use_all_cores()
-    problem = inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens, spec.file)
-    space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
     started = time.monotonic()
     try:
+        problem = inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens)
+        space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
         manifest = _run(spec, inputs, problem, space, folder)
     except KeyboardInterrupt:
         raise IncompleteSweep(
-            f"interrupted; an earlier result set in {folder} is untouched. Run the same command again"
+            f"interrupted; run the same command again (an earlier result set in {folder} is as it was)"
         ) from None
     _report(manifest, problem, space, folder, time.monotonic() - started, as_json)
 
@@ -68,7 +73,8 @@ def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", 
 
     described = spec.model_dump(mode="json") | {"resolved": inputs.to_data() | {"layers": problem.fingerprint()}}
     reasons = [(reason.name, reason.description) for reason in problem.reasons]
-    manifest = manifests.begin(described, column_names(problem), reasons, spec.precision)
+    read_from = str(spec.file.resolve()) if spec.file else ""
+    manifest = manifests.begin(described, column_names(problem), reasons, spec.precision, read_from)
     with store.create(folder, manifest) as writer, progress(space.count(), "pricing") as advance:
         run = Sweep(problem, space, spec.keep, spec.precision, advance)
         for rows in run.rows():
@@ -88,8 +94,8 @@ def _report(
     candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
     num_rows = sum(part.rows for part in manifest.parts)
     note(
-        f"{candidates:,} candidates, {feasible:,} feasible, in {seconds:.1f} s "
-        f"({candidates / max(seconds, 1e-9) / 1e6:.2f} M/s); {num_rows:,} rows in {folder}"
+        f"{counted(candidates, 'candidate')}, {feasible:,} feasible, in {seconds:.1f} s "
+        f"({rate_text(candidates / max(seconds, 1e-9))}); {counted(num_rows, 'row')} in {folder}"
     )
     plans = fastest(folder, _SHOWN)
     if as_json:

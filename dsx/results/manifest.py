@@ -56,6 +56,7 @@ class Part:
 class Manifest:
     """What a result set is; `spec_hash` identifies the sweep that it answers.
 
+    `spec_file` is where the sweep was read from, since what it names may lie beside it ("" if nowhere).
     `started` and `finished` are ISO 8601 times in UTC; `finished` is "" and `counts` is None until the
     set is complete.
     """
@@ -72,6 +73,7 @@ class Manifest:
     complete: bool
     started: str
     finished: str
+    spec_file: str = ""
 
 
 _ADAPTER = pydantic.TypeAdapter(Manifest)
@@ -92,6 +94,7 @@ def begin(
     names: Mapping[str, Sequence[str]],
     reject_reasons: Sequence[tuple[str, str]],
     precision: Precision,
+    spec_file: str = "",
 ) -> Manifest:
     """Return the manifest of a set that is about to be written.
 
@@ -100,6 +103,7 @@ def begin(
         names: for each name column, the names that its codes stand for.
         reject_reasons: (name, description) of each bit of `reject`, lowest first.
         precision: of the cost columns.
+        spec_file: where the sweep was read from.
 
     Raises StoreError if the spec holds something that JSON cannot, or a name column has no names.
     """
@@ -120,6 +124,7 @@ def begin(
         complete=False,
         started=now(),
         finished="",
+        spec_file=spec_file,
     )
 
 

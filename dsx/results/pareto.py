@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import InputError, UnknownNameError
+from dsx.results.schema import COLUMNS
 from dsx.search.pareto import front
 
 if TYPE_CHECKING:
@@ -56,5 +57,6 @@ def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
 def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
     """Return the values of a column, or raise UnknownNameError with the nearest that there is."""
     if column not in df.columns:
-        raise UnknownNameError("column", column, map(str, df.columns), "; were only some columns loaded?")
+        hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
+        raise UnknownNameError("column", column, map(str, df.columns), hint)
     return df[column].to_numpy()

@@ -66,7 +66,8 @@ def front(
         ax = Figure(figsize=(7.0, 4.6), layout="constrained").subplots()
     x, y = column_of(x), column_of(y)
     all_x, all_y = require(df, x), require(df, y)
-    x_size, y_size = _label_axis(ax.xaxis, df, x), _label_axis(ax.yaxis, df, y)
+    shown = best if len(best) else df
+    x_size, y_size = _label_axis(ax.xaxis, shown, x), _label_axis(ax.yaxis, shown, y)
     _draw_all(ax, all_x / x_size, all_y / y_size, require(df, "reject") == 0)
     _draw_front(ax, require(best, x) / x_size, require(best, y) / y_size, by, groups)
     if _is_wide(all_x):
@@ -92,9 +93,9 @@ def save(ax: "Axes", path: str | Path) -> None:
     formats = figure.canvas.get_supported_filetypes()
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in formats:
-        known = ", ".join(f".{name}" for name in sorted(formats))
-        what = f"unknown image suffix {path.suffix!r}{did_you_mean(suffix, formats)}"
-        raise InputError(f"{path}: {what} (known: {known})")
+        known = [f".{name}" for name in sorted(formats)]
+        what = f"unknown image suffix {path.suffix!r}{did_you_mean(f'.{suffix}', known)}"
+        raise InputError(f"{path}: {what} (known: {', '.join(known)})")
     partial = path.with_name(f".{path.name}.partial")
     try:
         figure.savefig(partial, format=suffix, dpi=200)
@@ -153,7 +154,7 @@ def _draw_front(ax: "Axes", x: Numbers, y: Numbers, by: str | None, groups: NDAr
 
 
 def _label_axis(axis: "Axis", df: "pd.DataFrame", column: str) -> float:
-    """Label an axis, and return the size in SI units of the unit that it shows.
+    """Label an axis for the rows of `df`, and return the size in SI units of the unit that it shows.
 
     `step_time_s` in ms is "step time [ms]".
     """
@@ -169,11 +170,14 @@ def _label_axis(axis: "Axis", df: "pd.DataFrame", column: str) -> float:
 
 
 def _scale(values: Numbers, unit: str) -> tuple[float, str]:
-    """Return (size, name) of the unit to show `values` in: the largest that their median reaches."""
-    finite = _finite(values)
-    median = float(np.median(finite)) if len(finite) else 0.0
+    """Return (size, name) of the unit to show `values` in: the largest that the smallest of them reaches.
+
+    The rows of interest are few among many slow or large ones, which would choose another unit.
+    """
+    positive = values[np.isfinite(values) & (values > 0)]
+    smallest = float(positive.min()) if len(positive) else 0.0
     steps = _SCALES[unit]
-    return max((step for step in steps if step[0] <= median), default=steps[0])
+    return max((step for step in steps if step[0] <= smallest), default=steps[0])
 
 
 def _finite(values: Numbers) -> Numbers:

@@ -43,7 +43,7 @@ def _of(record: type, kind: Kind) -> list[Column]:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("candidate", "", "stable id: the position in the enumeration of the whole space", "id"),
+    Column("candidate", "", "stable id: a hash of the choices, the same in every run and on every cluster", "id"),
     *_of(Candidates, "integer"),
     *_of(StepCosts, "real"),
     Column("reject", "", "bit set of the reasons against the candidate; 0 is feasible", "reasons"),
@@ -81,9 +81,9 @@ def write_options() -> dict[str, Any]:
     """Return how `pyarrow.parquet.write_table` encodes each column.
 
     Floats rarely repeat, and compress half again better with their bytes split into streams; codes and
-    degrees repeat all the time; ids only grow.
+    degrees repeat all the time; ids are hashes, in which nothing repeats.
     """
-    encoding: dict[Kind, str] = {"id": "DELTA_BINARY_PACKED", "real": "BYTE_STREAM_SPLIT"}
+    encoding: dict[Kind, str] = {"id": "PLAIN", "real": "BYTE_STREAM_SPLIT"}
     return {
         "compression": "zstd",
         "row_group_size": 2**17,

@@ -74,6 +74,8 @@ def best(
     `table` holds the layer costs of the key table in float64. Rows come sorted by group and step time.
     `progress` is told the number of candidates after each batch.
     """
+    # Columns that are not searched are the same everywhere and split nothing.
+    per = [name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS)]
     wide = precision == "float64"
     tables: dict[Any, LayerCosts] = {}
 

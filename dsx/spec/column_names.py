@@ -1,5 +1,8 @@
 """The names of candidate and cost columns, as the schema of a sweep checks them.
 
+A field wants a choice of the plan ("strategy"), one that is a number ("tp"), or an objective: any column
+of numbers, with a leading minus if more of it is better ("-mfu").
+
 The columns are defined in space and cost, which import jax; so they come in as names, in the validation
 context. A spec that is made in code, without the context, may name anything.
 """
@@ -18,6 +21,7 @@ class Columns:
 
     candidates: tuple[str, ...]
     costs: tuple[str, ...]
+    named: tuple[str, ...] = ()  # candidate columns that hold names: strategy
 
 
 def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
@@ -29,13 +33,23 @@ def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
     raise ValueError(f"unknown candidate column {name!r}{did_you_mean(name, columns.candidates)}")
 
 
-def _any(name: str, info: ValidationInfo[Columns | None]) -> str:
-    columns = info.context
-    known = (*columns.candidates, *columns.costs) if columns else (name,)
-    if name not in known:
-        raise ValueError(f"unknown column {name!r}{did_you_mean(name, known)}")
+def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
+    if info.context and name in info.context.named:
+        raise ValueError(f"{name!r} holds names, and a column of numbers is wanted, such as 'tp'; for a name use fix")
     return name
 
 
-CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the plan: "tp"
-Column = Annotated[str, AfterValidator(_any)]  # a choice or a cost: "step_time_s"
+def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
+    columns, name = info.context, written.removeprefix("-")
+    if columns is None:
+        return written
+    known = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
+    if name not in known:
+        what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
+        raise ValueError(f"{what}{did_you_mean(name, known)}")
+    return written
+
+
+CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the plan: "strategy"
+NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # one that is a number: "tp"
+Objective = Annotated[str, AfterValidator(_objective)]  # a column to minimise, "step_time_s", or maximise, "-mfu"

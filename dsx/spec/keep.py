@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from dsx.spec.column_names import CandidateColumn, Column
+from dsx.spec.column_names import CandidateColumn, Objective
 from dsx.spec.load import Spec
 from dsx.spec.quantities import Count
 
@@ -17,9 +17,9 @@ class KeepTop(Spec):
 
 
 class KeepPareto(Spec):
-    """The candidates that no other beats in all of the `pareto` columns."""
+    """The feasible candidates that no other beats in all of the `pareto` columns."""
 
-    pareto: Annotated[list[Column], Field(min_length=1)]
+    pareto: Annotated[list[Objective], Field(min_length=1)]
 
 
 def _arm(value: Any) -> str | None:

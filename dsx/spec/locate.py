@@ -32,7 +32,7 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     then to the working directory. Raises UnknownNameError for a name that nothing carries, SpecError for
     a path that is not a file.
     """
-    if _is_path(name, suffix):
+    if is_path(name, suffix):
         return find_path(_SINGULAR[kind], name, near)
     here = [near.parent / f"{name}{suffix}"] if near is not None else []
     named = [file for file in _files(kind, suffix) if file.name == f"{name}{suffix}"]
@@ -46,6 +46,11 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     # b200-nvs8 that extends b200-nvs8 wants the one that comes with dsx.
     others = [file for file in found if near is None or file.resolve() != near.resolve()]
     return (others or found)[0]
+
+
+def is_path(name: str, suffix: str) -> bool:
+    """Return whether `name` is a path, and not a name to look up."""
+    return "/" in name or os.sep in name or name.endswith(suffix)
 
 
 def find_path(what: str, name: str, near: Path | None = None) -> Path:
@@ -80,10 +85,6 @@ def shown(path: Path) -> str:
     absolute = path.absolute()
     here = Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
-
-
-def _is_path(name: str, suffix: str) -> bool:
-    return "/" in name or os.sep in name or name.endswith(suffix)
 
 
 def _files(kind: Kind, suffix: str) -> Iterator[Path]:

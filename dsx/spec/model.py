@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Count
+from dsx.spec.quantities import Count, Total
 
 _TAKEN = {"b": "microbatch_size, a choice of the plan", "s": "sequence_length, a training setting"}
 
@@ -43,7 +43,7 @@ class ModelSpec(Spec):
     default_sequence_length: Count  # tokens, where a sweep gives none
     dimensions: Annotated[dict[Annotated[str, AfterValidator(_letter)], Count], Field(min_length=1)]
     layers: Annotated[list[LayerCount], Field(min_length=1)]  # first to last
-    parameters: Count | None = None  # as published, to compare with the count of the layer texts
+    parameters: Total | None = None  # as published, to compare with the count of the layer texts
 
 
 def load_model(name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ModelSpec:

@@ -13,6 +13,8 @@ from dsx.errors import SpecError, UnitError, did_you_mean
 from dsx.spec.document import is_sourced
 from dsx.units import Dimension, parse_number, parse_quantity
 
+LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
+
 _BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s"}
 
 
@@ -44,15 +46,25 @@ def whole_number(value: Any) -> int:
     return int(plain)
 
 
+def count(value: Any) -> int:
+    """Return `value`, plain or with its source, as a whole number from 1 to `LARGEST_COUNT`."""
+    plain = whole_number(value)
+    if not 1 <= plain <= LARGEST_COUNT:
+        raise ValueError(f"{plain!r} is not a whole number from 1 to {LARGEST_COUNT}")
+    return plain
+
+
 def choice(value: Any) -> int | str:
     """Return `value`, plain or with its source, as the value of a candidate column: a number or a name."""
     plain = unsourced(value)
     if isinstance(plain, str) and plain:
         return plain
     if isinstance(plain, float) and plain.is_integer():
-        return int(plain)
+        plain = int(plain)
     if isinstance(plain, bool) or not isinstance(plain, int):
         raise ValueError(f"{plain!r} is neither a whole number nor a name")
+    if not 0 <= plain <= LARGEST_COUNT:
+        raise ValueError(f"{plain!r} is not a whole number from 0 to {LARGEST_COUNT}")
     return plain
 
 
@@ -75,7 +87,8 @@ BytesPerSecond = Annotated[float, Field(gt=0), _read("bytes/s"), _write("bytes/s
 FlopsPerSecond = Annotated[float, Field(gt=0), _read("flop/s"), _write("flop/s")]  # "2.5 PFLOP/s"
 Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
 
-Count = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1
+Count = Annotated[int, BeforeValidator(count)]  # at least 1
+Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes
 Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]  # of a peak: above 0, at most 1
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]

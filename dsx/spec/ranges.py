@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, PlainSerializer
 from pydantic.dataclasses import dataclass
 
 from dsx.errors import SpecError, did_you_mean
-from dsx.spec.quantities import choice, whole_number
+from dsx.spec.quantities import choice, count, whole_number
 from dsx.units import REAL, parse_number
 
 Relation = Literal["<=", ">=", "==", "<", ">"]
@@ -20,10 +20,9 @@ _RANGE = ("from", "to", "times")
 def _sizes(value: Any) -> list[int]:
     """Return a count, a list of counts or ``{from: 1024, to: 16384, times: 2}`` as a sorted list."""
     items = _geometric(value) if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    sizes = sorted({whole_number(item) for item in items})
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"{value!r}: at least one value is wanted, and none below 1")
-    return sizes
+    if not items:
+        raise ValueError("the list is empty: at least one value is wanted")
+    return sorted({count(item) for item in items})
 
 
 def _geometric(value: dict[str, Any]) -> list[int]:
@@ -33,8 +32,8 @@ def _geometric(value: dict[str, Any]) -> list[int]:
     missing = [key for key in _RANGE if key not in value]
     if missing:
         raise ValueError(f"a range is {{from: 1024, to: 16384, times: 2}}; {', '.join(missing)} is missing")
-    size, last, times = (whole_number(value[key]) for key in _RANGE)
-    if size < 1 or times < 2 or last < size:
+    size, last, times = count(value["from"]), count(value["to"]), whole_number(value["times"])
+    if times < 2 or last < size:
         raise ValueError(f"from {size} to {last} times {times}: wanted are 1 <= from <= to, and times >= 2")
     sizes = []
     while size <= last:

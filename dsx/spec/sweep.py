@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
-from dsx.spec.column_names import CandidateColumn, Columns
+from dsx.spec.column_names import CandidateColumn, Columns, NumberColumn
 from dsx.spec.document import Document
-from dsx.spec.keep import Keep, KeepTop
+from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.load import Spec
 from dsx.spec.locate import find_path
 from dsx.spec.overrides import Assignment, override
@@ -35,6 +35,10 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _once(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
 class SweepSpec(Spec):
     """A sweep; made by `load_sweep` or `sweep_from_data`, which know the columns."""
 
@@ -43,15 +47,25 @@ class SweepSpec(Spec):
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; the model's default where not given
-    strategy: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=lambda: ["1d"], min_length=1)
+    strategy: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_once)] = Field(
+        default_factory=lambda: ["1d"], min_length=1
+    )
     fix: dict[Annotated[CandidateColumn, AfterValidator(_no_setting)], Choices] = Field(default_factory=dict)
-    limit: dict[CandidateColumn, Limits] = Field(default_factory=dict)
+    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     train_tokens: Positive | None = None  # tokens of the whole training
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)
     precision: Literal["float32", "float64"] = "float32"
 
     _file: Path | None = PrivateAttr(default=None)
+
+    @field_validator("keep")
+    @classmethod
+    def _has_numbers(cls, keep: Keep, info: ValidationInfo) -> Keep:
+        days = isinstance(keep, KeepPareto) and any(name.removeprefix("-") == "training_days" for name in keep.pareto)
+        if days and info.data.get("train_tokens") is None:
+            raise ValueError("training_days is an objective only where the sweep gives train_tokens")
+        return keep
 
     @property
     def file(self) -> Path | None:

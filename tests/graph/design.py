@@ -39,6 +39,12 @@ d[b, $is, $oe @*]   = einsum{panels}(u[b, $is, $uf], w2[$uf, $oe])
 output[b, $rs, $re] = add(x, d[b, $rs, $re])
 """
 
-TWO_D = "strategy 2d      rs = s/cp/tp  re = e     is = s/cp  ie = e  wi = e     wf = f/tp  uf = f/tp  vf = f/tp  ve = e     oe = e"
-SUMMA = "strategy summa   rs = s/tp2    re = e/tp  is = s/tp2 ie = e  wi = e/tp2 wf = f/tp  uf = f     vf = f/tp2 ve = e/tp  oe = e/tp"
+TWO_D = (
+    "strategy 2d      rs = s/cp/tp  re = e     is = s/cp  ie = e  wi = e     wf = f/tp"
+    "  uf = f/tp  vf = f/tp  ve = e     oe = e"
+)
+SUMMA = (
+    "strategy summa   rs = s/tp2    re = e/tp  is = s/tp2 ie = e  wi = e/tp2 wf = f/tp"
+    "  uf = f     vf = f/tp2 ve = e/tp  oe = e/tp"
+)
 STRATEGIES = (TWO_D, SUMMA)

@@ -143,20 +143,40 @@ def test_names_and_numbers(line, words):
 @pytest.mark.parametrize(
     ("definitions", "line", "words"),
     [
-        ("dim m = h * k", "^y[b, m/tp] = view(q)", ["view: y and the source [b, h/tp, k, i] differ in size", "does not match"]),
+        (
+            "dim m = h * k",
+            "^y[b, m/tp] = view(q)",
+            ["view: y and the source [b, h/tp, k, i] differ in size", "does not match"],
+        ),
         ("dim m = h * k", "^y[b, m/tp, j] = view(q)", ["differ in size"]),
         ("dim m = h * k * i + 1", "^y[b, m/tp] = view(q)", ["differ in size"]),
         ("dim m = h * k / 2 * 2 * i * 3 / 3 * 2", "^y[b, m/tp] = view(q)", ["differ in size"]),
         # the divided factor is outermost, in what is merged and in what is split
-        ("dim m = h * k * i", "y[b, m/tp] = view(^p)", ["in [b, k, h/tp, i] the divided factor must be the outermost, not h/tp"]),
+        (
+            "dim m = h * k * i",
+            "y[b, m/tp] = view(^p)",
+            ["in [b, k, h/tp, i] the divided factor must be the outermost, not h/tp"],
+        ),
         ("dim l = b * h", "y[l/tp, k, i] = view(^q)", ["in [b, h/tp, k, i] the divided factor must be the outermost"]),
-        ("dim f = d * n", "^y[b, n, d/tp] = view(z)", ["in y[b, n, d/tp] the divided factor must be the outermost, not d/tp"]),
+        (
+            "dim f = d * n",
+            "^y[b, n, d/tp] = view(z)",
+            ["in y[b, n, d/tp] the divided factor must be the outermost, not d/tp"],
+        ),
         # and the result lies on the ranks as its source
-        ("dim m = h * k * i", "^y[b, m] = view(q)", ["'y' [b, m] does not lie on the ranks as its source [b, h/tp, k, i]"]),
+        (
+            "dim m = h * k * i",
+            "^y[b, m] = view(q)",
+            ["'y' [b, m] does not lie on the ranks as its source [b, h/tp, k, i]"],
+        ),
         ("dim f = d * n", "^y[b, d/cp, n] = view(z)", ["does not lie on the ranks as its source [b, f/tp]"]),
         # a split into several adds up, and every part lies as the source
         ("dim f = d + n", "y[b, d/tp], ^o[b, n] = view(z)", ["'o' [b, n] does not lie on the ranks"]),
-        ("dim f = 2 * d", "^y[b, d/tp], o[b, d/tp], u[b, d/tp] = view(z)", ["view: y, o, u and the source [b, f/tp] differ in size"]),
+        (
+            "dim f = 2 * d",
+            "^y[b, d/tp], o[b, d/tp], u[b, d/tp] = view(z)",
+            ["view: y, o, u and the source [b, f/tp] differ in size"],
+        ),
         ("dim f = d + n / (d - d)", "^y[b, d/tp], o[b, n/tp] = view(z)", ["divides by zero"]),
     ],
 )

@@ -112,9 +112,7 @@ def test_summa_reduces_two_statistics_both_ways():
 def work(strategy, name):
     layer, sizes = paper(strategy)
     (found,) = [kernel for kernel in layer.kernels if kernel.name == name]
-    return [
-        tuple(number(layer, value, **sizes) for value in (w.matrix, w.vector, w.bytes)) for w in found.work
-    ]
+    return [tuple(number(layer, value, **sizes) for value in (w.matrix, w.vector, w.bytes)) for w in found.work]
 
 
 @pytest.mark.parametrize("strategy", ["1d", "2d"])

@@ -28,8 +28,7 @@ def packaged(strategy):
 def test_2d():
     layer, sizes = packaged("2d"), SIZES | {"tp": N1, "cp": N2}
     assert volumes(layer, FORWARD, **sizes) == sorted(
-        [(AG, "tp", TOKENS), (AG, "tp", TOKENS), (RS, "tp", TOKENS), (RS, "tp", TOKENS)]
-        + [(AG, "cp", HEADS), (AG, "cp", HEADS)]
+        [(AG, "tp", TOKENS)] * 2 + [(RS, "tp", TOKENS)] * 2 + [(AG, "cp", HEADS)] * 2
     )
     # What was gathered is gathered again, the gradients of the two results are gathered, those of the four
     # gathered ones scattered: over tp six all-gathers and four reduce-scatters in all.

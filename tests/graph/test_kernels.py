@@ -67,6 +67,16 @@ def test_a_causal_mask_halves_flops_and_no_bytes():
     )
 
 
+def test_a_mask_halves_no_bytes_outside_a_kernel_either():
+    text = "layer a\ninput q[b, s, k] p[b, t, k]\na[b, s, t] = einsum{}(q, p)\no[b, s, t] = softmax{}(a)"
+    whole, half = (derived(text.replace("{}", modifier)) for modifier in ("", "{causal}"))
+    sizes = {"b": 2, "s": 64, "t": 64, "k": 8}
+    for name, unit in (("a", "matrix"), ("o", "vector")):
+        for one, other in zip(kernel(whole, name).work, kernel(half, name).work, strict=True):
+            assert number(half, other.bytes, **sizes) == number(whole, one.bytes, **sizes) > 0
+            assert number(half, getattr(other, unit), **sizes) * 2 == number(whole, getattr(one, unit), **sizes) > 0
+
+
 MULTIPLY = """
 layer a
 input x[b, s/cp, e]

@@ -17,9 +17,7 @@ def distribution(text):
 
 
 def matched(have, want):
-    return [
-        (m.kind, m.axis, evaluate(m.elements, SIZES)) for m in match(distribution(have), distribution(want))
-    ]
+    return [(m.kind, m.axis, evaluate(m.elements, SIZES)) for m in match(distribution(have), distribution(want))]
 
 
 @pytest.mark.parametrize(

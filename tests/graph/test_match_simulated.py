@@ -123,9 +123,7 @@ class Ranks:
 def distributions(draw):
     """Every axis replicated, partial, or dividing one dimension; axes in any order behind a dimension."""
     where = {axis: draw(st.sampled_from(["replicated", "partial", *LETTERS])) for axis in draw(st.permutations(AXES))}
-    dims = tuple(
-        Dim(letter, tuple(axis for axis, place in where.items() if place == letter)) for letter in LETTERS
-    )
+    dims = tuple(Dim(letter, tuple(axis for axis, place in where.items() if place == letter)) for letter in LETTERS)
     return Distribution(dims, tuple(axis for axis in ("tp", "cp", "ep") if where[axis] == "partial"))
 
 

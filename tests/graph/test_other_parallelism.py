@@ -211,3 +211,24 @@ def test_the_gradient_of_a_factor_is_partial_over_what_the_other_factor_is():
     assert {w.name: w.reduced_over for w in layer.weights} == {"a": (), "v": ("tp",)}
     assert moves(layer, FORWARD) == {(AR, "tp", "y"): 1}
     assert moves(layer, BACKWARD) == {}
+
+
+SPLIT = """
+layer split
+dim e = i + j
+input x[b, s, e]
+weight w[i, f/tp] v[j, f/{axis}]
+q[b, s, i], r[b, s, j] = view(x)
+y[b, s, f/tp]     = einsum(q, w)
+z[b, s, f/{axis}] = einsum(r, v)
+"""
+
+
+def test_a_partial_gradient_passes_a_view_only_if_all_parts_are_partial():
+    sizes = {"b": B, "s": S, "i": 24, "j": 40, "f": F, "tp": 4, "cp": 2}
+    both = derived(SPLIT.format(axis="tp"))
+    assert moves(both, BACKWARD) == {(AR, "tp", "d x"): 1}
+    assert volumes(both, BACKWARD, **sizes) == [(AR, "tp", W * B * S * (24 + 40))]
+    apart = derived(SPLIT.format(axis="cp"))
+    assert moves(apart, BACKWARD) == {(AR, "tp", "d q"): 1, (AR, "cp", "d r"): 1}
+    assert volumes(apart, BACKWARD, **sizes) == [(AR, "cp", W * B * S * 40), (AR, "tp", W * B * S * 24)]

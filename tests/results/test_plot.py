@@ -111,7 +111,7 @@ def test_save(tmp_path, name):
 
 def test_save_errors(tmp_path):
     ax = plot.front(table())
-    with pytest.raises(InputError, match=r"unknown image suffix '\.pgn'; did you mean 'png'\? .*\.svg"):
+    with pytest.raises(InputError, match=r"unknown image suffix '\.pgn'; did you mean '\.png'\? .*\.svg"):
         plot.save(ax, tmp_path / "a.pgn")
     with pytest.raises(InputError, match="unknown image suffix ''"):
         plot.save(ax, tmp_path / "a")

@@ -94,7 +94,7 @@ layers:
         (
             "{kind: head, count: 1}",
             "{kind: head, count: 0}",
-            "layers.1.count: input should be greater than 0, got 0",
+            "layers.1.count: 0 is not a whole number from 1",
         ),
         ("{value: 1000, source: counted}", "1 GB", "parameters: '1 GB' is not a finite number"),
     ],

@@ -10,7 +10,8 @@ from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
 
 COLUMNS = Columns(
     ("num_gpus", "global_batch_size", "sequence_length", "strategy", "tp", "pp", "recompute"),
-    ("step_time_s", "peak_bytes"),
+    ("step_time_s", "peak_bytes", "mfu", "training_days"),
+    named=("strategy", "recompute"),
 )
 LEAST = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": 1024, "global_batch_size": 4096}
 
@@ -97,6 +98,13 @@ def test_lists_of_fixed_values_and_limits():
     assert spec.fix == {"tp": [4, 8]}
     assert spec.limit == {"tp": [Limit(">=", 2), Limit("<", 1000.0)]}
     assert spec.strategy == ["summa"]
+    assert sweep(strategy=["summa", "1d", "summa"]).strategy == ["summa", "1d"]
+
+
+def test_objectives_may_be_maximised():
+    assert sweep(keep={"pareto": ["-mfu", "num_gpus"]}).keep == KeepPareto(pareto=["-mfu", "num_gpus"])
+    days = sweep(keep={"pareto": ["training_days"]}, train_tokens=1e12)
+    assert days.keep == KeepPareto(pareto=["training_days"])
 
 
 def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
@@ -117,8 +125,9 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"num_gpus": []}, "num_gpus: []: at least one value is wanted, and none below 1"),
-        ({"num_gpus": [4, 0]}, "none below 1"),
+        ({"num_gpus": []}, "num_gpus: the list is empty: at least one value is wanted"),
+        ({"num_gpus": [4, 0]}, "num_gpus: 0 is not a whole number from 1"),
+        ({"num_gpus": 2**31}, "2147483648 is not a whole number from 1 to 2147483647"),
         ({"num_gpus": 1.5}, "1.5 is not a whole number"),
         ({"num_gpus": None}, "None is not a finite number"),
         ({"num_gpus": {"from": 1, "too": 4, "times": 2}}, "unknown key 'too'; did you mean 'to'?"),
@@ -131,6 +140,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"fix": {"step_time_s": 8}}, "'step_time_s' is a cost, and a candidate column is wanted"),
         ({"fix": {"num_gpus": 8}}, "'num_gpus' is a setting of the sweep: state it at top level"),
         ({"fix": {"tp": []}}, "fix.tp: the list is empty"),
+        ({"fix": {"tp": -2}}, "fix.tp: -2 is not a whole number from 0"),
         ({"fix": {"tp": None}}, "fix.tp: None is neither a whole number nor a name"),
         ({"limit": {"tp": 16}}, "limit.tp: 16 is no bound, such as '<=16'"),
         ({"limit": {"tp": "16"}}, "did you mean '<=16'?"),
@@ -138,10 +148,11 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"limit": {"tp": "=16"}}, "did you mean '==16'?"),
         ({"limit": {"tp": "<=1e999"}}, "'1e999' is not a finite number"),
         ({"limit": {"tp": ["<=16", "x"]}}, "limit.tp: 'x' is no bound"),
+        ({"limit": {"strategy": "<=1"}}, "limit.strategy: 'strategy' holds names, and a column of numbers"),
         ({"keep": "al"}, "keep: 'al' is not one of all, feasible; did you mean 'all'?"),
         ({"keep": 5}, "keep: expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}"),
         ({"keep": {"best": 5}}, "keep: expected all, feasible, {top: 10}"),
-        ({"keep": {"top": 0}}, "keep.top: input should be greater than 0, got 0"),
+        ({"keep": {"top": 0}}, "keep.top: 0 is not a whole number from 1 to 2147483647"),
         ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, per)"),
         (
             {"keep": {"top": 1, "per": ["num_gpu"]}},
@@ -149,9 +160,12 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ),
         ({"keep": {"pareto": []}}, "keep.pareto: list should have at least 1 item"),
         ({"keep": {"pareto": ["step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        ({"keep": {"pareto": ["-step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        ({"keep": {"pareto": ["strategy"]}}, "keep.pareto.0: 'strategy' holds names, not numbers"),
+        ({"keep": {"pareto": ["-training_days"]}}, "keep: training_days is an objective only where the sweep gives"),
         ({"precision": "float16"}, "precision: 'float16' is not one of float32, float64"),
         ({"train_tokens": "x"}, "train_tokens: 'x' is not a finite number"),
-        ({"sequence_length": 0}, "sequence_length: input should be greater than 0"),
+        ({"sequence_length": 0}, "sequence_length: 0 is not a whole number from 1"),
         ({"file": "x"}, "file: unknown key"),
         ({"_file": "x"}, "_file: unknown key"),
         ({"modell": "x"}, "sweep: modell: unknown key; did you mean 'model'?"),

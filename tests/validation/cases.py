@@ -4,10 +4,14 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from oracles.formulas import system_from_inputs
 
 from dsx.search import sweep, tiles
+from dsx.search.pricing import price_keys, price_rows
 from dsx.search.problem import make_problem
+from dsx.search.rows import candidate_columns, cost_columns, no_rows, row_chunks
+from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
@@ -25,6 +29,8 @@ _COLUMNS = {
     "tp_nvs": "t1", "pp_nvs": "tp", "dp_nvs": "td",
 }  # fmt: skip
 _SECOND_AXIS = {"2d": {"cp": "n2", "cp_nvs": "t2"}, "summa": {"tp2": "n2", "tp2_nvs": "t2"}}
+
+CONFIG = ("n1", "n2", "np", "nd", "bm", "nb", "t1", "t2", "tp", "td")
 
 
 def columns_of(strategy):
@@ -106,6 +112,26 @@ def shrink_batches(monkeypatch, cells=2**17, choices=2**14, rows=2**12):
     monkeypatch.setattr(tiles, "_CELLS", cells)
     monkeypatch.setattr(tiles, "_CHOICES", choices)
     monkeypatch.setattr(sweep, "_CHUNK", rows)
+
+
+def priced_space(problem, num_gpus, global_batch_size):
+    """All candidates of a space and their costs in float64, by column."""
+    space = Space(problem, num_gpus, global_batch_size)
+    table = price_keys(problem, space.keys)
+    parts = []
+    for positions, choices in row_chunks(space.blocks(), 2**20):
+        columns = candidate_columns(problem, space.keys, positions, choices)
+        parts.append(columns | cost_columns(price_rows(problem, table, positions, choices)))
+    if not parts:
+        return no_rows(problem, space.keys)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def configs_of(strategy, rows):
+    """Rows of dsx as tuples of the oracle's n1, n2, np, nd, bm, nb, t1, t2, tp, td."""
+    column = {ours: theirs for theirs, ours in columns_of(strategy).items()}
+    ones = np.ones_like(rows["tp"])
+    return list(zip(*((rows[column[n]] if n in column else ones).tolist() for n in CONFIG), strict=True))
 
 
 def case_id(case):

@@ -1,4 +1,8 @@
-"""The search finds the 152 reference optima: as many candidates, as many that fit, and the same best plan."""
+"""The search finds the 152 reference optima: as many candidates, as many that fit, and the same best plan.
+
+The cases of one problem share its layer costs: its key table is that of all GPU counts, and a case is limited to
+one of them.
+"""
 
 import pytest
 from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem, shrink_batches
@@ -7,19 +11,22 @@ from dsx.search.best import best
 from dsx.search.evaluate import named_row
 from dsx.search.pricing import price_keys
 from dsx.search.space import Space
+from dsx.spec.ranges import Limit
 
 REL = 1e-11
+ALL_GPUS = sorted({case["num_gpus"] for case in OPTIMA})
 
 
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
 def test_optimum(case, monkeypatch):
     shrink_batches(monkeypatch)
-    strategy = case["tp_strategy"]
+    strategy, num_gpus, batch = case["tp_strategy"], case["num_gpus"], case["global_batch"]
     problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
-    space = Space(problem, [case["num_gpus"]], [case["global_batch"]])
-    assert space.count() == case["candidates"]
+    assert Space(problem, [num_gpus], [batch]).count() == case["candidates"]
 
-    rows, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), top=1)
+    space = Space(problem, ALL_GPUS, [batch], limit={"num_gpus": [Limit("==", num_gpus)]})
+    table = price_keys(problem, space.keys)
+    rows, counts = best(problem, space.keys, table, space.blocks(), top=1)
     assert (counts.candidates, counts.feasible) == (case["candidates"], case["feasible"])
     if not case["top"]:
         assert len(rows["candidate"]) == 0
@@ -27,7 +34,7 @@ def test_optimum(case, monkeypatch):
 
     (reference,) = case["top"]
     plan = named_row(problem, rows, 0)
-    config = {name: 1 for name in ("n2", "t2")} | {ours: plan[column] for column, ours in columns_of(strategy).items()}
+    config = {"n2": 1, "t2": 1} | {ours: plan[column] for column, ours in columns_of(strategy).items()}
     assert config == config_of(reference["config"])
     assert plan["num_microbatches"] == reference["config"]["m"]
     found = {name: float(column[0]) for name, column in rows.items()}

@@ -34,11 +34,14 @@ OPERATORS = {
 }
 
 
-def evaluated(case):
+@pytest.fixture(scope="module", params=POINTS, ids=case_id)
+def point(request):
+    """A case, its problem, and the plan as dsx prices it."""
+    case = request.param
     strategy, config = case["tp_strategy"], config_of(case["config"])
     problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
     num_gpus = config["n1"] * config["n2"] * config["np"] * config["nd"]
-    return problem, evaluate_plan(problem, settings_of(strategy, config), num_gpus, case["global_batch"])
+    return case, problem, evaluate_plan(problem, settings_of(strategy, config), num_gpus, case["global_batch"])
 
 
 def weight_bytes(problem, plan):
@@ -53,9 +56,8 @@ def close(reference):
     return pytest.approx(reference, rel=REL, abs=1e-15)
 
 
-@pytest.mark.parametrize("case", POINTS, ids=case_id)
-def test_operators(case):
-    problem, evaluation = evaluated(case)
+def test_operators(point):
+    case, problem, evaluation = point
     kernels = {kernel["name"]: kernel for kernel in operator_costs(problem, evaluation.plan)}
     weights = weight_bytes(problem, evaluation.plan)
     device = problem.cluster.device
@@ -85,10 +87,9 @@ def test_operators(case):
         assert sum(weights[weight] for weight in held) / 1e9 == close(reference["weights_mem"]), name
 
 
-@pytest.mark.parametrize("case", POINTS, ids=case_id)
-def test_nothing_is_left_over(case):
+def test_nothing_is_left_over(point):
     """What the reference does not list does nothing: views and residual additions."""
-    problem, evaluation = evaluated(case)
+    _, problem, evaluation = point
     listed = {kernel for kernel, _ in OPERATORS.values()}
     for kernel in operator_costs(problem, evaluation.plan):
         if kernel["name"] not in listed:
@@ -99,18 +100,16 @@ def test_nothing_is_left_over(case):
     assert held == set(weight_bytes(problem, evaluation.plan))
 
 
-@pytest.mark.parametrize("case", POINTS, ids=case_id)
-def test_communication_of_a_layer(case):
-    problem, evaluation = evaluated(case)
+def test_communication_of_a_layer(point):
+    case, problem, evaluation = point
     kernels = operator_costs(problem, evaluation.plan)
     for direction, suffix in (("forward", "fwd"), ("backward", "bwd")):
         ours = sum(kernel[direction][column] for kernel in kernels for column in COMMUNICATION)
         assert ours == close(sum(op[f"t_{suffix}_comm"] for op in case["ops"].values())), direction
 
 
-@pytest.mark.parametrize("case", POINTS, ids=case_id)
-def test_totals(case):
-    _, evaluation = evaluated(case)
+def test_totals(point):
+    case, _, evaluation = point
     costs = evaluation.costs
     assert evaluation.plan["num_microbatches"] == case["config"]["m"]
     assert {

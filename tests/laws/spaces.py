@@ -1,0 +1,102 @@
+"""Small spaces with every kind of candidate, and the same problem on drawn hardware."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from hypothesis import strategies as st
+from validation.cases import PAPER, STRATEGIES, cluster_spec
+
+from dsx.hardware.cluster import anonymous, cluster_from_spec
+from dsx.search.pricing import price_keys, price_rows
+from dsx.search.problem import make_problem
+from dsx.search.rows import candidate_columns, cost_columns, row_chunks
+from dsx.search.space import Space
+from dsx.space.enumerate import CHOICE_COLUMNS
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+SETS = (PAPER, "default")
+TIME_PARTS = (
+    "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",
+    "recompute_s", "optimizer_s",
+)  # fmt: skip
+MEMORY_PARTS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
+
+SYSTEM = {
+    "matrix_flops": 9.9e14,
+    "vector_flops": 1.3e14,
+    "hbm_bandwidth": 4.8e12,
+    "hbm_capacity": 5e9,
+    "fast_bandwidth": 4.5e11,
+    "slow_bandwidth": 5e10,
+    "fast_latency": 2.5e-6,
+    "slow_latency": 5e-6,
+    "fast_size": 8,
+}
+# Grouped-query attention and thirds, for the default set; the layer of the paper has neither.
+DIMENSIONS = {"e": 3072, "h": 24, "g": 12, "k": 128, "f": 9216}
+
+
+def hardware(**changes):
+    """A cluster record in which some facts of SYSTEM are changed."""
+    return cluster_from_spec(cluster_spec(SYSTEM | changes))
+
+
+def on(problem, cluster):
+    """The same problem on another cluster."""
+    return replace(problem, cluster=cluster, hardware=anonymous(cluster))
+
+
+@cache
+def problem_of(assumptions, strategies=STRATEGIES):
+    """A model of 12 layers, with one or several strategies."""
+    spec = ModelSpec.model_validate(
+        {
+            "name": "small",
+            "source": "a test",
+            "default_sequence_length": 2048,
+            "dimensions": DIMENSIONS,
+            "layers": [{"kind": "transformer", "count": 12}],
+        }
+    )
+    return make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), strategies, train_tokens=1e12)
+
+
+@cache
+def space_of(assumptions, num_gpus=(24, 32), batches=(48,), strategies=STRATEGIES):
+    return Space(problem_of(assumptions, strategies), num_gpus, batches)
+
+
+@cache
+def candidates_of(space):
+    """The positions in the key table, and the choices, of all candidates of a space."""
+    nothing = np.zeros(0, dtype=np.int64)
+    chunks = [*row_chunks(space.blocks(), 2**22), (nothing, dict.fromkeys(CHOICE_COLUMNS, nothing))]
+    return chunks[0]
+
+
+def priced(problem, space):
+    """All candidates of a space and their costs, by column."""
+    positions, choices = candidates_of(space)
+    costs = price_rows(problem, price_keys(problem, space.keys), positions, choices)
+    return candidate_columns(problem, space.keys, positions, choices) | cost_columns(costs)
+
+
+# Facts that are better when larger, with a range of real machines and beyond.
+RATES = {
+    "matrix_flops": st.floats(1e13, 1e16),
+    "vector_flops": st.floats(1e12, 1e15),
+    "hbm_bandwidth": st.floats(1e11, 1e13),
+    "fast_bandwidth": st.floats(1e10, 1e13),
+    "slow_bandwidth": st.floats(1e9, 1e12),
+}
+LATENCIES = {"fast_latency": st.floats(0, 1e-4), "slow_latency": st.floats(0, 1e-4)}
+MACHINES = st.fixed_dictionaries(RATES | LATENCIES).map(lambda facts: hardware(**facts))
+
+
+def assert_rows_equal(found, expected, rtol):
+    """Both have the same columns with the same values."""
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=rtol, atol=1e-15, err_msg=name)

@@ -1,0 +1,28 @@
+"""One GPU communicates nothing and waits for no one."""
+
+import pytest
+from hypothesis import given, settings
+from laws.spaces import MACHINES, SETS, on, priced, problem_of, space_of
+
+
+@pytest.mark.parametrize("assumptions", SETS)
+@settings(max_examples=10)
+@given(machine=MACHINES)
+def test_one_gpu_communicates_nothing(assumptions, machine):
+    rows = priced(on(problem_of(assumptions), machine), space_of(assumptions, num_gpus=(1,), batches=(6,)))
+    assert len(rows["tp"]) >= 12  # microbatches of 1, 2, 3, 6 under each strategy
+    for name in ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s"):
+        assert (rows[name] == 0).all(), name
+    assert (rows["step_time_s"] > 0).all()
+
+
+@pytest.mark.parametrize("assumptions", SETS)
+def test_an_axis_of_one_communicates_nothing(assumptions):
+    rows = priced(problem_of(assumptions), space_of(assumptions))
+    assert (rows["tp_comm_s"][(rows["tp"] == 1) & (rows["tp2"] == 1)] == 0).all()
+    assert (rows["cp_comm_s"][rows["cp"] == 1] == 0).all()
+    assert (rows["pp_comm_s"][rows["pp"] == 1] == 0).all()
+    assert (rows["bubble_s"][rows["pp"] == 1] == 0).all()
+    for name in ("tp", "cp", "pp"):
+        assert (rows[f"{name}_comm_s"][rows[name] > 1] > 0).all(), name
+    assert (rows["dp_comm_s"][rows["dp"] > 1] > 0).all()
