@@ -87,8 +87,8 @@ def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
         batches = " or ".join(map(str, space.bounds.global_batch_size))
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
-            f"combination of degrees for {gpus} GPUs and global_batch_size={batches}; pp must divide "
-            f"{problem.num_layers} layers and dp the batch, so try a GPU count that has factors of both"
+            f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
+            f"{problem.num_layers} layers, dp the batch)"
         )
     plan = priced_plans(problem, smallest(problem, space))[0]
     capacity = problem.cluster.device.hbm_capacity

@@ -60,7 +60,9 @@ def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignm
     overrides = split(assignments or ())
     for path, value in overrides["sweep"]:
         option = path.replace("_", "-")
-        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; give an option, such as --{option} {value}")
+        raise SpecError(
+            f"--set sweep.{path}={value}: no sweep is read here; give an option, such as --{option} {value}"
+        )
     return overrides
 
 

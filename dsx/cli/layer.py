@@ -12,16 +12,22 @@ DIRECTIONS = ("forward", "backward")
 
 
 def layer(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A layer or block: a name (dsx list layers) or a .layer file.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A layer or block: a name (dsx list layers) or a .layer file.")
+    ],
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", metavar="NAME", help="Strategy that fills in the roles [default: 1d, if there are any]."),
+        typer.Option(
+            "--strategy", metavar="NAME", help="Strategy that fills in the roles [default: 1d, if there are any]."
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=NUMBER", help="Size of a dimension or degree, as in tp=8, s=2048, b=1."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model that gives the dimensions.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Model that gives the dimensions.")
+    ] = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:

@@ -19,7 +19,10 @@ class Kind(StrEnum):
     assumptions = "assumptions"
 
 
-def list_names(kind: Annotated[Kind, typer.Argument(metavar="KIND", help="models, clusters, strategies, layers or assumptions.")], as_json: options.Json = False) -> None:
+def list_names(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
+    as_json: options.Json = False,
+) -> None:
     """List models, clusters, strategies, layers or assumption sets."""
     from dsx.graph.library import layer_names, strategy_names
     from dsx.spec.locate import names

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dsx.cli import best, evaluate, layer, listing, pareto, sweep, why
-from dsx.errors import DsxError
+from dsx.errors import DsxError, StoreError
 
 app = typer.Typer(
     name="dsx",
@@ -60,8 +60,7 @@ def main() -> None:
     # A reader that closes early (`dsx ... | head`) ends dsx quietly, as it does other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        app(standalone_mode=True)
-        sys.stdout.flush()
+        _run()
     except DsxError as error:
         print(f"dsx: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -73,6 +72,23 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _run() -> None:
+    try:
+        try:
+            app(standalone_mode=True)
+        finally:
+            if sys.stdout is not None:  # it is None where dsx was started with a closed stdout
+                sys.stdout.flush()
+    except OSError as error:
+        # Files that cannot be read or written have errors of their own, which name them; this is stdout.
+        if error.filename is not None:
+            raise
+        # What is still buffered has nowhere to go, and must not be tried again when the interpreter ends.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise StoreError(f"cannot write to stdout: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ DEFAULT_STRATEGY = "1d"
 DEFAULT_ASSUMPTIONS = "default"
 
 
-
 def count(text: str) -> int:
     """Return an option's value as a whole number of at least 1."""
     try:

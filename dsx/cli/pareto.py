@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.output import note, print_json, print_table, quantity
+from dsx.cli.output import note, plan_text, print_json, print_table, quantity
+from dsx.errors import InputError, NothingFeasible
 from dsx.units import format_quantity
 
 
@@ -17,47 +18,63 @@ def pareto(
         typer.Option(
             "--objective",
             metavar="COLUMN",
-            help="Column to minimise, or -COLUMN to maximise; give two or more [default: step_time_s, peak_bytes].",
+            help="Column to minimise, or -COLUMN to maximise; give one or more [default: step_time_s, peak_bytes].",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the front (.png, .pdf, .svg).")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Also draw the first two objectives (.png, .pdf, .svg)."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Print the plans that no other plan beats in every objective."""
-    from dsx.results import plot as pictures
+    from dsx.results.best import as_plans
     from dsx.results.pareto import column_of
     from dsx.results.pareto import pareto as front_of
     from dsx.results.store import load
 
-    chosen = objectives or ["step_time_s", "peak_bytes"]
+    chosen = list(dict.fromkeys(objectives or ["step_time_s", "peak_bytes"]))
+    if plot is not None and len(chosen) < 2:
+        raise InputError(
+            f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
+        )
     frame: Any = load(folder)
-    front = front_of(frame, *chosen)
+    plans = as_plans(front_of(frame, *chosen))
     if plot is not None:
-        several = int(frame["strategy"].nunique()) > 1
-        axes = pictures.front(frame, x=chosen[0], y=chosen[1], by="strategy" if several else None)
-        pictures.save(axes, plot)
-        note(f"wrote {plot}")
-    records = front.to_dict(orient="records")
+        _draw(frame, chosen, plot)
     if as_json:
-        print_json({"objectives": chosen, "plans": records})
-        return
-    shown = [column_of(objective) for objective in chosen]
-    from dsx.cli.output import plan_text
+        print_json({"objectives": chosen, "plans": plans})
+    if not plans:
+        columns = " and ".join(column_of(objective) for objective in chosen)
+        raise NothingFeasible(
+            f"no front: none of the {len(frame)} rows of {folder} is feasible and has a number in {columns}"
+        )
+    if not as_json:
+        _print(plans, [column_of(objective) for objective in chosen])
 
-    header = [*shown, "GPUs", "batch", "strategy", "plan"]
+
+def _draw(frame: Any, objectives: list[str], path: Path) -> None:
+    from dsx.results import plot as pictures
+
+    several = int(frame["strategy"].nunique()) > 1
+    x, y = objectives[:2]
+    pictures.save(pictures.front(frame, x=x, y=y, by="strategy" if several else None), path)
+    rest = f"; it is the front of {x} and {y} alone" if len(objectives) > 2 else ""
+    note(f"wrote {path}{rest}")
+
+
+def _print(plans: list[dict[str, Any]], columns: list[str]) -> None:
+    settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
+    header = [*columns, *settings, "plan"]
     rows = [
         [
-            *(_value(name, record[name]) for name in shown),
-            str(record["num_gpus"]),
-            str(record["global_batch_size"]),
-            str(record["strategy"]),
-            plan_text(record),
+            *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
+            *(str(plan["plan"][name]) for name in settings),
+            plan_text(plan["plan"]),
         ]
-        for record in records
+        for plan in plans
     ]
-    print_table(header, rows)
+    print_table(header, rows, text=[header.index("strategy"), header.index("plan")])
 
 
 def _value(name: str, value: float) -> str:

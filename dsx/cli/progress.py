@@ -63,4 +63,7 @@ def _lines(total: int, what: str) -> Callable[[int], None]:
 
 def rate_text(per_second: float) -> str:
     """Return a rate of candidates, as in "2.31 M/s"."""
-    return f"{per_second / 1e6:.2f} M/s" if per_second >= 1e4 else f"{per_second:.0f}/s"
+    for size, prefix in ((1e6, "M"), (1e3, "k")):
+        if per_second >= size:
+            return f"{per_second / size:.3g} {prefix}/s"
+    return f"{per_second:.3g}/s"

@@ -7,8 +7,8 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.evaluate import print_costs
-from dsx.cli.inputs import Inputs, load_inputs
-from dsx.cli.output import plan_text, print_json
+from dsx.cli.inputs import Inputs, load_inputs, split_overrides
+from dsx.cli.output import counted, plan_text, print_json
 from dsx.errors import InputError
 from dsx.units import format_quantity
 
@@ -17,15 +17,18 @@ def why(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COLUMN=VALUE]... | DIR CANDIDATE",
+            metavar="COLUMN=VALUE... | DIR CANDIDATE",
             help="The plan, as in tp=8 pp=64 dp=32; or a result folder and a candidate id of it.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Model, unless a result folder is given.")] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="Cluster, likewise.")] = None,
-    num_gpus: Annotated[int | None, typer.Option("--num-gpus", min=1, help="GPUs of the job.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, likewise.")] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs of the job.")
+    ] = None,
     global_batch_size: Annotated[
-        int | None, typer.Option("--global-batch-size", min=1, help="Sequences of one step.")
+        int | None,
+        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step."),
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
@@ -33,9 +36,16 @@ def why(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Explain a plan: every rule that it breaks with its numbers, what its memory and time go into."""
+    """Explain a plan: the rules that it breaks, its time, its memory.
+
+    The plan is written out, with model, cluster, GPUs and batch as options, or is a row of a result set.
+    """
     given = list(settings or [])
-    if len(given) == 2 and "=" not in given[0]:
+    if given and "=" not in given[0]:
+        if len(given) != 2:
+            raise InputError(
+                f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
+            )
         inputs, strategy, sequence_length, num_gpus, global_batch_size, given = _from_results(given[0], given[1])
     else:
         missing = [
@@ -50,9 +60,9 @@ def why(
         ]
         if model is None or cluster is None or num_gpus is None or global_batch_size is None:
             raise InputError(
-                f"{', '.join(missing)} is missing: give a whole plan, or a result folder and a candidate id"
+                f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
             )
-        inputs = load_inputs(model, cluster, assumptions, assignments)
+        inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     _explain(inputs, strategy, sequence_length, num_gpus, global_batch_size, given, as_json)
 
 
@@ -61,14 +71,18 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
     from dsx.results.store import load, read_manifest
     from dsx.space.candidates import Candidates
 
-    if not candidate.isdecimal():
-        raise InputError(f"{candidate!r} is no candidate id: give a number of the column 'candidate' of {folder}")
     frame: Any = load(folder, ["candidate", *Candidates.__dataclass_fields__])
-    found = frame[frame["candidate"] == int(candidate)]
+    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+    found = frame[frame["candidate"] == wanted]
     if found.empty:
-        raise InputError(f"no candidate {candidate} among the {len(frame)} rows of {folder}")
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(len(frame), 'row')} of {folder}: an id is a number of its "
+            f"column 'candidate'; 'dsx pareto {folder} --json' prints those of the front"
+        )
     row = found.to_dict(orient="records")[0]
-    inputs = Inputs.from_data(read_manifest(Path(folder)).spec["resolved"])
+    manifest = read_manifest(folder)
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    inputs = Inputs.from_data(manifest.spec["resolved"], near)
     names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")
     settings = [f"{name}={row[name]}" for name in names]
     settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]
@@ -118,13 +132,13 @@ def _explain(
     print_costs(result.costs)
     print()
     if fastest is None:
-        print(f"None of the {counts.candidates} candidates of this strategy fits.")
+        print(f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits.")
     elif fastest["plan"]["candidate"] == result.plan["candidate"]:
-        print(f"It is the fastest of {counts.candidates} candidates, {counts.feasible} of them feasible.")
+        print(f"It is the fastest of {counted(counts.candidates, 'candidate')}, {counts.feasible:,} of them feasible.")
     else:
         ratio = result.costs["step_time_s"] / fastest["step_time_s"]
         print(
-            f"The fastest of the {counts.feasible} feasible candidates takes "
+            f"The fastest of {counted(counts.feasible, 'feasible candidate')} takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({plan_text(fastest['plan'])}); "
             f"this plan takes {ratio:.3g} times as long."
         )

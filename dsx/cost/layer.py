@@ -96,7 +96,9 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.stash,
         boundary_bytes=work.boundary,
-        weight_bytes=jnp.stack([work.weights[jnp.array(members)].sum(axis=0) for members in groups.values()]),
+        weight_bytes=jnp.stack(
+            [work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()]
+        ),
         group_size=jnp.stack([functools.reduce(jnp.multiply, [work.sizes[a] for a in axes], one) for axes in groups]),
         group_share=jnp.stack([functools.reduce(jnp.multiply, [work.shares[a] for a in axes], one) for axes in groups]),
     )

@@ -13,7 +13,7 @@ from dsx.graph.backward import derive_backward
 from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, Layer, Operator
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Move, match
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Distribution, Move, match
 from dsx.graph.notation import AXES, Dim, Rule
 from dsx.graph.saved import Regather, Saved, element_bytes, tensor_bytes
 
@@ -187,14 +187,10 @@ def _statistics(layer: Layer, op: Operator) -> list[Collective]:
     """Return the all-reduces of row statistics, where the normalised dimension is divided."""
     if not op.kind.statistics:
         return []
-    dims = op.arguments[0].distribution.dims
-    rows = product(op_size for op_size in (tensor_bytes(layer, op.arguments[0].tensor, _rows(op)), op.kind.statistics))
-    return [Collective(ALL_REDUCE, axis, rows, f"statistics of {op.name}", False) for axis in dims[-1].axes]
-
-
-def _rows(op: Operator) -> Any:
-    distribution = op.arguments[0].distribution
-    return type(distribution)(distribution.dims[:-1])
+    taken = op.arguments[0]
+    *rows, last = taken.distribution.dims
+    size = product((tensor_bytes(layer, taken.tensor, Distribution(tuple(rows))), op.kind.statistics))
+    return [Collective(ALL_REDUCE, axis, size, f"statistics of {op.name}", False) for axis in last.axes]
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:

@@ -105,7 +105,8 @@ def evaluate(
     """Evaluate `expr` where `values` gives a number, fraction or array for each name.
 
     `floor_divide` is what ``/`` does. `memo` shares the results of sub-expressions between calls with the
-    same `values`; it is keyed by identity, so the expressions must outlive it. Raises KeyError with the first name that has no value.
+    same `values`; it is keyed by identity, so the expressions must outlive it. Raises KeyError with the first
+    name that has no value.
     """
     if isinstance(expr, int):
         return expr

@@ -96,7 +96,7 @@ class _Collector:
         for index, entry in enumerate(inner.saved if inner else op.kind.saved):
             if isinstance(entry, Formula):
                 size = entry.resolve(functions(self.layer, op))
-                self.saved[(op.name, f"kept {index}")] = Saved((op.name, f"kept {index}"), size)
+                self.saved[(op.name, f"state {index}")] = Saved((op.name, f"state {index}"), size)
             elif entry == "y":
                 self.read(op, as_produced(self.layer, op, op.name), op.panelled)
             else:
@@ -170,7 +170,7 @@ def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tu
         reads = [saved.bytes for saved in kernel.saved]
     else:
         reads = [tensor_bytes(layer, arg.tensor, arg.distribution) for arg in kernel.border]
-        reads += [saved.bytes for saved in kernel.saved if saved.key[1].startswith("kept ")]
+        reads += [saved.bytes for saved in kernel.saved if saved.key[1].startswith("state ")]
     # Beside what it reads: the gradients of its results coming in, those of its arguments going out.
     return forward, total([*reads, *leaving, *entering.values()])
 

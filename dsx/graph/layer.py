@@ -239,7 +239,8 @@ class _Builder:
             kind, [(arg.distribution, arg.place) for arg in arguments], outputs, self.definitions, line.place
         )
         for tensor, stated in outputs:
-            if tensor.name in scope:
+            # A layer may go on behind a block: its own output then replaces the block's.
+            if tensor.name in scope and not (tensor.name == OUTPUT and scope[OUTPUT] != prefix + OUTPUT):
                 raise tensor.place.error(f"{tensor.name!r} is made twice")
             scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
         fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None

@@ -40,15 +40,15 @@ def load_layer(name: str, strategy: str | None, table: dict[str, OperatorKind], 
     return build_layer(text, overlay, table, find_block)
 
 
-def needs_strategy(name: str, near: Path | None = None) -> bool:
-    """Return whether the layer called `name`, or a block that it uses, has roles."""
+def needs_strategy(name: str, near: Path | None = None, above: tuple[str, ...] = ()) -> bool:
+    """Return whether the layer called `name`, or a block that it uses, has roles; `above` are its users."""
     text = _parse("layer", name, near)
-    if isinstance(text, StrategyText):
+    if isinstance(text, StrategyText) or text.file in above:
         return False
     tensors = [*text.inputs, *text.weights]
     for entry in text.body:
         if isinstance(entry, UseText):
-            if needs_strategy(entry.block, Path(text.file)):
+            if needs_strategy(entry.block, Path(text.file), (*above, text.file)):
                 return True
         else:
             tensors += [*entry.outputs, *entry.arguments]

@@ -19,6 +19,8 @@ from dsx.search.pareto import front
 if TYPE_CHECKING:
     import pandas as pd
 
+_NO_QUANTITIES = frozenset(column.name for column in COLUMNS if column.kind not in ("integer", "real"))
+
 
 def pareto(df: "pd.DataFrame", *objectives: str) -> "pd.DataFrame":
     """Return the rows of `df` on the front, the best by the first objective first.
@@ -48,8 +50,8 @@ def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
     Raises UnknownNameError or InputError as `pareto` does.
     """
     values = require(df, column_of(objective))
-    if values.dtype.kind not in "iuf":
-        raise InputError(f"{column_of(objective)!r} is no objective: it does not hold numbers")
+    if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
+        raise InputError(f"{column_of(objective)!r} is no objective: it does not hold quantities")
     numbers = values.astype(np.float64)
     return -numbers if objective.startswith("-") else numbers
 

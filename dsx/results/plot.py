@@ -70,14 +70,16 @@ def front(
     x_size, y_size = _label_axis(ax.xaxis, shown, x), _label_axis(ax.yaxis, shown, y)
     _draw_all(ax, all_x / x_size, all_y / y_size, require(df, "reject") == 0)
     _draw_front(ax, require(best, x) / x_size, require(best, y) / y_size, by, groups)
-    if _is_wide(all_x):
-        ax.set_xscale("log")
-        _plain_numbers(ax.xaxis, all_x)
-    if _is_wide(all_y):
-        ax.set_yscale("log")
-        _plain_numbers(ax.yaxis, all_y)
-    if len(df):
-        ax.legend(fontsize="small", framealpha=0.9)
+    for axis, values, set_scale in ((ax.xaxis, all_x, ax.set_xscale), (ax.yaxis, all_y, ax.set_yscale)):
+        if _is_wide(values):
+            set_scale("log")
+            _thin_ticks(axis, values)
+        _plain_numbers(axis)
+    if len(best):
+        # Above the axes: the front may run through any corner.
+        ax.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    elif len(df):
+        ax.legend(fontsize="small")
     return ax
 
 
@@ -138,7 +140,9 @@ def _draw_front(ax: "Axes", x: Numbers, y: Numbers, by: str | None, groups: NDAr
         return
     found = sorted(set(groups))
     colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.9, len(found)))
-    for i, (value, colour) in enumerate(zip(found, colours, strict=True)):
+    # Ever smaller: strategies often agree on a plan, and a marker must not hide the one below it.
+    sizes = np.linspace(10.0, 5.0, len(found)) if len(found) > 1 else [6.5]
+    for i, (value, colour, size) in enumerate(zip(found, colours, sizes, strict=True)):
         here = groups == value
         ax.plot(
             x[here],
@@ -147,7 +151,7 @@ def _draw_front(ax: "Axes", x: Numbers, y: Numbers, by: str | None, groups: NDAr
             color=colour,
             markeredgecolor="black",
             markeredgewidth=0.6,
-            markersize=6.5,
+            markersize=size,
             zorder=4,
             label=f"front, {by} {value} ({here.sum()})",
         )
@@ -189,11 +193,18 @@ def _is_wide(values: Numbers) -> bool:
     return len(finite) > 0 and finite.min() > 0 and finite.max() > LINEAR_RANGE * finite.min()
 
 
-def _plain_numbers(axis: "Axis", values: Numbers) -> None:
-    """Put plain numbers, not powers, on a logarithmic axis, and enough of them to read it."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _thin_ticks(axis: "Axis", values: Numbers) -> None:
+    """Put as many labels on a logarithmic axis as it has room for."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     finite = _finite(values)
-    axis.set_major_locator(LogLocator(subs=(1.0,) if finite.max() > 1e4 * finite.min() else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    decades = np.log10(finite.max() / finite.min())
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0, 3.0) if decades < 4 else (1.0,)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _plain_numbers(axis: "Axis") -> None:
+    """Write the numbers of an axis out, instead of as powers or with a common factor."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

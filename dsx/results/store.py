@@ -15,7 +15,7 @@ and reading a set that does not fit in memory: DuckDB and Polars read `<folder>/
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -146,11 +146,36 @@ def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFra
     for name in wanted:
         if name not in known:
             raise UnknownNameError("column", name, known)
+    return _frame(manifest, [_read(folder, part, wanted) for part in manifest.parts], wanted)
+
+
+def load_chosen(
+    folder: str | Path, columns: Iterable[str], choose: Callable[[pd.DataFrame], pd.DataFrame]
+) -> pd.DataFrame:
+    """Return all columns of the rows that `choose` keeps, in its order, with only a part in memory at a time.
+
+    `choose` gets a frame with at least `columns` and returns some of its rows; what it keeps of everything
+    must be among what it keeps of each part, as with the best few or a Pareto front.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    every = [column.name for column in COLUMNS]
+    tables: list[pa.Table] = []
+    for part in manifest.parts:
+        few = list(dict.fromkeys(columns))
+        light = _frame(manifest, [_read(folder, part, few)], few)
+        chosen = choose(light).index.to_numpy()
+        if len(chosen):
+            tables.append(_read(folder, part, every).take(chosen))
+    return choose(_frame(manifest, tables, every))
+
+
+def _frame(manifest: Manifest, tables: list[pa.Table], wanted: list[str]) -> pd.DataFrame:
+    """Return tables of the columns `wanted` as one frame that describes itself."""
+    known = {c.name: c for c in COLUMNS}
     schema = arrow_schema(manifest.names, manifest.precision, manifests.file_metadata(manifest))
     empty = pa.schema([schema.field(name) for name in wanted]).empty_table()
-    parts = [_read(folder, part, wanted) for part in manifest.parts]
-    table = pa.concat_tables(parts) if parts else empty
-    df = table.to_pandas()
+    df = (pa.concat_tables(tables) if tables else empty).to_pandas()
     for name in wanted:
         if known[name].kind == "name":
             # A part only knows the names that occur in it.

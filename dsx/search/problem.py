@@ -2,15 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.step import Workload
 from dsx.errors import SpecError
-from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate
-from dsx.graph.model import Model, build_model, unsharded
+from dsx.graph.library import load_layer, load_operators
+from dsx.graph.model import Model, build_model, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
@@ -99,19 +100,28 @@ def make_problem(
         workload=Workload(
             num_layers=float(models[0].num_layers),
             sequence_length=float(length),
-            forward_flops=forward_flops(models[0], length),
+            forward_flops=forward_flops(model, assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
         ),
         sequence_length=length,
     )
 
 
-def forward_flops(model: Model, sequence_length: int) -> float:
-    """Return the matrix FLOPs of the forward of one sequence through all layers, undivided."""
+def forward_flops(
+    model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, sequence_length: int, near: Path | None = None
+) -> float:
+    """Return the matrix FLOPs of the forward of one sequence through all layers, undivided.
+
+    Panels, in which a multiply also counts its first addition, are left out: the count is the same under every
+    strategy.
+    """
+    table = load_operators(assumptions.operators, near)
     total = 0
-    for layer, count in model.layers:
-        values = unsharded(layer, model.dimensions, sequence_length)
-        total += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
+    for entry in model.layers:
+        layer = load_layer(layer_text(entry.kind, model.name, assumptions), strategy, table, near)
+        plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
+        values = unsharded(plain, model.dimensions, sequence_length)
+        total += entry.count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
     return float(total)
 
 

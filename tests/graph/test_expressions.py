@@ -146,6 +146,8 @@ def test_neutral_elements_leave_no_trace():
     assert total([]) == 0
     assert product([]) == 1
     assert divided(a, ()) is a
+    assert evaluate(combine("%", a, 1), {"a": 5}) == 0
+    assert evaluate(combine("-", 0, a), {"a": 5}) == -5
     assert evaluate(divided(a, ("b", "c")), {"a": 29, "b": 2, "c": 5}) == 2
 
 

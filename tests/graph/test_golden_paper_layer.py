@@ -41,15 +41,15 @@ def test_saved_tensors(strategy):
         "biased-attention.kk": W * heads,
         "biased-attention.vv": W * heads,
         "biased-attention.o": W * heads,
-        "biased-attention.p kept 0": statistics,
-        "biased-attention.pd kept 0": statistics,
-        "biased-attention.yd kept 0": MASK * residual,  # vproj dropout
+        "biased-attention.p state 0": statistics,
+        "biased-attention.pd state 0": statistics,
+        "biased-attention.yd state 0": MASK * residual,  # vproj dropout
         "biased-attention.output": W * residual,  # second layernorm
         "biased-mlp.n": W * gathered,
         "biased-mlp.zb": W * hidden,
-        "biased-mlp.ud kept 0": MASK * hidden,
+        "biased-mlp.ud state 0": MASK * hidden,
         "biased-mlp.ud": W * hidden,
-        "biased-mlp.dd kept 0": MASK * residual,
+        "biased-mlp.dd state 0": MASK * residual,
     }
 
 

@@ -72,6 +72,8 @@ def test_table(have, want, moves):
         # a scatter shrinks what is exchanged afterwards, whichever dimension it is on
         ("[b, s/tp, e @cp]", "[b, s/cp, e/tp]", [(A2A, "tp", B * S // TP * E), (RS, "cp", B * S * E // TP)]),
         ("[b, s/ep, e @tp]", "[b/ep, s, e/tp]", [(RS, "tp", B * S // 3 * E), (A2A, "ep", B * S // 3 * E // TP)]),
+        # a dimension is cleared before it is divided anew
+        ("[b, s/cp, e @tp]", "[b, s/tp, e]", [(AG, "cp", B * S * E), (RS, "tp", B * S * E)]),
         # what is not innermost has to be uncovered first
         ("[b, s/cp/tp, e]", "[b, s, e/cp]", [(AG, "tp", B * S // CP * E), (A2A, "cp", B * S // CP * E)]),
     ],

@@ -50,7 +50,7 @@ def test_fused_attention_makes_the_square_again():
     assert kept == {
         "n": W * B * (S // 2) * E,
         **dict.fromkeys(("q", "kk", "vv", "o"), HEADS),
-        "p kept 0": statistics,
+        "p state 0": statistics,
     }
 
 

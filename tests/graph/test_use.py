@@ -4,7 +4,7 @@ import pytest
 from graph.texts import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, derived, fails, moves
 
 from dsx.errors import NotationError, UnknownNameError
-from dsx.graph.library import load_layer, load_strategy, strategy_names
+from dsx.graph.library import load_layer, load_operators, load_strategy, strategy_names
 
 STRATEGY = "strategy mine\nrs = s/tp re = e\nrequire s % tp == 0 why"
 NORM = "block norms\ninput x[b, $rs, e]\nweight g[e]\noutput[b, $rs, e] = norm(x, g)"
@@ -122,6 +122,17 @@ def test_a_layer_beside_its_own_blocks(tmp_path, monkeypatch):
     (tmp_path / "b.layer").write_text("layer b\nuse onw\n")
     with pytest.raises(NotationError, match=r"b\.layer:2:1: unknown layer 'onw'"):
         load_layer("./b.layer", "1d", STANDARD)
-    (tmp_path / "c.layer").write_text("layer c\nuse 2d\n")
-    with pytest.raises(NotationError, match=r"c\.layer:2:1: '2d' is no block"):
-        load_layer("./c.layer", "1d", STANDARD)
+    for other in ("2d", "transformer"):
+        (tmp_path / "c.layer").write_text(f"layer c\nuse {other}\n")
+        with pytest.raises(NotationError, match=rf"c\.layer:2:1: '{other}' is no block"):
+            load_layer("./c.layer", "1d", STANDARD)
+
+
+def test_a_layer_that_goes_on_behind_a_block_has_its_own_output(tmp_path):
+    block = tmp_path / "first.layer"
+    block.write_text("block first\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)\n")
+    layer = tmp_path / "whole.layer"
+    layer.write_text("layer whole\nuse first\nn[b, s, e] = scale(output)\noutput[b, s, e] = gelu(n)\n")
+    built = load_layer(str(layer), None, load_operators(["standard"]))
+    assert built.outputs == ("output",)
+    assert built.producer("output").arguments[0].tensor == "n"

@@ -60,7 +60,7 @@ def kernel(layer, name):
 def saved(layer, **sizes):
     """Bytes of every tensor that is kept, by name; a name kept in two forms is a mistake of the test."""
     entries = [(entry.key, number(layer, entry.bytes, **sizes)) for k in layer.kernels for entry in k.saved]
-    by_name = {key[0] if not key[1].startswith("kept") else f"{key[0]} {key[1]}": size for key, size in entries}
+    by_name = {key[0] if not key[1].startswith("state") else f"{key[0]} {key[1]}": size for key, size in entries}
     assert len(by_name) == len(entries)
     return by_name
 

@@ -35,9 +35,8 @@ def test_ids_do_not_depend_on_the_cluster_or_on_what_else_is_searched():
     assert len(set(whole.values())) == len(whole)
     slower = on(problem, hardware(matrix_flops=1e13, hbm_capacity=1e9))
     assert by_name(slower, rows_of(slower, (12, 24), (24, 48))) == whole
-    larger = on(problem, hardware(fast_size=24))
-    shared = by_name(larger, rows_of(larger, (12, 24), (24, 48))).items() & whole.items()
-    assert shared
+    larger = on(problem, hardware(fast_size=11))  # as many members of a domain have work as in one of 8
+    assert by_name(larger, rows_of(larger, (12, 24), (24, 48))) == whole
     for strategy in STRATEGIES:  # alone, a strategy has another code
         alone = problem_of("default", (strategy,))
         part = by_name(alone, rows_of(alone, (24,), (48,)))
@@ -58,7 +57,4 @@ def test_known_ids():
     problem = problem_of("default", ("1d",))
     rows = rows_of(problem, (1,), (2,))
     assert rows["microbatch_size"].tolist() == [1, 2]
-    assert rows["candidate"].tolist() == KNOWN
-
-
-KNOWN = [0, 0]
+    assert rows["candidate"].tolist() == [2240942466397288060, 2103322904243814203]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from laws.spaces import DIMENSIONS, MACHINES, MEMORY_PARTS, SETS, TIME_PARTS, on, priced, problem_of, space_of
+from validation.cases import STRATEGIES
 
 
 @pytest.mark.parametrize("assumptions", SETS)
@@ -28,6 +29,12 @@ def test_every_part_is_there(assumptions):
     assert {name for name in (*TIME_PARTS, *MEMORY_PARTS) if not rows[name].any()} == never
     feasible = rows["peak_bytes"] <= problem_of(assumptions).cluster.device.hbm_capacity
     assert 0 < feasible.sum() < len(feasible)
+
+
+@pytest.mark.parametrize("assumptions", SETS)
+def test_the_flops_of_a_model_do_not_depend_on_the_strategy(assumptions):
+    counts = {problem_of(assumptions, (strategy,)).workload.forward_flops for strategy in STRATEGIES}
+    assert counts == {problem_of(assumptions).workload.forward_flops}
 
 
 @pytest.mark.parametrize("assumptions", SETS)

@@ -19,6 +19,12 @@ def test_json_and_back(begun):
     assert raw["complete"] is False
 
 
+def test_a_manifest_without_a_spec_file_is_read(begun):
+    raw = json.loads(manifest.to_json(begun()))
+    del raw["spec_file"]
+    assert manifest.from_json(json.dumps(raw).encode(), "here").spec_file == ""
+
+
 def test_hash_knows_content_not_layout():
     assert manifest.spec_hash({"a": 1, "b": [2]}) == manifest.spec_hash({"b": [2], "a": 1})
     assert manifest.spec_hash({"a": 1}) != manifest.spec_hash({"a": 2})

@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 
@@ -45,6 +46,38 @@ def test_units_follow_the_values(factor, label):
     ax = plot.front(df.assign(step_time_s=df["step_time_s"] * factor))
     assert ax.get_xlabel() == f"step time {label}"
     assert 1 <= np.median(np.asarray(ax.collections[0].get_offsets())[:, 0]) <= 3
+
+
+def test_the_unit_is_that_of_the_best_rows_not_of_the_bulk():
+    df = table(reject=0)
+    slow = df.assign(step_time_s=df["step_time_s"] * 1e4, peak_bytes=df["peak_bytes"] * 10)
+    ax = plot.front(pd.concat([df, slow, slow, slow], ignore_index=True))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("step time [s]", "peak memory [GB]")
+
+
+def test_nothing_hides_the_front():
+    df = table()
+    same = pd.concat([df.assign(strategy=name) for name in "abc"], ignore_index=True)
+    ax = plot.front(same.assign(strategy=pd.Categorical(same["strategy"])), by="strategy")
+    sizes = [line.get_markersize() for line in ax.lines[1:]]
+    assert len(sizes) == 3
+    assert sizes == sorted(sizes, reverse=True)
+    ax.get_figure(root=True).canvas.draw()
+    assert ax.get_legend().get_window_extent().y0 >= ax.get_window_extent().y1
+
+
+@pytest.mark.parametrize("spread", [0.3, 2.0, 3.5, 6.0])
+def test_labels_do_not_overlap(spread):
+    ax = plot.front(table(spread=spread))
+    ax.get_figure(root=True).canvas.draw()
+    low, high = ax.get_xlim()
+    boxes = [
+        label.get_window_extent()
+        for place, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_other_columns_and_units_of_the_user():

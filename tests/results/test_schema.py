@@ -40,3 +40,4 @@ def test_every_column_has_one_encoding():
     encoded = [*options["use_dictionary"], *options["column_encoding"]]
     assert sorted(encoded) == sorted(c.name for c in COLUMNS)
     assert options["column_encoding"]["step_time_s"] == "BYTE_STREAM_SPLIT"
+    assert options["column_encoding"]["candidate"] == "PLAIN"

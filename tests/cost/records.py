@@ -1,0 +1,76 @@
+"""Records with round numbers, to be worked out by hand."""
+
+import jax.numpy as jnp
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.layer import LayerCosts
+from dsx.cost.step import StepChoices, Workload
+from dsx.hardware.cluster import Cluster
+from dsx.hardware.device import Device
+from dsx.hardware.network import Network, Tier
+
+
+def machine(**changes):
+    """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
+    facts = {
+        "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
+        "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
+    } | changes  # fmt: skip
+    nvs, net = (
+        Tier(bandwidth=facts[f"{name}_bandwidth"], latency=facts[f"{name}_latency"], name="", size=0)
+        for name in ("nvs", "net")
+    )
+    device = {name: facts[name] for name in ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity")}
+    return Cluster(device=Device(**device, name=""), network=Network(nvs=nvs, net=net), name="")
+
+
+def believed(**changes):
+    """Efficiencies of one half, 10 us a launch, 2 bytes an element, 12 bytes of Adam; an update costs nothing."""
+    return Assumptions(
+        **{
+            "matrix_efficiency": 0.5,
+            "vector_efficiency": 0.5,
+            "hbm_efficiency": 0.5,
+            "network_efficiency": 0.5,
+            "launch_latency": 1e-5,
+            "weight_bytes": 2.0,
+            "gradient_bytes": 2.0,
+            "optimizer_bytes_per_parameter": 12.0,
+            "optimizer_traffic_per_parameter": 0.0,
+            "overhead_bytes": 0.0,
+            "charge_replicated_gradients": False,
+        }
+        | changes
+    )
+
+
+def layer_costs(**changes):
+    """A layer of one key: 10 ms forward, 20 ms backward, one weight group of 4 GB."""
+    fields = {
+        "forward_s": [0.010],
+        "backward_s": [0.020],
+        "compute_s": [0.021],
+        "memory_s": [0.003],
+        "tp_comm_s": [0.004],
+        "cp_comm_s": [0.002],
+        "ep_comm_s": [0.0],
+        "replicated_gradient_s": [0.0],
+        "stash_bytes": [1e9],
+        "boundary_bytes": [1e8],
+        "weight_bytes": [[4e9]],
+        "group_size": [[1.0]],
+        "group_share": [[1.0]],
+    } | changes
+    return LayerCosts(**{name: jnp.asarray(value) for name, value in fields.items()})
+
+
+def choices(**changes):
+    """48 sequences on 32 GPUs: 4 stages, 8 replicas, 6 microbatches."""
+    fields = {
+        "num_gpus": 32.0, "global_batch_size": 48.0, "pp": 4.0, "dp": 8.0, "num_microbatches": 6.0,
+        "pp_nvs": 1.0, "dp_nvs": 1.0,
+    } | changes  # fmt: skip
+    return StepChoices(**{name: jnp.asarray([value]) for name, value in fields.items()})
+
+
+WORKLOAD = Workload(num_layers=12.0, sequence_length=1000.0, forward_flops=1e12, train_tokens=8.64e9)

@@ -1,0 +1,136 @@
+"""Kernels and their collectives by hand, on a made-up layer of two kernels."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cost.records import believed, machine
+
+from dsx.cost.layer import kernel_times, layer_costs, weight_groups
+from dsx.cost.work import CollectiveShape, LayerWork
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
+
+FORWARD, BACKWARD = 0, 1
+
+
+def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **changes):
+    """Two kernels of 10 and 20 ms forward, 20 and 40 backward; tp and cp of 4 in one domain."""
+    matrix = jnp.asarray([[[5e12], [1e13]], [[1e13], [2e13]]])
+    held, reduced = weights
+    fields = {
+        "matrix": matrix - 5e9,  # a launch less, so that the times are round
+        "vector": jnp.zeros_like(matrix),
+        "bytes": jnp.full_like(matrix, num_bytes),
+        "launches": jnp.ones((2, 1)),
+        "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
+        "weights": jnp.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
+        "stash": jnp.asarray([7.0]),
+        "boundary": jnp.asarray([5.0]),
+        "panels": jnp.asarray([panels]),
+        "sizes": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
+        "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
+    }
+    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "over_dp": (True,) * len(held)}
+    return LayerWork(**fields | changes, **structure)
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-12, abs=1e-15)
+
+
+def test_kernels_add_up():
+    found = layer_costs(work(), machine(), believed())
+    assert float(found.forward_s[0]) == close(0.030)
+    assert float(found.backward_s[0]) == close(0.060)
+    assert float(found.compute_s[0]) == close(0.090)
+    assert float(found.stash_bytes[0]) == 7.0
+    assert float(found.boundary_bytes[0]) == 5.0
+
+
+def test_each_kernel_has_its_own_roofline():
+    # 15 GB at 1 TB/s outlast only the first kernel's forward; the others hide them.
+    found = layer_costs(work(num_bytes=15e9), machine(), believed())
+    assert float(found.memory_s[0]) == close(0.005)
+    assert float(found.forward_s[0]) == close(0.035)
+
+
+GATHER = 3e-6 + 3 / 4 * 4e9 / 400e9  # 4 GB over four GPUs of one domain
+
+
+def test_collectives_are_exposed_and_go_to_the_column_of_their_axis():
+    shapes = [
+        CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False),
+        CollectiveShape(1, FORWARD, ALL_GATHER, "tp", False),
+        CollectiveShape(1, BACKWARD, ALL_REDUCE, "cp", False),
+    ]
+    made = work(shapes, [4e9, 4e9, 4e9])
+    found = layer_costs(made, machine(), believed())
+    assert float(found.tp_comm_s[0]) == close(2 * GATHER)
+    assert float(found.cp_comm_s[0]) == close(2 * GATHER)  # two passes
+    assert float(found.forward_s[0]) == close(0.030 + 2 * GATHER)
+    assert float(found.backward_s[0]) == close(0.060 + 2 * GATHER)
+    times = kernel_times(made, machine(), believed())
+    assert np.asarray(times.comm_s["tp_comm_s"])[:, :, 0].tolist() == [close([GATHER, GATHER]), close([0.0, 0.0])]
+    assert np.asarray(times.comm_s["cp_comm_s"])[:, :, 0].tolist() == [close([0.0, 0.0]), close([0.0, 2 * GATHER])]
+
+
+@pytest.mark.parametrize(
+    ("panels", "volume", "num_bytes"),
+    [
+        (4.0, 4e9, 0.0),  # four panels of 2.5 ms each: just hidden
+        (4.0, 8e9, 0.0),  # they stick out
+        (1.0, 4e9, 0.0),  # one panel: nothing to hide behind
+        (4.0, 8e9, 15e9),  # memory time is cover too
+        (4.0, 1e9, 0.0),
+    ],
+)
+def test_panels_run_while_the_kernel_computes(panels, volume, num_bytes):
+    made = work([CollectiveShape(0, FORWARD, BROADCAST, "tp", True)], [volume], panels, num_bytes)
+    one = 3e-6 + volume / panels / 400e9  # of all of its volume, latency in each
+    busy = max(0.010, num_bytes / 1e12)
+    found = layer_costs(made, machine(), believed())
+    assert float(found.tp_comm_s[0]) == close(one + max(panels * one - busy, 0.0))
+    assert float(found.forward_s[0]) == close(busy + max(0.020, num_bytes / 1e12) + float(found.tp_comm_s[0]))
+
+
+def test_panels_of_two_axes_hide_together():
+    shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "tp2")]
+    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), believed())
+    one = 3e-6 + 2e9 / 400e9 + 1e-6 + 1e9 / 400e9
+    assert float(found.tp_comm_s[0]) == close(one + 4 * one - 0.010)
+
+
+def test_what_sticks_out_is_shared_as_the_panels_are():
+    shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "cp")]
+    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), believed())
+    tp, cp = 3e-6 + 2e9 / 400e9, 3e-6 + 1e9 / 400e9
+    exposed = (tp + cp) + 4 * (tp + cp) - 0.010
+    assert float(found.tp_comm_s[0]) == close(exposed * tp / (tp + cp))
+    assert float(found.cp_comm_s[0]) == close(exposed * cp / (tp + cp))
+
+
+def test_a_plain_collective_of_a_panelled_kernel_is_exposed():
+    shapes = [CollectiveShape(0, FORWARD, BROADCAST, "tp", True), CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False)]
+    found = layer_costs(work(shapes, [4e8, 4e9], panels=4.0), machine(), believed())
+    assert float(found.tp_comm_s[0]) == close(3e-6 + 1e8 / 400e9 + GATHER)
+
+
+def test_weight_groups_are_what_is_reduced_over_the_same_data_axes():
+    assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {("cp",): [0, 1], (): [2, 3]}
+    assert weight_groups(()) == {(): []}
+
+
+def test_weights_by_group():
+    made = work(weights=([2e9, 1e9, 5e8], [("cp",), ("tp", "cp"), ()]))
+    found = layer_costs(made, machine(), believed())
+    assert np.asarray(found.weight_bytes)[:, 0].tolist() == [3e9, 5e8]
+    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 1.0]
+    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
+
+
+def test_gradients_of_parameters_that_tensor_parallel_ranks_share():
+    made = work(weights=([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
+    assert float(layer_costs(made, machine(), believed()).replicated_gradient_s[0]) == 0.0
+    charged = layer_costs(made, machine(), believed(charge_replicated_gradients=True))
+    assert float(charged.replicated_gradient_s[0]) == close(2 * GATHER)
+    wide = layer_costs(made, machine(), believed(charge_replicated_gradients=True, gradient_bytes=4.0))
+    assert float(wide.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 8e9 / 400e9))

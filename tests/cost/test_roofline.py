@@ -1,0 +1,31 @@
+"""The roofline by hand: 500 TFLOP/s matrix, 50 TFLOP/s vector, 1 TB/s and 10 us a launch reached."""
+
+import jax.numpy as jnp
+import pytest
+from cost.records import believed, machine
+
+from dsx.cost.roofline import compute_time, exposed_memory_time
+
+
+@pytest.mark.parametrize(
+    ("matrix", "vector", "launches", "seconds"),
+    [
+        (5e12, 0.0, 1.0, 0.010_01),
+        (0.0, 5e11, 1.0, 0.010_01),
+        (5e12, 5e11, 1.0, 0.020_01),  # one after the other
+        (0.0, 0.0, 1.0, 10e-6),
+        (0.0, 0.0, 0.0, 0.0),  # what does not run costs nothing
+    ],
+)
+def test_compute_time(matrix, vector, launches, seconds):
+    found = compute_time(jnp.asarray(matrix), jnp.asarray(vector), jnp.asarray(launches), machine().device, believed())
+    assert float(found) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "compute_s", "seconds"),
+    [(3e10, 0.010, 0.020), (3e10, 0.030, 0.0), (3e10, 0.050, 0.0), (0.0, 0.010, 0.0), (3e10, 0.0, 0.030)],
+)
+def test_memory_time_that_compute_does_not_hide(num_bytes, compute_s, seconds):
+    found = exposed_memory_time(jnp.asarray(num_bytes), jnp.asarray(compute_s), machine().device, believed())
+    assert float(found) == pytest.approx(seconds, rel=1e-12, abs=1e-15)

@@ -1,0 +1,59 @@
+"""Tiny layers under tiny strategies, derived from texts written in a test."""
+
+from textwrap import dedent
+
+from dsx.graph.derived import derive
+from dsx.graph.layer import build_layer
+from dsx.graph.library import load_operators
+from dsx.graph.notation import parse
+
+_LAYER = """
+    layer tiny
+    input x[b, $s, $e]
+    weight w[e, $f] v[$f, e]
+    u[b, $i, $f]  = einsum{panels}(x[b, $i, e], w)
+    output[b, $s, $e] = einsum(u, v)
+"""
+ONE_AXIS = """
+    strategy one
+    role s = s
+    role i = s
+    role e = e
+    role f = f/tp
+    require f % tp == 0   width_not_divisible
+    require f / tp >= 4   too_narrow
+    require b*s % tp == 0 tokens_not_divisible
+"""
+TWO_AXES = """
+    strategy two
+    role s = s/cp
+    role i = s/cp
+    role e = e
+    role f = f/tp
+    require f % tp == 0 width_not_divisible
+    require s % cp == 0 length_not_divisible
+"""
+PANELS = """
+    strategy panels
+    role s = s
+    role i = s
+    role e = e
+    role f = f/tp
+    require e % panels == 0 panels_not_divisible
+    require e / panels >= 2 panel_too_thin
+"""
+# A rule on a dimension that only some models have.
+EXPERTS = """
+    strategy experts
+    role s = s
+    role i = s
+    role e = e
+    role f = f/tp
+    require n % tp == 0 experts_not_divisible
+"""
+_TABLE = load_operators(["standard"])
+
+
+def layer(strategy, text=_LAYER):
+    overlay = parse(dedent(strategy), "strategy.layer")
+    return derive(build_layer(parse(dedent(text), "tiny.layer"), overlay, _TABLE, None))
