@@ -31,33 +31,36 @@ def pareto(
     from dsx.results.best import as_plans
     from dsx.results.pareto import column_of
     from dsx.results.pareto import pareto as front_of
-    from dsx.results.store import load
+    from dsx.results.store import load_chosen, read_manifest
 
     chosen = list(dict.fromkeys(objectives or ["step_time_s", "peak_bytes"]))
     if plot is not None and len(chosen) < 2:
         raise InputError(
             f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
         )
-    frame: Any = load(folder)
-    plans = as_plans(front_of(frame, *chosen))
+    names = [column_of(objective) for objective in chosen]
+    plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
     if plot is not None:
-        _draw(frame, chosen, plot)
+        _draw(folder, chosen, plot)
     if as_json:
         print_json({"objectives": chosen, "plans": plans})
     if not plans:
-        columns = " and ".join(column_of(objective) for objective in chosen)
+        rows = sum(part.rows for part in read_manifest(folder).parts)
         raise NothingFeasible(
-            f"no front: none of the {len(frame)} rows of {folder} is feasible and has a number in {columns}"
+            f"no front: none of the {rows} rows of {folder} is feasible and has a number in {' and '.join(names)}"
         )
     if not as_json:
-        _print(plans, [column_of(objective) for objective in chosen])
+        _print(plans, names)
 
 
-def _draw(frame: Any, objectives: list[str], path: Path) -> None:
+def _draw(folder: Path, objectives: list[str], path: Path) -> None:
     from dsx.results import plot as pictures
+    from dsx.results.pareto import column_of
+    from dsx.results.store import load
 
-    several = int(frame["strategy"].nunique()) > 1
     x, y = objectives[:2]
+    frame: Any = load(folder, ["reject", "strategy", column_of(x), column_of(y)])
+    several = int(frame["strategy"].nunique()) > 1
     pictures.save(pictures.front(frame, x=x, y=y, by="strategy" if several else None), path)
     rest = f"; it is the front of {x} and {y} alone" if len(objectives) > 2 else ""
     note(f"wrote {path}{rest}")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from dsx.cli.inputs import Inputs, load_inputs
 from dsx.cli.output import counted, note, print_json
 from dsx.cli.progress import progress, rate_text
 from dsx.errors import IncompleteSweep, NothingFeasible
+from dsx.spec.keep import KeepTop
 from dsx.spec.overrides import split
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from dsx.spec.sweep import SweepSpec
 
 _SHOWN = 10  # plans printed after a sweep
+_GROUPS_SHOWN = 40
 
 
 def sweep(
@@ -62,7 +65,8 @@ def sweep(
         raise IncompleteSweep(
             f"interrupted; run the same command again (an earlier result set in {folder} is as it was)"
         ) from None
-    _report(manifest, problem, space, folder, time.monotonic() - started, as_json)
+    per = spec.keep.per if isinstance(spec.keep, KeepTop) else []
+    _report(manifest, problem, space, folder, per, time.monotonic() - started, as_json)
 
 
 def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", folder: Path) -> "Manifest":
@@ -80,14 +84,21 @@ def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", 
         for rows in run.rows():
             writer.write(rows)
         counts = run.counts
-        rejected = {"memory": counts.candidates - counts.feasible}
+        # Enumeration leaves only one rule to break.
+        rejected = dict.fromkeys((name for name, _ in reasons), 0) | {"memory": counts.candidates - counts.feasible}
         return writer.finish(manifests.Counts(counts.candidates, counts.feasible, rejected))
 
 
 def _report(
-    manifest: "Manifest", problem: "Problem", space: "Space", folder: Path, seconds: float, as_json: bool
+    manifest: "Manifest",
+    problem: "Problem",
+    space: "Space",
+    folder: Path,
+    per: Sequence[str],
+    seconds: float,
+    as_json: bool,
 ) -> None:
-    """Say what was found: the plans on stdout, the rest on stderr."""
+    """Say what was found: the fastest plans (or the fastest of each group) on stdout, the rest on stderr."""
     from dsx.results.best import fastest
 
     counts = manifest.counts
@@ -97,7 +108,7 @@ def _report(
         f"{counted(candidates, 'candidate')}, {feasible:,} feasible, in {seconds:.1f} s "
         f"({rate_text(candidates / max(seconds, 1e-9))}); {counted(num_rows, 'row')} in {folder}"
     )
-    plans = fastest(folder, _SHOWN)
+    plans = fastest(folder, _SHOWN if not per else _GROUPS_SHOWN, per)
     if as_json:
         data: dict[str, Any] = {"folder": str(folder), "candidates": candidates, "feasible": feasible}
         print_json(data | {"rows": num_rows, "plans": plans})

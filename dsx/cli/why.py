@@ -41,7 +41,7 @@ def why(
     The plan is written out, with model, cluster, GPUs and batch as options, or is a row of a result set.
     """
     given = list(settings or [])
-    if given and "=" not in given[0]:
+    if model is None and given and "=" not in given[0]:
         if len(given) != 2:
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"

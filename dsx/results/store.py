@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -97,10 +98,10 @@ def _refuse_what_is_not_ours(folder: Path, manifest: Manifest) -> None:
     if (folder / manifests.FILE).exists():
         other = read_manifest(folder)
         if other.spec_hash != manifest.spec_hash:
-            keys = sorted(key for key in {*other.spec, *manifest.spec} if other.spec.get(key) != manifest.spec.get(key))
+            keys = _differing(other.spec, manifest.spec)
             raise StoreError(
                 f"{folder} holds the results of another sweep ({other.spec_hash[:12]}; this one is "
-                f"{manifest.spec_hash[:12]}, they differ in {', '.join(keys)}); choose another folder with -o"
+                f"{manifest.spec_hash[:12]}, they differ in {', '.join(keys[:4])}); choose another folder with -o"
             )
     elif foreign := disk.foreign_files(folder):
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -108,6 +109,17 @@ def _refuse_what_is_not_ours(folder: Path, manifest: Manifest) -> None:
             f"{folder} holds files that are not a result set ({', '.join(foreign[:3])}{more}); "
             "choose another folder with -o"
         )
+
+
+def _differing(a: Any, b: Any, path: str = "") -> list[str]:
+    """Return the dotted paths at which two specs differ."""
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return [] if a == b else [path]
+    return [
+        found
+        for key in sorted({*a, *b})
+        for found in _differing(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    ]
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -141,11 +153,7 @@ def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFra
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    known = {c.name: c for c in COLUMNS}
-    wanted = list(known) if columns is None else list(dict.fromkeys(columns))
-    for name in wanted:
-        if name not in known:
-            raise UnknownNameError("column", name, known)
+    wanted = [column.name for column in COLUMNS] if columns is None else _known(columns)
     return _frame(manifest, [_read(folder, part, wanted) for part in manifest.parts], wanted)
 
 
@@ -155,19 +163,27 @@ def load_chosen(
     """Return all columns of the rows that `choose` keeps, in its order, with only a part in memory at a time.
 
     `choose` gets a frame with at least `columns` and returns some of its rows; what it keeps of everything
-    must be among what it keeps of each part, as with the best few or a Pareto front.
+    must be among what it keeps of each part, as with the best few or a Pareto front. Raises as `load` does.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    every = [column.name for column in COLUMNS]
+    every, few = [column.name for column in COLUMNS], _known(columns)
     tables: list[pa.Table] = []
     for part in manifest.parts:
-        few = list(dict.fromkeys(columns))
         light = _frame(manifest, [_read(folder, part, few)], few)
         chosen = choose(light).index.to_numpy()
         if len(chosen):
             tables.append(_read(folder, part, every).take(chosen))
     return choose(_frame(manifest, tables, every))
+
+
+def _known(columns: Iterable[str]) -> list[str]:
+    known = {column.name for column in COLUMNS}
+    wanted = list(dict.fromkeys(columns))
+    for name in wanted:
+        if name not in known:
+            raise UnknownNameError("column", name, known)
+    return wanted
 
 
 def _frame(manifest: Manifest, tables: list[pa.Table], wanted: list[str]) -> pd.DataFrame:

@@ -123,7 +123,7 @@ def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     Raises NotationError for a rule on an axis that is not part of a shard key.
     """
     used = names(rule.left) | names(rule.right)
-    for axis in used & (set(AXES) - set(MODEL_AXES)):
+    for axis in used & ({*AXES, *PLACED} - set(MODEL_AXES)):
         raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; 'limit:' of a sweep can")
     return used <= values.keys()
 

@@ -14,7 +14,7 @@ FACTS = RATES | LATENCIES
 
 
 @pytest.mark.parametrize("assumptions", SETS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(facts=st.fixed_dictionaries(FACTS), name=st.sampled_from(sorted(FACTS)), factor=st.floats(1, 1000))
 def test_faster_hardware_never_makes_a_step_slower(assumptions, facts, name, factor):
     problem, space = problem_of(assumptions), space_of(assumptions)

@@ -95,9 +95,71 @@ def test_two_axes():
 
 def test_shares_fill_the_domain():
     found = candidates([TWO_AXES], DIMS, [4], [2], nvs_size=2, length=2)
-    assert values(found, "tp", "cp", "dp", "tp_nvs", "cp_nvs", "dp_nvs") == [
-        (1, 2, 2, 1, 1, 2), (1, 2, 2, 1, 1, 2), (1, 2, 2, 1, 2, 1), (1, 2, 2, 1, 2, 1),
-        (2, 1, 2, 1, 1, 2), (2, 1, 2, 1, 1, 2), (2, 1, 2, 2, 1, 1), (2, 1, 2, 2, 1, 1),
-        (2, 2, 1, 1, 2, 1), (2, 2, 1, 1, 2, 1), (2, 2, 1, 2, 1, 1), (2, 2, 1, 2, 1, 1),
-        (4, 1, 1, 2, 1, 1), (4, 1, 1, 2, 1, 1),
-    ][2:] if False else values(found, "tp", "cp", "dp", "tp_nvs", "cp_nvs", "dp_nvs")  # fmt: skip
+    assert values(found, "tp", "cp", "dp", "microbatch_size", "tp_nvs", "cp_nvs", "dp_nvs") == [
+        (1, 2, 2, 1, 1, 1, 2), (1, 2, 2, 1, 1, 2, 1),
+        (2, 1, 2, 1, 1, 1, 2), (2, 1, 2, 1, 2, 1, 1),
+        (2, 2, 1, 1, 1, 2, 1), (2, 2, 1, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2, 1), (2, 2, 1, 2, 2, 1, 1),
+        (4, 1, 1, 1, 2, 1, 1), (4, 1, 1, 2, 2, 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_pipeline_takes_its_share():
+    found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=4)
+    # Four GPUs are one domain, so every share is the whole degree.
+    assert values(found, "tp", "pp", "tp_nvs", "pp_nvs") == [(1, 4, 1, 4), (2, 2, 2, 2), (4, 1, 4, 1)]
+    found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=2)
+    assert values(found, "tp", "pp", "tp_nvs", "pp_nvs") == [(1, 4, 1, 2), (2, 2, 1, 2), (2, 2, 2, 1), (4, 1, 2, 1)]
+
+
+def test_a_domain_of_which_a_divisor_has_work():
+    found = candidates([ONE_AXIS], DIMS, [4], [1], layers=4, nvs_size=3)
+    assert {one["tp_nvs"] * one["pp_nvs"] for one in found} == {2}
+
+
+def test_panels_are_the_largest_degree_times_powers_of_two():
+    found = candidates([PANELS], DIMS, [2], [1])
+    # Panels of at least two of the eight columns: 1, 2 and 4 undivided, 2 and 4 on two ranks.
+    assert values(found, "tp", "panels") == [(2, 2), (2, 4)]
+    assert values(candidates([PANELS], DIMS, [1], [1]), "tp", "panels") == [(1, 1), (1, 2), (1, 4)]
+    # Six columns: four panels do not divide them.
+    assert values(candidates([PANELS], DIMS | {"e": 6}, [2], [1]), "tp", "panels") == [(2, 2)]
+
+
+def test_a_rule_on_a_dimension_that_the_model_does_not_have_does_not_apply():
+    assert values(candidates([EXPERTS], DIMS, [8], [8]), "tp", "dp", "microbatch_size")[-1] == (8, 1, 8)
+    with_experts = candidates([EXPERTS], DIMS | {"n": 2}, [8], [8])
+    assert {one["tp"] for one in with_experts} == {1, 2}
+
+
+def test_nothing_is_divided_away():
+    assert {one["tp"] for one in candidates([EXPERTS], DIMS, [64], [64])} == {1, 2, 4, 8, 16}  # f is 16
+
+
+def test_several_gpu_counts_batches_and_strategies():
+    found = candidates([ONE_AXIS, TWO_AXES], DIMS, [2, 4], [2, 4], layers=2, nvs_size=2)
+    for code, strategy in enumerate((ONE_AXIS, TWO_AXES)):
+        for num_gpus in (2, 4):
+            for batch in (2, 4):
+                alone = candidates([strategy], DIMS, [num_gpus], [batch], layers=2, nvs_size=2)
+                part = [
+                    one | {"strategy": 0}
+                    for one in found
+                    if (one["strategy"], one["num_gpus"], one["global_batch_size"]) == (code, num_gpus, batch)
+                ]
+                columns = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+                assert values(part, *columns) == values(alone, *columns)
+                assert part
+
+
+def test_filters_leave_out_what_they_do_not_keep():
+    whole = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2)
+    found = candidates(
+        [TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=lambda t: t["tp"] > 1, choices=lambda t: t["pp"] == 1
+    )
+    assert found == [one for one in whole if one["tp"] > 1 and one["pp"] == 1]
+    assert 0 < len(found) < len(whole)
+
+
+def test_no_candidate():
+    assert candidates([ONE_AXIS], DIMS, [5], [1]) == []
+    assert candidates([ONE_AXIS], DIMS, [4], [4], keys=lambda table: table["tp"] > 4) == []

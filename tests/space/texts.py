@@ -11,8 +11,9 @@ _LAYER = """
     layer tiny
     input x[b, $s, $e]
     weight w[e, $f] v[$f, e]
-    u[b, $i, $f]  = einsum{panels}(x[b, $i, e], w)
-    output[b, $s, $e] = einsum(u, v)
+    u[b, $i, $f]      = einsum{panels}(x[b, $i, e], w[e, $f])
+    d[b, $i, e @*]    = einsum(u, v)
+    output[b, $s, $e] = add(x, d[b, $s, $e])
 """
 ONE_AXIS = """
     strategy one

@@ -1,0 +1,269 @@
+"""Wrong input: a message with the value, the rule and the place, exit code 2, nothing on stdout."""
+
+import pytest
+
+MODEL = ("--model", "small.yaml")
+CLUSTER = ("--cluster", "b200-nvs8")
+GPUS = ("--num-gpus", 8)
+BATCH = ("--global-batch-size", 8)
+JOB = (*MODEL, *CLUSTER, *GPUS, *BATCH)
+
+
+def refused(done, *fragments):
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    assert "internal error" not in done.err
+    for fragment in fragments:
+        assert fragment in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("bset", *JOB), "No such command 'bset'. Did you mean 'best'?"),
+        (("best", *MODEL, *CLUSTER, *GPUS), "Missing option '--global-batch-size'"),
+        (("best", "--model", "gpt3-1", *CLUSTER, *GPUS, *BATCH), "unknown model 'gpt3-1'; did you mean 'gpt3-1t'?"),
+        (("best", *MODEL, "--cluster", "b200", *GPUS, *BATCH), "unknown cluster 'b200'; did you mean 'b200-nvs"),
+        (("best", *JOB, "--strategy", "3d"), "unknown strategy '3d'; did you mean "),
+        (("best", *JOB, "--strategy", "mlp"), "'mlp' is a block, not a strategy"),
+        (("best", *JOB, "--assumptions", "defalt"), "unknown assumption set 'defalt'; did you mean 'default'?"),
+        (("best", "--model", "smal.yaml", *CLUSTER, *GPUS, *BATCH), "is not a file; did you mean 'small.yaml'?"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", 0, *BATCH), "'--num-gpus': 0 is not a whole number from 1"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", -8, *BATCH), "-8 is not a whole number from 1"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", 8.5, *BATCH), "8.5 is not a whole number"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", "many", *BATCH), "'many' is not a finite number"),
+        (("best", *MODEL, *CLUSTER, "--num-gpus", 2**31, *BATCH), "2147483648 is not a whole number from 1 to"),
+        (("best", *MODEL, *CLUSTER, *GPUS, "--global-batch-size", 10**30), "is not a whole number from 1 to"),
+        (("best", *JOB, "--sequence-length", 0), "'--sequence-length': 0 is not a whole number from 1"),
+        (("best", *JOB, "--top", 0), "'--top': 0 is not a whole number from 1"),
+        (("best", *JOB, "--to", 3), "No such option: --to"),
+        (("list", "model"), "'model' is not one of 'models', 'clusters'"),
+    ],
+)
+def test_options(run, folder, arguments, says):
+    refused(run(*arguments), says)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("tp=0", "dp=8"), "'tp=0': tp must be a whole number of at least 1"),
+        (("tp=-2", "dp=8"), "'tp=-2': tp must be a whole number"),
+        (("tp=2.5", "dp=8"), "'tp=2.5': tp must be a whole number"),
+        (("tp=", "dp=8"), "'tp=': tp must be a whole number"),
+        (("tp", "dp=8"), "'tp' is no setting of a plan: write column=value, as in tp=8"),
+        (("tpp=2", "dp=4"), "unknown setting 'tpp'; did you mean 'tp'?"),
+        (("nvs.tpp=2", "dp=8"), "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
+        (("tp=2", "dp=2"), "tp=2 * dp=2 = 4 GPUs do not make up num_gpus=8; dp=4 would"),
+        (("tp=3", "dp=2"), "tp=3 * dp=2 = 6 GPUs do not make up num_gpus=8"),
+        ((), "GPUs do not make up num_gpus=8; dp=8 would"),
+        (("dp=8", "microbatch_size=2"), "dp=8 * microbatch_size=2 exceeds global_batch_size=8"),
+        (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' divides nothing over cp; its axes are tp"),
+        (("tp=2", "dp=4", "panels=2"), "panels=2: strategy '1d' has no panels"),
+        (("tp=2", "dp=4", "zero_stage=3"), "zero_stage=3 is not priced yet; only zero_stage=1 is"),
+        ((f"tp={10**30}",), "do not make up num_gpus=8"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["evaluate", "why"])
+def test_plans(run, folder, verb, settings, says):
+    refused(run(verb, *JOB, *settings), says)
+
+
+def test_more_stages_than_layers(run, folder):
+    job = (*MODEL, *CLUSTER, "--num-gpus", 16, *BATCH)
+    refused(run("evaluate", *job, "pp=16"), "pp=16 leaves stages without a layer: the model has 8 layers")
+    refused(run("evaluate", *job, "dp=16"), "dp=16 * microbatch_size=1 exceeds global_batch_size=8")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("cluster.device.hbm_capacity=141", "device.hbm_capacity: 141 has no unit: write for example '141 GB'"),
+        ("cluster.device.hbm_capacity=141 GB/s", "'GB/s' is a unit of bytes/s, but bytes is wanted"),
+        ("cluster.device.hbm_capacty=141 GB", "unknown path 'device.hbm_capacty'; did you mean 'device.hbm_capacity'?"),
+        ("cluster.device.hbm_capacity=", "no value is given"),
+        ("cluster.device.hbm_capacity", "expected TARGET.PATH=VALUE"),
+        ("cluster=5", "expected TARGET.PATH=VALUE"),
+        ("cluser.device.hbm_capacity=1 GB", "unknown target 'cluser'; did you mean 'cluster'?"),
+        ("model.dimensions.q=8", "unknown path 'dimensions.q'"),
+        ("model.dimensions.e=1e30", "is not a whole number from 1 to 2147483647"),
+        ("model.layers.1.count=8", "unknown path 'layers.1.count'; did you mean 'layers.0.count'?"),
+        ("assumptions.launch_latency=-1 us", "should be greater than or equal to 0"),
+        ("assumptions.matrix_efficiency=1.5", "should be less than or equal to 1, got 1.5"),
+        ("assumptions.fixed.vpp=2", "vpp = 2 is not priced yet; only vpp = 1 is"),
+        ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
+        ("assumptions.overhead=9e308 GB", "too large"),
+        ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),
+    ],
+)
+def test_set(run, folder, assignment, says):
+    refused(run("evaluate", *JOB, "dp=8", "--set", assignment), says)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("default_sequence_length", "default_sequence_lenght"), "m.yaml:3: default_sequence_lenght: unknown key; did"),
+        (("count: 8", "count: 8.5"), "m.yaml:6: layers.0.count: 8.5 is not a whole number"),
+        (("e: 1024", "e: 0"), "m.yaml:4: dimensions.e: 0 is not a whole number from 1"),
+        (("e: 1024", "e: 1024, e: 2"), "m.yaml:4: the key 'e' is given twice"),
+        (("f: 4096", "F: 4096"), "uses the dimension 'f', which 'small' does not give"),
+        (("kind: transformer", "kind: transfomer"), "unknown layer 'transfomer'; did you mean 'transformer'?"),
+        (("layers:", "layers: ["), "m.yaml:6:"),
+    ],
+)
+def test_model_files(run, folder, change, says):
+    (folder / "m.yaml").write_text((folder / "small.yaml").read_text().replace(*change))
+    refused(run("best", "--model", "m.yaml", *CLUSTER, *GPUS, *BATCH), says)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("extends: b200-nvs9", "c.yaml:1: extends: unknown cluster 'b200-nvs9'; did you mean 'b200-nvs8'?"),
+        ("extends: b200-nvs8\ndevice: {hbm_capacity: 192}", "c.yaml:2: device.hbm_capacity: 192 has no unit"),
+        ("extends: b200-nvs8\nnetwork: {net: {bandwidth: 9 gb/s}}", "unknown unit 'gb/s' for bytes/s; did you mean"),
+        ("", "c.yaml:1: the file is empty"),
+        ("- 1", "c.yaml:1: expected keys and values at top level"),
+    ],
+)
+def test_cluster_files(run, folder, text, says):
+    (folder / "c.yaml").write_text(text)
+    refused(run("best", *MODEL, "--cluster", "c.yaml", *GPUS, *BATCH), says)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("strategy:", "startegy:"), "sweep.yaml:5: startegy: unknown key; did you mean 'strategy'?"),
+        (("[1d, 2d]", "[1d, 3d]"), "unknown strategy '3d'"),
+        (("num_gpus: 8", "num_gpus: 0"), "sweep.yaml:3: num_gpus: 0 is not a whole number from 1"),
+        (("num_gpus: 8", "num_gpus: {from: 8, too: 16, times: 2}"), "unknown key 'too'; did you mean 'to'?"),
+        (("keep: all", "keep: feasable"), "'feasable' is not one of all, feasible; did you mean 'feasible'?"),
+        (("keep: all", "keep: {topp: 2}"), "keep: expected all, feasible, {top: 10} or {pareto: "),
+        (("keep: all", "keep: {top: 2, per: [tpp]}"), "keep.per.0: unknown candidate column 'tpp'; did you mean 'tp'?"),
+        (("keep: all", "keep: {top: 2, per: [mfu]}"), "'mfu' is a cost, and a candidate column is wanted"),
+        (("keep: all", "keep: {pareto: [step_time]}"), "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        (("keep: all", "keep: {pareto: [-recompute]}"), "'recompute' holds names, not numbers"),
+        (("keep: all", "keep: {pareto: [training_days]}"), "only where the sweep gives train_tokens"),
+        (("keep: all", "fix: {tpp: 2}"), "fix.tpp: unknown candidate column 'tpp'; did you mean 'tp'?"),
+        (("keep: all", "fix: {tp: -2}"), "fix.tp: -2 is not a whole number from 0"),
+        (("keep: all", "fix: {tp: two}"), "fix: tp = 'two' is no whole number"),
+        (("keep: all", "fix: {zero_stage: 3}"), "fix: zero_stage = 3 is not priced yet"),
+        (("keep: all", "limit: {zero_stage: '<=2'}"), "limit: 'zero_stage' is not searched"),
+        (("keep: all", "limit: {strategy: '<=2'}"), "limit.strategy: 'strategy' holds names"),
+        (("keep: all", "limit: {tp: '=<2'}"), "did you mean '<=2'?"),
+        (("small.yaml", "smal.yaml"), "is not a file; did you mean 'small.yaml'?"),
+    ],
+)
+def test_sweep_files(run, folder, change, says):
+    file = folder / "sweep.yaml"
+    file.write_text(file.read_text().replace(*change))
+    refused(run("sweep", "sweep.yaml", "-o", "out"), says)
+    assert not (folder / "out").exists()
+
+
+def test_sweep_overrides(run, folder):
+    sweep = ("sweep", "sweep.yaml", "-o", "out", "--set")
+    refused(run(*sweep, "sweep.global_batch=64"), "did you mean 'global_batch_size'?")
+    refused(run(*sweep, "sweep.limit.tpp=<=2"), "--set sweep.limit.tpp: limit.tpp: unknown candidate column 'tpp'")
+    refused(run("sweep", "swep.yaml"), "swep.yaml is not a file; did you mean 'sweep.yaml'?")
+    refused(run("sweep", "small.yaml"), "small.yaml:1: model: is required, but missing", "name: unknown key")
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("small.yaml", "small.yaml is a file, not a folder; choose another folder with -o"),
+        ("small.yaml/deeper", "cannot write to small.yaml/deeper: Not a directory"),
+        ("/proc/dsx", "cannot write to /proc/dsx: "),
+        (".", "holds files that are not a result set (small.yaml, sweep.yaml)"),
+    ],
+)
+def test_folders_that_cannot_be_written(run, folder, output, says):
+    refused(run("sweep", "sweep.yaml", "-o", output), says)
+    assert sorted(path.name for path in folder.iterdir()) == ["small.yaml", "sweep.yaml"]
+
+
+def test_the_results_of_another_sweep_are_kept(run, folder, swept):
+    before = sorted((path.name, path.read_bytes()) for path in swept.iterdir())
+    done = run("sweep", "sweep.yaml", "-o", swept, "--set", "sweep.global_batch_size=64")
+    refused(done, "holds the results of another sweep", "they differ in global_batch_size); choose another folder")
+    assert sorted((path.name, path.read_bytes()) for path in swept.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("why", "SET", 12), "no candidate '12' among the "),
+        (("why", "SET", 10**19), f"no candidate '{10**19}' among the "),
+        (("why", "SET", "x"), "an id is a number of its column 'candidate'"),
+        (("why", "SET"), "give a result folder and one candidate id, or a plan as in tp=8"),
+        (("why", "SET", 1, 2), "give a result folder and one candidate id"),
+        (("why", "nowhere", 12), "no result set at nowhere, which does not exist"),
+        (("why",), "missing: --model, --cluster, --num-gpus, --global-batch-size"),
+        (("why", "tp=8", *MODEL, *CLUSTER), "missing: --num-gpus, --global-batch-size"),
+        (("pareto", "nowhere"), "no result set at nowhere, which does not exist"),
+        (("pareto", "small.yaml"), "no result set at small.yaml, which is a file"),
+        (("pareto", "."), "it has no manifest.json"),
+        (("pareto", "SET", "--objective", "step_tme_s"), "unknown column 'step_tme_s'; did you mean 'step_time_s'?"),
+        (("pareto", "SET", "--objective", "strategy"), "'strategy' is no objective"),
+        (("pareto", "SET", "--objective", "candidate"), "'candidate' is no objective"),
+        (("pareto", "SET", "--objective", "-"), "unknown column ''"),
+        (("pareto", "SET", "--objective", "mfu", "--plot", "a.png"), "--plot a.png draws two objectives, and mfu is"),
+        (("pareto", "SET", "--plot", "a.pngg"), "unknown image suffix '.pngg'; did you mean '.png'?"),
+        (("pareto", "SET", "--plot", "a"), "unknown image suffix ''"),
+        (("pareto", "SET", "--plot", "no/a.png"), "cannot write no/a.png: No such file or directory"),
+        (("pareto", "SET", "--plot", "small.yaml/a.png"), "cannot write small.yaml/a.png: Not a directory"),
+    ],
+)
+def test_result_sets(run, folder, swept, arguments, says):
+    refused(run(*[swept if argument == "SET" else argument for argument in arguments]), says)
+    assert sorted(path.name for path in folder.iterdir()) == ["small.yaml", "sweep.yaml"]
+
+
+BLOCK = """block mine
+input  x[b, s, e]
+weight w1[e, f/tp] w2[f/tp, e]
+z[b, s, f/tp @*] = einsum(x, w1)
+d[b, s, e @*]    = einsum(z, w2)
+output[b, s, e]  = add(x, d[b, s, e])
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("einsum(z, w2)", "einsum(z, w2[e, f/tp])"), "a dimension does not match"),
+        (("add(x, d[b, s, e])", "gelu(d)"), "gelu is not linear and cannot take a partial sum over tp"),
+        (("d[b, s, e @*] ", "d[b, s, e] "), "'d' is a partial sum over tp"),
+        (("einsum(x, w1)", "einsun(x, w1)"), "mine.layer:4:1: no operator 'einsun'; did you mean 'einsum'?"),
+        (("einsum(x, w1)", "einsum(xx, w1)"), "no tensor 'xx' above; did you mean 'x'?"),
+        (("einsum(x, w1)", "einsum(x, w1"), "mine.layer:4:"),
+        (("f/tp @*", "f/tpp @*"), "'tpp' is no mesh axis; did you mean 'tp'?"),
+        (("s, e]", "$rss, e]"), "strategy '1d' gives no role 'rss'; did you mean 'rs'?"),
+        ((BLOCK, ""), "mine.layer:1:1: the file is empty"),
+        ((BLOCK, "strategy mine\nrole rs = s s"), "mine.layer:2:"),
+    ],
+)
+def test_layer_texts(run, folder, change, says):
+    (folder / "mine.layer").write_text(BLOCK.replace(*change))
+    refused(run("layer", "./mine.layer"), says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("mlpp",), "unknown layer 'mlpp'; did you mean 'mlp'?"),
+        (("1d",), "'1d' is a strategy, not a layer or block"),
+        (("./mlpp.layer",), "mlpp.layer is not a file"),
+        (("mlp", "--strategy", "attention"), "'attention' is a block, not a strategy"),
+        (("mlp", "--model", "gpt3-1"), "unknown model 'gpt3-1'; did you mean 'gpt3-1t'?"),
+        (("mlp", "--set", "tpp=2"), "has no dimension or degree 'tpp'; did you mean 'tp'?"),
+        (("mlp", "--set", "tp=0"), "--set tp=0: tp must be a whole number of at least 1"),
+        (("mlp", "--set", "tp"), "--set tp: tp must be a whole number"),
+    ],
+)
+def test_layer_arguments(run, folder, arguments, says):
+    refused(run("layer", *arguments), says)

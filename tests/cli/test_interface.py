@@ -1,0 +1,227 @@
+"""The command line that others are written against: names, keys, exit codes, what goes where."""
+
+import json
+
+import pytest
+
+from dsx.cost.columns import StepCosts
+from dsx.search.problem import PRICED
+from dsx.space.candidates import Candidates
+
+COSTS = set(StepCosts.__dataclass_fields__)
+PLAN = {"candidate", *Candidates.__dataclass_fields__}
+PRICED_PLAN = {"plan", "fits", "reject", *COSTS}
+
+# The paper's optimum for GPT3-1T on 16384 B200 in domains of eight, 1d.
+JOB = ("--model", "gpt3-1t", "--cluster", "b200-nvs8", "--num-gpus", 16384, "--global-batch-size", 4096)
+OPTIMUM = (
+    *("evaluate", *JOB, "--assumptions", "paper-2410.00273", "--strategy", "1d"),
+    *("tp=8", "pp=64", "dp=32", "microbatch_size=1", "nvs.tp=8"),
+)
+SMALL = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+
+
+def test_evaluate_as_json(run):
+    done = run(*OPTIMUM, "--json")
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert set(data) == {"schema_version"} | PRICED_PLAN
+    assert set(data["plan"]) == PLAN
+    assert data["plan"] | {"tp": 8, "pp": 64, "dp": 32, "tp_nvs": 8, "num_microbatches": 128} == data["plan"]
+    assert (data["plan"]["strategy"], data["plan"]["sequence_length"]) == ("1d", 2048)
+    assert data["plan"] | PRICED == data["plan"]
+    assert (data["fits"], data["reject"]) == (True, [])
+    assert data["step_time_s"] == pytest.approx(3.2334, rel=1e-3)
+    assert data["training_days"] is None
+
+
+def test_evaluate_for_people(run):
+    done = run(*OPTIMUM)
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert lines[0] == "gpt3-1t on 16384 x b200-nvs8, 1d: tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8"
+    assert "step_time_s 3.23 s 100.0 %" in lines
+    assert "peak_bytes 64.0 GB 100.0 %" in lines
+    assert lines[-1] == "fits, and breaks no rule"
+    assert "\n\n\n" not in done.out
+
+
+def test_sequence_length_and_operators(run, folder):
+    plan = ("tp=2", "dp=4", "nvs.tp=2", "nvs.dp=4", "microbatch_size=8")
+    done = run("evaluate", *SMALL, *plan, "--sequence-length", 1024, "--operators", "--json")
+    data = json.loads(done.out)
+    assert data["plan"]["sequence_length"] == 1024
+    assert set(data) == {"schema_version", "operators"} | PRICED_PLAN
+    kernels = {kernel["name"]: kernel for kernel in data["operators"]}
+    assert kernels["mlp.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
+    table = run("evaluate", *SMALL, *plan, "--operators").out.splitlines()
+    header = next(line for line in table if "matrix FLOP" in line)
+    assert header.split("  ")[-1] == "saved"
+    assert sum(line.startswith("mlp.z ") for line in table) == 2
+
+
+def test_uncalibrated_assumptions_are_said_on_stderr(run, folder):
+    done = run("best", *SMALL, "--top", 1, "--json")
+    assert "assumption set 'default' is not calibrated yet" in done.err
+    assert len(json.loads(done.out)["plans"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "plan", "columns"),
+    [
+        ("2d", ("tp=2", "cp=2", "dp=2"), {"tp": 2, "cp": 2}),
+        ("summa", ("tp=2", "tp2=2", "dp=2", "panels=2", "nvs.tp2=2"), {"tp2": 2, "panels": 2, "tp2_nvs": 2}),
+    ],
+)
+def test_columns_of_other_strategies(run, folder, strategy, plan, columns):
+    data = json.loads(run("evaluate", *SMALL, "--strategy", strategy, *plan, "--json").out)
+    assert data["plan"] | columns == data["plan"]
+
+
+def test_rejected_plans_are_priced_and_exit_0(run, folder):
+    done = run("evaluate", *SMALL, "tp=8", "nvs.tp=4", "--set", "cluster.device.hbm_capacity=1 MB", "--json")
+    data = json.loads(done.out)
+    assert done.code == 0
+    assert (data["fits"], data["reject"]) == (False, ["memory", "domain_not_filled"])
+    assert data["step_time_s"] > 0
+    done = run("evaluate", *SMALL, "tp=8", "nvs.tp=4", "--set", "cluster.device.hbm_capacity=1 MB")
+    assert "rejected:\n  memory: " in done.out
+
+
+def test_best_as_json_is_what_evaluate_says(run, folder):
+    done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
+    data = json.loads(done.out)
+    assert done.code == 0
+    assert set(data) == {"schema_version", "candidates", "feasible", "plans"}
+    assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
+    assert all(set(plan) == PRICED_PLAN and set(plan["plan"]) == PLAN for plan in data["plans"])
+    times = [plan["step_time_s"] for plan in data["plans"]]
+    assert times == sorted(times)
+    plan = data["plans"][0]["plan"]
+    settings = [f"{name}={plan[name]}" for name in ("tp", "cp", "pp", "dp", "microbatch_size")]
+    settings += [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "cp", "pp", "dp")]
+    again = json.loads(run("evaluate", *SMALL, "--strategy", "2d", *settings, "--json").out)
+    assert again["plan"] == plan
+    assert again["step_time_s"] == pytest.approx(times[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "candidates", "says"),
+    [
+        (("--set", "cluster.device.hbm_capacity=1 kB"), True, "candidates fits: the one that needs least memory needs"),
+        (("--sequence-length", 1, "--strategy", "2d"), False, "no candidate: the rules of 2d"),
+    ],
+)
+def test_best_where_nothing_is_feasible(run, folder, arguments, candidates, says):
+    done = run("best", *SMALL, *arguments, "--json")
+    data = json.loads(done.out)
+    assert done.code == 3
+    assert (data["candidates"] > 0, data["feasible"], data["plans"]) == (candidates, 0, [])
+    assert says in done.err
+    done = run("best", *SMALL, *arguments)
+    assert (done.code, done.out) == (3, "")
+    assert says in done.err
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "batch"), [(1, 1), (7, 7), (13, 26)], ids=["one", "a prime that is the batch", "a prime in the batch"]
+)
+def test_few_and_prime_gpus(run, folder, num_gpus, batch):
+    job = (*SMALL[:4], "--num-gpus", num_gpus, "--global-batch-size", batch)
+    data = json.loads(run("best", *job, "--json").out)
+    assert {plan["plan"]["dp"] for plan in data["plans"]} == {num_gpus}
+    people = run("best", *job, "--top", 100).out.splitlines()
+    noun = "candidate" if data["candidates"] == 1 else "candidates"
+    assert people[0].startswith(f"small on {num_gpus} x b200-nvs8, 1d: {data['candidates']} {noun}, ")
+    assert len(people) == 2 + data["feasible"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "column", "rises"),
+    [
+        ("model.dimensions.f=8192", "weight_bytes", True),
+        ("model.layers.0.count=16", "compute_s", True),
+        ("assumptions.launch_latency=50 us", "compute_s", True),
+        ("assumptions.overhead=3 GB", "peak_bytes", True),
+        ("cluster.network.nvs.bandwidth=1800 GB/s", "dp_comm_s", False),
+    ],
+)
+def test_set_changes_one_number(run, folder, assignment, column, rises):
+    plan = ("evaluate", *SMALL, "dp=8", "nvs.dp=8", "microbatch_size=4", "--json")
+    before, after = (json.loads(run(*plan, *more).out)[column] for more in ((), ("--set", assignment)))
+    assert (after > before) is rises
+    assert after != before
+
+
+def test_why_a_plan(run, folder):
+    done = run("why", *SMALL, "tp=2", "dp=4", "--json")
+    data = json.loads(done.out)
+    assert done.code == 0
+    assert set(data) == {"schema_version", "why", "best", "candidates"} | PRICED_PLAN
+    assert [violation["reason"] for violation in data["why"]] == data["reject"] == ["domain_not_filled"]
+    assert set(data["best"]) == PRICED_PLAN
+    people = run("why", *SMALL, "tp=2", "dp=4").out
+    assert "is rejected, for 1 reason:\n  domain_not_filled: " in people
+    assert "this plan takes" in people
+
+
+def test_why_a_row(run, swept, tmp_path, monkeypatch):
+    front = json.loads(run("pareto", swept, "--json").out)["plans"]
+    monkeypatch.chdir(tmp_path)  # not where the sweep was run
+    done = run("why", swept, front[0]["plan"]["candidate"], "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["plan"] == front[0]["plan"]
+    assert "It is the fastest of " in run("why", swept, front[0]["plan"]["candidate"]).out
+
+
+def test_pareto(run, swept, tmp_path):
+    done = run("pareto", swept, "--json")
+    data = json.loads(done.out)
+    assert set(data) == {"schema_version", "objectives", "plans"}
+    assert data["objectives"] == ["step_time_s", "peak_bytes"]
+    assert all(set(plan) == PRICED_PLAN for plan in data["plans"])
+    peaks = [plan["peak_bytes"] for plan in data["plans"]]
+    assert peaks == sorted(peaks, reverse=True)
+    one = json.loads(run("pareto", swept, "--objective", "-mfu", "--json").out)["plans"]
+    assert one[0]["plan"] in [plan["plan"] for plan in data["plans"]]
+    people = run("pareto", swept, "--objective", "num_gpus", "--objective", "-mfu", "--plot", tmp_path / "a.svg")
+    assert people.err == f"dsx: wrote {tmp_path / 'a.svg'}\n"
+    assert people.out.splitlines()[0].split() == ["num_gpus", "mfu", "global_batch_size", "strategy", "plan"]
+    three = run("pareto", swept, *("--objective", "mfu", "--objective", "pp", "--objective", "dp"))
+    assert three.code == 0
+
+
+def test_pareto_of_nothing_feasible(run, nothing_fits, tmp_path):
+    done = run("pareto", nothing_fits, "--json", "--plot", tmp_path / "a.png")
+    assert done.code == 3
+    assert json.loads(done.out)["plans"] == []
+    assert "no front: none of the" in done.err
+    assert (tmp_path / "a.png").stat().st_size > 0
+    assert run("pareto", nothing_fits).out == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"),
+    [
+        ("models", "gpt3-1t"),
+        ("clusters", "b200-nvs8"),
+        ("strategies", "summa"),
+        ("layers", "attention"),
+        ("assumptions", "default"),
+    ],
+)
+def test_list(run, folder, kind, some):
+    lines = run("list", kind).out.splitlines()
+    assert some in lines
+    assert json.loads(run("list", kind, "--json").out) == {"schema_version": 1, kind: lines}
+
+
+def test_layer_with_and_without_numbers(run):
+    formulas = json.loads(run("layer", "mlp", "--json").out)
+    numbers = json.loads(run("layer", "mlp", "--model", "gpt3-1t", "--set", "tp=8", "--json").out)
+    assert set(formulas) == set(numbers)
+    assert formulas["saved_bytes"]["value"] is None
+    assert numbers["saved_bytes"]["value"] > 0
+    people = run("layer", "mlp", "--set", "tp=8").out
+    assert "z[b, s, f/tp] = einsum" in people
+    assert "heads_not_divisible: h % tp == 0" in people

@@ -1,0 +1,65 @@
+"""Tables, counts, shares and rates as people see them."""
+
+import json
+import math
+
+import pytest
+
+from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.progress import progress, rate_text
+
+
+def test_tables_align_text_left_and_numbers_right(capsys):
+    print_table(["name", "step", "plan"], [["a", "3.00 s", "tp=8"], ["bcdefg", "12.1 s", "dp=16"]], text=(0, 2))
+    assert capsys.readouterr().out == "name      step  plan\na       3.00 s  tp=8\nbcdefg  12.1 s  dp=16\n"
+
+
+def test_an_empty_header_is_left_out(capsys):
+    print_table(["", ""], [["mfu", "38.8 %"]])
+    assert capsys.readouterr().out == "mfu  38.8 %\n"
+
+
+def test_json_has_a_version_and_only_numbers(capsys):
+    print_json({"a": [math.nan, {"b": math.inf}, 1.5]})
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "a": [None, {"b": None}, 1.5]}
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 rows"), (1, "1 row"), (2027, "2,027 rows")])
+def test_counts(number, text):
+    assert counted(number, "row") == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"), [(1, 3, "33 %"), (0, 3, "0 %"), (1, 0, "-"), (1, math.inf, "-"), (math.nan, 1, "-")]
+)
+def test_shares(part, whole, text):
+    assert share(part, whole) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0, "0/s"), (502.4, "502/s"), (19530, "19.5 k/s"), (2.314e6, "2.31 M/s")])
+def test_rates(rate, text):
+    assert rate_text(rate) == text
+
+
+def test_quantities_by_column():
+    assert quantity("mfu", 0.3881) == "38.8 %"
+    assert quantity("step_time_s", 3.0) == "3.00 s"
+    assert quantity("training_days", math.nan) == "-"
+
+
+def test_a_plan_reads_as_it_is_written():
+    ones = dict.fromkeys(("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size"), 1)
+    ones |= {f"{axis}_nvs": 1 for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")}
+    assert plan_text(ones) == "microbatch_size=1"
+    plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}
+    assert plan_text(plan) == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+    clock = iter([0.0, 10.0, 31.0, 40.0])
+    monkeypatch.setattr("dsx.cli.progress.time.monotonic", lambda: next(clock))
+    with progress(400_000, "pricing") as advance:
+        for _ in range(3):
+            advance(100_000)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "dsx: pricing: 50 %, 6.45 k/s, 31 s left\n")

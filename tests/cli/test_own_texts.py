@@ -1,0 +1,150 @@
+"""A user's block, layer, model and strategy, added as text alone and swept beside what comes with dsx."""
+
+import json
+
+import pytest
+
+import dsx
+
+BLOCK = """# Two feed-forward networks side by side, whose partial results are added before they are reduced.
+block parallel-mlp
+input  x[b, $rs, $re]
+weight gamma[$re] w1[$wi, $wf] w2[$vf, $ve] w3[$wi, $wf] w4[$vf, $ve]
+n[b, $rs, $re]           = norm(x, gamma)
+z1[b, $is, $wf @*]       = einsum{panels}(n[b, $is, $ie]~, w1[$ie, $wf]~)
+z2[b, $is, $wf @*]       = einsum{panels}(n[b, $is, $ie]~, w3[$ie, $wf]~)
+u1[b, $is, $wf]          = gelu(z1)
+u2[b, $is, $wf]          = gelu(z2)
+d1[b, $is, $oe @*]       = einsum{panels}(u1[b, $is, $uf], w2[$uf, $oe]~)
+d2[b, $is, $oe @*]       = einsum{panels}(u2[b, $is, $uf], w4[$uf, $oe]~)
+d[b, $is, $oe @*]        = add(d1, d2)
+output[b, $rs, $re]      = add(x, d[b, $rs, $re])
+"""
+LAYER = "layer wide\nuse attention\nuse parallel-mlp\n"
+STRATEGY = """# Tensor parallelism without sequence parallelism: activations are whole between the multiplies.
+strategy megatron
+role rs = s              role is = s                     role wi = e
+role re = e              role ie = e                     role wf = f/tp   role wc = c/tp
+role hg = g/tp           role uf = f/tp                  role vf = f/tp                   role oe = e
+role hm = m/tp           role um = m/tp                  role vm = m/tp                   role ve = e
+require h % tp == 0                     heads_not_divisible
+require g % tp == 0                     kv_heads_not_divisible
+require f % tp == 0                     feed_forward_not_divisible
+"""
+MODEL = """name: wide-model
+source: made up
+default_sequence_length: 2048
+dimensions: {e: 1024, h: 8, g: 8, k: 128, f: 4096}
+layers:
+  - {kind: wide, count: 8}
+"""
+SWEEP = """model: wide-model
+cluster: b200-nvs8
+num_gpus: 8
+global_batch_size: 16
+strategy: [1d, 2d, summa, megatron]
+keep: feasible
+"""
+TEXTS = {"parallel-mlp.layer": BLOCK, "wide.layer": LAYER, "megatron.layer": STRATEGY, "wide-model.yaml": MODEL}
+JOB = ("--model", "wide-model", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 16)
+
+
+@pytest.fixture
+def mine(folder):
+    """A folder with all of a user's texts, which is not the working directory."""
+    place = folder / "mine"
+    place.mkdir()
+    for name, text in (TEXTS | {"mine.yaml": SWEEP}).items():
+        (place / name).write_text(text)
+    return place
+
+
+@pytest.fixture
+def on_path(mine, monkeypatch):
+    monkeypatch.setenv("DSX_PATH", str(mine))
+    return mine
+
+
+def plain_and_sequence_parallel_agree(frame):
+    """Without tensor parallelism the two are the same; with it, one keeps what the other divides."""
+    choices = ["tp", "pp", "dp", "microbatch_size", "tp_nvs", "pp_nvs", "dp_nvs"]
+    theirs, ours = (frame[frame["strategy"] == name] for name in ("1d", "megatron"))
+    both = theirs.merge(ours, on=choices, suffixes=("_1d", "_megatron"))
+    assert {1, 2, 4, 8} == set(both["tp"])
+    whole, divided = both[both["tp"] == 1], both[both["tp"] > 1]
+    assert (whole["step_time_s_1d"] == whole["step_time_s_megatron"]).all()
+    assert (divided["activation_bytes_1d"] < divided["activation_bytes_megatron"]).all()
+    # An all-reduce is a reduce-scatter and an all-gather; 1d gathers operands again for the backward.
+    assert (divided["tp_comm_s_1d"] > divided["tp_comm_s_megatron"]).all()
+
+
+def test_swept_beside_the_others_from_their_own_folder(run, mine):
+    done = run("sweep", "mine/mine.yaml", "-o", "out", "--json")
+    assert done.code == 0, done.err
+    frame = dsx.load("out")
+    assert set(frame["strategy"]) == {"1d", "2d", "summa", "megatron"}
+    plain_and_sequence_parallel_agree(frame)
+    row = frame[frame["strategy"] == "megatron"].iloc[0]
+    why = run("why", "out", row["candidate"], "--json")
+    assert why.code == 0, why.err
+    assert json.loads(why.out)["plan"]["strategy"] == "megatron"
+
+
+def test_found_by_name_on_the_path(run, on_path):
+    assert "megatron" in run("list", "strategies").out.split()
+    assert {"wide", "parallel-mlp"} <= set(run("list", "layers").out.split())
+    plan = ("tp=4", "dp=2", "nvs.tp=4", "nvs.dp=2", "microbatch_size=8", "--strategy", "megatron", "--json")
+    done = run("evaluate", *JOB, *plan)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["reject"] == []
+    best = json.loads(run("best", *JOB, "--strategy", "megatron", "--top", 1, "--json").out)
+    assert best["plans"][0]["step_time_s"] <= json.loads(done.out)["step_time_s"]
+
+
+def test_found_by_path(run, mine):
+    job = ("--model", "mine/wide-model.yaml", *JOB[2:], "--strategy", "mine/megatron.layer")
+    by_path = json.loads(run("best", *job, "--top", 1, "--json").out)["plans"][0]
+    assert by_path["plan"]["dp"] == 8
+    assert run("layer", "mine/wide.layer", "--strategy", "mine/megatron.layer").code == 0
+
+
+def test_not_found_elsewhere(run, mine):
+    done = run("best", *JOB, "--strategy", "megatron")
+    assert (done.code, done.out) == (2, "")
+    assert "unknown model 'wide-model'" in done.err
+
+
+def collectives(described):
+    return [
+        (direction, c["kind"], c["tensor"])
+        for kernel in described["kernels"]
+        for direction in ("forward", "backward")
+        for c in kernel[direction]["collectives"]
+    ]
+
+
+def test_the_layer_has_four_all_reduces(run, on_path):
+    described = json.loads(run("layer", "wide", "--strategy", "megatron", "--json").out)
+    assert sorted(collectives(described)) == [
+        ("backward", "all-reduce", "d attention.n"),
+        ("backward", "all-reduce", "d parallel-mlp.n"),
+        ("forward", "all-reduce", "attention.y"),
+        ("forward", "all-reduce", "parallel-mlp.d"),
+    ]
+
+
+def test_the_block_alone_with_numbers(run, on_path):
+    done = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4", "--json")
+    described = json.loads(done.out)
+    kernels = {kernel["name"]: kernel for kernel in described["kernels"]}
+    assert kernels["z1"]["forward"]["matrix_flops"]["value"] == 2048 * 1024 * (2 * 1024 - 1)
+    assert "all-reduce" not in [kind for _, kind, _ in collectives(described)]
+    people = run("layer", "parallel-mlp", "--strategy", "1d", "--model", "wide-model", "--set", "tp=4")
+    assert "z1[b, s, f/tp] = einsum{panels}\n      local shape 1 x 2048 x 1024" in people.out
+
+
+def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(run, on_path):
+    (on_path / "mlp.layer").write_text(BLOCK.replace("parallel-mlp", "mlp"))
+    assert "w4" in run("layer", "mlp").out
+    (on_path / "b200-nvs8.yaml").write_text("extends: b200-nvs8\ndevice: {hbm_capacity: 1 kB}\n")
+    assert run("best", *JOB).code == 3

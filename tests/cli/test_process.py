@@ -1,0 +1,165 @@
+"""dsx as a process: exit codes, streams, signals, closed pipes, and what starting it costs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dsx
+
+DSX = Path(sys.executable).with_name("dsx")
+# A shell that starts tests in the background makes them ignore Ctrl-C, and their children too.
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+MAIN = f"{INTERRUPTIBLE}; from dsx.cli.main import main; main()"
+
+
+def start(*arguments, **options):
+    return subprocess.run([DSX, *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+def test_streams_and_exit_codes(folder):
+    good = start("list", "models")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = start("best", "--model", "gpt3-1", "--cluster", "x", "--num-gpus", 8, "--global-batch-size", 8)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("dsx: error: unknown model 'gpt3-1'; did you mean 'gpt3-1t'?")
+    assert start("--version").stdout.strip() == dsx.__version__
+
+
+def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
+    broken = (
+        "import dsx.cli.listing as listing, sys\n"
+        "listing.print_json = None\n"
+        "from dsx.cli.main import main\n"
+        "sys.argv = ['dsx', *sys.argv[1:]]\n"
+        "main()"
+    )
+    for flags, traceback in (([], False), (["--debug"], True)):
+        command = [sys.executable, "-c", broken, *flags, "list", "models", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "dsx: internal error, please report it: TypeError" in done.stderr
+        assert ("Traceback" in done.stderr) is traceback
+
+
+@pytest.mark.parametrize("verb", ["", "sweep", "best", "evaluate", "why", "layer", "pareto", "list"])
+def test_help_is_whole_and_loads_nothing_heavy(verb):
+    heavy = "{'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib', 'rich'}"
+    code = (
+        "import sys, atexit; from dsx.cli.main import main\n"
+        f"atexit.register(lambda: print('LOADED', *{heavy} & set(sys.modules)))\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", code, *([verb] if verb else []), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"})
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].strip() == "LOADED"
+    assert "..." not in done.stdout.replace("]...", "").replace("VALUE...", "").replace("[ARGS]...", "")
+
+
+def test_help_is_quick():
+    took = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        start("--help", check=True)
+        took.append(time.perf_counter() - begin)
+    assert min(took) < 0.5
+
+
+def test_a_reader_that_closes_early(swept):
+    command = f"{DSX} pareto {swept} --json | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+    assert done.returncode in (0, 128 + signal.SIGPIPE)  # 0 if the pipe could hold all of it
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout(unbuffered):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [DSX, "list", "models"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 2
+    assert done.stderr == "dsx: error: cannot write to stdout: No space left on device\n"
+
+
+def test_a_closed_stdout():
+    done = subprocess.run(["bash", "-c", f"{DSX} list models >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_colour_and_no_bar_without_a_terminal(folder):
+    done = start("sweep", "sweep.yaml", "-o", "out", env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm"})
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# Some seconds of work, so that a signal finds it running.
+LONG = """model: gpt3-1t
+cluster: b200-nvs8
+num_gpus: {from: 1024, to: 16384, times: 2}
+global_batch_size: [2048, 4096, 8192]
+strategy: [1d, 2d, summa]
+assumptions: paper-2410.00273
+keep: all
+"""
+
+
+def interrupted(folder, number):
+    """Run a long sweep into `out` and send it a signal when it has begun to price."""
+    command = [sys.executable, "-c", MAIN, "sweep", "long.yaml", "-o", "out"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list((folder / "out").glob(".writing-*/part-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_signals_in_a_sweep_leave_the_earlier_set(folder):
+    (folder / "long.yaml").write_text(LONG)
+    code, out, err = interrupted(folder, signal.SIGINT)
+    assert (code, out) == (4, "")
+    assert err.startswith("dsx: error: interrupted; run the same command again")
+    missing = start("pareto", "out", cwd=folder)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "has not finished; run it again with the same -o" in missing.stderr
+
+    done = start("sweep", "long.yaml", "-o", "out", cwd=folder)
+    assert done.returncode == 0
+    assert not list((folder / "out").glob(".writing-*"))
+    columns = ["candidate", "step_time_s", "reject"]
+    before = dsx.load(folder / "out", columns)
+
+    for number, expected in ((signal.SIGINT, 4), (signal.SIGKILL, -signal.SIGKILL)):
+        code, out, err = interrupted(folder, number)
+        assert (code, out) == (expected, "")
+        assert "Traceback" not in err
+        assert dsx.load(folder / "out", columns).equals(before)
+        assert start("pareto", "out", cwd=folder).returncode == 0
+
+
+def test_ctrl_c_elsewhere_ends_quietly(folder):
+    code = (
+        f"{INTERRUPTIBLE}; import os, dsx.spec.model as model\n"
+        "model.load_spec = lambda *arguments: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from dsx.cli.main import main; main()"
+    )
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
+    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "")
+    assert "Traceback" not in done.stderr

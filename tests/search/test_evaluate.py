@@ -1,0 +1,81 @@
+"""One plan: what is said of it beside its price."""
+
+import numpy as np
+import pytest
+from laws.spaces import hardware, on, priced, problem_of, space_of
+
+from dsx.errors import PlanError
+from dsx.search.evaluate import evaluate_plan, named_row, operator_costs, priced_plans
+
+PROBLEM = problem_of("default", ("1d",))
+SETTINGS = ["tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.tp=4", "nvs.dp=2"]
+
+
+def evaluate(*settings, problem=PROBLEM, num_gpus=24, batch=24):
+    return evaluate_plan(problem, settings, num_gpus, batch)
+
+
+def test_the_plan_is_shown_by_name():
+    plan = evaluate(*SETTINGS).plan
+    assert (plan["strategy"], plan["recompute"], plan["schedule"]) == ("1d", "none", "1f1b")
+    assert (plan["tp"], plan["pp"], plan["dp"], plan["cp"], plan["num_microbatches"]) == (4, 3, 2, 1, 6)
+    assert (plan["num_gpus"], plan["global_batch_size"], plan["sequence_length"]) == (24, 24, 2048)
+
+
+def test_a_plan_that_fits_breaks_nothing():
+    evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
+    assert evaluation.fits
+    assert evaluation.broken == ()
+
+
+def test_a_plan_that_does_not_fit_says_what_is_largest():
+    evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e9)))
+    assert not evaluation.fits
+    (violation,) = evaluation.broken
+    assert violation.reason.name == "memory"
+    assert "are needed and 1.00 GB are there" in violation.detail
+    parts = {
+        name: evaluation.costs[name] for name in evaluation.costs if name.endswith("_bytes") and name != "peak_bytes"
+    }
+    assert f"the largest part is {max(parts, key=parts.get)} with" in violation.detail
+
+
+def test_a_plan_that_breaks_other_rules_may_fit():
+    evaluation = evaluate("tp=4", "pp=3", "dp=2", problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
+    assert [violation.reason.name for violation in evaluation.broken] == ["domain_not_filled"]
+    assert evaluation.fits
+    assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]
+
+
+def test_no_plan():
+    with pytest.raises(PlanError, match="do not make up num_gpus=24"):
+        evaluate("tp=4")
+
+
+def test_kernels_add_up_to_the_layer():
+    """Over microbatches and layers of a stage, the kernels' times are those of the step."""
+    for strategies in (("1d",), ("2d",), ("summa",)):
+        problem = problem_of("default", strategies)
+        evaluation = evaluate("tp=2", "dp=12", "nvs.tp=2", "nvs.dp=4", problem=problem)
+        kernels = operator_costs(problem, evaluation.plan)
+        times = 12 * evaluation.plan["num_microbatches"]
+        for column in ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s"):
+            total = times * sum(
+                kernel[direction][column] for kernel in kernels for direction in ("forward", "backward")
+            )
+            assert total == pytest.approx(evaluation.costs[column], rel=1e-12), column
+        saved = 12 * sum(kernel["saved_bytes"] for kernel in kernels)
+        assert saved == pytest.approx(evaluation.costs["activation_bytes"], rel=1e-12)
+
+
+def test_rows_of_a_search_as_evaluations():
+    problem, space = problem_of("default"), space_of("default")
+    rows = {name: column[:3] for name, column in priced(problem, space).items()}
+    for row, shown in enumerate(priced_plans(problem, rows)):
+        assert shown["plan"] == named_row(problem, rows, row)
+        assert shown["plan"]["strategy"] in problem.strategies
+        assert shown["step_time_s"] == rows["step_time_s"][row]
+        assert shown["fits"]
+        assert shown["reject"] == []
+    assert priced_plans(problem, {name: column[:0] for name, column in rows.items()}) == []
+    assert np.ndim(rows["tp"]) == 1

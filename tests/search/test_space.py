@@ -1,0 +1,67 @@
+"""Fixing and limiting columns of a space."""
+
+import pytest
+from laws.spaces import candidates_of, problem_of
+
+from dsx.errors import SpecError
+from dsx.search.rows import candidate_columns
+from dsx.search.space import Space
+from dsx.spec.ranges import Limit
+
+
+def ids(**options):
+    problem = problem_of("default")
+    space = Space(problem, [12, 24], [24], **options)
+    rows = candidate_columns(problem, space.keys, *candidates_of(space))
+    assert space.count() == len(rows["candidate"])
+    return rows
+
+
+def names(rows, where):
+    return set(rows["candidate"][where].tolist())
+
+
+@pytest.mark.parametrize("column", ["tp", "cp", "pp", "dp", "microbatch_size", "panels", "tp_nvs", "pp_nvs"])
+def test_fix_keeps_the_values_that_are_named(column):
+    rows = ids()
+    for values in ([1], [2], [1, 3], [2, 1000]):
+        kept = names(rows, [value in values for value in rows[column].tolist()])
+        assert names(ids(fix={column: values}), ...) == kept
+    assert ids(fix={column: [1000]})["candidate"].tolist() == []
+
+
+@pytest.mark.parametrize("column", ["tp", "dp", "num_gpus", "microbatch_size"])
+@pytest.mark.parametrize("relation", ["<=", ">=", "<", ">", "=="])
+def test_limit_keeps_the_values_within(column, relation):
+    rows = ids()
+    holds = {"<=": int.__le__, ">=": int.__ge__, "<": int.__lt__, ">": int.__gt__, "==": int.__eq__}[relation]
+    kept = names(rows, [holds(value, 2) for value in rows[column].tolist()])
+    assert names(ids(limit={column: [Limit(relation, 2)]}), ...) == kept
+
+
+def test_fix_and_limits_hold_together():
+    rows = ids(fix={"tp": [1, 2, 4]}, limit={"tp": [Limit(">=", 2), Limit("<", 4)], "pp": [Limit(">", 1)]})
+    assert set(rows["tp"].tolist()) == {2}
+    assert 1 not in rows["pp"]
+    assert len(rows["pp"]) > 0
+
+
+def test_a_column_that_is_not_searched_may_be_fixed_to_what_is_priced():
+    assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(ids(), ...)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not priced yet; only 1 is"),
+        ({"fix": {"schedule": ["zero-bubble"]}}, "fix: schedule = zero-bubble is not priced yet; only 1f1b is"),
+        ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' is no whole number"),
+        ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not searched"),
+        ({"limit": {"zero_stage": [Limit("<=", 1)]}}, "limit: 'zero_stage' is not searched"),
+        ({"limit": {"sequence_length": [Limit("<=", 1)]}}, "limit: 'sequence_length' is not searched"),
+    ],
+)
+def test_what_cannot_be_fixed_or_limited(options, message):
+    with pytest.raises(SpecError) as caught:
+        Space(problem_of("default"), [8], [8], **options)
+    assert message in str(caught.value)

@@ -1,0 +1,151 @@
+"""What a sweep keeps: all, the feasible, a front, the best; each against a plain sort of all rows."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from laws.spaces import assert_rows_equal, hardware, on, priced, problem_of, space_of
+from validation.cases import shrink_batches
+
+from dsx.search.best import best
+from dsx.search.pricing import price_keys
+from dsx.search.rows import column_names
+from dsx.search.space import Space
+from dsx.search.sweep import Sweep, smallest
+from dsx.spec.keep import KeepPareto, KeepTop
+
+PROBLEM, SPACE = problem_of("default"), space_of("default")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    shrink_batches(monkeypatch, rows=1000)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    rows = priced(PROBLEM, SPACE)
+    fits = rows["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity
+    return rows | {"reject": np.where(fits, 0, 1)}
+
+
+def run(keep, precision="float64", problem=PROBLEM, space=SPACE):
+    told = []
+    sweep = Sweep(problem, space, keep, precision, told.append)
+    chunks = list(sweep.rows())
+    assert sum(told) == sweep.counts.candidates
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}, sweep.counts
+
+
+def where(rows, mask):
+    return {name: column[mask] for name, column in rows.items()}
+
+
+def test_all(whole):
+    rows, counts = run("all")
+    assert_rows_equal(rows, whole, 1e-13)
+    assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
+
+
+def test_feasible(whole):
+    rows, counts = run("feasible")
+    assert_rows_equal(rows, where(whole, whole["reject"] == 0), 1e-13)
+    assert (counts.candidates, counts.feasible) == (len(whole["tp"]), len(rows["tp"]))
+
+
+def test_progress_is_told_the_chunks():
+    told = []
+    list(Sweep(PROBLEM, SPACE, "all", "float32", told.append).rows())
+    assert told[:-1] == [1000] * (len(told) - 1)
+    assert len(told) > 2
+
+
+@pytest.mark.parametrize(
+    "objectives",
+    [["step_time_s"], ["step_time_s", "peak_bytes"], ["num_gpus", "-mfu"], ["-tokens_per_s", "activation_bytes", "tp"]],
+)
+def test_pareto(whole, objectives):
+    rows, counts = run(KeepPareto(pareto=objectives))
+    feasible = where(whole, whole["reject"] == 0)
+    assert counts.feasible == len(feasible["tp"])
+
+    def points(table):
+        return np.stack([-table[o[1:]] if o[0] == "-" else table[o] for o in objectives], axis=1).astype(float)
+
+    everything = points(feasible)
+    dominated = np.array(
+        [((everything <= point).all(axis=1) & (everything < point).any(axis=1)).any() for point in everything]
+    )
+    # Equal rows may differ in the last bit when they are priced in other chunks.
+    assert set(rows["candidate"].tolist()) == set(feasible["candidate"][~dominated].tolist())
+    front = points(rows).tolist()
+    assert front == sorted(front)
+    assert len(front) < len(everything)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("per", [[], ["strategy"], ["tp", "pp"], ["num_gpus", "microbatch_size"]])
+def test_top(whole, precision, per):
+    rows, counts = run(KeepTop(top=5, per=per), precision)
+    assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
+    feasible = where(whole, whole["reject"] == 0)
+    order = np.lexsort((feasible["step_time_s"], *(feasible[name] for name in reversed(per))))
+    groups = {}
+    for row in order.tolist():
+        groups.setdefault(tuple(int(feasible[name][row]) for name in per), []).append(feasible["step_time_s"][row])
+    expected = [(*group, time) for group in sorted(groups) for time in groups[group][:5]]
+    found = [(*(int(rows[n][row]) for n in per), rows["step_time_s"][row]) for row in range(len(rows["tp"]))]
+    assert [one[:-1] for one in found] == [one[:-1] for one in expected]
+    np.testing.assert_allclose([one[-1] for one in found], [one[-1] for one in expected], rtol=1e-12)
+
+
+def test_float32_rows_are_float32_and_ids_are_not():
+    rows, _ = run("all", "float32")
+    assert rows["step_time_s"].dtype == rows["peak_bytes"].dtype == np.float32
+    assert rows["candidate"].dtype == np.int64
+    rows, _ = run(KeepTop(top=3), "float32")
+    assert rows["step_time_s"].dtype == np.float64  # the best are priced again
+
+
+def test_where_nothing_fits():
+    tiny = on(PROBLEM, hardware(hbm_capacity=1.0))
+    for keep in ("feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
+        rows, counts = run(keep, problem=tiny)
+        assert len(rows["candidate"]) == 0, keep
+        assert counts.feasible == 0
+    (row,) = smallest(tiny, SPACE)["peak_bytes"].tolist()
+    assert row == pytest.approx(priced(PROBLEM, SPACE)["peak_bytes"].min(), rel=1e-12)
+
+
+def test_an_empty_space():
+    empty = Space(PROBLEM, [24], [24], fix={"tp": [1000]})
+    assert empty.count() == 0
+    for keep in (KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
+        rows, counts = run(keep, space=empty)
+        assert len(rows["candidate"]) == 0
+        assert (counts.candidates, counts.feasible) == (0, 0)
+    assert list(Sweep(PROBLEM, empty, "all", "float32").rows()) == []
+    assert len(smallest(PROBLEM, empty)["candidate"]) == 0
+
+
+def test_every_way_to_keep_has_the_same_columns(whole):
+    for keep in ("all", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
+        rows, _ = run(keep)
+        assert set(rows) == set(whole)
+        assert all(len(column) == len(rows["tp"]) for column in rows.values())
+
+
+def test_codes_stand_for_names(whole):
+    known = column_names(PROBLEM)
+    assert known["strategy"] == PROBLEM.strategies
+    for name in ("strategy", "recompute", "schedule"):
+        assert set(whole[name].tolist()) <= set(range(len(known[name])))
+
+
+def test_a_longer_list_of_the_best_begins_with_the_shorter():
+    table = price_keys(PROBLEM, SPACE.keys)
+    lists = [best(PROBLEM, SPACE.keys, table, SPACE.blocks(), top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
+    for shorter, longer in pairwise(lists):
+        np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
+    fits = priced(PROBLEM, SPACE)["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity
+    assert len(lists[-1]) == fits.sum()

@@ -1,0 +1,164 @@
+"""Plans as people write them: what is read, what is no plan, and which rules a plan breaks."""
+
+import pytest
+from space.texts import EXPERTS, ONE_AXIS, PANELS, layer
+
+from dsx.errors import PlanError
+from dsx.space.plan import parse_plan, violations
+from dsx.space.rules import Limits
+
+PRICED = {"zero_stage": 1, "recompute": "none", "ep": 1}
+DIMS = {"e": 8, "f": 16}
+
+
+def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
+    return parse_plan(settings, layer(strategy), "its-name", num_gpus, batch, layers, PRICED)
+
+
+def test_what_is_left_out_is_one():
+    assert parse("tp=2", "dp=4") == {
+        "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
+        "tp_nvs": 1, "tp2_nvs": 1, "cp_nvs": 1, "ep_nvs": 1, "pp_nvs": 1, "dp_nvs": 1,
+        "num_gpus": 8, "global_batch_size": 8, "num_microbatches": 2,
+    }  # fmt: skip
+
+
+def test_everything_can_be_said():
+    plan = parse("tp=2", "pp=2", "dp=2", "microbatch_size=2", "nvs.tp=2", "nvs.dp=2", "nvs.pp=1", "zero_stage=1")
+    assert (plan["tp_nvs"], plan["dp_nvs"], plan["num_microbatches"]) == (2, 2, 2)
+    assert parse("tp=8", "recompute=none")["tp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["tp"], "'tp' is no setting of a plan: write column=value, as in tp=8"),
+        (["tpp=2"], "unknown setting 'tpp'; did you mean 'tp'? (known: tp, tp2, cp, ep, pp, dp, panels,"),
+        (["nvs.tpp=2"], "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
+        (["tp_nvs=2"], "unknown setting 'tp_nvs'"),
+        (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
+        (["zero_stage=3"], "zero_stage=3 is not priced yet; only zero_stage=1 is"),
+        (["recompute=full"], "recompute=full is not priced yet; only recompute=none is"),
+        (["tp=0"], "'tp=0': tp must be a whole number of at least 1"),
+        (["tp=-2"], "'tp=-2': tp must be a whole number"),
+        (["tp=2.0"], "'tp=2.0': tp must be a whole number"),
+        (["tp=two"], "'tp=two': tp must be a whole number"),
+        (["tp="], "'tp=': tp must be a whole number"),
+        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' divides nothing over cp; its axes are tp"),
+        (["ep=2", "dp=4"], "ep=2: strategy 'its-name' divides nothing over ep"),
+        (["panels=2", "dp=8"], "panels=2: strategy 'its-name' has no panels"),
+        (["tp=2", "dp=2"], "tp=2 * dp=2 = 4 GPUs do not make up num_gpus=8; dp=4 would"),
+        ([], "1 = 1 GPUs do not make up num_gpus=8; dp=8 would"),
+        (["tp=3", "dp=2"], "tp=3 * dp=2 = 6 GPUs do not make up num_gpus=8"),
+        (["pp=8"], "pp=8 leaves stages without a layer: the model has 4 layers"),
+        (["dp=8", "microbatch_size=2"], "dp=8 * microbatch_size=2 exceeds global_batch_size=8: a replica has no"),
+    ],
+)
+def test_what_is_no_plan(settings, message):
+    with pytest.raises(PlanError) as caught:
+        parse(*settings)
+    assert message in str(caught.value)
+
+
+def test_no_hint_where_no_dp_would_do():
+    with pytest.raises(PlanError) as caught:
+        parse("tp=3", "dp=2")
+    assert "would" not in str(caught.value)
+
+
+def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS):
+    made = layer(strategy)
+    plan = parse_plan(settings, made, "its-name", num_gpus, batch, layers, PRICED)
+    found = violations(plan, made, dims, length, Limits(layers, nvs_size))
+    return [(violation.reason.name, violation.detail) for violation in found]
+
+
+def test_a_plan_that_breaks_no_rule():
+    assert broken("tp=2", "pp=2", "dp=2") == []
+    assert broken("tp=2", "pp=2", "dp=2", "nvs.tp=2", "nvs.dp=2", nvs_size=4) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "reason", "detail"),
+    [
+        (["pp=4", "dp=2"], {"layers": 6}, "layers_not_divisible", "pp=4 does not divide 6 layers; nearest: pp=3"),
+        (["dp=8"], {"batch": 12}, "batch_not_divisible", "dp=8 does not divide global_batch_size=12; nearest: dp=6"),
+        (
+            ["tp=2", "dp=4", "microbatch_size=3"],
+            {"batch": 16},
+            "microbatch_not_divisible",
+            "microbatch_size=3 does not divide the 4 sequences of a replica; nearest: 2",
+        ),
+        (
+            ["tp=4", "dp=2", "nvs.tp=2", "nvs.dp=4"],
+            {"nvs_size": 8},
+            "share_not_divisible",
+            "nvs.dp=4 does not divide dp=2",
+        ),
+        (
+            ["tp=4", "dp=2", "nvs.tp=4"],
+            {"nvs_size": 2},
+            "domain_exceeded",
+            "nvs.tp=4 = 4 GPUs, but a fast domain has 2",
+        ),
+        (
+            ["tp=4", "dp=2", "nvs.tp=4"],
+            {"nvs_size": 8},
+            "domain_not_filled",
+            "nvs.tp=4 = 4 of the 8 GPUs of a fast domain are used; more members of some group could share it",
+        ),
+        (
+            ["tp=8"],
+            {"dims": {"e": 8, "f": 24}},
+            "too_narrow",
+            "f / tp >= 4 is required, but f / tp = 3 (f=24, tp=8); nearest: tp=4",
+        ),
+        (
+            ["tp=8"],
+            {"dims": {"e": 8, "f": 36}, "length": 8},
+            "width_not_divisible",
+            "f % tp == 0 is required, but f % tp = 4 (f=36, tp=8); nearest: tp=4",
+        ),
+        (
+            ["tp=4", "dp=2"],
+            {"length": 6},
+            "tokens_not_divisible",
+            "b * s % tp == 0 is required, but b * s % tp = 2 (b=1, s=6, tp=4); nearest: tp=2",
+        ),
+    ],
+)
+def test_one_broken_rule(settings, options, reason, detail):
+    assert broken(*settings, **options) == [(reason, detail)]
+
+
+def test_broken_panels():
+    assert broken("panels=8", "dp=8", strategy=PANELS) == [
+        ("panel_too_thin", "e / panels >= 2 is required, but e / panels = 1 (e=8, panels=8); nearest: panels=4")
+    ]
+
+
+def test_a_dimension_that_is_divided_away():
+    assert broken("tp=32", strategy=EXPERTS, num_gpus=32) == [
+        ("dimension_divided_away", "no element is left of f/tp"),
+    ]
+    # Rules name what they miss, and a nearest value leaves every rank something.
+    both = dict(broken("tp=32", num_gpus=32, length=32))
+    assert both["dimension_divided_away"] == "no element is left of f/tp"
+    assert both["too_narrow"].endswith("nearest: tp=4")
+
+
+def test_the_nearest_value_obeys_all_rules():
+    # f / tp >= 4 alone would allow 5, 6 and 7 ranks; only divisors of the GPUs and of f are offered.
+    (found,) = broken("tp=8", "dp=3", num_gpus=24, dims={"e": 8, "f": 24}, batch=9, length=24)
+    assert found[1].endswith("nearest: tp=6")
+
+
+def test_no_nearest_value_where_there_is_none():
+    impossible = ONE_AXIS.replace("f / tp >= 4 ", "f / tp >= 40")
+    (found,) = broken("tp=2", "dp=4", strategy=impossible)
+    assert "nearest" not in found[1]
+
+
+def test_several_broken_rules_are_all_said():
+    names = [name for name, _ in broken("pp=4", "dp=2", "nvs.pp=3", layers=6, nvs_size=2, batch=9)]
+    assert names == ["layers_not_divisible", "batch_not_divisible", "share_not_divisible", "domain_exceeded"]
