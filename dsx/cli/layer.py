@@ -18,7 +18,9 @@ def layer(
     strategy: Annotated[
         str | None,
         typer.Option(
-            "--strategy", metavar="NAME", help="Strategy that fills in the roles [default: 1d, if there are any]."
+            "--strategy",
+            metavar="NAME",
+            help=f"Strategy that fills in the roles [default: {options.DEFAULT_STRATEGY}, if there are any].",
         ),
     ] = None,
     assignments: Annotated[

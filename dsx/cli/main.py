@@ -15,6 +15,8 @@ import typer
 from dsx.cli import best, evaluate, layer, listing, pareto, sweep, why
 from dsx.errors import DsxError, StoreError
 
+STDOUT = 1  # its file descriptor
+
 app = typer.Typer(
     name="dsx",
     help="Price every way to train a model on a cluster.",
@@ -79,15 +81,14 @@ def _run() -> None:
         try:
             app(standalone_mode=True)
         finally:
-            if sys.stdout is not None:  # it is None where dsx was started with a closed stdout
-                sys.stdout.flush()
+            print(end="", flush=True)
     except OSError as error:
         # Files that cannot be read or written have errors of their own, which name them; this is stdout.
         if error.filename is not None:
             raise
         # What is still buffered has nowhere to go, and must not be tried again when the interpreter ends.
         with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            os.dup2(nowhere.fileno(), STDOUT)
         raise StoreError(f"cannot write to stdout: {error.strerror}") from error
 
 

@@ -7,8 +7,16 @@ import typer
 
 from dsx.spec import quantities
 
-DEFAULT_STRATEGY = "1d"
-DEFAULT_ASSUMPTIONS = "default"
+
+class Defaults:
+    """What an option is where it is not given."""
+
+    strategy: str = "1d"
+    assumptions: str = "default"
+
+
+DEFAULT_STRATEGY = Defaults.strategy
+DEFAULT_ASSUMPTIONS = Defaults.assumptions
 
 
 def count(text: str) -> int:

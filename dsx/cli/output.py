@@ -35,7 +35,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Coll
     An empty header is left out.
     """
     cells = [header, *rows] if any(header) else list(rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(len(header))]
     for row in cells:
         aligned = [
             cell.ljust(width) if column in text else cell.rjust(width)

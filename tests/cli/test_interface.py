@@ -88,6 +88,13 @@ def test_rejected_plans_are_priced_and_exit_0(run, folder):
     assert "rejected:\n  memory: " in done.out
 
 
+def test_a_plan_that_overflows_is_still_printed(run, folder):
+    done = run("evaluate", *SMALL, "dp=8", "--set", "cluster.device.matrix_flops=1e-300 FLOP/s")
+    assert done.code == 0
+    assert "nan" not in done.out
+    assert ["step_time_s", "-", "-"] in [line.split() for line in done.out.splitlines()]
+
+
 def test_best_as_json_is_what_evaluate_says(run, folder):
     done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
     data = json.loads(done.out)

@@ -19,6 +19,11 @@ def test_an_empty_header_is_left_out(capsys):
     assert capsys.readouterr().out == "mfu  38.8 %\n"
 
 
+def test_nothing_is_no_table(capsys):
+    print_table(["", ""], [])
+    assert capsys.readouterr().out == ""
+
+
 def test_json_has_a_version_and_only_numbers(capsys):
     print_json({"a": [math.nan, {"b": math.inf}, 1.5]})
     assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "a": [None, {"b": None}, 1.5]}
