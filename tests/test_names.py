@@ -16,9 +16,6 @@ FILES = sorted((REPO / "dsx").rglob("*.py"))
 
 # A name that is also the word for "what you get if you say nothing" may be used as that, not compared.
 DEFAULT = "default"
-# The strategy that an option of the human edge may have as its default value.
-DEFAULT_STRATEGY = "1d"
-EDGE = ("cli", "spec")
 
 ARXIV = re.compile(r"\b\d{4}[._]\d{5}\b")
 WORD = re.compile(r"[\w.-]*\w")
@@ -38,17 +35,6 @@ def docstrings(tree: ast.AST) -> set[int]:
     return {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
 
 
-def defaults(tree: ast.AST) -> set[int]:
-    """Nodes of default values: of parameters, and of the fields of a class."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arguments):
-            found += [*node.defaults, *(value for value in node.kw_defaults if value)]
-        elif isinstance(node, ast.ClassDef):
-            found += [item.value for item in node.body if isinstance(item, ast.AnnAssign) and item.value]
-    return {id(inner) for value in found for inner in ast.walk(value)}
-
-
 def mentions(node: ast.AST) -> Iterator[str]:
     """The words of one node: its identifiers, and the words of its strings."""
     for field in ("id", "attr", "arg", "name", "asname"):
@@ -65,14 +51,13 @@ def is_named(word: str) -> bool:
 
 def names_in(path: Path) -> list[str]:
     tree = ast.parse(path.read_text())
-    docs, values = docstrings(tree), defaults(tree)
-    edge = path.parent.name in EDGE
+    docs = docstrings(tree)
     return [
         f"line {getattr(node, 'lineno', '?')}: {word}"
         for node in ast.walk(tree)
         if id(node) not in docs
         for word in dict.fromkeys(mentions(node))
-        if is_named(word) and not (edge and word == DEFAULT_STRATEGY and id(node) in values)
+        if is_named(word)
     ]
 
 
@@ -96,7 +81,6 @@ def branches_in(path: Path) -> list[str]:
 
 def test_there_are_names():
     assert DEFAULT in NAMES
-    assert DEFAULT_STRATEGY in NAMES
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(REPO).as_posix())
@@ -116,8 +100,8 @@ def test_no_branch_on_a_name(path: Path):
         ('x = "1d"', 1),
         ('x = f"strategies/{y}/1d of it"', 1),
         ("paper_2410_00273 = 1", 1),
-        ('def f(strategy="1d"): ...', 0),
-        ('class A:\n    strategy: str = Field(default="1d")', 0),
+        ('def f(strategy="1d"): ...', 1),
+        ('class A:\n    strategy: str = Field(default="1d")', 1),
         ('x = "default"', 0),
         ('x = "gpt"', 0),
     ],

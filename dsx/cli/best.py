@@ -22,7 +22,7 @@ def best(
     global_batch_size: options.GlobalBatchSize,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
-    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    strategy: options.Strategy = None,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -36,7 +36,7 @@ def best(
     from dsx.search.space import Space
 
     use_all_cores()
-    problem = inputs.problem([strategy], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
     rows, counts = search(problem, space.keys, table, space.blocks(), top)
@@ -47,7 +47,7 @@ def best(
         raise NothingFeasible(why_nothing(problem, space, counts.candidates))
     if not as_json:
         print(
-            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: "
+            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: "
             f"{counted(counts.candidates, 'candidate')}, {counts.feasible:,} feasible"
         )
         print_plans(plans)

@@ -21,7 +21,7 @@ def evaluate(
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
-    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    strategy: options.Strategy = None,
     operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -30,7 +30,7 @@ def evaluate(
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.evaluate import evaluate_plan, operator_costs
 
-    problem = inputs.problem([strategy], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length)
     result = evaluate_plan(problem, settings or [], num_gpus, global_batch_size)
     kernels = operator_costs(problem, result.plan) if operators else []
     if as_json:
@@ -38,7 +38,9 @@ def evaluate(
         data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
         print_json(data | ({"operators": kernels} if operators else {}))
         return
-    print(f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: {plan_text(result.plan)}")
+    print(
+        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
+    )
     print()
     print_costs(result.costs)
     print()

@@ -47,11 +47,12 @@ class Inputs:
     def problem(
         self, strategies: Sequence[str], sequence_length: int | None, train_tokens: float | None = None
     ) -> "Problem":
-        """Return the problem of these files."""
+        """Return the problem of these files; without strategies, that of the assumption set's default."""
         from dsx.search.problem import make_problem
 
+        chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(
-            self.model, self.cluster, self.assumptions, strategies, sequence_length, train_tokens, self.near
+            self.model, self.cluster, self.assumptions, chosen, sequence_length, train_tokens, self.near
         )
 
 

@@ -20,7 +20,7 @@ def layer(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help=f"Strategy that fills in the roles [default: {options.DEFAULT_STRATEGY}, if there are any].",
+            help="Strategy that fills in the roles [default, if there are any: what the assumption set says].",
         ),
     ] = None,
     assignments: Annotated[
@@ -44,7 +44,7 @@ def layer(
     from dsx.spec.model import load_model
 
     believed = load_assumptions(assumptions)
-    overlay = strategy or (options.DEFAULT_STRATEGY if needs_strategy(name) else None)
+    overlay = strategy or (believed.default_strategy if needs_strategy(name) else None)
     built = load_layer(name, overlay, load_operators(believed.operators))
     values: dict[str, int] = {
         "activation_bytes": believed.activation_bytes,
@@ -128,7 +128,8 @@ def _print(described: dict[str, Any]) -> None:
     if described["rules"]:
         print("\nrules of the strategy:")
         for rule in described["rules"]:
-            print(f"  {rule['reason']}: {rule['rule']}")
+            broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
+            print(f"  {rule['reason']}: {rule['rule']}{broken}")
 
 
 _WORK = (("matrix_flops", "matrix FLOP"), ("vector_flops", "vector FLOP"), ("bytes", "bytes"))

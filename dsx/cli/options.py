@@ -7,16 +7,7 @@ import typer
 
 from dsx.spec import quantities
 
-
-class Defaults:
-    """What an option is where it is not given."""
-
-    strategy: str = "1d"
-    assumptions: str = "default"
-
-
-DEFAULT_STRATEGY = Defaults.strategy
-DEFAULT_ASSUMPTIONS = Defaults.assumptions
+DEFAULT_ASSUMPTIONS = "default"
 
 
 def count(text: str) -> int:
@@ -44,7 +35,12 @@ SequenceLength = Annotated[
 AssumptionSet = Annotated[
     str, typer.Option("--assumptions", metavar="NAME", help="Assumption set: a name or a YAML file.")
 ]
-Strategy = Annotated[str, typer.Option("--strategy", metavar="NAME", help="Strategy: a name or a .layer file.")]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy", metavar="NAME", help="Strategy: a name or a .layer file [default: what the assumption set says]."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[
     list[str] | None,

@@ -60,26 +60,34 @@ def sweep(
     try:
         problem = inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens)
         space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-        manifest = _run(spec, inputs, problem, space, folder)
+        total = space.count()
+        # Nothing is written without a candidate, so the corrected sweep can use the folder.
+        manifest = _run(spec, inputs, problem, space, folder, total) if total else None
     except KeyboardInterrupt:
         raise IncompleteSweep(
             f"interrupted; run the same command again (an earlier result set in {folder} is as it was)"
         ) from None
+    if manifest is None:
+        if as_json:
+            print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
+        raise NothingFeasible(why_nothing(problem, space, 0))
     per = spec.keep.per if isinstance(spec.keep, KeepTop) else []
     _report(manifest, problem, space, folder, per, time.monotonic() - started, as_json)
 
 
-def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", folder: Path) -> "Manifest":
+def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", folder: Path, total: int) -> "Manifest":
     from dsx.results import manifest as manifests
     from dsx.results import store
     from dsx.search.rows import column_names
     from dsx.search.sweep import Sweep
 
-    described = spec.model_dump(mode="json") | {"resolved": inputs.to_data() | {"layers": problem.fingerprint()}}
+    strategies = spec.strategy or [inputs.assumptions.default_strategy]
+    resolved = inputs.to_data() | {"strategy": strategies, "layers": problem.fingerprint()}
+    described = spec.model_dump(mode="json") | {"resolved": resolved}
     reasons = [(reason.name, reason.description) for reason in problem.reasons]
     read_from = str(spec.file.resolve()) if spec.file else ""
     manifest = manifests.begin(described, column_names(problem), reasons, spec.precision, read_from)
-    with store.create(folder, manifest) as writer, progress(space.count(), "pricing") as advance:
+    with store.create(folder, manifest) as writer, progress(total, "pricing") as advance:
         run = Sweep(problem, space, spec.keep, spec.precision, advance)
         for rows in run.rows():
             writer.write(rows)

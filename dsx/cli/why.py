@@ -32,7 +32,7 @@ def why(
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
-    strategy: options.Strategy = options.DEFAULT_STRATEGY,
+    strategy: options.Strategy = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -88,7 +88,8 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
     settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]
     return (
         inputs,
-        str(row["strategy"]),
+        # A row has the name of its strategy, the sweep may have given a path.
+        dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))[row["strategy"]],
         int(row["sequence_length"]),
         int(row["num_gpus"]),
         int(row["global_batch_size"]),
@@ -98,7 +99,7 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
 
 def _explain(
     inputs: Inputs,
-    strategy: str,
+    strategy: str | None,
     sequence_length: int | None,
     num_gpus: int,
     global_batch_size: int,
@@ -110,7 +111,7 @@ def _explain(
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
 
-    problem = inputs.problem([strategy], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length)
     result = evaluate_plan(problem, settings, num_gpus, global_batch_size)
     space = Space(problem, [num_gpus], [global_batch_size])
     rows, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), 1)
@@ -121,7 +122,9 @@ def _explain(
         data |= {"fits": result.fits, "reject": [v.reason.name for v in result.broken]}
         print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
         return
-    print(f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {strategy}: {plan_text(result.plan)}")
+    print(
+        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
+    )
     if result.broken:
         print(f"is rejected, for {len(result.broken)} reason{'s' if len(result.broken) > 1 else ''}:")
         for violation in result.broken:

@@ -98,15 +98,17 @@ def _reduction(
     The last layer's reduction has nothing to hide behind; each other one hides behind a layer of one
     microbatch (arXiv 2410.00273, section 3).
     """
-    gather = jnp.zeros_like(shards[0] * layer.boundary_bytes)
-    scatter = gather
+    nothing = jnp.zeros_like(shards[0] * layer.boundary_bytes)
+    gather = scatter = nothing
     for group, size in enumerate(shards):
         link: Linear = ring(size, choices.dp_nvs * layer.group_share[group], cluster.network, assumptions)
-        gather = gather + link(layer.weight_bytes[group])
-        scatter = scatter + link(layer.weight_bytes[group] * (assumptions.gradient_bytes / assumptions.weight_bytes))
-    hidden = jnp.zeros_like(gather)
-    behind_forward = jnp.maximum(gather - layer.forward_s, hidden)
-    behind_backward = jnp.maximum(scatter - layer.backward_s, hidden)
+        held = layer.weight_bytes[group]
+        per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
+        # A group without weights, which another strategy of the search has, does not even cost its hops.
+        gather = gather + jnp.where(held > 0, link(held), nothing)
+        scatter = scatter + jnp.where(held > 0, link(held * per_weight_byte), nothing)
+    behind_forward = jnp.maximum(gather - layer.forward_s, nothing)
+    behind_backward = jnp.maximum(scatter - layer.backward_s, nothing)
     exposed = gather + scatter + (layers - 1.0) * (behind_forward + behind_backward)
     return exposed + layers * layer.replicated_gradient_s
 

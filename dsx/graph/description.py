@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dsx.graph.derived import BACKWARD, FORWARD, Collective, DerivedLayer, KernelCosts, derive
-from dsx.graph.expressions import evaluate, names, text, total
+from dsx.graph.expressions import RELATIONS, evaluate, names, text, total
 from dsx.graph.layer import Layer
 from dsx.graph.match import local_size
+from dsx.graph.notation import Rule
 
 Values = Mapping[str, int]
 
@@ -47,7 +48,11 @@ def describe(
         "saved_bytes": _quantity(total(kernel.saved_bytes for kernel in derived.kernels), values),
         "boundary_bytes": _quantity(derived.boundary_bytes, values),
         "rules": [
-            {"reason": rule.reason, "rule": f"{text(rule.left)} {rule.relation} {text(rule.right)}"}
+            {
+                "reason": rule.reason,
+                "rule": f"{text(rule.left)} {rule.relation} {text(rule.right)}",
+                "holds": _holds(rule, values),
+            }
             for rule in derived.rules
         ],
     }
@@ -63,6 +68,13 @@ def _defined(layer: DerivedLayer, values: dict[str, int]) -> dict[str, int]:
                 values[letter] = evaluate(expr, values)
                 found = True
     return values
+
+
+def _holds(rule: Rule, values: Values) -> bool | None:
+    """Return whether a rule holds, None where a name in it has no size."""
+    if not names(rule.left) | names(rule.right) <= values.keys():
+        return None
+    return bool(RELATIONS[rule.relation](evaluate(rule.left, values), evaluate(rule.right, values)))
 
 
 def _quantity(expr: Any, values: Values) -> dict[str, Any]:

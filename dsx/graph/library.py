@@ -82,6 +82,13 @@ def _parse(kind: str, name: str, near: Path | None) -> LayerText | StrategyText:
 
 
 def _names(kind: str) -> list[str]:
-    """Return the names of the layers and blocks, or of the strategies, that can be found."""
-    found = {name: parse_file(find("layers", name, SUFFIX)) for name in names("layers", SUFFIX)}
-    return [name for name, text in found.items() if isinstance(text, StrategyText) == (kind == "strategy")]
+    """Return the names of the layers and blocks, or of the strategies, that can be found and read."""
+    found: list[str] = []
+    for name in names("layers", SUFFIX):
+        try:
+            text = parse_file(find("layers", name, SUFFIX))
+        except NotationError:
+            continue  # a broken text is an error where it is asked for by name
+        if isinstance(text, StrategyText) == (kind == "strategy"):
+            found.append(name)
+    return found

@@ -7,7 +7,7 @@ and loss are not described yet, so they are not counted.
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsx.errors import SpecError, did_you_mean
+from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer, load_operators
@@ -48,9 +48,13 @@ def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
 def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
     """Build and derive every layer kind of a model under `strategy`.
 
-    Raises SpecError if a layer asks for a dimension that the model does not give.
+    Raises SpecError if a layer asks for a dimension that the model does not give, UnknownNameError for an
+    uncounted operator that no table has.
     """
     table = load_operators(assumptions.operators, near)
+    for kind in assumptions.uncounted:
+        if kind not in table:
+            raise UnknownNameError("operator", kind, table)
     made: dict[str, DerivedLayer] = {}
     for entry in spec.layers:
         if entry.kind in made:

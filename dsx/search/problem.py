@@ -88,11 +88,15 @@ def make_problem(
     for built, strategy in zip(models, strategies, strict=True):
         if "dp" in built.layers[0][0].axes:
             raise SpecError(f"strategy {strategy!r} divides tensors over dp; that is derived, but not priced yet")
+    names = tuple(built.layers[0][0].strategy for built in models)
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
     machine = cluster_from_spec(cluster)
     return Problem(
         model=model,
         assumptions_spec=assumptions,
-        strategies=tuple(strategies),
+        strategies=names,
         models=models,
         cluster=machine,
         hardware=anonymous(machine),

@@ -56,8 +56,12 @@ def parse_plan(
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1)
     known = [*DEGREES, *SIZES, *SHARES, *(name for name in priced if name not in DEGREES)]
+    seen: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
+        if name in seen:
+            raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
+        seen[name] = setting
         if not sign:
             raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
         if name not in known:
@@ -142,7 +146,8 @@ def _size(dim: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
-    shares = " * ".join(f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in PLACED if plan[f"{axis}_nvs"] > 1) or "1"
+    given = " * ".join(f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in PLACED if plan[f"{axis}_nvs"] > 1)
+    shares = given or "no nvs.* is given"
     placed = 1
     for axis in PLACED:
         placed *= plan[f"{axis}_nvs"]
@@ -160,7 +165,7 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
             if plan[axis] % plan[f"{axis}_nvs"]
         ),
         "domain_exceeded": f"{shares} = {placed} GPUs, but a fast domain has {limits.nvs_size}",
-        "domain_not_filled": f"{shares} = {placed} of the {limits.nvs_size} GPUs of a fast domain are used; "
+        "domain_not_filled": f"{shares}: {placed} of the {limits.nvs_size} GPUs of a fast domain are used; "
         "more members of some group could share it",
     }[name]
 

@@ -50,7 +50,7 @@ def fill(num_gpus: Any, nvs_size: int) -> Any:
     Any divisor of the GPU count is a product of shares that divide their degrees, so this is the largest
     product of an assignment that does not exceed the domain.
     """
-    divisors = np.arange(1, nvs_size + 1)
+    divisors = np.arange(1, min(nvs_size, int(np.max(num_gpus))) + 1)
     fits = np.asarray(num_gpus)[..., None] % divisors == 0
     return np.max(np.where(fits, divisors, 0), axis=-1)
 

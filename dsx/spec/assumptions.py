@@ -24,6 +24,7 @@ class AssumptionsSpec(Spec):
     layers: dict[str, str]  # layer kind of a model -> name of a layer text; a kind not listed is its own name
     operators: list[str]  # operator tables; a later one wins
     uncounted: list[str]  # operators that cost nothing
+    default_strategy: str  # where a search names none
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     matrix_efficiency: Fraction  # of matrix_flops

@@ -47,8 +47,9 @@ class SweepSpec(Spec):
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; the model's default where not given
+    # The assumption set's default strategy where none is given.
     strategy: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_once)] = Field(
-        default_factory=lambda: ["1d"], min_length=1
+        default_factory=list, min_length=1
     )
     fix: dict[Annotated[CandidateColumn, AfterValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)

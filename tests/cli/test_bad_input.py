@@ -53,6 +53,7 @@ def test_options(run, folder, arguments, says):
         (("tp=2.5", "dp=8"), "'tp=2.5': tp must be a whole number"),
         (("tp=", "dp=8"), "'tp=': tp must be a whole number"),
         (("tp", "dp=8"), "'tp' is no setting of a plan: write column=value, as in tp=8"),
+        (("tp=2", "tp=4", "dp=2"), "tp is given twice: 'tp=2' and 'tp=4'"),
         (("tpp=2", "dp=4"), "unknown setting 'tpp'; did you mean 'tp'?"),
         (("nvs.tpp=2", "dp=8"), "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
         (("tp=2", "dp=2"), "tp=2 * dp=2 = 4 GPUs do not make up num_gpus=8; dp=4 would"),

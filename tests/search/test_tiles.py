@@ -83,13 +83,16 @@ def test_no_blocks_make_no_batch():
     assert list(batches([], [])) == []
 
 
-def test_more_blocks_than_are_looked_at_ahead():
+@pytest.mark.parametrize("cells", [2**12, 2**18])  # a batch is full of tiles, or of choices
+def test_more_blocks_than_are_looked_at_ahead(cells):
     choices = np.ones((len(CHOICE_COLUMNS), 2), dtype=np.int64)
     made = [Block(np.arange(3 * n, 3 * n + 3), choices + n) for n in range(700)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_CELLS", 2**12)
+        patch.setattr(tiles, "_CELLS", cells)
         patch.setattr(tiles, "_CHOICES", 2**8)
-        assert covered(batches(iter(made), [])) == candidates(made)
+        found = list(batches(iter(made), []))
+    assert covered(found) == candidates(made)
+    check_groups(found, [])
 
 
 @given(made=spaces(), length=st.integers(1, 300))

@@ -50,7 +50,7 @@ def test_the_example_of_the_design(tmp_path):
 
 def test_the_defaults():
     spec = sweep()
-    assert (spec.strategy, spec.assumptions, spec.precision) == (["1d"], "default", "float32")
+    assert (spec.strategy, spec.assumptions, spec.precision) == ([], "default", "float32")
     assert (spec.sequence_length, spec.train_tokens, spec.file) == (None, None, None)
     assert (spec.fix, spec.limit, spec.keep) == ({}, {}, KeepTop(top=10))
 
