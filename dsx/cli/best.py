@@ -7,6 +7,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -90,7 +91,8 @@ def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
             f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
             f"{problem.num_layers} layers, dp the batch)"
         )
-    plan = priced_plans(problem, smallest(problem, space))[0]
+    with progress(candidates, "looking for the smallest") as advance:
+        plan = priced_plans(problem, smallest(problem, space, advance))[0]
     capacity = problem.cluster.device.hbm_capacity
     return (
         f"none of {counted(candidates, 'candidate')} fits: the one that needs least memory needs "

@@ -49,6 +49,7 @@ def layer(
     values: dict[str, int] = {
         "activation_bytes": believed.activation_bytes,
         "weight_bytes": believed.weight_bytes,
+        "gradient_bytes": believed.gradient_bytes,
     }
     if model:
         spec = load_model(model)
@@ -64,7 +65,16 @@ def layer(
 def _sizes(assignments: list[str] | None, built: Any) -> dict[str, int]:
     from dsx.graph.derived import derive
 
-    known = {*derive(built).letters, *built.axes, "panels", "b", "s", "activation_bytes", "weight_bytes"}
+    known = {
+        *derive(built).letters,
+        *built.axes,
+        "panels",
+        "b",
+        "s",
+        "activation_bytes",
+        "weight_bytes",
+        "gradient_bytes",
+    }
     sizes: dict[str, int] = {}
     for assignment in assignments or ():
         name, _, value = assignment.partition("=")

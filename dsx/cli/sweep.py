@@ -80,6 +80,7 @@ def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", 
     from dsx.results import store
     from dsx.search.rows import column_names
     from dsx.search.sweep import Sweep
+    from dsx.space.rules import MEMORY
 
     strategies = spec.strategy or [inputs.assumptions.default_strategy]
     resolved = inputs.to_data() | {"strategy": strategies, "layers": problem.fingerprint()}
@@ -93,7 +94,7 @@ def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", 
             writer.write(rows)
         counts = run.counts
         # Enumeration leaves only one rule to break.
-        rejected = dict.fromkeys((name for name, _ in reasons), 0) | {"memory": counts.candidates - counts.feasible}
+        rejected = dict.fromkeys((name for name, _ in reasons), 0) | {MEMORY.name: counts.candidates - counts.feasible}
         return writer.finish(manifests.Counts(counts.candidates, counts.feasible, rejected))
 
 

@@ -8,7 +8,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.evaluate import print_costs
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
-from dsx.cli.output import counted, plan_text, print_json
+from dsx.cli.output import counted, note, plan_text, print_json
 from dsx.errors import InputError
 from dsx.units import format_quantity
 
@@ -83,13 +83,17 @@ def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, i
     manifest = read_manifest(folder)
     near = Path(manifest.spec_file) if manifest.spec_file else None
     inputs = Inputs.from_data(manifest.spec["resolved"], near)
+    resolved = manifest.spec["resolved"]
+    # A row has the name of its strategy, the sweep may have given a path.
+    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
+    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
+        note(f"the layer texts have changed since {folder} was written; the numbers are those of today's texts")
     names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")
     settings = [f"{name}={row[name]}" for name in names]
     settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]
     return (
         inputs,
-        # A row has the name of its strategy, the sweep may have given a path.
-        dict(zip(manifest.names["strategy"], manifest.spec["resolved"]["strategy"], strict=True))[row["strategy"]],
+        strategy,
         int(row["sequence_length"]),
         int(row["num_gpus"]),
         int(row["global_batch_size"]),

@@ -19,7 +19,7 @@ class StepCosts:
     cp_comm_s: Any = column("s", "exposed communication of the context parallel axis")
     ep_comm_s: Any = column("s", "exposed communication of the expert parallel axis")
     pp_comm_s: Any = column("s", "sending activations and their gradients between stages")
-    dp_comm_s: Any = column("s", "exposed reduction of gradients and gathering of weights")
+    dp_comm_s: Any = column("s", "exposed reduction of gradients and gathering of weights, once a step")
     bubble_s: Any = column("s", "pipeline fill and drain, and waiting for the slowest stage")
     recompute_s: Any = column("s", "making activations again for the backward")
     optimizer_s: Any = column("s", "the optimizer's update")

@@ -45,7 +45,6 @@ class LayerWork:
     shares: Any  # {axis: [U]} members of a group in one fast domain
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
-    over_dp: tuple[bool, ...] = static()  # per weight: whether dp reduces it too
 
 
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
@@ -78,6 +77,7 @@ def layer_values(
     values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
     values["activation_bytes"] = float(assumptions.activation_bytes)
     values["weight_bytes"] = float(assumptions.weight_bytes)
+    values["gradient_bytes"] = float(assumptions.gradient_bytes)
     return define(layer, values)
 
 
@@ -126,5 +126,4 @@ def layer_work(
         shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
-        over_dp=tuple(weight.over_dp for weight in layer.weights),
     )

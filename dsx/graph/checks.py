@@ -5,10 +5,11 @@ partial sums; a contracted divided letter makes the result partial over exactly 
 the number of elements, and the divided factor of a merge or split is the outermost.
 """
 
+import operator
 from fractions import Fraction
 from typing import Any
 
-from dsx.graph.expressions import evaluate_exactly, names, primes_from
+from dsx.graph.expressions import evaluate, names, primes_from
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, ordered
 from dsx.graph.notation import FOLLOWS, Dim, TensorText
@@ -213,7 +214,7 @@ def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]
     if letter not in definitions:
         return values[letter]
     inner = {name: _exact_size(name, values, definitions) for name in names(definitions[letter])}
-    return evaluate_exactly(definitions[letter], inner) if inner else evaluate_exactly(definitions[letter], values)
+    return evaluate(definitions[letter], inner, floor_divide=operator.truediv)
 
 
 def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 A kernel is one operator or one ``fuse ... end``. Its FLOPs are those of its operators; the bytes of a
 fused one are those of the tensors that cross its border. Every quantity is an expression over
-dimensions, degrees and the element sizes of the assumptions: `activation_bytes` and `weight_bytes`.
+dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
+`gradient_bytes` (of weights).
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, Layer, Operator
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Distribution, Move, match
 from dsx.graph.notation import AXES, Dim, Rule
-from dsx.graph.saved import Regather, Saved, element_bytes, tensor_bytes
+from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
 _ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
@@ -44,7 +45,6 @@ class KernelCosts:
     work: tuple[Work, Work]
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
     saved: tuple[Saved, ...]
-    panelled: bool
     replicated: tuple[str, ...]  # axes whose members all do the same work
 
     @property
@@ -106,7 +106,8 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     for gradient in derive_backward(layer).moves:
         booked = gradient.operator or kernels[-1].operators[0]
         panelled = bool(gradient.operator and gradient.operator.panelled)
-        size = element_bytes(layer, gradient.tensor)
+        # The gradients of weights are added up, and so moved, in an element size of their own.
+        size = GRADIENT_BYTES if layer.tensors[gradient.tensor].weight else element_bytes(layer, gradient.tensor)
         into[booked.name][BACKWARD].extend(
             _collective(move, size, f"d {gradient.tensor}", panelled) for move in gradient.moves
         )
@@ -116,7 +117,6 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         fresh = [saved for saved in kernel.saved if saved.key not in seen]
         seen |= {saved.key for saved in fresh}
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
-        panelled = any(op.panelled for op in kernel.operators)
         ahead, back = into[kernel.operators[0].name]
         made.append(
             KernelCosts(
@@ -124,10 +124,9 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 operators=tuple(op.name for op in kernel.operators),
                 kinds=tuple(op.kind.name for op in kernel.operators),
                 runs=bool(counted),
-                work=work_of(layer, kernel, fused_backward_reads) if counted else (Work(), Work()),
+                work=work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work()),
                 collectives=(tuple(ahead), tuple(back)),
                 saved=tuple(fresh),
-                panelled=panelled,
                 replicated=_replicated(layer, kernel),
             )
         )

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dsx.graph.derived import BACKWARD, FORWARD, Collective, DerivedLayer, KernelCosts, derive
+from dsx.graph.derived import BACKWARD, FORWARD, Collective, KernelCosts, derive
 from dsx.graph.expressions import RELATIONS, evaluate, names, text, total
 from dsx.graph.layer import Layer
 from dsx.graph.match import local_size
+from dsx.graph.model import define
 from dsx.graph.notation import Rule
 
 Values = Mapping[str, int]
@@ -20,7 +21,7 @@ def describe(
     A quantity is ``{"formula": text, "value": number or null}``.
     """
     derived = derive(layer, fused_backward_reads, uncounted)
-    values = _defined(derived, {**defaults, **sizes})
+    values = define(derived, {**defaults, **sizes})
     kernel_of = {name: kernel.name for kernel in derived.kernels for name in kernel.operators}
     return {
         "layer": layer.name,
@@ -56,18 +57,6 @@ def describe(
             for rule in derived.rules
         ],
     }
-
-
-def _defined(layer: DerivedLayer, values: dict[str, int]) -> dict[str, int]:
-    """Add the defined dimensions whose parts all have a size."""
-    found = True
-    while found:
-        found = False
-        for letter, expr in layer.definitions.items():
-            if letter not in values and names(expr) <= values.keys():
-                values[letter] = evaluate(expr, values)
-                found = True
-    return values
 
 
 def _holds(rule: Rule, values: Values) -> bool | None:

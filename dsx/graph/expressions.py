@@ -104,9 +104,9 @@ def evaluate(
 ) -> Any:
     """Evaluate `expr` where `values` gives a number, fraction or array for each name.
 
-    `floor_divide` is what ``/`` does. `memo` shares the results of sub-expressions between calls with the
-    same `values`; it is keyed by identity, so the expressions must outlive it. Raises KeyError with the first
-    name that has no value.
+    `floor_divide` is what ``/`` does; with exact division, identities can be tested. `memo` shares the
+    results of sub-expressions between calls with the same `values`; it is keyed by identity, so the
+    expressions must outlive it. Raises KeyError with the first name that has no value.
     """
     if isinstance(expr, int):
         return expr
@@ -120,16 +120,6 @@ def evaluate(
     if memo is not None:
         memo[id(expr)] = result
     return result
-
-
-def evaluate_exactly(expr: Any, values: Mapping[str, Any]) -> Any:
-    """Evaluate with ``/`` as exact division; `values` are fractions. For identities, not for sizes."""
-    if isinstance(expr, int):
-        return expr
-    if isinstance(expr, Name):
-        return values[expr.name]
-    left, right = evaluate_exactly(expr.left, values), evaluate_exactly(expr.right, values)
-    return left / right if expr.sign == "/" else _APPLY[expr.sign](left, right)
 
 
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}

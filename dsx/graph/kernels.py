@@ -132,11 +132,13 @@ def _crossing(layer: Layer, operators: list[Operator]) -> list[str]:
     return [name for op in operators for name in op.outputs if name in outside or name in layer.outputs]
 
 
-def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Work, Work]:
-    """Return the forward and backward work of a kernel."""
+def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str, uncounted: frozenset[str]) -> tuple[Work, Work]:
+    """Return the forward and backward work of a kernel; operators of the kinds `uncounted` do none."""
     forward = Work()
     backward = Work()
     for op in kernel.operators:
+        if op.kind.name in uncounted:
+            continue
         ahead, back = _operator_work(layer, op)
         forward, backward = forward + ahead, backward + back
         if op in kernel.made_again:
@@ -168,6 +170,8 @@ def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tu
     forward = total([*entering.values(), *leaving, *writes])
     if fused_backward_reads == "stored":
         reads = [saved.bytes for saved in kernel.saved]
+        weights = [arg for arg in kernel.border if layer.tensors[arg.tensor].weight]
+        reads += [tensor_bytes(layer, arg.tensor, arg.distribution) for arg in weights]
     else:
         reads = [tensor_bytes(layer, arg.tensor, arg.distribution) for arg in kernel.border]
         reads += [saved.bytes for saved in kernel.saved if saved.key[1].startswith("state ")]

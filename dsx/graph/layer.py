@@ -5,7 +5,7 @@ from it (collectives, backward, saved tensors, work) is derived in the modules b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsx.errors import NotationError, did_you_mean
@@ -112,20 +112,41 @@ def build_layer(
     scope = builder.inline(text, "", {})
     if not builder.inputs:
         raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
-    consumed = {arg.tensor for op in builder.operators for arg in op.arguments}
-    made = [name for op in builder.operators for name in op.outputs]
+    operators = _kept_for_all(builder.operators)
+    consumed = {arg.tensor for op in operators for arg in op.arguments}
+    made = [name for op in operators for name in op.outputs]
     outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
     return Layer(
         name=text.name,
         strategy=strategy.name if strategy else "",
         definitions=builder.definitions,
         tensors=builder.tensors,
-        operators=tuple(builder.operators),
+        operators=tuple(operators),
         inputs=tuple(builder.inputs),
         outputs=outputs,
         rules=strategy.rules if strategy else (),
-        panelled=any(op.panelled for op in builder.operators),
+        panelled=any(op.panelled for op in operators),
     )
+
+
+def _kept_for_all(operators: list[Operator]) -> list[Operator]:
+    """Drop the mark ~ where another operator keeps the same copy for its backward: then it is there."""
+    kept = {
+        (arg.tensor, arg.distribution)
+        for op in operators
+        for name, arg in zip(op.kind.arguments, op.arguments, strict=False)
+        if name in op.kind.saved and not arg.made_again and not op.panelled
+    }
+    return [
+        replace(
+            op,
+            arguments=tuple(
+                replace(arg, made_again=arg.made_again and (arg.tensor, arg.distribution) not in kept)
+                for arg in op.arguments
+            ),
+        )
+        for op in operators
+    ]
 
 
 class _Builder:
@@ -139,7 +160,9 @@ class _Builder:
     ) -> None:
         self.strategy, self.table, self.find_block = strategy, table, find_block
         # A strategy has panels if its rules limit them; a layer that stands alone may use them freely.
-        rule_names = {name for rule in (strategy.rules if strategy else ()) for name in names(rule.left)}
+        rule_names = {
+            name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
+        }
         self.has_panels = strategy is None or PANELS in rule_names
         self.definitions: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}

@@ -10,7 +10,9 @@ from pathlib import Path
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
+from dsx.graph.layer import Layer
 from dsx.graph.library import load_layer, load_operators
+from dsx.graph.notation import AXES
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import ModelSpec
 
@@ -60,10 +62,30 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
         if entry.kind in made:
             continue
         layer = load_layer(layer_text(entry.kind, spec.name, assumptions), strategy, table, near)
+        check_repeats(layer)
         derived = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived, spec.dimensions, spec.name)
         made[entry.kind] = derived
     return Model(spec.name, dict(spec.dimensions), tuple((made[entry.kind], entry.count) for entry in spec.layers))
+
+
+def check_repeats(layer: Layer) -> None:
+    """Raise SpecError unless the next layer can take this one's result as it lies.
+
+    Otherwise a collective between two layers would belong to neither.
+    """
+    if len(layer.inputs) != 1 or len(layer.outputs) != 1:
+        raise SpecError(
+            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the results "
+            f"{', '.join(layer.outputs)}; layers that follow each other in a model have one of each"
+        )
+    begins = layer.tensors[layer.inputs[0]].distribution
+    ends = layer.tensors[layer.outputs[0]].distribution
+    if begins != ends:
+        raise SpecError(
+            f"layer {layer.name!r} begins as {begins} and ends as {ends}: the next layer could not take its result; "
+            f"let its last operator be a view, as in output{begins} = view(y{begins})"
+        )
 
 
 def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
@@ -89,17 +111,15 @@ def num_parameters(model: Model, sequence_length: int) -> int:
 def unsharded(layer: DerivedLayer, dimensions: dict[str, int], sequence_length: int) -> dict[str, int]:
     """Return the values of all names of a layer on one GPU, one sequence, one byte per element."""
     values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
-    values |= {"activation_bytes": 1, "weight_bytes": 1} | dict.fromkeys(layer.axes, 1)
+    values |= dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes", *AXES), 1)
     return define(layer, values)
 
 
 def define(layer: DerivedLayer, values: dict) -> dict:
-    """Return `values` with the defined dimensions of the layer added."""
+    """Return `values` with the defined dimensions of the layer added whose parts all have a value."""
     result = dict(values)
-    pending = dict(layer.definitions)
-    while pending:
-        for letter, expr in list(pending.items()):
-            if names(expr).isdisjoint(pending):
-                result[letter] = evaluate(expr, result)
-                del pending[letter]
+    pending = {letter: expr for letter, expr in layer.definitions.items() if letter not in result}
+    while ready := [letter for letter, expr in pending.items() if names(expr) <= result.keys()]:
+        for letter in ready:
+            result[letter] = evaluate(pending.pop(letter), result)
     return result

@@ -15,6 +15,7 @@ from dsx.graph.match import Distribution, elements
 
 ACTIVATION_BYTES = Name("activation_bytes")
 WEIGHT_BYTES = Name("weight_bytes")
+GRADIENT_BYTES = Name("gradient_bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dsx.search.tiles import PADDING, Batch, batches
 from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block
 
 _SLACK = 4
+_RUNS = 512  # runs whose rows are priced in full at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class _Kept:
 
 def _nothing() -> _Kept:
     no_rows = np.zeros(0, dtype=np.int64)
-    return _Kept(np.zeros(0), no_rows, np.zeros((len(CHOICE_COLUMNS), 0, 1), dtype=np.int64), no_rows)
+    return _Kept(np.zeros(0), no_rows, np.zeros((len(CHOICE_COLUMNS), 0, 1), dtype=np.int32), no_rows)
 
 
 def best(
@@ -146,6 +147,16 @@ def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:
 
 def _winners(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]) -> Arrays:
     """Price the kept rows in full and return the best of each group."""
+    parts = [
+        _best_rows(problem, keys, table, kept.take(np.arange(start, min(start + _RUNS, len(kept.key)))), top, per)
+        for start in range(0, max(1, len(kept.key)), _RUNS)
+    ]
+    rows = _leading_rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, per)
+    return rows | {"reject": np.zeros(len(rows["candidate"]), dtype=np.int64)}
+
+
+def _best_rows(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]) -> Arrays:
+    """Price all rows of some runs and return the feasible best of each group."""
     width = kept.choices.shape[2]
     real = (np.arange(width)[None] < kept.length[:, None]).ravel()
     positions = np.repeat(kept.key, width)[real]
@@ -153,10 +164,12 @@ def _winners(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top
     costs = price_rows(problem, table, positions, choices)
     rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
     fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
-    rows = {name: column[fits] for name, column in rows.items()}
+    return _leading_rows({name: column[fits] for name, column in rows.items()}, top, per)
+
+
+def _leading_rows(rows: Arrays, top: int, per: Sequence[str]) -> Arrays:
+    """Return the rows of smallest step time of each group, sorted by group and step time."""
     order = np.lexsort((rows["candidate"], rows["step_time_s"], *(rows[name] for name in reversed(per))))
     rows = {name: column[order] for name, column in rows.items()}
     leading = _rank_in_group([rows[name] for name in per], len(order)) < top
-    rows = {name: column[leading] for name, column in rows.items()}
-    rows["reject"] = np.zeros(int(leading.sum()), dtype=np.int64)
-    return rows
+    return {name: column[leading] for name, column in rows.items()}

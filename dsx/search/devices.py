@@ -4,6 +4,7 @@ XLA runs element-wise code of one CPU device on one core, so the cores are made 
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -30,12 +31,19 @@ def map_over_devices(run: Callable[[Any, Batch], Result], batches: Iterable[Batc
     Batches are taken from the iterable only as they are needed, so memory stays flat.
     """
     devices = jax.local_devices()
-    waiting: list[tuple[Batch, Future[Result]]] = []
-    with ThreadPoolExecutor(max_workers=len(devices)) as pool:
+    # One thread per device: a device never waits for the batches of another.
+    pools = [ThreadPoolExecutor(max_workers=1) for _ in devices]
+    waiting: deque[tuple[Batch, Future[Result]]] = deque()
+    try:
         for index, batch in enumerate(batches):
             if len(waiting) >= _IN_FLIGHT * len(devices):
-                first, future = waiting.pop(0)
+                first, future = waiting.popleft()
                 yield first, future.result()
-            waiting.append((batch, pool.submit(run, devices[index % len(devices)], batch)))
-        for batch, future in waiting:
+            at = index % len(devices)
+            waiting.append((batch, pools[at].submit(run, devices[at], batch)))
+        while waiting:
+            batch, future = waiting.popleft()
             yield batch, future.result()
+    finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)

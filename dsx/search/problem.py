@@ -9,7 +9,7 @@ from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.step import Workload
 from dsx.errors import SpecError
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
-from dsx.graph.expressions import evaluate
+from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model, build_model, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
@@ -54,16 +54,28 @@ class Problem:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Why a plan may be rejected; bit i of `reject` is reason i."""
-        found = {reason.name: reason for layer in self.layers for reason in strategy_reasons(layer)}
-        return (MEMORY, VANISHES, *(reason for reason, _ in GENERAL), *found.values())
+        found: dict[str, dict[str, list[str]]] = {}
+        for name, layer in zip(self.strategies, self.layers, strict=True):
+            for reason in strategy_reasons(layer):
+                found.setdefault(reason.name, {}).setdefault(reason.description, []).append(name)
+        merged = [
+            Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
+            for name, texts in found.items()
+        ]
+        return (MEMORY, VANISHES, *(reason for reason, _ in GENERAL), *merged)
 
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that was derived from its texts."""
         return {
-            name: hashlib.sha256(repr((layer.kernels, layer.weights, layer.boundary_bytes, rules)).encode()).hexdigest()
+            name: hashlib.sha256(repr(_content(layer)).encode()).hexdigest()
             for name, layer in zip(self.strategies, self.layers, strict=True)
-            for rules in [[(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]]
         }
+
+
+def _content(layer: DerivedLayer) -> tuple[object, ...]:
+    """Return what a layer's texts say, without where they lie."""
+    rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
+    return (layer.definitions, layer.kernels, layer.weights, layer.boundary_bytes, layer.divided, rules)
 
 
 def make_problem(
@@ -86,17 +98,20 @@ def make_problem(
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
     for built, strategy in zip(models, strategies, strict=True):
-        if "dp" in built.layers[0][0].axes:
-            raise SpecError(f"strategy {strategy!r} divides tensors over dp; that is derived, but not priced yet")
-    names = tuple(built.layers[0][0].strategy for built in models)
-    for name in names:
-        if names.count(name) > 1:
+        layer = built.layers[0][0]
+        used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
+        for axis in ("dp", "ep"):
+            if axis in used:
+                raise SpecError(f"{layer.name!r} under {strategy!r} uses {axis}; that is derived, but not priced yet")
+    called = tuple(built.layers[0][0].strategy for built in models)
+    for name in called:
+        if called.count(name) > 1:
             raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
     machine = cluster_from_spec(cluster)
     return Problem(
         model=model,
         assumptions_spec=assumptions,
-        strategies=names,
+        strategies=called,
         models=models,
         cluster=machine,
         hardware=anonymous(machine),

@@ -55,9 +55,8 @@ def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:
     """Return the fixed columns that are searched; the others may only be fixed to what is priced."""
     result: dict[str, Sequence[int | str]] = {}
     for column, values in fix.items():
-        if column in PRICED and column not in KEY_COLUMNS:
-            wrong = [value for value in values if value != PRICED[column]]
-            if wrong:
+        if column in PRICED:
+            if wrong := [value for value in values if value != PRICED[column]]:
                 raise SpecError(f"fix: {column} = {wrong[0]} is not priced yet; only {PRICED[column]} is")
         elif words := [value for value in values if isinstance(value, str)]:
             raise SpecError(f"fix: {column} = {words[0]!r} is no whole number")

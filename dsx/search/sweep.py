@@ -21,10 +21,10 @@ from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, cost_columns, no_rows, row_chunks
 from dsx.search.space import Space
 from dsx.space.enumerate import Arrays
+from dsx.space.rules import MEMORY
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
 _CHUNK = 1 << 18  # rows priced at once, and rows of a part
-_OUT_OF_MEMORY = 1  # bit 0 of `reject`: the only rule that an enumerated candidate can break
 
 Chunk = tuple[np.ndarray, Arrays]
 
@@ -79,6 +79,8 @@ class Sweep:
     def _chunks(self, table: LayerCosts) -> Iterator[Arrays]:
         """Yield all candidates with their costs."""
         capacity = self.problem.cluster.device.hbm_capacity
+        # The only rule that an enumerated candidate can break.
+        out_of_memory = 1 << self.problem.reasons.index(MEMORY)
 
         def run(device: Any, chunk: Chunk) -> StepCosts:
             return self._priced(device, table, chunk)
@@ -86,7 +88,7 @@ class Sweep:
         chunks = row_chunks(self.space.blocks(), _CHUNK)
         for (positions, choices), costs in map_over_devices(run, chunks):
             rows = candidate_columns(self.problem, self.space.keys, positions, choices) | cost_columns(costs)
-            rows["reject"] = np.where(costs.peak_bytes <= capacity, 0, _OUT_OF_MEMORY)
+            rows["reject"] = np.where(costs.peak_bytes <= capacity, 0, out_of_memory)
             fitting = int(np.count_nonzero(rows["reject"] == 0))
             self.counts = Counts(self.counts.candidates + len(positions), self.counts.feasible + fitting)
             self.progress(len(positions))
@@ -121,10 +123,10 @@ class Sweep:
         return _where(kept, np.lexsort(_points(kept, objectives).T[::-1]))
 
 
-def smallest(problem: Problem, space: Space) -> Arrays:
+def smallest(problem: Problem, space: Space, progress: Callable[[int], None]) -> Arrays:
     """Return the candidate that needs least memory, whether it fits or not, as a single row."""
     least: Arrays | None = None
-    everything = Sweep(problem, space, "all", "float64")
+    everything = Sweep(problem, space, "all", "float32", progress)
     for rows in everything.rows():
         row = _where(rows, np.array([int(np.argmin(rows["peak_bytes"]))]))
         if least is None or row["peak_bytes"][0] < least["peak_bytes"][0]:

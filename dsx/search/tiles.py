@@ -145,7 +145,7 @@ class _Pending:
         count = _tiles(self.shape)
         keys = np.full((count, self.shape.keys), PADDING)
         start, length = np.zeros((2, count), dtype=np.int64)
-        choices = np.ones((len(CHOICE_COLUMNS), _CHOICES), dtype=np.int64)
+        choices = np.ones((len(CHOICE_COLUMNS), _CHOICES), dtype=np.int32)
         keys[: self.tiles] = np.concatenate(self.keys)
         start[: self.tiles] = np.concatenate(self.starts)
         length[: self.tiles] = np.concatenate(self.lengths)

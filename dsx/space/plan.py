@@ -21,6 +21,7 @@ from dsx.space.rules import (
     Reason,
     applies,
     divided_away,
+    fill,
     holds,
     rule_text,
     rule_values,
@@ -165,8 +166,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
             if plan[axis] % plan[f"{axis}_nvs"]
         ),
         "domain_exceeded": f"{shares} = {placed} GPUs, but a fast domain has {limits.nvs_size}",
-        "domain_not_filled": f"{shares}: {placed} of the {limits.nvs_size} GPUs of a fast domain are used; "
-        "more members of some group could share it",
+        "domain_not_filled": f"{shares}: {placed} GPUs of a fast domain of {limits.nvs_size} are used, and "
+        f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits",
     }[name]
 
 

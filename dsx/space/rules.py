@@ -2,7 +2,7 @@
 
 The rules that hold for every strategy are here; those that differ are `require` lines of the strategy's
 text. A rule is a predicate on integer columns, so it runs on one plan or on a million alike. A strategy's
-rule that mentions a dimension which the model does not have does not apply.
+rule that mentions a dimension of the common alphabet which the model does not have does not apply.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dsx.errors import did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import RELATIONS, evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
+from dsx.spec.model import ALPHABET
 
 Columns = Mapping[str, Any]
 
@@ -120,11 +122,16 @@ def rule_values(
 def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     """Return whether the model has every dimension that a rule mentions.
 
-    Raises NotationError for a rule on an axis that is not part of a shard key.
+    Raises NotationError for a rule on an axis that is not part of a shard key, or on an unknown name.
     """
     used = names(rule.left) | names(rule.right)
     for axis in used & ({*AXES, *PLACED} - set(MODEL_AXES)):
         raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; 'limit:' of a sweep can")
+    for name in used - values.keys() - {*ALPHABET}:
+        raise rule.place.error(
+            f"the rule uses {name!r}, which neither the model gives nor a layer text defines"
+            f"{did_you_mean(name, (*values, *ALPHABET))}"
+        )
     return used <= values.keys()
 
 

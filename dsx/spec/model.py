@@ -16,7 +16,15 @@ from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Count, Total
 
-_TAKEN = {"b": "microbatch_size, a choice of the plan", "s": "sequence_length, a training setting"}
+_TAKEN = {
+    "b": "microbatch_size, a choice of the plan",
+    "s": "sequence_length, a training setting",
+    **dict.fromkeys(("tp", "tp2", "cp", "ep", "dp", "pp"), "degree of a mesh axis, a choice of the plan"),
+    "panels": "number of panels, a choice of the plan",
+    **dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes"), "element size, an assumption"),
+}
+# The letters that layer texts and strategies agree on; a model gives those that its layers use.
+ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t")
 
 
 def _letter(letter: str) -> str:

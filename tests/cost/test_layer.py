@@ -29,7 +29,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "sizes": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
     }
-    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "over_dp": (True,) * len(held)}
+    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced)}
     return LayerWork(**fields | changes, **structure)
 
 

@@ -14,7 +14,7 @@ from dsx.graph.model import define
 from dsx.graph.notation import parse
 
 STANDARD = load_operators(["standard"])
-BYTES = {"activation_bytes": 2, "weight_bytes": 2, "panels": 1}
+BYTES = {"activation_bytes": 2, "weight_bytes": 2, "gradient_bytes": 2, "panels": 1}
 AG, RS, AR, A2A = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 FORWARD, BACKWARD = 0, 1
 

@@ -38,7 +38,8 @@ def test_the_second_axis_of_summa_divides_the_hidden_size():
     assert {n for (n,) in degrees(model(1280, 10), "summa", 12, "tp2")} == {1, 2, 4}
     assert {n for (n,) in degrees(model(1536, 12), "summa", 12, "tp2")} == {1, 2, 3, 4, 6, 12}
     # Neither the panels, which the other axis decides here, nor the feed-forward width rule it out.
-    assert (4, 3) not in degrees(model(1280, 10) | {"f": 3840}, "summa", 12, "tp", "tp2")
+    assert (4, 3) not in degrees(model(1280, 20) | {"f": 3840}, "summa", 12, "tp", "tp2")
+    assert (4, 3) in degrees(model(1536, 12), "summa", 12, "tp", "tp2")
     # It need not do so in 2d.
     assert {n for (n,) in degrees(model(1280, 10), "2d", 12, "cp")} == {1, 2, 3, 4, 6, 12}
 
