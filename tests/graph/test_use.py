@@ -3,8 +3,9 @@
 import pytest
 from graph.texts import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, derived, fails, moves
 
-from dsx.errors import NotationError, UnknownNameError
+from dsx.errors import NotationError, SpecError, UnknownNameError
 from dsx.graph.library import load_layer, load_operators, load_strategy, strategy_names
+from dsx.graph.model import check_repeats
 
 STRATEGY = "strategy mine\nrs = s/tp re = e\nrequire s % tp == 0 why"
 NORM = "block norms\ninput x[b, $rs, e]\nweight g[e]\noutput[b, $rs, e] = norm(x, g)"
@@ -136,3 +137,27 @@ def test_a_layer_that_goes_on_behind_a_block_has_its_own_output(tmp_path):
     built = load_layer(str(layer), None, load_operators(["standard"]))
     assert built.outputs == ("output",)
     assert built.producer("output").arguments[0].tensor == "n"
+
+
+def test_a_layer_that_the_next_one_could_not_take_is_refused(tmp_path):
+    layer = tmp_path / "open.layer"
+    layer.write_text("layer open\ninput x[b, s/tp, e]\noutput[b, s, e] = gelu(x[b, s, e])\n")
+    with pytest.raises(
+        SpecError, match=r"begins as \[b, s/tp, e\] and ends as \[b, s, e\].*output\[b, s/tp, e\] = view"
+    ):
+        check_repeats(load_layer(str(layer), None, load_operators(["standard"])))
+
+
+def test_a_copy_that_one_operator_keeps_is_not_gathered_again_for_another():
+    layer = derived(
+        """
+        layer mixed
+        input  x[b, s/tp, e]
+        weight w1[e, f/tp] w2[e, f/tp]
+        u[b, s, f/tp] = einsum(x[b, s, e]~, w1)
+        v[b, s, f/tp] = einsum(x[b, s, e], w2)
+        output[b, s, f/tp] = add(u, v)
+        """
+    )
+    assert [c.kind for c in layer.collectives(BACKWARD)] == [RS]
+    assert [saved.key for kernel in layer.kernels for saved in kernel.saved] == [("x", "[b, s, e]")]

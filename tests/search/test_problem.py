@@ -42,7 +42,7 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
             role hm = m    role um = m    role vm = m/dp
         """)
     )
-    with pytest.raises(SpecError, match="divides tensors over dp; that is derived, but not priced yet"):
+    with pytest.raises(SpecError, match="uses dp; that is derived, but not priced yet"):
         make(strategies=[str(text)])
 
 

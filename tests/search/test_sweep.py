@@ -113,7 +113,7 @@ def test_where_nothing_fits():
         rows, counts = run(keep, problem=tiny)
         assert len(rows["candidate"]) == 0, keep
         assert counts.feasible == 0
-    (row,) = smallest(tiny, SPACE)["peak_bytes"].tolist()
+    (row,) = smallest(tiny, SPACE, lambda rows: None)["peak_bytes"].tolist()
     assert row == pytest.approx(priced(PROBLEM, SPACE)["peak_bytes"].min(), rel=1e-12)
 
 
@@ -125,7 +125,7 @@ def test_an_empty_space():
         assert len(rows["candidate"]) == 0
         assert (counts.candidates, counts.feasible) == (0, 0)
     assert list(Sweep(PROBLEM, empty, "all", "float32").rows()) == []
-    assert len(smallest(PROBLEM, empty)["candidate"]) == 0
+    assert len(smallest(PROBLEM, empty, lambda rows: None)["candidate"]) == 0
 
 
 def test_every_way_to_keep_has_the_same_columns(whole):

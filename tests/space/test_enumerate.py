@@ -127,7 +127,7 @@ def test_panels_are_the_largest_degree_times_powers_of_two():
 
 def test_a_rule_on_a_dimension_that_the_model_does_not_have_does_not_apply():
     assert values(candidates([EXPERTS], DIMS, [8], [8]), "tp", "dp", "microbatch_size")[-1] == (8, 1, 8)
-    with_experts = candidates([EXPERTS], DIMS | {"n": 2}, [8], [8])
+    with_experts = candidates([EXPERTS], DIMS | {"x": 2}, [8], [8])
     assert {one["tp"] for one in with_experts} == {1, 2}
 
 

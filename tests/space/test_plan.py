@@ -105,7 +105,7 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=4", "dp=2", "nvs.tp=4"],
             {"nvs_size": 8},
             "domain_not_filled",
-            "nvs.tp=4: 4 of the 8 GPUs of a fast domain are used; more members of some group could share it",
+            "nvs.tp=4: 4 GPUs of a fast domain of 8 are used, and 8 is the largest product of shares that fits",
         ),
         (
             ["tp=8"],

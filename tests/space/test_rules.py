@@ -41,9 +41,15 @@ def test_a_rule_applies_where_the_model_has_its_dimensions():
     made = layer(EXPERTS)
     (rule,) = made.rules
     assert not applies(rule, rule_values(made, DIMS, 16, keys(tp=[2])))
-    values = rule_values(made, DIMS | {"n": 6}, 16, keys(tp=[2, 3, 4]))
+    values = rule_values(made, DIMS | {"x": 6}, 16, keys(tp=[2, 3, 4]))
     assert applies(rule, values)
     assert holds(rule, values).tolist() == [True, True, False]
+
+
+def test_a_misspelt_dimension_is_an_error_and_not_a_rule_less():
+    made = layer(EXPERTS.replace("x % tp", "ff % tp"))
+    with pytest.raises(NotationError, match=r"strategy\.layer:\d+:\d+: the rule uses 'ff'.*did you mean 'f'"):
+        allowed(made, DIMS, 16, keys(tp=[1]))
 
 
 @pytest.mark.parametrize("axis", ["pp", "dp"])

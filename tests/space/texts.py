@@ -50,7 +50,7 @@ EXPERTS = """
     role i = s
     role e = e
     role f = f/tp
-    require n % tp == 0 experts_not_divisible
+    require x % tp == 0 experts_not_divisible
 """
 _TABLE = load_operators(["standard"])
 
