@@ -1,6 +1,6 @@
 """Candidates per second: dsx beside a flat function and a NumPy loop, in one run.
 
-    python benchmarks/throughput.py [--spec sweeps/large.yaml] [--repeat 3] [--json]
+    python benchmarks/throughput.py [--spec sweeps/large.yaml] [--repeat 3] [--json] [--write docs/performance.md]
 
 Every row of the space is enumerated and priced; enumeration and layer pricing are inside the timing,
 compilation is not (each way runs once before). The flat function is the same cost model compiled as one
@@ -44,6 +44,7 @@ from dsx.spec.column_names import Columns
 from dsx.spec.model import load_model
 from dsx.spec.sweep import SweepSpec, load_sweep
 
+_BEGIN, _END = "<!-- benchmarks/throughput.py -->", "<!-- end -->"
 _CHUNK = 1 << 14  # rows of the slow ways at once: their arrays stay in the cache
 _SLOW_ROWS = 4_000_000  # the slow ways price this many rows of the space
 # Column of the NumPy loop -> column of dsx, where the strategy does not matter.
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--spec", type=Path, default=Path(__file__).parent.parent / "sweeps" / "large.yaml")
     parser.add_argument("--repeat", type=int, default=3, help="timed runs of dsx; the median is reported")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, help="put the table between the markers of this document")
     options = parser.parse_args()
     use_all_cores()
     spec, problem = _problem(options.spec)
@@ -69,21 +71,40 @@ def main() -> None:
         _numpy(problem, spec),
     ]
     machine = {
-        "machine": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "devices": len(jax.local_devices()),
         "python": platform.python_version(),
         "jax": jax.__version__,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2),
     }
     if options.json:
         print(json.dumps({"machine": machine, "results": results}, indent=2))
         return
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(f"{'':34}{'candidates':>14}{'seconds':>10}{'M/s':>9}")
+    table = _table(machine, results)
+    print(table)
+    if options.write:
+        before, _, rest = options.write.read_text(encoding="utf-8").partition(_BEGIN)
+        after = rest.partition(_END)[2]
+        options.write.write_text(f"{before}{_BEGIN}\n{table}\n\n{_END}{after}", encoding="utf-8")
+
+
+def _table(machine: dict[str, Any], results: list[dict[str, Any]]) -> str:
+    """Return the results as a Markdown table, with the machine above it."""
+    lines = [", ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items()), ""]
+    lines += ["| way | candidates | seconds | M candidates/s |", "|---|--:|--:|--:|"]
     for row in results:
         rate = row["candidates"] / row["seconds"] / 1e6
-        print(f"{row['way']:34}{row['candidates']:>14,}{row['seconds']:>10.2f}{rate:>9.1f}")
+        lines.append(f"| {row['way']} | {row['candidates']:,} | {row['seconds']:.2f} | {rate:.1f} |")
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    """Return the processor's name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
 
 
 def _problem(path: Path) -> tuple[SweepSpec, Problem]:

@@ -66,3 +66,17 @@ def test_the_fields_of_the_assumption_sets_are_in_the_model_document():
 def test_every_model_and_its_layers_are_sourced():
     for path in sorted((ROOT / "data" / "models").glob("*.yaml")):
         assert load_model(path.stem).source
+
+
+def test_every_data_file_has_a_source_and_a_licence():
+    data = ROOT / "data"
+    patterns = [
+        line.split()[0] for line in (data / "NOTICE").read_text(encoding="utf-8").splitlines() if "/" in line[:20]
+    ]
+    covered = {path for pattern in patterns for path in data.glob(pattern)}
+    assert {path for path in data.rglob("*") if path.is_file() and path.name != "NOTICE"} == covered
+
+
+def test_the_benchmark_has_written_its_table():
+    performance = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert performance.count("<!-- benchmarks/throughput.py -->\nprocessor ") == 1
