@@ -16,7 +16,7 @@ import numpy as np
 from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
 from dsx.search.minima import Tiles, minima
-from dsx.search.pricing import price_rows, step_choices
+from dsx.search.pricing import pad_table, price_rows, step_choices
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, cost_columns
 from dsx.search.tiles import PADDING, Batch, batches
@@ -83,7 +83,7 @@ def best(
     def run(device: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         with jax.enable_x64(wide), jax.default_device(device):
             if device not in tables:
-                tables[device] = jax.tree.map(lambda leaf: _floats(leaf, wide), table)
+                tables[device] = jax.tree.map(lambda leaf: _floats(pad_table(leaf), wide), table)
             columns = dict(zip(CHOICE_COLUMNS, batch.choices, strict=True))
             time, feasible = minima(
                 tables[device],

@@ -36,6 +36,16 @@ def pad(column: np.ndarray, length: int) -> np.ndarray:
     return np.pad(column, (0, length - len(column)), mode="edge")
 
 
+def pad_table(leaf: np.ndarray) -> np.ndarray:
+    """Return a leaf of layer costs, [U] or [J, U], with U filled up to a power of two by its last value.
+
+    Spaces of about the same size then share what is compiled for their table.
+    """
+    length = 1 << max(6, (leaf.shape[-1] - 1).bit_length())
+    widths = [(0, 0)] * (leaf.ndim - 1) + [(0, length - leaf.shape[-1])]
+    return np.pad(leaf, widths, mode="edge")
+
+
 def price_keys(problem: Problem, keys: Arrays) -> LayerCosts:
     """Return the layer costs of a [U] key table as NumPy float64 arrays ([U], or [J, U])."""
     parts: list[LayerCosts] = []

@@ -1,8 +1,8 @@
 """Blocks cut into tiles of one shape, and tiles gathered into batches of one shape.
 
 A tile is K keys times a run of up to C choices. Runs never cross the border of a group, so the minimum of a
-tile's row belongs to one group. Batches hold a fixed number of tiles and of choices, padding included:
-everything that consumes them is compiled once.
+tile's row belongs to one group. Batches hold a fixed number of tiles and of choices, padding included
+(fewer where one batch holds the whole space): everything that consumes them is compiled once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,14 +54,23 @@ def batches(blocks: Iterable[Block], group_by: Sequence[str]) -> Iterator[Batch]
         _fitting(_CHOICES_PER_TILE, np.concatenate([np.diff(borders) for _, _, borders in ahead])),
     )
     pending = _Pending(shape)
+    alone = True
     for entries in (ahead, runs):
         for keys, choices, borders in entries:
             for part in _parts(keys, choices, borders, shape):
                 if not pending.holds(*part):
-                    yield pending.batch()
-                    pending = _Pending(shape)
+                    yield pending.batch(_tiles(shape), _CHOICES)
+                    pending, alone = _Pending(shape), False
                 pending.add(*part)
-    yield pending.batch()
+    if alone:
+        # A space that one batch holds is padded to the next power of two, not to a whole batch.
+        yield pending.batch(_power_of_two(pending.tiles), _power_of_two(pending.num_choices + shape.choices))
+    else:
+        yield pending.batch(_tiles(shape), _CHOICES)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(6, (count - 1).bit_length())
 
 
 def _runs(block: Block, group_by: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -140,12 +149,11 @@ class _Pending:
         self.tiles += len(keys) * len(starts)
         self.num_choices += choices.shape[1]
 
-    def batch(self) -> Batch:
-        """Return the tiles as a batch, padded to the fixed shape."""
-        count = _tiles(self.shape)
+    def batch(self, count: int, num_choices: int) -> Batch:
+        """Return the tiles as a batch, padded to `count` tiles and `num_choices` choices."""
         keys = np.full((count, self.shape.keys), PADDING)
         start, length = np.zeros((2, count), dtype=np.int64)
-        choices = np.ones((len(CHOICE_COLUMNS), _CHOICES), dtype=np.int32)
+        choices = np.ones((len(CHOICE_COLUMNS), num_choices), dtype=np.int32)
         keys[: self.tiles] = np.concatenate(self.keys)
         start[: self.tiles] = np.concatenate(self.starts)
         length[: self.tiles] = np.concatenate(self.lengths)
