@@ -77,22 +77,28 @@ class Sweep:
                 yield _where(rows, rows["reject"] == 0) if only_feasible else rows
 
     def _chunks(self, table: LayerCosts) -> Iterator[Arrays]:
-        """Yield all candidates with their costs."""
-        capacity = self.problem.cluster.device.hbm_capacity
+        """Yield all candidates as rows of a result set."""
         # The only rule that an enumerated candidate can break.
         out_of_memory = 1 << self.problem.reasons.index(MEMORY)
+        for (positions, choices), costs in self.priced_chunks(table):
+            rows = candidate_columns(self.problem, self.space.keys, positions, choices) | cost_columns(costs)
+            rows["reject"] = np.where(self._fits(costs), 0, out_of_memory)
+            yield rows
+
+    def _fits(self, costs: StepCosts) -> np.ndarray:
+        return costs.peak_bytes <= self.problem.cluster.device.hbm_capacity
+
+    def priced_chunks(self, table: LayerCosts) -> Iterator[tuple[Chunk, StepCosts]]:
+        """Yield all candidates, as keys and choices, with their costs; `table` holds the layer costs."""
 
         def run(device: Any, chunk: Chunk) -> StepCosts:
             return self._priced(device, table, chunk)
 
-        chunks = row_chunks(self.space.blocks(), _CHUNK)
-        for (positions, choices), costs in map_over_devices(run, chunks):
-            rows = candidate_columns(self.problem, self.space.keys, positions, choices) | cost_columns(costs)
-            rows["reject"] = np.where(costs.peak_bytes <= capacity, 0, out_of_memory)
-            fitting = int(np.count_nonzero(rows["reject"] == 0))
-            self.counts = Counts(self.counts.candidates + len(positions), self.counts.feasible + fitting)
-            self.progress(len(positions))
-            yield rows
+        for chunk, costs in map_over_devices(run, row_chunks(self.space.blocks(), _CHUNK)):
+            count, fitting = len(chunk[0]), int(np.count_nonzero(self._fits(costs)))
+            self.counts = Counts(self.counts.candidates + count, self.counts.feasible + fitting)
+            self.progress(count)
+            yield chunk, costs
 
     def _priced(self, device: Any, table: LayerCosts, chunk: Chunk) -> StepCosts:
         positions, choices = chunk
@@ -125,13 +131,15 @@ class Sweep:
 
 def smallest(problem: Problem, space: Space, progress: Callable[[int], None]) -> Arrays:
     """Return the candidate that needs least memory, whether it fits or not, as a single row."""
-    least: Arrays | None = None
-    everything = Sweep(problem, space, "all", "float32", progress)
-    for rows in everything.rows():
-        row = _where(rows, np.array([int(np.argmin(rows["peak_bytes"]))]))
-        if least is None or row["peak_bytes"][0] < least["peak_bytes"][0]:
-            least = row
-    return no_rows(problem, space.keys) if least is None else least
+    least, found = np.inf, no_rows(problem, space.keys)
+    table = price_keys(problem, space.keys)
+    for (positions, choices), costs in Sweep(problem, space, "all", "float32", progress).priced_chunks(table):
+        at = np.array([int(np.argmin(costs.peak_bytes))])
+        if costs.peak_bytes[at[0]] < least:
+            least = costs.peak_bytes[at[0]]
+            found = candidate_columns(problem, space.keys, positions[at], _where(choices, at))
+            found |= _where(cost_columns(costs), at)
+    return found
 
 
 def _points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
