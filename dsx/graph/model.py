@@ -1,7 +1,6 @@
 """A model: dimensions, and its layers as a sequence of (kind, count), each kind with its layer text.
 
-A layer kind is derived once per strategy. Parameters are counted from the layer texts; embedding, head
-and loss are not described yet, so they are not counted.
+A layer kind is derived once per strategy. Embedding, head and loss are not described yet.
 """
 
 from dataclasses import dataclass
@@ -97,15 +96,6 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
             f"layer {layer.name!r} uses the dimension {letter!r}, which {owner!r} does not give"
             f"{did_you_mean(letter, given)} (it gives {known})"
         )
-
-
-def num_parameters(model: Model, sequence_length: int) -> int:
-    """Return the parameters of all layers, counted from their texts without any division."""
-    total = 0
-    for layer, count in model.layers:
-        values = unsharded(layer, model.dimensions, sequence_length)
-        total += count * sum(int(evaluate(weight.bytes, values)) for weight in layer.weights)
-    return total
 
 
 def unsharded(layer: DerivedLayer, dimensions: dict[str, int], sequence_length: int) -> dict[str, int]:
