@@ -42,8 +42,7 @@ def sweep(
     no candidate fits, 4 if the sweep was interrupted.
     """
     from dsx.cost.columns import StepCosts
-    from dsx.results.schema import NAMED
-    from dsx.space.candidates import Candidates
+    from dsx.space.candidates import NAMED, Candidates
     from dsx.spec.column_names import Columns
     from dsx.spec.sweep import load_sweep
 

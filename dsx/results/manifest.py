@@ -18,7 +18,8 @@ import pydantic
 
 import dsx
 from dsx.errors import StoreError
-from dsx.results.schema import NAMED, Precision
+from dsx.results.schema import Precision
+from dsx.space.candidates import NAMED
 
 SCHEMA_VERSION = 1
 FILE = "manifest.json"

@@ -17,12 +17,10 @@ import pyarrow as pa
 
 from dsx import records
 from dsx.cost.columns import StepCosts
-from dsx.space.candidates import Candidates
+from dsx.space.candidates import NAMED, Candidates
 
 Kind = Literal["id", "name", "integer", "real", "reasons"]
 Precision = Literal["float32", "float64"]
-
-NAMED = ("strategy", "recompute", "schedule")
 
 
 @dataclass(frozen=True, slots=True)

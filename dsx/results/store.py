@@ -29,7 +29,8 @@ from dsx.errors import StoreError, UnknownNameError
 from dsx.results import folder as disk
 from dsx.results import manifest as manifests
 from dsx.results.manifest import Counts, Manifest, Part
-from dsx.results.schema import COLUMNS, NAMED, arrow_schema, write_options
+from dsx.results.schema import COLUMNS, arrow_schema, write_options
+from dsx.space.candidates import NAMED
 
 
 class Writer:

@@ -14,8 +14,8 @@ from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.search.pricing import price_plans
 from dsx.search.problem import PRICED, Problem
-from dsx.search.rows import CODED, candidate_columns, column_names, cost_columns
-from dsx.space.candidates import Candidates
+from dsx.search.rows import candidate_columns, column_names, cost_columns
+from dsx.space.candidates import NAMED, Candidates
 from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, Limits
@@ -57,7 +57,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
     """Return the candidate columns of one row, with names in place of codes."""
     known = column_names(problem)
     return {
-        name: known[name][int(columns[name][row])] if name in CODED else int(columns[name][row])
+        name: known[name][int(columns[name][row])] if name in NAMED else int(columns[name][row])
         for name in ("candidate", *Candidates.__dataclass_fields__)
     }
 

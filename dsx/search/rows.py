@@ -10,8 +10,6 @@ from dsx.space.candidates import Candidates
 from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block
 from dsx.space.identity import candidate_ids
 
-CODED = ("strategy", "recompute", "schedule")
-
 
 def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
     """Return the names that the codes of the coded columns stand for."""

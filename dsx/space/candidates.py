@@ -1,14 +1,17 @@
 """Candidates: the choices of a plan, as integer columns.
 
 N candidates are one record of [N] arrays; a plan is the same record of scalars. Degrees are bare
-(`tp`), and per axis `<axis>_nvs` says how many members of a group share one fast domain. The three
-columns that are names (`strategy`, `recompute`, `schedule`) hold codes: positions in the name tuples
+(`tp`), and per axis `<axis>_nvs` says how many members of a group share one fast domain. The columns
+that are names (`NAMED`) hold codes: positions in the name tuples
 that travel with the candidates.
 """
 
 from typing import Any
 
 from dsx.records import column, record
+
+# The columns whose codes stand for names.
+NAMED = ("strategy", "recompute", "schedule")
 
 
 @record

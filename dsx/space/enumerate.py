@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsx.graph.derived import DerivedLayer
-from dsx.space.rules import MODEL_AXES, allowed, fill
+from dsx.space.rules import MODEL_AXES, allowed, fill, placed
 
 KEY_COLUMNS: tuple[str, ...] = (
     "strategy",
@@ -130,12 +130,8 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
         table = _cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
-        table = _take(table, (table[axis] % table[f"{axis}_nvs"] == 0) & (_placed(table) <= bounds.nvs_size))
+        table = _take(table, (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, MODEL_AXES) <= bounds.nvs_size))
     return table
-
-
-def _placed(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.prod(np.stack([table[f"{axis}_nvs"] for axis in MODEL_AXES]), axis=0)
 
 
 def _cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
@@ -153,7 +149,7 @@ def blocks(keys: Arrays, bounds: Bounds) -> Iterator[Block]:
     """Yield the blocks of the space in a fixed order: classes of keys with their choices."""
     replica = np.prod(np.stack([keys[axis] for axis in MODEL_AXES]), axis=0)
     classes, members = np.unique(
-        np.stack([replica, _placed(keys), keys["microbatch_size"]]), axis=1, return_inverse=True
+        np.stack([replica, placed(keys, MODEL_AXES), keys["microbatch_size"]]), axis=1, return_inverse=True
     )
     order = np.argsort(members, kind="stable")
     ends = np.cumsum(np.bincount(members, minlength=classes.shape[1]))

@@ -23,11 +23,11 @@ from dsx.space.rules import (
     divided_away,
     fill,
     holds,
+    placed,
     rule_text,
     rule_values,
 )
 
-DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in PLACED)
 
@@ -55,8 +55,8 @@ def parse_plan(
 
     `priced` gives the only value that is priced of each column that is not searched. Raises PlanError.
     """
-    plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1)
-    known = [*DEGREES, *SIZES, *SHARES, *(name for name in priced if name not in DEGREES)]
+    plan = dict.fromkeys((*PLACED, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1)
+    known = [*PLACED, *SIZES, *SHARES, *(name for name in priced if name not in PLACED)]
     seen: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
@@ -67,7 +67,7 @@ def parse_plan(
             raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
         if name not in known:
             raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
-        if name in priced and name not in DEGREES:
+        if name in priced and name not in PLACED:
             if value != str(priced[name]):
                 raise PlanError(f"{name}={value} is not priced yet; only {name}={priced[name]} is")
             continue
@@ -101,12 +101,12 @@ def _check_axes(plan: Plan, layer: DerivedLayer, strategy: str) -> None:
 
 def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, num_layers: int) -> None:
     made = 1
-    for axis in DEGREES:
+    for axis in PLACED:
         made *= plan[axis]
     if made != num_gpus:
         others = made // plan["dp"]
         hint = f"; dp={num_gpus // others} would" if num_gpus % others == 0 else ""
-        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in DEGREES if plan[axis] > 1) or "1"
+        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1) or "1"
         raise PlanError(f"{degrees} = {made} GPUs do not make up num_gpus={num_gpus}{hint}")
     if plan["pp"] > num_layers:
         raise PlanError(f"pp={plan['pp']} leaves stages without a layer: the model has {num_layers} layers")
@@ -149,9 +149,7 @@ def _size(dim: Any, values: Mapping[str, Any]) -> Any:
 def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     given = " * ".join(f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in PLACED if plan[f"{axis}_nvs"] > 1)
     shares = given or "no nvs.* is given"
-    placed = 1
-    for axis in PLACED:
-        placed *= plan[f"{axis}_nvs"]
+    taken = placed(plan)
     batch, dp = plan["global_batch_size"], plan["dp"]
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
@@ -165,8 +163,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
             for axis in PLACED
             if plan[axis] % plan[f"{axis}_nvs"]
         ),
-        "domain_exceeded": f"{shares} = {placed} GPUs, but a fast domain has {limits.nvs_size}",
-        "domain_not_filled": f"{shares}: {placed} GPUs of a fast domain of {limits.nvs_size} are used, and "
+        "domain_exceeded": f"{shares} = {taken} GPUs, but a fast domain has {limits.nvs_size}",
+        "domain_not_filled": f"{shares}: {taken} GPUs of a fast domain of {limits.nvs_size} are used, and "
         f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits",
     }[name]
 

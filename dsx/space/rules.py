@@ -65,10 +65,11 @@ def _shares_divide(plan: Columns, limits: Limits) -> Any:
     return good
 
 
-def _placed(plan: Columns) -> Any:
+def placed(table: Columns, axes: tuple[str, ...] = PLACED) -> Any:
+    """Return how many GPUs of a fast domain the shares of `axes` take together."""
     product: Any = 1
-    for axis in PLACED:
-        product = product * plan[f"{axis}_nvs"]
+    for axis in axes:
+        product = product * table[f"{axis}_nvs"]
     return product
 
 
@@ -88,11 +89,11 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (Reason("share_not_divisible", "a share of a fast domain does not divide its degree"), _shares_divide),
     (
         Reason("domain_exceeded", "the shares multiply to more than the size of a fast domain"),
-        lambda plan, limits: _placed(plan) <= limits.nvs_size,
+        lambda plan, limits: placed(plan) <= limits.nvs_size,
     ),
     (
         Reason("domain_not_filled", "the shares multiply to less than a fast domain could hold"),
-        lambda plan, limits: _placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
+        lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
     ),
 )
 

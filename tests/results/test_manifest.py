@@ -5,7 +5,7 @@ import pytest
 import dsx
 from dsx.errors import StoreError
 from dsx.results import manifest
-from dsx.results.schema import NAMED
+from dsx.space.candidates import NAMED
 
 
 def test_json_and_back(begun):

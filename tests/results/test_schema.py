@@ -5,8 +5,8 @@ import pytest
 
 from dsx import records
 from dsx.cost.columns import StepCosts
-from dsx.results.schema import COLUMNS, NAMED, arrow_schema, write_options
-from dsx.space.candidates import Candidates
+from dsx.results.schema import COLUMNS, arrow_schema, write_options
+from dsx.space.candidates import NAMED, Candidates
 
 NAMES = {name: ("a", "b") for name in NAMED}
 
