@@ -161,7 +161,7 @@ def weight_groups(reduced_over: tuple[tuple[str, ...], ...]) -> dict[tuple[str, 
 
 
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
-    """Return the seconds of all-reducing, once a step, gradients that tensor parallel ranks share."""
+    """Return the seconds of all-reducing, once a step, the layer's gradients that tensor parallel ranks share."""
     total = jnp.zeros_like(work.boundary)
     if not assumptions.charge_replicated_gradients:
         return total
