@@ -64,7 +64,7 @@ def sweep(
         manifest = _run(spec, inputs, problem, space, folder, total) if total else None
     except KeyboardInterrupt:
         raise IncompleteSweep(
-            f"interrupted; run the same command again (an earlier result set in {folder}, if there was one, is as it was)"
+            f"interrupted; run the same command again (an earlier set in {folder}, if any, is as it was)"
         ) from None
     if manifest is None:
         if as_json:
