@@ -4,6 +4,7 @@
     df = dsx.load("results/gpt3-1t-b200")                  # a pandas DataFrame; units in df.attrs
     best = dsx.pareto(df, "step_time_s", "peak_bytes")     # the feasible rows that nothing beats
     dsx.plot.save(dsx.plot.front(df), "front.png")
+    table = dsx.compare(df, dsx.load("results/141-gb"))    # where the best plan changes, and by how much
 
 The names are resolved when they are first used, so that `import dsx` alone loads neither JAX nor pandas.
 """
@@ -13,18 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsx.results import plot as plot
+    from dsx.results.compare import compare as compare
     from dsx.results.pareto import pareto as pareto
     from dsx.results.store import load as load
 
     __version__: str
 
-__all__ = ["__version__", "load", "pareto", "plot"]
+__all__ = ["__version__", "compare", "load", "pareto", "plot"]
 
 
 def __getattr__(name: str) -> Any:
     match name:
         case "__version__":
             value = importlib.import_module("importlib.metadata").version("dsx")
+        case "compare":
+            value = importlib.import_module("dsx.results.compare").compare
         case "load":
             value = importlib.import_module("dsx.results.store").load
         case "pareto":

@@ -19,8 +19,9 @@ def test_all_is_sorted_and_complete():
 
 
 def test_every_member_resolves():
-    from dsx.results import pareto, plot, store
+    from dsx.results import compare, pareto, plot, store
 
+    assert dsx.compare is compare.compare
     assert dsx.load is store.load
     assert dsx.pareto is pareto.pareto
     assert dsx.plot is plot

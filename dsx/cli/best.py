@@ -1,11 +1,14 @@
 """``dsx best``: the fastest plans of a model on a cluster."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsx.cli import options
+from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
 from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
@@ -28,22 +31,22 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan and print the fastest ones that fit."""
+    """Price every plan and print the fastest that fit, and the first one's launch flags."""
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.best import best as search
-    from dsx.search.devices import use_all_cores
     from dsx.search.evaluate import priced_plans
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
 
-    use_all_cores()
+    keep_compiled()
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
-    rows, counts = search(problem, space.keys, table, space.blocks(), top)
+    rows, counts = search(problem, space, table, top)
     plans = priced_plans(problem, rows)
     if as_json:
-        print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": plans})
+        described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
+        print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": described})
     if not plans:
         raise NothingFeasible(why_nothing(problem, space, counts.candidates))
     if not as_json:
@@ -52,12 +55,19 @@ def best(
             f"{counted(counts.candidates, 'candidate')}, {counts.feasible:,} feasible"
         )
         print_plans(plans)
+        print()
+        print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
 
 
-def print_plans(plans: list[dict[str, Any]], with_settings: bool = False) -> None:
-    """Print plans with their time, memory and what dominates; `with_settings` where those differ."""
-    settings = ["GPUs", "batch", "strategy"] if with_settings else []
-    header = ["", *settings, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
+def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardware: Collection[str] = ()) -> None:
+    """Print plans with their time, memory and what dominates.
+
+    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`.
+    """
+    settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
+    shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
+    titles = [*shown, *(["GPUs", "batch", "strategy"] if settings else [])]
+    header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
     rows = []
     for number, plan in enumerate(plans, 1):
         step = plan["step_time_s"]
@@ -65,7 +75,8 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False) -> Non
         rows.append(
             [
                 f"{number}",
-                *([str(plan["plan"][n]) for n in ("num_gpus", "global_batch_size", "strategy")] if settings else []),
+                *(hardware_text(name, plan["hardware"][name]) for name in shown),
+                *(str(plan["plan"][name]) for name in settings),
                 format_quantity(step, "s"),
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
@@ -75,7 +86,19 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False) -> Non
                 plan_text(plan["plan"]),
             ]
         )
-    print_table(header, rows, text=[header.index(name) for name in ("strategy", "plan") if name in header])
+    text = ("cluster", "strategy", "plan")
+    print_table(header, rows, text=[header.index(name) for name in text if name in header])
+
+
+def _varies(plans: list[dict[str, Any]], name: str) -> bool:
+    return any(plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans)
+
+
+def hardware_text(name: str, value: Any) -> str:
+    """Return a cluster's name, or a what-if value with its unit, for people."""
+    from dsx.spec.what_if import field
+
+    return value if isinstance(value, str) else format_quantity(value, field(name).unit)
 
 
 def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import best, evaluate, layer, listing, pareto, sweep, why
+from dsx.cli import best, compare, evaluate, layer, listing, pareto, plot, show, sweep, why
 from dsx.errors import DsxError, StoreError
 
 STDOUT = 1  # its file descriptor
@@ -53,7 +53,10 @@ app.command("best")(best.best)
 app.command("evaluate")(evaluate.evaluate)
 app.command("why")(why.why)
 app.command("layer")(layer.layer)
+app.command("show")(show.show)
+app.command("compare")(compare.compare)
 app.command("pareto")(pareto.pareto)
+app.command("plot")(plot.plot)
 app.command("list")(listing.list_names)
 
 

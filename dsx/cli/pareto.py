@@ -7,6 +7,7 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.output import note, plan_text, print_json, print_table, quantity
+from dsx.cli.plot import draw
 from dsx.errors import InputError, NothingFeasible
 from dsx.units import format_quantity
 
@@ -41,7 +42,10 @@ def pareto(
     names = [column_of(objective) for objective in chosen]
     plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
     if plot is not None:
-        _draw(folder, chosen, plot)
+        x, y, *more = chosen
+        draw(folder, {"kind": "front", "x": [x], "y": y}, plot)
+        if more:
+            note(f"{plot} is the front of {x} and {y} alone")
     if as_json:
         print_json({"objectives": chosen, "plans": plans})
     if not plans:
@@ -51,19 +55,6 @@ def pareto(
         )
     if not as_json:
         _print(plans, names)
-
-
-def _draw(folder: Path, objectives: list[str], path: Path) -> None:
-    from dsx.results import plot as pictures
-    from dsx.results.pareto import column_of
-    from dsx.results.store import load
-
-    x, y = objectives[:2]
-    frame: Any = load(folder, ["reject", "strategy", column_of(x), column_of(y)])
-    several = int(frame["strategy"].nunique()) > 1
-    pictures.save(pictures.front(frame, x=x, y=y, by="strategy" if several else None), path)
-    rest = f"; it is the front of {x} and {y} alone" if len(objectives) > 2 else ""
-    note(f"wrote {path}{rest}")
 
 
 def _print(plans: list[dict[str, Any]], columns: list[str]) -> None:

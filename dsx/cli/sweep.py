@@ -1,8 +1,12 @@
-"""``dsx sweep``: price every configuration of a sweep file and write a result set."""
+"""``dsx sweep``: price every configuration of a sweep file and write a result set.
 
+A sweep is cut into parts. Those that an earlier run has left are not priced again, so the same command goes on
+after an interruption, and several processes can share the parts of one sweep.
+"""
+
+import re
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,21 +14,27 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.best import print_plans, why_nothing
-from dsx.cli.inputs import Inputs, load_inputs
+from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import counted, note, print_json
-from dsx.cli.progress import progress, rate_text
-from dsx.errors import IncompleteSweep, NothingFeasible
+from dsx.cli.plot import check, draw
+from dsx.cli.progress import rate_text
+from dsx.cli.sweep_run import Shard, SweepRun
+from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.spec.keep import KeepTop
-from dsx.spec.overrides import split
 
 if TYPE_CHECKING:
     from dsx.results.manifest import Manifest
-    from dsx.search.problem import Problem
-    from dsx.search.space import Space
-    from dsx.spec.sweep import SweepSpec
 
 _SHOWN = 10  # plans printed after a sweep
 _GROUPS_SHOWN = 40
+
+
+def _shard(text: str) -> Shard:
+    """Return "2/8" as (2, 8)."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise typer.BadParameter(f"{text!r} is no shard: the second of eight is 2/8")
+    return int(match[1]), int(match[2])
 
 
 def sweep(
@@ -33,79 +43,86 @@ def sweep(
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", help="Result folder [default: results/<name of SPEC>]."),
     ] = None,
+    shard: Annotated[
+        Any,
+        typer.Option(
+            "--shard", parser=_shard, metavar="I/N", help="Price the I-th of N shares of the parts; all may run at once."
+        ),
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Price nothing: check that all parts are there and make them the set.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw what the sweep file's 'plot' asks for.")
+    ] = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Price every candidate of a sweep file and write a result set.
 
-    The set is a folder of Parquet files, which `dsx pareto`, `dsx why` and `dsx.load` read. Exit codes: 3 if
-    no candidate fits, 4 if the sweep was interrupted.
+    The set is a folder of Parquet files, which `dsx show`, `dsx plot`, `dsx pareto` and `dsx.load` read. A run
+    that was interrupted goes on when the same command is given again. Exit codes: 3 if no candidate fits, 4 if
+    the sweep was interrupted or parts are missing.
     """
-    from dsx.cost.columns import StepCosts
-    from dsx.space.candidates import NAMED, Candidates
-    from dsx.spec.column_names import Columns
-    from dsx.spec.sweep import load_sweep
-
-    columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
-    overrides = split(assignments or ())
-    spec = load_sweep(spec_file, columns, overrides["sweep"])
-    inputs = load_inputs(spec.model, spec.cluster, spec.assumptions, overrides, spec.file)
-    folder = output or Path("results") / spec_file.stem
-    from dsx.search.devices import use_all_cores
-    from dsx.search.space import Space
-
-    use_all_cores()
+    if finish and shard:
+        raise InputError("--finish prices nothing, and --shard says what to price: give one of them")
     started = time.monotonic()
     try:
-        problem = inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens)
-        space = Space(problem, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-        total = space.count()
-        # Nothing is written without a candidate, so the corrected sweep can use the folder.
-        manifest = _run(spec, inputs, problem, space, folder, total) if total else None
+        run = SweepRun(spec_file, output or Path("results") / spec_file.stem, assignments or [])
+        picture = _picture(run, plot)
+        keep_compiled()
+        manifest = _manifest(run, shard, finish, as_json)
     except KeyboardInterrupt:
-        raise IncompleteSweep(
-            f"interrupted; run the same command again (an earlier set in {folder}, if any, is as it was)"
-        ) from None
+        raise IncompleteSweep("interrupted; nothing is lost, the same command goes on") from None
     if manifest is None:
+        return
+    _report(run, manifest, time.monotonic() - started, as_json)
+    if plot and picture:
+        draw(run.folder, picture, plot)
+
+
+def _picture(run: SweepRun, plot: Path | None) -> dict[str, Any] | None:
+    """Return the picture that the sweep asks for, if it is wanted and can be drawn."""
+    if plot is None:
+        return None
+    if run.spec.plot is None:
+        raise InputError(f"--plot {plot}: the sweep asks for no picture; add for example 'plot: {{kind: front}}' to it")
+    picture = run.spec.plot.model_dump()
+    check(picture, plot)
+    return picture
+
+
+def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -> "Manifest | None":
+    """Return the manifest of the set, priced as far as that is missing; None after a shard."""
+    if not run.sweep.size:
+        # Nothing is written without a candidate, so the corrected sweep can use the folder.
         if as_json:
             print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
-        raise NothingFeasible(why_nothing(problem, space, 0))
-    per = spec.keep.per if isinstance(spec.keep, KeepTop) else []
-    _report(manifest, problem, space, folder, per, time.monotonic() - started, as_json)
+        raise NothingFeasible(why_nothing(run.problems[0], run.sweep.studies[0].space, 0))
+    done = run.finished()
+    if done is not None:
+        note(f"{run.folder} is complete since {done.finished}; nothing is priced again")
+        return done
+    if finish:
+        return run.finish()
+    manifest = run.price(shard)
+    if shard:
+        _report_shard(run, shard, as_json)
+    return manifest
 
 
-def _run(spec: "SweepSpec", inputs: Inputs, problem: "Problem", space: "Space", folder: Path, total: int) -> "Manifest":
-    from dsx.results import manifest as manifests
-    from dsx.results import store
-    from dsx.search.rows import column_names
-    from dsx.search.sweep import Sweep
-    from dsx.space.rules import MEMORY
-
-    strategies = spec.strategy or [inputs.assumptions.default_strategy]
-    resolved = inputs.to_data() | {"strategy": strategies, "layers": problem.fingerprint()}
-    described = spec.model_dump(mode="json") | {"resolved": resolved}
-    reasons = [(reason.name, reason.description) for reason in problem.reasons]
-    read_from = str(spec.file.resolve()) if spec.file else ""
-    manifest = manifests.begin(described, column_names(problem), reasons, spec.precision, read_from)
-    with store.create(folder, manifest) as writer, progress(total, "pricing") as advance:
-        run = Sweep(problem, space, spec.keep, spec.precision, advance)
-        for rows in run.rows():
-            writer.write(rows)
-        counts = run.counts
-        # Enumeration leaves only one rule to break.
-        rejected = dict.fromkeys((name for name, _ in reasons), 0) | {MEMORY.name: counts.candidates - counts.feasible}
-        return writer.finish(manifests.Counts(counts.candidates, counts.feasible, rejected))
+def _report_shard(run: SweepRun, shard: Shard, as_json: bool) -> None:
+    i, n = shard
+    own = range(i - 1, len(run.sweep.parts), n)
+    if as_json:
+        print_json({"folder": str(run.folder), "shard": [i, n], "parts": len(own), "of": len(run.sweep.parts)})
+    note(
+        f"shard {i}/{n} is done: {len(own)} of {counted(len(run.sweep.parts), 'part')} in {run.folder}; when all "
+        "shards are, the same command with --finish instead of --shard makes them the result set"
+    )
 
 
-def _report(
-    manifest: "Manifest",
-    problem: "Problem",
-    space: "Space",
-    folder: Path,
-    per: Sequence[str],
-    seconds: float,
-    as_json: bool,
-) -> None:
+def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) -> None:
     """Say what was found: the fastest plans (or the fastest of each group) on stdout, the rest on stderr."""
     from dsx.results.best import fastest
 
@@ -114,14 +131,19 @@ def _report(
     num_rows = sum(part.rows for part in manifest.parts)
     note(
         f"{counted(candidates, 'candidate')}, {feasible:,} feasible, in {seconds:.1f} s "
-        f"({rate_text(candidates / max(seconds, 1e-9))}); {counted(num_rows, 'row')} in {folder}"
+        f"({rate_text(candidates / max(seconds, 1e-9))}); {counted(num_rows, 'row')} in {run.folder}"
     )
-    plans = fastest(folder, _SHOWN if not per else _GROUPS_SHOWN, per)
+    varied = [*(["cluster"] if len(run.inputs) > 1 else []), *run.spec.what_if.fields]
+    per = [*varied, *(run.spec.keep.per if isinstance(run.spec.keep, KeepTop) else [])]
+    plans = fastest(run.folder, _GROUPS_SHOWN if per else _SHOWN, list(dict.fromkeys(per)))
     if as_json:
-        data: dict[str, Any] = {"folder": str(folder), "candidates": candidates, "feasible": feasible}
+        data: dict[str, Any] = {"folder": str(run.folder), "candidates": candidates, "feasible": feasible}
         print_json(data | {"rows": num_rows, "plans": plans})
     elif plans:
         print_plans(plans, with_settings=True)
+        if len(plans) == _GROUPS_SHOWN:
+            note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:
         sys.stdout.flush()
-        raise NothingFeasible(why_nothing(problem, space, candidates))
+        study = run.sweep.studies[0]
+        raise NothingFeasible(why_nothing(study.problem, study.space, candidates))

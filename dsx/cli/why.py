@@ -118,7 +118,7 @@ def _explain(
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
     result = evaluate_plan(problem, settings, num_gpus, global_batch_size)
     space = Space(problem, [num_gpus], [global_batch_size])
-    rows, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), 1)
+    rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
     fastest = next(iter(priced_plans(problem, rows)), None)
     if as_json:
         violations = [{"reason": v.reason.name, "detail": v.detail} for v in result.broken]

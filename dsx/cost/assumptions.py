@@ -19,7 +19,7 @@ class Assumptions:
     gradient_bytes: Any  # bytes per element
     optimizer_bytes_per_parameter: Any  # bytes
     optimizer_traffic_per_parameter: Any  # bytes read and written by an update
-    overhead_bytes: Any  # bytes the framework keeps
+    overhead: Any  # bytes the framework keeps
     charge_replicated_gradients: bool = static()
 
 
@@ -35,6 +35,6 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         gradient_bytes=float(spec.gradient_bytes),
         optimizer_bytes_per_parameter=float(spec.optimizer_bytes_per_parameter),
         optimizer_traffic_per_parameter=float(spec.optimizer_traffic_per_parameter),
-        overhead_bytes=float(spec.overhead),
+        overhead=float(spec.overhead),
         charge_replicated_gradients=bool(spec.charge_replicated_gradients),
     )

@@ -62,7 +62,7 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
     """Price every kernel and its collectives."""
     compute, memory = _busy_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, cluster, assumptions)
-    nothing = jnp.zeros_like(work.boundary)
+    nothing = jnp.zeros_like(work.per_key(work.boundary))
 
     def stacked(name: str) -> Any:
         directions = [
@@ -71,41 +71,46 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
         ]
         return jnp.stack(directions)
 
-    return KernelTimes(compute_s=compute, memory_s=memory, comm_s={name: stacked(name) for name in _COLUMNS})
+    return KernelTimes(
+        compute_s=work.per_key(compute),
+        memory_s=work.per_key(memory),
+        comm_s={name: stacked(name) for name in _COLUMNS},
+    )
 
 
 def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
     """Price a layer: the kernels' times added up, and what combines them over a step."""
     compute, memory = _busy_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, cluster, assumptions)
-    nothing = jnp.zeros_like(work.boundary)
+    nothing = jnp.zeros_like(work.per_key(work.boundary))
 
     def added(direction: int, *columns: str) -> Any:
         parts = [time for (where, _, name), time in exposed.items() if where == direction and name in columns]
         return functools.reduce(jnp.add, parts, nothing)
 
-    busy = (compute + memory).sum(axis=1)
+    busy = work.per_key((compute + memory).sum(axis=1))
     groups = weight_groups(work.reduced_over)
-    one = jnp.ones_like(work.boundary)
+    sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
+    one = jnp.ones_like(nothing)
     return LayerCosts(
         forward_s=busy[FORWARD] + added(FORWARD, *_COLUMNS),
         backward_s=busy[BACKWARD] + added(BACKWARD, *_COLUMNS),
-        compute_s=compute.sum(axis=(0, 1)),
-        memory_s=memory.sum(axis=(0, 1)),
+        compute_s=work.per_key(compute.sum(axis=(0, 1))),
+        memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
-        stash_bytes=work.stash,
-        boundary_bytes=work.boundary,
-        weight_bytes=jnp.stack(
-            [work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()]
+        stash_bytes=work.per_key(work.stash),
+        boundary_bytes=work.per_key(work.boundary),
+        weight_bytes=work.per_key(
+            jnp.stack([work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
         ),
-        group_size=jnp.stack([functools.reduce(jnp.multiply, [work.sizes[a] for a in axes], one) for axes in groups]),
+        group_size=jnp.stack([functools.reduce(jnp.multiply, [sizes[a] for a in axes], one) for axes in groups]),
         group_share=jnp.stack([functools.reduce(jnp.multiply, [work.shares[a] for a in axes], one) for axes in groups]),
     )
 
 
 def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
-    """Return the compute time and the exposed memory time of every kernel, [2, K, U] each."""
+    """Return the compute time and the exposed memory time of every kernel, [2, K, V] each."""
     compute = compute_time(work.matrix, work.vector, work.launches[None], cluster.device, assumptions)
     return compute, exposed_memory_time(work.bytes, compute, cluster.device, assumptions)
 
@@ -118,7 +123,7 @@ def _communication(
     panel: dict[tuple[int, int], dict[str, Any]] = {}
     for index, shape in enumerate(work.shapes):
         link = ring(
-            work.sizes[shape.axis],
+            work.per_key(work.sizes[shape.axis]),
             work.shares[shape.axis],
             cluster.network,
             assumptions,
@@ -128,13 +133,14 @@ def _communication(
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
             columns = panel.setdefault((shape.direction, shape.kernel), {})
-            columns[name] = columns.get(name, 0.0) + link(work.volumes[index] / work.panels)
+            columns[name] = columns.get(name, 0.0) + link(work.per_key(work.volumes[index] / work.panels))
         else:
             where = (shape.direction, shape.kernel, name)
-            plain[where] = plain.get(where, 0.0) + link(work.volumes[index])
+            plain[where] = plain.get(where, 0.0) + link(work.per_key(work.volumes[index]))
     for (direction, kernel), columns in panel.items():
         one_panel = functools.reduce(jnp.add, columns.values())
-        beyond = jnp.maximum(work.panels * one_panel - busy[direction, kernel], jnp.zeros_like(one_panel))
+        computing = work.per_key(busy[direction, kernel])
+        beyond = jnp.maximum(work.per_key(work.panels) * one_panel - computing, jnp.zeros_like(one_panel))
         # What sticks out is shared among the columns as the panel's time is.
         stretch = 1.0 + beyond / jnp.where(one_panel > 0, one_panel, jnp.ones_like(one_panel))
         for name, time in columns.items():
@@ -143,7 +149,6 @@ def _communication(
     return plain
 
 
-price_layer = jax.jit(layer_costs)
 price_kernels = jax.jit(kernel_times)
 
 
@@ -162,14 +167,14 @@ def weight_groups(reduced_over: tuple[tuple[str, ...], ...]) -> dict[tuple[str, 
 
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
     """Return the seconds of all-reducing, once a step, the layer's gradients that tensor parallel ranks share."""
-    total = jnp.zeros_like(work.boundary)
+    total = jnp.zeros_like(work.per_key(work.boundary))
     if not assumptions.charge_replicated_gradients:
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
     for axis in AXES:
         members = [i for i, axes in enumerate(work.reduced_over) if axis in axes and not is_data_axis(axis)]
         if members:
-            link = ring(work.sizes[axis], work.shares[axis], cluster.network, assumptions, passes(ALL_REDUCE))
-            time = link(per_weight_byte * work.weights[jnp.array(members)].sum(axis=0))
+            link = ring(work.per_key(work.sizes[axis]), work.shares[axis], cluster.network, assumptions, passes(ALL_REDUCE))
+            time = link(per_weight_byte * work.per_key(work.weights[jnp.array(members)].sum(axis=0)))
             total = total + time
     return total

@@ -43,5 +43,5 @@ def stage_memory(
         gradient_bytes=weights * (assumptions.gradient_bytes * per_weight_byte),
         optimizer_bytes=optimizer,
         activation_bytes=layers * layer.stash_bytes * in_flight,
-        overhead_bytes=assumptions.overhead_bytes * jnp.ones_like(optimizer),
+        overhead_bytes=assumptions.overhead * jnp.ones_like(optimizer),
     )

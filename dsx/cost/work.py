@@ -30,21 +30,29 @@ class CollectiveShape:
 
 @record
 class LayerWork:
-    """Work of one layer on one GPU for one microbatch; K kernels, C collectives, W weights, U keys."""
+    """Work of one layer on one GPU for one microbatch; K kernels, C collectives, W weights, U keys, V <= U works.
 
-    matrix: Any  # [2, K, U] FLOPs, forward and backward
-    vector: Any  # [2, K, U] FLOPs
-    bytes: Any  # [2, K, U] bytes
+    Keys that differ in their shares of a fast domain alone have the same work.
+    """
+
+    matrix: Any  # [2, K, V] FLOPs, forward and backward
+    vector: Any  # [2, K, V] FLOPs
+    bytes: Any  # [2, K, V] bytes
     launches: Any  # [K, 1] 1 where a kernel runs
-    volumes: Any  # [C, U] bytes
-    weights: Any  # [W, U] bytes
-    stash: Any  # [U] bytes saved for the backward
-    boundary: Any  # [U] bytes handed to the next stage
-    panels: Any  # [U]
-    sizes: Any  # {axis: [U]} degrees of the axes
+    volumes: Any  # [C, V] bytes
+    weights: Any  # [W, V] bytes
+    stash: Any  # [V] bytes saved for the backward
+    boundary: Any  # [V] bytes handed to the next stage
+    panels: Any  # [V]
+    sizes: Any  # {axis: [V]} degrees of the axes
     shares: Any  # {axis: [U]} members of a group in one fast domain
+    which: Any  # [U] the work of each key, or None where every key has its own
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
+
+    def per_key(self, leaf: Any) -> Any:
+        """Return [..., U] values of the keys for [..., V] values of their works."""
+        return leaf if self.which is None else leaf[..., self.which]
 
 
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
@@ -124,6 +132,7 @@ def layer_work(
         panels=values["panels"],
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
         shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
+        which=None,
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
     )

@@ -7,32 +7,44 @@ from typing import TYPE_CHECKING, Any
 from dsx.cost.columns import StepCosts
 from dsx.results.store import load_chosen
 from dsx.space.candidates import Candidates
+from dsx.space.rules import MEMORY, VANISHES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def fastest(folder: Path, count: int, per: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the `count` feasible rows of smallest step time as plans; with `per`, the best of each group.
+def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: int = 1) -> list[dict[str, Any]]:
+    """Return the `count` feasible rows of smallest step time as plans, or all of them.
 
-    Raises StoreError if the set cannot be read.
+    With `per`, these are the `of_each` fastest of each group of equal columns, by group. Raises StoreError if the
+    set cannot be read, UnknownNameError for a column that it does not have.
     """
 
     def choose(frame: Any) -> Any:
         ordered = frame.loc[frame["reject"] == 0].sort_values(["step_time_s", "candidate"])
         if per:
-            return ordered.drop_duplicates(list(per)).sort_values(list(per)).head(count)
-        return ordered.head(count)
+            leading = ordered.loc[ordered.groupby(list(per), observed=True).cumcount() < of_each]
+            ordered = leading.sort_values([*per, "step_time_s", "candidate"])
+        return ordered.iloc[:count]
 
     return as_plans(load_chosen(folder, ["reject", "step_time_s", "candidate", *per], choose))
 
 
-def as_plans(feasible: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return feasible rows one by one: the choices under `plan`, the costs by name, `fits` and `reject`."""
+def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return rows of a result set one by one.
+
+    The choices are under `plan`, cluster and what-if values under `hardware`, the costs by name; then `fits`, and
+    under `reject` the names of the rules that are broken.
+    """
     choices = ("candidate", *Candidates.__dataclass_fields__)
-    return [
-        {"plan": {name: row[name] for name in choices}}
-        | {name: row[name] for name in StepCosts.__dataclass_fields__}
-        | {"fits": True, "reject": []}
-        for row in feasible.to_dict(orient="records")
-    ]
+    hardware = ("cluster", *rows.attrs["what_if"])
+    reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
+    plans: list[dict[str, Any]] = []
+    for row in rows.to_dict(orient="records"):
+        broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
+        plans.append(
+            {"plan": {name: row[name] for name in choices}, "hardware": {name: row[name] for name in hardware}}
+            | {name: row[name] for name in StepCosts.__dataclass_fields__}
+            | {"fits": not {MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
+        )
+    return plans

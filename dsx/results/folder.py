@@ -1,32 +1,36 @@
-"""The folder of a result set on disk: who may write to it, and how nothing is ever lost.
+"""The folder of a result set on disk, and how its files get there whole.
 
-A run writes into `<folder>/.writing-<pid>`, and moves its parts beside the earlier ones only when all
-are there, under numbers that the folder does not use yet. Replacing `manifest.json` is then the one step
-that makes them the result set; the earlier parts go after it. A run that dies before that step leaves
-the earlier set as it was; one that dies after it leaves files that no manifest names, and the next run
-removes those.
+    results/a/manifest.json                  what the set is, and which parts are its own
+    results/a/part-00000.parquet ...
+    results/a/.unfinished/manifest.json      what a run that has not finished is, from its first moment
+    results/a/.unfinished/part-00007.parquet ...     those of its parts that are there
 
-A running writer holds a lock in its temporary folder; one that nobody holds is a dead writer's.
+A file is written under a passing name, put on disk, and only then renamed, so each is whole or absent. `publish`
+gives finished parts a second name in the folder (a hard link, or a copy where there are none). Replacing
+`manifest.json` is the one step that makes them the result set; the earlier set's parts go after it, then
+`.unfinished`, its manifest first. Every step can be done again, so a run that dies in it is finished by the next.
 
-Not covered: Windows, which has no such lock, and file systems without locks, where a second writer is
-not noticed (the last to finish wins; both sets are whole).
+Not covered: Windows, which has no such renames.
 """
 
 import errno
-import fcntl
+import json
 import os
-import re
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from dsx.errors import StoreError
 from dsx.results import manifest
 
-TEMPORARY = ".writing-"
-_PART = re.compile(r"part-(\d{5,})\.parquet")
+UNFINISHED = ".unfinished"
+
+_REPLACED = "replaced.json"  # in `.unfinished`: the files of the set that is being replaced
+_PARTIAL = ".partial"  # ends the passing name of a file that is being written
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -35,53 +39,47 @@ def os_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cure = "make room, or choose a folder on another disk with -o"
+        if error.errno in _FULL:
+            cure = "make room and run the same command again, or choose a folder on another disk with -o"
         else:
             cure = "choose another folder with -o"
         raise StoreError(f"{doing}: {error.strerror or error}; {cure}") from error
 
 
-def part_name(number: int) -> str:
-    """Return the file name of a part."""
-    return f"part-{number:05d}.parquet"
-
-
-def part_numbers(folder: Path) -> list[int]:
-    """Return the numbers of all parts in `folder`, ascending, whether a manifest names them or not."""
-    return sorted(int(match[1]) for path in folder.iterdir() if (match := _PART.fullmatch(path.name)))
-
-
-def temporaries(folder: Path) -> list[Path]:
-    """Return the temporary folders of running and of interrupted writers."""
-    return sorted(path for path in folder.iterdir() if path.name.startswith(TEMPORARY))
+def home(folder: Path) -> Path:
+    """Return the folder of the sweep that `folder`, its own or that of its unfinished run, belongs to."""
+    return folder.parent if folder.name == UNFINISHED else folder
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Return the names of what is in `folder` and not dsx's.
+    """Return the names of what is in `folder` though neither a manifest nor an unfinished run says why."""
+    names = sorted(path.name for path in folder.iterdir())
+    return [] if manifest.FILE in names or UNFINISHED in names else names
 
-    Parts without a manifest are dsx's only beside a temporary folder: a run died while it moved them.
+
+def write_whole(path: Path, content: bytes | memoryview, scratch: Path | None = None) -> None:
+    """Write a file so that `path` holds either all of `content`, on disk, or what it held before.
+
+    The passing name lies in `scratch`, on the same disk; by default beside `path`.
     """
-    ours = bool(temporaries(folder))
-    return sorted(
-        path.name
-        for path in folder.iterdir()
-        if not path.name.startswith(TEMPORARY) and not (ours and _PART.fullmatch(path.name))
-    )
-
-
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that `path` holds either all of it, on disk, or what it held before."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            write(file)
+    with _passing(scratch or path.parent) as partial:
+        with partial.open("xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+@contextmanager
+def _passing(folder: Path) -> Iterator[Path]:
+    """Give a name that no other writer uses; what still has it at the end is removed."""
+    partial = folder / f".{secrets.token_hex(8)}{_PARTIAL}"
+    try:
+        yield partial
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def sync(folder: Path) -> None:
@@ -93,60 +91,71 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def claimed(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder in `folder` to one writer; on leaving, it stays if parts are left in it.
+def publish(folder: Path, files: Mapping[str, Path], earlier: Iterable[str], text: bytes) -> None:
+    """Make files of the unfinished run in `folder` its result set, in place of an earlier one; ends the run.
 
-    Those of dead writers are removed. Raises StoreError if another writer is at work, or nothing can be
-    written.
+    Args:
+        folder: where the set is.
+        files: the files of the run, by their names in the set.
+        earlier: names of the files of the set that is there.
+        text: the manifest of the new set.
+
+    Raises OSError; whatever was done by then, the same call can be made again.
     """
-    with os_errors(f"cannot write to {folder}"):
-        for path in temporaries(folder):
-            _lock(path).close()
-            shutil.rmtree(path)
-        temporary = folder / f"{TEMPORARY}{os.getpid()}"
-        temporary.mkdir()
-        lock = _lock(temporary)
-    try:
-        yield temporary
-    finally:
-        lock.close()
-        # Without it, parts that are already moved and have no manifest yet would pass for foreign ones.
-        needed = part_numbers(folder) and not (folder / manifest.FILE).exists()
-        if not needed and not part_numbers(temporary):
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _lock(temporary: Path) -> BinaryIO:
-    file = (temporary / "lock").open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise StoreError(
-            f"{temporary.parent}: another dsx, process {temporary.name.removeprefix(TEMPORARY)}, is writing "
-            "here; wait for it to finish, or choose another folder with -o"
-        ) from None
-    except OSError as error:
-        # A file system without locks: nobody can hold one.
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            file.close()
-            raise
-    return file
-
-
-def publish(temporary: Path, folder: Path, body: Callable[[list[str]], bytes]) -> None:
-    """Move the parts of `temporary` into `folder`, where they replace the earlier result set.
-
-    `body` gives the text of the manifest for the parts' new names, in order. Raises OSError.
-    """
-    earlier, made = part_numbers(folder), part_numbers(temporary)
-    # Not the name of any part that the present manifest may name.
-    first = 0 if not earlier or earlier[0] >= len(made) else earlier[-1] + 1
-    names = [part_name(first + i) for i in range(len(made))]
-    for number, name in zip(made, names, strict=True):
-        (temporary / part_name(number)).rename(folder / name)
+    run = folder / UNFINISHED
+    write_whole(run / _REPLACED, json.dumps(sorted({*earlier, *_replaced(run)})).encode())
+    for name, source in files.items():
+        _give_name(source, folder / name, run)
     sync(folder)
-    write_whole(folder / manifest.FILE, lambda file: file.write(body(names)))
-    for number in earlier:
-        (folder / part_name(number)).unlink()
+    write_whole(folder / manifest.FILE, text, scratch=run)
+    clean(folder, files.keys())
+
+
+def clean(folder: Path, named: Collection[str]) -> None:
+    """Remove what a finished run leaves in `folder`: files of the set it replaced, but those `named`; and itself."""
+    run = folder / UNFINISHED
+    for name in _replaced(run):
+        if name not in named:
+            (folder / name).unlink(missing_ok=True)
+    sync(folder)
+    discard(run)
+
+
+def discard(run: Path) -> None:
+    """Remove a run and its locks; its manifest goes first, and nobody goes on with a run that has none."""
+    (run / manifest.FILE).unlink(missing_ok=True)
+    # Network file systems keep files that are open, as the locks are; the next run removes those.
+    shutil.rmtree(run, ignore_errors=True)
+
+
+def empty(run: Path) -> None:
+    """Remove all of a run but its locks, its manifest first."""
+    (run / manifest.FILE).unlink(missing_ok=True)
+    for path in run.iterdir():
+        if path.suffix != ".lock":
+            path.unlink()
+
+
+def remove_partial(run: Path) -> None:
+    """Remove what dead writers of a run were writing; there must be no live ones."""
+    for path in run.glob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
+
+
+def _replaced(run: Path) -> list[str]:
+    path = run / _REPLACED
+    return json.loads(path.read_bytes()) if path.exists() else []
+
+
+def _give_name(source: Path, target: Path, run: Path) -> None:
+    """Let `target` be `source` too, in place of whatever has that name."""
+    with _passing(run) as partial:
+        try:
+            os.link(source, partial)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            write_whole(target, source.read_bytes(), scratch=run)
+        else:
+            # Nothing happens if both are the same file already.
+            partial.replace(target)

@@ -3,13 +3,14 @@
 It is one JSON file beside the parts, and the only thing that says which parts belong to the set. All of
 it is plain data, so it reads without dsx.
 
-Not covered: older schema versions. Version 1 is the first; a reader of several versions upgrades the
-parsed JSON here, one function per version, before it becomes a `Manifest`.
+The manifest of an unfinished run says what the run is, and into how many parts its sweep is cut; which of
+them are there only its folder says.
+
+Not covered: older schema versions. Version 1 had no cluster column and no what-ifs; its sweeps are run again.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,11 +19,13 @@ import pydantic
 
 import dsx
 from dsx.errors import StoreError
-from dsx.results.schema import Precision
-from dsx.space.candidates import NAMED
+from dsx.results.identity import canonical, spec_hash
+from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "manifest.json"
+
+_MOST_NAMES = 128  # codes of a name column are int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,9 @@ class Manifest:
     """What a result set is; `spec_hash` identifies the sweep that it answers.
 
     `spec_file` is where the sweep was read from, since what it names may lie beside it ("" if nowhere).
-    `started` and `finished` are ISO 8601 times in UTC; `finished` is "" and `counts` is None until the
-    set is complete.
+    `what_if` are the columns that the sweep varies. A sweep is cut into `num_parts`, of which the set has
+    those that have rows, or all merged into one. `started` and `finished` are ISO 8601 times in UTC; of an
+    incomplete set `finished` is "", and `parts` and `counts` are those that are there so far.
     """
 
     schema_version: int
@@ -68,13 +72,20 @@ class Manifest:
     spec_hash: str
     precision: Precision
     names: dict[str, tuple[str, ...]]
+    what_if: tuple[ExtraColumn, ...]
     reject_reasons: tuple[Reason, ...]
+    num_parts: int
     counts: Counts | None
     parts: tuple[Part, ...]
     complete: bool
     started: str
     finished: str
     spec_file: str = ""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the set, in order."""
+        return columns_with(self.what_if)
 
 
 _ADAPTER = pydantic.TypeAdapter(Manifest)
@@ -85,17 +96,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def spec_hash(spec: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a spec; neither the order of its keys nor its layout matters."""
-    return hashlib.sha256(_canonical(spec).encode()).hexdigest()
-
-
 def begin(
     spec: Mapping[str, Any],
     names: Mapping[str, Sequence[str]],
     reject_reasons: Sequence[tuple[str, str]],
     precision: Precision,
     spec_file: str = "",
+    what_if: Sequence[ExtraColumn] = (),
 ) -> Manifest:
     """Return the manifest of a set that is about to be written.
 
@@ -105,21 +112,22 @@ def begin(
         reject_reasons: (name, description) of each bit of `reject`, lowest first.
         precision: of the cost columns.
         spec_file: where the sweep was read from.
+        what_if: the columns that the sweep varies.
 
-    Raises StoreError if the spec holds something that JSON cannot, or a name column has no names.
+    Raises StoreError if the spec holds something that JSON cannot, or a name column has no names, two that
+    are the same, or too many.
     """
-    missing = [name for name in NAMED if name not in names]
-    if missing:
-        raise StoreError(f"a result set needs the names of its codes for {', '.join(missing)}")
-    canonical = _canonical(spec)
+    _check_names(names)
     return Manifest(
         schema_version=SCHEMA_VERSION,
         dsx_version=dsx.__version__,
-        spec=json.loads(canonical),
+        spec=json.loads(canonical(spec)),
         spec_hash=spec_hash(spec),
         precision=precision,
-        names={name: tuple(names[name]) for name in NAMED},
+        names={name: tuple(names[name]) for name in NAME_COLUMNS},
+        what_if=tuple(what_if),
         reject_reasons=tuple(Reason(name, description) for name, description in reject_reasons),
+        num_parts=0,
         counts=None,
         parts=(),
         complete=False,
@@ -127,6 +135,18 @@ def begin(
         finished="",
         spec_file=spec_file,
     )
+
+
+def _check_names(names: Mapping[str, Sequence[str]]) -> None:
+    missing = [column for column in NAME_COLUMNS if column not in names]
+    if missing:
+        raise StoreError(f"a result set needs the names of its codes for {', '.join(missing)}")
+    for column in NAME_COLUMNS:
+        known = list(names[column])
+        if twice := [name for name in known if known.count(name) > 1]:
+            raise StoreError(f"column {column} has the name {twice[0]!r} twice; give one of them another name")
+        if len(known) > _MOST_NAMES:
+            raise StoreError(f"column {column} has {len(known)} names, and a result set holds {_MOST_NAMES} of them")
 
 
 def to_json(manifest: Manifest) -> bytes:
@@ -137,7 +157,7 @@ def to_json(manifest: Manifest) -> bytes:
 def from_json(text: bytes, place: str) -> Manifest:
     """Return the manifest in `text`; `place` is what an error calls it.
 
-    Raises StoreError if it is not a manifest, or one of a newer schema.
+    Raises StoreError if it is not a manifest, or one of an older or newer schema.
     """
     try:
         raw = json.loads(text)
@@ -150,6 +170,11 @@ def from_json(text: bytes, place: str) -> Manifest:
             f"{place} has schema version {version}, and dsx {dsx.__version__} reads versions up to "
             f"{SCHEMA_VERSION}; install the dsx that wrote it: pip install 'dsx>={wanted}'"
         )
+    if isinstance(version, int) and version < SCHEMA_VERSION:
+        raise StoreError(
+            f"{place} has the older schema version {version}, and dsx {dsx.__version__} reads version "
+            f"{SCHEMA_VERSION}; run the sweep again, into another folder"
+        )
     try:
         return _ADAPTER.validate_python(raw)
     except pydantic.ValidationError as error:
@@ -161,18 +186,13 @@ def from_json(text: bytes, place: str) -> Manifest:
         ) from None
 
 
-def file_metadata(manifest: Manifest) -> dict[str, Any]:
-    """Return what each part says about its set, so that a part alone can still be identified."""
-    return {
-        "schema_version": manifest.schema_version,
-        "dsx_version": manifest.dsx_version,
-        "spec_hash": manifest.spec_hash,
-        "reject_reasons": [{"name": r.name, "description": r.description} for r in manifest.reject_reasons],
-    }
-
-
-def _canonical(spec: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"a spec must be plain data to be stored: {error}") from None
+def total(manifest: Manifest, counts: Iterable[Counts]) -> Counts:
+    """Return the sum of the counts of parts, with every reason of the set, in its order."""
+    candidates = feasible = 0
+    rejected = {reason.name: 0 for reason in manifest.reject_reasons}
+    for part in counts:
+        candidates += part.candidates
+        feasible += part.feasible
+        for name, count in part.rejected.items():
+            rejected[name] = rejected.get(name, 0) + count
+    return Counts(candidates, feasible, rejected)

@@ -1,138 +1,144 @@
-"""The best plans of a space: tiles through the hot loop, then the winners' rows priced again.
+"""The best plans of a space: strips through the hot loop, then the winners' rows priced again.
 
-The k best of a group lie among the k rows of one key whose minima are smallest, so only those rows are
+The k best of a group lie among the k runs of one key whose minima are smallest, so only those runs are
 kept while the space streams by, and priced again in float64 with every column at the end. A few more than
-k are kept, since float32 may order near-ties differently.
+k are kept, since float32 may order near-ties differently. Equal minima are ordered by key and choice, so
+what is found does not depend on which device was faster.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
-from dsx.search.minima import Tiles, minima
-from dsx.search.pricing import pad_table, price_rows, step_choices
+from dsx.search.hot import HotLoop
+from dsx.search.minima import minima
 from dsx.search.problem import Problem
-from dsx.search.rows import candidate_columns, cost_columns
-from dsx.search.tiles import PADDING, Batch, batches
-from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block
+from dsx.search.rows import Counts, priced_rows
+from dsx.search.space import Space
+from dsx.search.strips import CHOICES, PADDING, Chunk, block_ranges
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
 _SLACK = 4
 _RUNS = 512  # runs whose rows are priced in full at once
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Candidates priced, and those that fit."""
+class _Runs:
+    """M runs of choices of one key each that may hold a winner, with the smallest value of each."""
 
-    candidates: int
-    feasible: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """M runs of choices of one key each that may hold a winner, with the smallest step time of each."""
-
+    group: np.ndarray  # [M] hardware point and group as one code
     minimum: np.ndarray  # [M]
+    point: np.ndarray  # [M]
     key: np.ndarray  # [M]
-    choices: np.ndarray  # [len(CHOICE_COLUMNS), M, C]
+    placement: np.ndarray  # [M, CHOICES]
+    global_batch_size: np.ndarray  # [M, CHOICES]
     length: np.ndarray  # [M]
 
-    def take(self, where: np.ndarray) -> "_Kept":
-        return _Kept(self.minimum[where], self.key[where], self.choices[:, where], self.length[where])
+    def take(self, where: np.ndarray) -> "_Runs":
+        return _Runs(*(getattr(self, name)[where] for name in _Runs.__dataclass_fields__))
 
-    def with_others(self, other: "_Kept") -> "_Kept":
-        return _Kept(
-            np.concatenate([self.minimum, other.minimum]),
-            np.concatenate([self.key, other.key]),
-            np.concatenate([self.choices, other.choices], axis=1),
-            np.concatenate([self.length, other.length]),
-        )
+    def with_others(self, other: "_Runs") -> "_Runs":
+        return _Runs(*(np.concatenate([getattr(self, n), getattr(other, n)]) for n in _Runs.__dataclass_fields__))
 
-
-def _nothing() -> _Kept:
-    no_rows = np.zeros(0, dtype=np.int64)
-    return _Kept(np.zeros(0), no_rows, np.zeros((len(CHOICE_COLUMNS), 0, 1), dtype=np.int32), no_rows)
+    def leading(self, count: int) -> "_Runs":
+        """Return the `count` runs of smallest minimum of each group, sorted."""
+        first = (self.global_batch_size[:, 0], self.placement[:, 0])
+        order = np.lexsort((*first, self.key, self.minimum, self.group))
+        return self.take(order[_rank_in_group([self.group[order]], len(order)) < count])
 
 
 def best(
     problem: Problem,
-    keys: Arrays,
+    space: Space,
     table: LayerCosts,
-    blocks: Iterable[Block],
     top: int,
     per: Sequence[str] = (),
     precision: str = "float64",
     progress: Callable[[int], None] = lambda rows: None,
+    blocks: tuple[int, int] | None = None,
+    objective: str = "step_time_s",
 ) -> tuple[Arrays, Counts]:
-    """Return all columns of the `top` candidates of smallest step time in each group of equal `per` columns.
+    """Return all columns of the `top` feasible candidates of smallest `objective` in each group of equal `per` columns.
 
-    `table` holds the layer costs of the key table in float64. Rows come sorted by group and step time.
-    `progress` is told the number of candidates after each batch.
+    Every hardware point of the problem has groups of its own; the column `point` says which one a row is
+    of. `table` holds the [H, U] layer costs of the key table in float64; `blocks` is a range of the space's
+    blocks, all by default. Rows come sorted by point, group and objective. `progress` is told the number of
+    candidates after each chunk.
     """
     # Columns that are not searched are the same everywhere and split nothing.
     per = [name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS)]
     wide = precision == "float64"
-    tables: dict[Any, LayerCosts] = {}
+    hot = HotLoop(problem, space, table, per, [objective], wide)
+    low, high = blocks or (0, len(space.blocks))
+    kept, counts = _nothing(), Counts(0, 0)
 
-    def run(device: Any, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    def run(device: Any, chunk_blocks: tuple[int, int]) -> tuple[_Runs, Counts]:
+        chunk = hot.chunk(*chunk_blocks)
+        found, feasible = _nothing(), 0
+        worst = _Worst(kept, top)
         with jax.enable_x64(wide), jax.default_device(device):
-            if device not in tables:
-                tables[device] = jax.tree.map(lambda leaf: _floats(pad_table(leaf), wide), table)
-            columns = dict(zip(CHOICE_COLUMNS, batch.choices, strict=True))
-            time, feasible = minima(
-                tables[device],
-                step_choices(columns, lambda column: _floats(column, wide)),
-                Tiles(*(jnp.asarray(part, dtype=jnp.int32) for part in (batch.keys, batch.start, batch.length))),
-                problem.workload,
-                problem.hardware,
-                problem.assumptions,
-                batch.shape.choices,
-            )
-            return np.asarray(time, dtype=np.float64), np.asarray(feasible, dtype=np.int64)
+            for strips, *arguments in hot.calls(device, chunk):
+                least, fitting = minima(*arguments, objective)
+                feasible += int(np.asarray(fitting, dtype=np.int64).sum())
+                found = found.with_others(_contenders(hot, chunk, strips, np.asarray(least, dtype=np.float64), worst))
+                if len(found.key) > _RUNS:
+                    found = found.leading(top + _SLACK)
+        first, last = space.blocks.first_candidate[list(chunk_blocks)]
+        return found.leading(top + _SLACK), Counts(problem.num_points * int(last - first), feasible)
 
-    kept = _nothing()
-    candidates = feasible = 0
-    grouped = [name for name in per if name in CHOICE_COLUMNS]
-    for batch, (time, fitting) in map_over_devices(run, batches(blocks, grouped)):
-        candidates += batch.candidates
-        feasible += int(fitting[batch.keys != PADDING].sum())
-        fresh = _contenders(batch, time, keys, per, top)
-        kept = fresh if not len(kept.key) else kept.with_others(fresh)
-        kept = kept.take(_leading(keys, per, kept.key, kept.choices[:, :, 0], kept.minimum, top))
-        progress(batch.candidates)
-    return _winners(problem, keys, table, kept, top, per), Counts(candidates, feasible)
+    for _, (found, made) in map_over_devices(run, block_ranges(space.blocks, low, high)):
+        kept = kept.with_others(found).leading(top + _SLACK)
+        counts = counts.plus(made)
+        progress(made.candidates)
+    return _winners(problem, space, table, kept, top, per, objective), counts
 
 
-def _contenders(batch: Batch, time: np.ndarray, keys: Arrays, per: Sequence[str], top: int) -> _Kept:
-    """Return the runs of a batch that may hold a winner of their group."""
-    tile, slot = np.nonzero((batch.keys != PADDING) & np.isfinite(time))
-    minimum, key, start = time[tile, slot], batch.keys[tile, slot], batch.start[tile]
-    chosen = _leading(keys, per, key, batch.choices[:, start], minimum, top)
-    within = np.minimum(np.arange(batch.shape.choices), batch.length[tile][chosen][:, None] - 1)
-    choices = batch.choices[:, start[chosen][:, None] + within]
-    return _Kept(minimum[chosen], key[chosen], choices, batch.length[tile][chosen])
+class _Worst:
+    """The largest minimum that can still be among the best of a group."""
+
+    def __init__(self, kept: _Runs, top: int) -> None:
+        full = _rank_in_group([kept.group], len(kept.group)) == top + _SLACK - 1
+        self._group, self._minimum = kept.group[full], kept.minimum[full]
+
+    def of(self, group: np.ndarray) -> np.ndarray:
+        """Return it for each of some groups; infinite where not enough runs are kept yet."""
+        if not len(self._group):
+            return np.full(group.shape, np.inf)
+        at = np.minimum(np.searchsorted(self._group, group), len(self._group) - 1)
+        return np.where(self._group[at] == group, self._minimum[at], np.inf)
 
 
-def _floats(leaf: Any, wide: bool) -> jax.Array:
-    return jnp.asarray(np.asarray(leaf), dtype=jnp.float64 if wide else jnp.float32)
+def _nothing() -> _Runs:
+    no_rows = np.zeros(0, dtype=np.int64)
+    no_choices = np.zeros((0, CHOICES), dtype=np.int32)
+    return _Runs(no_rows, np.zeros(0), no_rows, no_rows, no_choices, no_choices, no_rows)
 
 
-def _leading(
-    keys: Arrays, per: Sequence[str], key: np.ndarray, first: np.ndarray, minimum: np.ndarray, top: int
-) -> np.ndarray:
-    """Return the positions of the smallest minima of each group, a few more than `top`.
-
-    A row's group follows from its key and from its first choice, a column of `first`.
-    """
-    groups = [keys[name][key] if name in KEY_COLUMNS else first[CHOICE_COLUMNS.index(name)] for name in per]
-    order = np.lexsort((minimum, *groups))
-    return order[_rank_in_group([column[order] for column in groups], len(order)) < top + _SLACK]
+def _contenders(hot: HotLoop, chunk: Chunk, strips: slice, least: np.ndarray, worst: _Worst) -> _Runs:
+    """Return the runs among some strips of a chunk that may hold a winner; `least` is [H, T, S, KEYS]."""
+    points, keys = len(least), hot.rows.keys[chunk.row[strips]]
+    least = least.reshape(points, -1, least.shape[-1])[:, : len(keys)]
+    span = hot.groups.span
+    code = np.arange(points)[:, None, None] * span + chunk.group[None, strips, None]
+    if hot.groups.of_keys:
+        code = code + hot.groups.of_key[keys]
+    point, strip, slot = np.nonzero((least <= worst.of(code)) & np.isfinite(least) & (keys != PADDING))
+    placement, batch = chunk.run(strip + strips.start)
+    return _Runs(
+        group=np.broadcast_to(code, least.shape)[point, strip, slot],
+        minimum=least[point, strip, slot],
+        point=point,
+        key=keys[strip, slot].astype(np.int64),
+        placement=placement,
+        global_batch_size=batch,
+        length=chunk.length[strips][strip].astype(np.int64),
+    )
 
 
 def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:
@@ -145,31 +151,27 @@ def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:
     return position - np.maximum.accumulate(np.where(starts, position, 0))
 
 
-def _winners(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]) -> Arrays:
-    """Price the kept rows in full and return the best of each group."""
-    parts = [
-        _best_rows(problem, keys, table, kept.take(np.arange(start, min(start + _RUNS, len(kept.key)))), top, per)
-        for start in range(0, max(1, len(kept.key)), _RUNS)
-    ]
-    rows = _leading_rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, per)
-    return rows | {"reject": np.zeros(len(rows["candidate"]), dtype=np.int64)}
+def _winners(
+    problem: Problem, space: Space, table: LayerCosts, kept: _Runs, top: int, per: Sequence[str], objective: str
+) -> Arrays:
+    """Price the kept runs in full and return the best rows of each group."""
+    groups = ["point", *per]
+    parts: list[Arrays] = []
+    for start in range(0, max(1, len(kept.key)), _RUNS):
+        runs = kept.take(np.arange(start, min(start + _RUNS, len(kept.key))))
+        real = np.arange(CHOICES)[None] < runs.length[:, None]
+        point, key = (np.repeat(column, runs.length) for column in (runs.point, runs.key))
+        choices = space.blocks.choices_at(
+            runs.placement[real], runs.global_batch_size[real], space.keys["microbatch_size"][key]
+        )
+        rows = priced_rows(problem, space.keys, table, point, key, choices)
+        parts.append(leading_rows({n: c[rows["reject"] == 0] for n, c in rows.items()}, top, groups, objective))
+    return leading_rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, groups, objective)
 
 
-def _best_rows(problem: Problem, keys: Arrays, table: LayerCosts, kept: _Kept, top: int, per: Sequence[str]) -> Arrays:
-    """Price all rows of some runs and return the feasible best of each group."""
-    width = kept.choices.shape[2]
-    real = (np.arange(width)[None] < kept.length[:, None]).ravel()
-    positions = np.repeat(kept.key, width)[real]
-    choices = {name: column.ravel()[real] for name, column in zip(CHOICE_COLUMNS, kept.choices, strict=True)}
-    costs = price_rows(problem, table, positions, choices)
-    rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
-    fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
-    return _leading_rows({name: column[fits] for name, column in rows.items()}, top, per)
-
-
-def _leading_rows(rows: Arrays, top: int, per: Sequence[str]) -> Arrays:
-    """Return the rows of smallest step time of each group, sorted by group and step time."""
-    order = np.lexsort((rows["candidate"], rows["step_time_s"], *(rows[name] for name in reversed(per))))
+def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:
+    """Return the rows of smallest objective of each group of equal columns, sorted by them."""
+    order = np.lexsort((rows["candidate"], rows[objective], *(rows[name] for name in reversed(groups))))
     rows = {name: column[order] for name, column in rows.items()}
-    leading = _rank_in_group([rows[name] for name in per], len(order)) < top
+    leading = _rank_in_group([rows[name] for name in groups], len(order)) < top
     return {name: column[leading] for name, column in rows.items()}

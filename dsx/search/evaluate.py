@@ -16,7 +16,8 @@ from dsx.search.pricing import price_plans
 from dsx.search.problem import PRICED, Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns
 from dsx.space.candidates import NAMED, Candidates
-from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, Limits
 from dsx.units import format_quantity
@@ -99,7 +100,7 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     work = layer_work(*arguments)
     values = layer_values(*arguments)
     with jax.enable_x64(True):
-        times = price_kernels(work, problem.hardware, problem.assumptions)
+        times = price_kernels(work, *problem.at_point(0))
     return [_kernel(layer, index, work, times, values) for index in range(len(layer.priced_kernels))]
 
 

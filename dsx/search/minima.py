@@ -1,57 +1,167 @@
-"""The hot loop: the smallest step time of each shard key over a row of choices.
+"""The hot loop: strips priced tile by tile, and only what is wanted of them kept.
 
-`lax.scan` walks over tiles, each a few keys times one row of choices. A tile is priced by the same function
-as a single plan; only its minimum and its number of feasible candidates leave it, so XLA fuses the whole
-cost model into one loop and drops every column that is not needed. (An argmin would be several times slower
-on a CPU: the winners' rows are priced again instead.)
+`lax.scan` walks over tiles of strips. A strip is priced by the same function as a single plan; of the best
+only the minimum of each key and run leaves it, of a front only which candidates may be on it, so XLA fuses
+the whole cost model into one loop and drops every column that is not needed. (An argmin would be several
+times slower on a CPU: the winners' rows are priced again instead.)
+
+`vmap` runs the loop over hardware points: leaves of the table, hardware and assumptions begin with H there.
 """
 
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
+from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
 from dsx.cost.step import StepChoices, Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
+from dsx.search.strips import CHOICES
 
 
 @record
-class Tiles:
-    """T tiles: positions of keys in the layer table, and a run of choices."""
+class Choices:
+    """The choices of a chunk; N choices over P placements."""
 
-    keys: Any  # [T, K]
-    start: Any  # [T]
-    length: Any  # [T] at most C
+    placements: Any  # {column: [P]} floats
+    placement: Any  # [N]
+    global_batch_size: Any  # [N] float
 
 
-def _minima(
-    table: LayerCosts,
-    choices: StepChoices,
-    tiles: Tiles,
-    workload: Workload,
-    hardware: Cluster,
-    assumptions: Assumptions,
-    width: int,
-) -> tuple[Any, Any]:
-    """Return the smallest feasible step time and the number of feasible candidates, [T, K] each.
+@record
+class Strips:
+    """T tiles of S strips each, as `dsx.search.strips.Chunk` describes them; [T, S] each."""
 
-    `table` holds [U] (or [J, U]) layer costs, `choices` [N] choices of which a tile takes `width` from its
-    start on; those behind its length are masked. A key without a feasible candidate gets infinity.
+    row: Any
+    start: Any
+    length: Any  # 0 for a strip that is padding
+    microbatch_size: Any  # float
+
+
+@record
+class Setting:
+    """What is the same for all strips; the leaves of `table` are [R, KEYS] (or [J, R, KEYS])."""
+
+    table: LayerCosts
+    keys: Any  # {column: [R, KEYS]} floats: the columns of the key that are objectives
+    workload: Workload
+    hardware: Cluster
+    assumptions: Assumptions
+
+
+# The leaves that begin with the hardware points.
+_BY_POINT: Any = Setting(table=0, keys=None, workload=None, hardware=0, assumptions=0)
+
+
+def _priced(setting: Setting, choices: Choices, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
+    """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
+    position = jnp.arange(CHOICES, dtype=jnp.int32)[None]
+    last = choices.placement.shape[0] - 1
+    at = jnp.minimum(strip.start[:, None] + position, last)
+    place = choices.placement[at]
+    columns = {name: column[place][:, None] for name, column in choices.placements.items()}
+    batch = choices.global_batch_size[at][:, None]
+    sequences = columns["dp"] * strip.microbatch_size[:, None, None]
+    run = StepChoices(**columns, global_batch_size=batch, num_microbatches=jnp.round(batch / sequences))
+    layer = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], setting.table)
+    costs = step_costs(layer, run, setting.workload, setting.hardware, setting.assumptions)
+    real = (position < strip.length[:, None])[:, None]
+    return costs, run, (costs.peak_bytes <= setting.hardware.device.hbm_capacity) & real
+
+
+def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
+    """Return what `tile` makes of each tile that is not all padding, and zeros of the others."""
+    first = jax.tree.map(lambda leaf: leaf[0], strips)
+    made = jax.eval_shape(tile, first)
+
+    def step(carry: None, strip: Strips) -> tuple[None, Any]:
+        def nothing(strip: Strips) -> Any:
+            del strip
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
+
+        return carry, jax.lax.cond(strip.length[0] > 0, tile, nothing, strip)
+
+    return jax.lax.scan(step, None, strips)[1]
+
+
+@functools.partial(jax.jit, static_argnames="objective")
+def minima(setting: Setting, choices: Choices, strips: Strips, objective: str) -> tuple[Any, Any]:
+    """Return the smallest feasible `objective` of each key and run, and the number of feasible candidates.
+
+    They are [H, T, S, KEYS] and [H, T]. Where nothing is feasible, the minimum is infinity; a tile of
+    padding alone has zeros.
     """
-    position = jnp.arange(width, dtype=jnp.int32)[None]
 
-    def tile(carry: None, entry: Tiles) -> tuple[None, tuple[Any, Any]]:
-        layer = jax.tree.map(lambda leaf: leaf[..., entry.keys, None], table)
-        run = jax.tree.map(lambda leaf: jax.lax.dynamic_slice(leaf, (entry.start,), (width,))[None], choices)
-        costs = step_costs(layer, run, workload, hardware, assumptions)
-        fits = (costs.peak_bytes <= hardware.device.hbm_capacity) & (position < entry.length)
-        time = jnp.where(fits, costs.step_time_s, jnp.full_like(costs.step_time_s, jnp.inf))
-        return carry, (time.min(axis=-1), fits.sum(axis=-1, dtype=jnp.int32))
+    def at_point(setting: Setting) -> tuple[Any, Any]:
+        def tile(strip: Strips) -> tuple[Any, Any]:
+            costs, _, feasible = _priced(setting, choices, strip)
+            value = getattr(costs, objective)
+            least = jnp.where(feasible, value, jnp.full_like(value, jnp.inf)).min(axis=-1)
+            return least, feasible.sum(dtype=jnp.int32)
 
-    return jax.lax.scan(tile, None, tiles)[1]
+        return _scan(tile, strips)
+
+    return jax.vmap(at_point, in_axes=(_BY_POINT,))(setting)
 
 
-minima = jax.jit(_minima, static_argnames="width")
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A column of a front: minimised, or maximised."""
+
+    column: str
+    maximised: bool
+
+    @property
+    def whole(self) -> bool:
+        """Return whether its values are whole numbers, which float32 holds exactly."""
+        return self.column not in StepCosts.__dataclass_fields__
+
+
+# What float32 may be off by; candidates that close to the front are kept, and compared in float64 later.
+_MARGIN = 1e-5
+
+
+@functools.partial(jax.jit, static_argnames="objectives")
+def undominated(
+    setting: Setting, choices: Choices, strips: Strips, references: Any, objectives: tuple[Objective, ...]
+) -> tuple[Any, Any]:
+    """Return which feasible candidates no reference dominates, and the number of feasible candidates.
+
+    `references` are [H, R, D] points to be minimised, infinite where there is none. The results are
+    [H, T, S, KEYS, CHOICES] and [H, T]. A candidate within rounding of a reference counts as undominated.
+    """
+
+    def at_point(setting: Setting, references: Any) -> tuple[Any, Any]:
+        def tile(strip: Strips) -> tuple[Any, Any]:
+            costs, run, feasible = _priced(setting, choices, strip)
+            dominated = jnp.zeros_like(feasible)
+            bounds = [_bound(objective, setting, strip, costs, run) for objective in objectives]
+            for reference in range(references.shape[0]):
+                point = references[reference]
+                beats = functools.reduce(jnp.logical_and, [bound >= point[d] for d, bound in enumerate(bounds)])
+                if all(objective.whole for objective in objectives):
+                    # Without a margin, what is equal to the reference must be told from what is worse.
+                    beats &= functools.reduce(jnp.logical_or, [bound > point[d] for d, bound in enumerate(bounds)])
+                dominated |= beats
+            return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
+
+        return _scan(tile, strips)
+
+    return jax.vmap(at_point, in_axes=(_BY_POINT, 0))(setting, references)
+
+
+def _bound(objective: Objective, setting: Setting, strip: Strips, costs: StepCosts, run: StepChoices) -> Any:
+    """Return the largest value of a reference that still dominates the candidates in this objective."""
+    name, sign = objective.column, -1.0 if objective.maximised else 1.0
+    if name in setting.keys:
+        return sign * setting.keys[name][strip.row][..., None]
+    if objective.whole:
+        return sign * getattr(run, name)
+    value = sign * getattr(costs, name)
+    return value - _MARGIN * jnp.abs(value)

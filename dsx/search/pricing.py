@@ -1,10 +1,13 @@
 """Pricing shard keys and plans: from integer columns to layer costs and step costs, in float64.
 
+Layer costs are made for all hardware points of a problem at once: the work of a layer is the same for all.
+
 Keys are padded to a few fixed lengths, so each strategy's layer is compiled once per length. Padding
 repeats the last key and is cut off again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,18 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import LayerCosts, price_layer
+from dsx.cost.layer import LayerCosts, layer_costs
 from dsx.cost.step import StepChoices, step_costs
 from dsx.cost.work import layer_work
+from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
-_LENGTHS = (1, 64, 1024, 16384)
+_LENGTHS = (1, 64, 1024, 8192)
+# Columns of a key that decide its work.
+_WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _GROUPED = ("weight_bytes", "group_size", "group_share")
 # A weight group that a strategy does not have: nothing to reduce, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0}
 
 price_steps = jax.jit(step_costs)
+_price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
 
 
 def padded_length(count: int) -> int:
@@ -36,54 +43,82 @@ def pad(column: np.ndarray, length: int) -> np.ndarray:
     return np.pad(column, (0, length - len(column)), mode="edge")
 
 
-def pad_table(leaf: np.ndarray) -> np.ndarray:
-    """Return a leaf of layer costs, [U] or [J, U], with U filled up to a power of two by its last value.
-
-    Spaces of about the same size then share what is compiled for their table.
-    """
-    length = 1 << max(6, (leaf.shape[-1] - 1).bit_length())
-    widths = [(0, 0)] * (leaf.ndim - 1) + [(0, length - leaf.shape[-1])]
-    return np.pad(leaf, widths, mode="edge")
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two that holds `count` rows, at least 64."""
+    return 1 << max(6, (count - 1).bit_length())
 
 
 def price_keys(problem: Problem, keys: Arrays) -> LayerCosts:
-    """Return the layer costs of a [U] key table as NumPy float64 arrays ([U], or [J, U])."""
-    parts: list[LayerCosts] = []
-    positions: list[np.ndarray] = []
-    for code in range(len(problem.strategies)):
-        rows = np.flatnonzero(keys["strategy"] == code)
-        for start in range(0, len(rows), _LENGTHS[-1]):
-            chunk = rows[start : start + _LENGTHS[-1]]
-            positions.append(chunk)
-            parts.append(_price_chunk(problem, code, {name: column[chunk] for name, column in keys.items()}))
-    return _assembled(parts, np.concatenate(positions) if positions else np.zeros(0, dtype=np.int64))
+    """Return the layer costs of a [U] key table at all hardware points: NumPy float64, [H, U] (or [H, J, U])."""
+    chunks = [
+        (code, rows[start:stop])
+        for code in range(len(problem.strategies))
+        for rows in [np.flatnonzero(keys["strategy"] == code)]
+        for start, stop in _ranges(_works({name: column[rows] for name, column in keys.items()}))
+    ]
+
+    def run(device: Any, chunk: tuple[int, np.ndarray]) -> LayerCosts:
+        code, rows = chunk
+        with jax.default_device(device):
+            return _price_chunk(problem, code, {name: column[rows] for name, column in keys.items()})
+
+    parts = [part for _, part in map_over_devices(run, chunks)]
+    return _assembled(parts, np.concatenate([rows for _, rows in chunks]) if chunks else np.zeros(0, dtype=np.int64))
+
+
+def _works(keys: Arrays) -> np.ndarray:
+    """Return [U] numbers of the works of keys; the same for neighbours that differ in their shares alone."""
+    changes = np.zeros(len(keys["tp"]), dtype=np.int64)
+    for name in _WORK_COLUMNS:
+        changes[1:] |= keys[name][1:] != keys[name][:-1]
+    return np.cumsum(changes)
+
+
+def _ranges(works: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of keys that are priced at once: as many as both fixed lengths hold."""
+    start = 0
+    while start < len(works):
+        stop = int(np.searchsorted(works, works[start] + _num_works(_LENGTHS[-1])))
+        stop = min(stop, start + _LENGTHS[-1])
+        yield start, stop
+        start = stop
+
+
+def _num_works(num_keys: int) -> int:
+    """Return how many works a fixed length of keys may have."""
+    return num_keys if num_keys < _LENGTHS[-1] else num_keys // 4
 
 
 def _price_chunk(problem: Problem, code: int, keys: Arrays) -> LayerCosts:
     count = len(keys["strategy"])
     length = padded_length(count)
+    which = _works(keys)
+    first = np.flatnonzero(np.diff(which, prepend=-1))
     work = layer_work(
         problem.layers[code],
         problem.model.dimensions,
         problem.assumptions_spec,
         problem.sequence_length,
-        {name: pad(column, length) for name, column in keys.items()},
+        {name: pad(column[first], _num_works(length)) for name, column in keys.items()},
     )
+    shares = {axis: pad(keys[f"{axis}_nvs"], length).astype(np.float64) for axis in work.shares}
     with jax.enable_x64(True):
-        costs = price_layer(work, problem.hardware, problem.assumptions)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[..., :count], costs)
+        work = replace(work, which=pad(which, length).astype(np.int32), shares=shares)
+        costs = _price_layers(work, problem.hardware, problem.assumptions)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[..., :count], costs)
 
 
 def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
     """Put chunks back in the order of the key table; all get the same number of weight groups."""
-    groups = max((part.group_size.shape[0] for part in parts), default=1)
+    groups = max((part.group_size.shape[1] for part in parts), default=1)
     order = np.argsort(positions, kind="stable")
 
     def joined(name: str) -> np.ndarray:
         leaves = [np.asarray(getattr(part, name)) for part in parts]
         if name in _GROUPED:
-            leaves = [np.pad(leaf, ((0, groups - len(leaf)), (0, 0)), constant_values=_ABSENT[name]) for leaf in leaves]
-        return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros(0)
+            widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
+            leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
+        return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros((1, 0))
 
     return LayerCosts(**{name: joined(name) for name in LayerCosts.__dataclass_fields__})
 
@@ -94,25 +129,33 @@ def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any]) -> 
 
 
 def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
-    """Price [N] plans given by all columns of a candidate; NumPy float64 [N] arrays."""
+    """Price [N] plans given by all columns of a candidate, at the first hardware point; NumPy float64 [N] arrays."""
     keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
     table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
-    return price_rows(problem, table, positions, columns)
+    return price_rows(problem, table, np.zeros_like(positions), positions, columns)
 
 
-def price_rows(problem: Problem, table: LayerCosts, positions: np.ndarray, choices: Arrays) -> StepCosts:
-    """Price [N] rows in float64: `positions` in a table of layer costs, and the choices of each row."""
+def price_rows(
+    problem: Problem, table: LayerCosts, points: np.ndarray, positions: np.ndarray, choices: Arrays
+) -> StepCosts:
+    """Price [N] rows in float64: `points` and `positions` in a table of [H, U] costs, and the choices of each row."""
     results: list[StepCosts] = []
     for start in range(0, len(positions), _LENGTHS[-1]):
-        chunk = slice(start, start + _LENGTHS[-1])
-        here = len(positions[chunk])
+        at = slice(start, start + _LENGTHS[-1])
+        here = len(positions[at])
         length = padded_length(here)
-        rows = pad(positions[chunk], length)
+        point, row = pad(points[at], length), pad(positions[at], length)
         with jax.enable_x64(True):
-            layer = jax.tree.map(lambda leaf, rows=rows: jnp.asarray(leaf[..., rows]), table)
-            made = step_choices(choices, lambda c, at=chunk, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)))
-            priced = price_steps(layer, made, problem.workload, problem.hardware, problem.assumptions)
+            layer = jax.tree.map(lambda leaf, p=point, r=row: jnp.asarray(rows_of(np.asarray(leaf), p, r)), table)
+            made = step_choices(choices, lambda c, at=at, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)))
+            hardware, assumptions = jax.tree.map(lambda leaf, p=point: leaf[p], (problem.hardware, problem.assumptions))
+            priced = price_steps(layer, made, problem.workload, hardware, assumptions)
         results.append(jax.tree.map(lambda leaf, n=here: np.asarray(leaf)[:n], priced))
     if not results:
         return StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
+
+
+def rows_of(leaf: Any, points: Any, positions: Any) -> Any:
+    """Return [N] rows, or [J, N], of a leaf of layer costs, [H, U] or [H, J, U]."""
+    return leaf[points, positions] if leaf.ndim == 2 else leaf[points, :, positions].T

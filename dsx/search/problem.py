@@ -4,6 +4,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
+
+import jax
+import numpy as np
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.step import Workload
@@ -18,6 +22,8 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
 
+T = TypeVar("T")
+
 # Columns that this version does not search, and the only value of each that it prices.
 PRICED = {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
 
@@ -31,8 +37,8 @@ class Problem:
     strategies: tuple[str, ...]
     models: tuple[Model, ...]  # the model under each strategy
     cluster: Cluster
-    hardware: Cluster  # the same without names: what compiled functions take
-    assumptions: Assumptions
+    hardware: Cluster  # the hardware points: the same without names, leaves of [H]; what compiled functions take
+    assumptions: Assumptions  # leaves of [H]
     workload: Workload
     sequence_length: int
 
@@ -50,6 +56,15 @@ class Problem:
     def nvs_size(self) -> int:
         """GPUs of a fast domain."""
         return self.cluster.network.nvs.size
+
+    @property
+    def num_points(self) -> int:
+        """Hardware points that are priced side by side; one, unless a sweep varies the hardware."""
+        return len(self.hardware.device.hbm_capacity)
+
+    def at_point(self, point: int) -> tuple[Cluster, Assumptions]:
+        """Return hardware and assumptions of one point, with floats as leaves."""
+        return jax.tree.map(lambda leaf: float(leaf[point]), (self.hardware, self.assumptions))
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -70,6 +85,10 @@ class Problem:
             name: hashlib.sha256(repr(_content(layer)).encode()).hexdigest()
             for name, layer in zip(self.strategies, self.layers, strict=True)
         }
+
+
+def _as_point(record: T) -> T:
+    return jax.tree.map(lambda leaf: np.array([leaf], dtype=np.float64), record)
 
 
 def _content(layer: DerivedLayer) -> tuple[object, ...]:
@@ -114,8 +133,8 @@ def make_problem(
         strategies=called,
         models=models,
         cluster=machine,
-        hardware=anonymous(machine),
-        assumptions=assumptions_from_spec(assumptions),
+        hardware=_as_point(anonymous(machine)),
+        assumptions=_as_point(assumptions_from_spec(assumptions)),
         workload=Workload(
             num_layers=float(models[0].num_layers),
             sequence_length=float(length),

@@ -1,14 +1,30 @@
 """Rows: candidates as columns, from keys and choices."""
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.layer import LayerCosts
+from dsx.search.pricing import price_rows
 from dsx.search.problem import PRICED, Problem
 from dsx.space.candidates import Candidates
-from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids
+from dsx.space.rules import MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Candidates priced, and those that fit."""
+
+    candidates: int
+    feasible: int
+
+    def plus(self, other: "Counts") -> "Counts":
+        """Return the counts of both."""
+        return Counts(self.candidates + other.candidates, self.feasible + other.feasible)
 
 
 def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
@@ -39,44 +55,27 @@ def cost_columns(costs: StepCosts) -> Arrays:
     return {name: getattr(costs, name) for name in StepCosts.__dataclass_fields__}
 
 
+def result_rows(
+    problem: Problem, keys: Arrays, points: np.ndarray, positions: np.ndarray, choices: Arrays, costs: StepCosts
+) -> Arrays:
+    """Return all columns of [N] priced rows, and `point`, the hardware point of each."""
+    rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
+    # The only rule that an enumerated candidate can break.
+    out_of_memory = 1 << problem.reasons.index(MEMORY)
+    fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[points]
+    return rows | {"reject": np.where(fits, 0, out_of_memory), "point": points}
+
+
+def priced_rows(
+    problem: Problem, keys: Arrays, table: LayerCosts, points: np.ndarray, positions: np.ndarray, choices: Arrays
+) -> Arrays:
+    """Return all columns of [N] rows, priced in float64."""
+    costs = price_rows(problem, table, points, positions, choices)
+    return result_rows(problem, keys, points, positions, choices, costs)
+
+
 def no_rows(problem: Problem, keys: Arrays) -> Arrays:
-    """Return all columns of a result set, without a row."""
+    """Return the columns of `result_rows`, without a row."""
     nothing = np.zeros(0, dtype=np.int64)
-    choices = dict.fromkeys(CHOICE_COLUMNS, nothing)
-    costs = dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0))
-    return candidate_columns(problem, keys, nothing, choices) | costs | {"reject": nothing}
-
-
-def row_chunks(blocks: Iterator[Block], length: int) -> Iterator[tuple[np.ndarray, Arrays]]:
-    """Yield (key positions, choices) of the rows of all blocks, in order, `length` rows at a time."""
-    pending: list[tuple[np.ndarray, Arrays]] = []
-    waiting = 0
-    for block in blocks:
-        for piece in _pieces(block, length):
-            pending.append(piece)
-            waiting += len(piece[0])
-            while waiting >= length:
-                positions, choices = _joined(pending)
-                yield positions[:length], {name: column[:length] for name, column in choices.items()}
-                pending = [(positions[length:], {name: column[length:] for name, column in choices.items()})]
-                waiting -= length
-    if waiting:
-        yield _joined(pending)
-
-
-def _pieces(block: Block, length: int) -> Iterator[tuple[np.ndarray, Arrays]]:
-    """Yield the rows of a block, a few keys at a time so that no piece is much longer than `length`."""
-    width = block.matrix.shape[1]
-    step = max(1, length // width)
-    for start in range(0, len(block.keys), step):
-        keys = block.keys[start : start + step]
-        yield np.repeat(keys, width), {name: np.tile(c, len(keys)) for name, c in block.choices.items()}
-
-
-def _joined(pieces: Sequence[tuple[np.ndarray, Arrays]]) -> tuple[np.ndarray, Arrays]:
-    if len(pieces) == 1:
-        return pieces[0]
-    return (
-        np.concatenate([positions for positions, _ in pieces]),
-        {name: np.concatenate([choices[name] for _, choices in pieces]) for name in pieces[0][1]},
-    )
+    costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
+    return result_rows(problem, keys, nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing), costs)

@@ -1,13 +1,14 @@
 """The space of a search: bounds from settings, key table and blocks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.search.problem import PRICED, Problem
-from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Arrays, Block, Bounds, blocks, shard_keys
+from dsx.space.blocks import CHOICE_COLUMNS, Blocks
+from dsx.space.enumerate import KEY_COLUMNS, Arrays, Bounds, shard_keys
 from dsx.spec.ranges import Limit
 
 Selection = Mapping[str, Sequence[int | str]]
@@ -41,14 +42,12 @@ class Space:
         )
         dimensions = problem.model.dimensions
         self.keys: Arrays = shard_keys([(layer, dimensions) for layer in problem.layers], self.bounds)
+        self.blocks = Blocks(self.keys, self.bounds)
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the blocks of the space in a fixed order."""
-        return blocks(self.keys, self.bounds)
-
-    def count(self) -> int:
-        """Return the number of candidates."""
-        return sum(block.size for block in self.blocks())
+    @property
+    def size(self) -> int:
+        """Candidates of the space."""
+        return self.blocks.size
 
 
 def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:
@@ -70,11 +69,11 @@ def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:
 def _filter(
     columns: Sequence[str], fix: Selection, limit: Limitation
 ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return the predicate that `fix` and `limit` put on some columns."""
+    """Return the predicate that `fix` and `limit` put on those of some columns that a table has."""
 
     def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
-        good = np.ones(len(table[columns[-1]]), dtype=bool)
-        for column in columns:
+        good = np.ones(len(next(iter(table.values()))), dtype=bool)
+        for column in (name for name in columns if name in table):
             if column in fix:
                 good &= np.isin(table[column], np.array(fix[column]))
             for bound in limit.get(column, ()):

@@ -1,10 +1,11 @@
-"""A sweep: the whole space through a pipeline, and what `keep` asks for coming out as rows.
+"""A sweep: all studies through a pipeline, part by part, and what `keep` asks for coming out as rows.
 
-Enumeration, pricing and reduction overlap, and memory stays flat: rows exist only a chunk per device at a
-time. Every candidate is priced; nothing is pruned before.
+Every candidate is priced; nothing is pruned before. Memory stays flat: rows exist only a part per worker at
+a time, and the best and fronts are reduced while the space streams by.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,24 +14,25 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
-from dsx.search.best import Counts, best
+from dsx.search import parts
+from dsx.search.best import best, leading_rows
 from dsx.search.devices import map_over_devices
-from dsx.search.pareto import front
-from dsx.search.pricing import pad, price_keys, price_steps, step_choices
+from dsx.search.fronts import best_front, front_of_groups
+from dsx.search.parts import Part
+from dsx.search.pricing import pad, power_of_two, price_keys, price_steps, rows_of, step_choices
 from dsx.search.problem import Problem
-from dsx.search.rows import candidate_columns, cost_columns, no_rows, row_chunks
+from dsx.search.rows import Counts, result_rows
 from dsx.search.space import Space
+from dsx.search.study import Study, at_points, points_of
 from dsx.space.enumerate import Arrays
-from dsx.space.rules import MEMORY
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
-_CHUNK = 1 << 18  # rows priced at once, and rows of a part
-
-Chunk = tuple[np.ndarray, Arrays]
+Write = Callable[[int, Arrays, Counts], None]
 
 
-def _price(table: LayerCosts, positions: Any, choices: Any, workload: Any, hardware: Any, assumptions: Any) -> Any:
-    layer = jax.tree.map(lambda leaf: leaf[..., positions], table)
+def _price(table: Any, points: Any, positions: Any, choices: Any, workload: Any, hardware: Any, assumptions: Any) -> Any:
+    layer = jax.tree.map(lambda leaf: rows_of(leaf, points, positions), table)
+    hardware, assumptions = jax.tree.map(lambda leaf: leaf[points], (hardware, assumptions))
     return price_steps(layer, choices, workload, hardware, assumptions)
 
 
@@ -38,115 +40,151 @@ _price_rows = jax.jit(_price)
 
 
 class Sweep:
-    """A run over a space; `counts` is whole when `rows` is used up."""
+    """The parts of a sweep, and how to price them.
+
+    The rows of a part have the columns of a result set: `cluster` is the position of the cluster, and each
+    field of `what_if` is a column.
+    """
 
     def __init__(
         self,
-        problem: Problem,
-        space: Space,
+        studies: Sequence[Study],
         keep: Keep,
         precision: str,
-        progress: Callable[[int], None] = lambda rows: None,
+        part_size: int | None = None,
+        progress: Callable[[int], None] = lambda candidates: None,
     ) -> None:
-        self.problem, self.space, self.keep = problem, space, keep
-        self.wide = precision == "float64"
+        self.studies, self.keep = studies, keep
         self.precision, self.progress = precision, progress
-        self.counts = Counts(0, 0)
-        self._tables: dict[Any, LayerCosts] = {}
-
-    def rows(self) -> Iterator[Arrays]:
-        """Yield what is kept, all columns of a result set, a chunk at a time."""
-        table = price_keys(self.problem, self.space.keys)
-        if isinstance(self.keep, KeepTop):
-            rows, self.counts = best(
-                self.problem,
-                self.space.keys,
-                table,
-                self.space.blocks(),
-                self.keep.top,
-                self.keep.per,
-                self.precision,
-                self.progress,
-            )
-            yield rows
-        elif isinstance(self.keep, KeepPareto):
-            yield self._front(table, self.keep.pareto)
+        if isinstance(keep, KeepTop | KeepPareto):
+            self.parts = parts.block_parts(studies, part_size or parts.REDUCED)
         else:
-            only_feasible = self.keep == "feasible"
-            for rows in self._chunks(table):
-                yield _where(rows, rows["reject"] == 0) if only_feasible else rows
+            self.parts = parts.row_parts(studies, part_size or parts.ROWS)
+        self._tables = _Tables(studies, precision)
 
-    def _chunks(self, table: LayerCosts) -> Iterator[Arrays]:
-        """Yield all candidates as rows of a result set."""
-        # The only rule that an enumerated candidate can break.
-        out_of_memory = 1 << self.problem.reasons.index(MEMORY)
-        for (positions, choices), costs in self.priced_chunks(table):
-            rows = candidate_columns(self.problem, self.space.keys, positions, choices) | cost_columns(costs)
-            rows["reject"] = np.where(self._fits(costs), 0, out_of_memory)
-            yield rows
+    @property
+    def size(self) -> int:
+        """Candidates, over all hardware points."""
+        return sum(study.size for study in self.studies)
 
-    def _fits(self, costs: StepCosts) -> np.ndarray:
-        return costs.peak_bytes <= self.problem.cluster.device.hbm_capacity
+    def run(self, numbers: Iterable[int], write: Write) -> None:
+        """Price parts by their numbers and hand each to `write`, which may be called by several threads at once."""
+        if isinstance(self.keep, KeepTop | KeepPareto):
+            for number in numbers:
+                write(number, *self._reduced(self.parts[number]))
+            return
 
-    def priced_chunks(self, table: LayerCosts) -> Iterator[tuple[Chunk, StepCosts]]:
-        """Yield all candidates, as keys and choices, with their costs; `table` holds the layer costs."""
+        def make(device: Any, number: int) -> int:
+            # Encoding a part is as much work as pricing it, so the worker that priced it does both.
+            write(number, *self._rows(device, self.parts[number]))
+            return self.parts[number].size
 
-        def run(device: Any, chunk: Chunk) -> StepCosts:
-            return self._priced(device, table, chunk)
+        for _, done in map_over_devices(make, numbers):
+            self.progress(done)
 
-        for chunk, costs in map_over_devices(run, row_chunks(self.space.blocks(), _CHUNK)):
-            count, fitting = len(chunk[0]), int(np.count_nonzero(self._fits(costs)))
-            self.counts = Counts(self.counts.candidates + count, self.counts.feasible + fitting)
-            self.progress(count)
-            yield chunk, costs
+    def merged(self, rows: Arrays) -> Arrays:
+        """Return what is kept of the rows of all parts, for a `keep` that reduces."""
+        hardware = ["cluster", *self.studies[0].values]
+        if isinstance(self.keep, KeepTop):
+            per = [name for name in self.keep.per if name not in hardware]
+            return leading_rows(rows, self.keep.top, [*hardware, *per])
+        if isinstance(self.keep, KeepPareto):
+            return front_of_groups(rows, hardware, self.keep.pareto)
+        return rows
 
-    def _priced(self, device: Any, table: LayerCosts, chunk: Chunk) -> StepCosts:
-        positions, choices = chunk
+    def _reduced(self, part: Part) -> tuple[Arrays, Counts]:
+        study, table = self._tables.of(part)
+        arguments = (study.problem, study.space, table)
+        options: dict[str, Any] = {"precision": self.precision, "progress": self.progress}
+        options["blocks"] = (part.start, part.stop)
+        if isinstance(self.keep, KeepPareto):
+            rows, counts = best_front(*arguments, self.keep.pareto, **options)
+        else:
+            assert isinstance(self.keep, KeepTop)
+            rows, counts = best(*arguments, self.keep.top, self.keep.per, **options)
+        return _with_hardware(study, rows), counts
+
+    def _rows(self, device: Any, part: Part) -> tuple[Arrays, Counts]:
+        study, table = self._tables.of(part, device)
+        space = study.space
+        point, start = np.divmod(part.start, space.size)
+        stretches: list[tuple[np.ndarray, np.ndarray, Arrays]] = []
+        left = part.size
+        while left > 0:
+            stop = min(start + left, space.size)
+            positions, choices = space.blocks.rows(int(start), int(stop))
+            stretches.append((np.full(len(positions), point), positions, choices))
+            left, point, start = left - len(positions), point + 1, 0
+        points, positions = (np.concatenate([stretch[i] for stretch in stretches]) for i in (0, 1))
+        choices = {name: np.concatenate([s[2][name] for s in stretches]) for name in stretches[0][2]}
+        costs = self._priced(device, study.problem, table, points, positions, choices)
+        rows = result_rows(study.problem, space.keys, points, positions, choices, costs)
+        counts = Counts(part.size, int(np.count_nonzero(rows["reject"] == 0)))
+        if self.keep == "feasible":
+            rows = {name: column[rows["reject"] == 0] for name, column in rows.items()}
+        return _with_hardware(study, rows), counts
+
+    def _priced(
+        self, device: Any, problem: Problem, table: Any, points: np.ndarray, positions: np.ndarray, choices: Arrays
+    ) -> StepCosts:
         count = len(positions)
-        kind = jnp.float64 if self.wide else jnp.float32
-        with jax.enable_x64(self.wide), jax.default_device(device):
-            if device not in self._tables:
-                self._tables[device] = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=kind), table)
+        # One length for all parts, the last and shortest too.
+        length = power_of_two(max(part.size for part in self.parts))
+        kind = np.float64 if self.precision == "float64" else np.float32
+        with jax.enable_x64(self.precision == "float64"), jax.default_device(device):
             costs = _price_rows(
-                self._tables[device],
-                jnp.asarray(pad(positions, _CHUNK), dtype=jnp.int32),
-                step_choices(choices, lambda column: jnp.asarray(pad(column, _CHUNK), dtype=kind)),
-                self.problem.workload,
-                self.problem.hardware,
-                self.problem.assumptions,
+                table,
+                jnp.asarray(pad(points, length), dtype=jnp.int32),
+                jnp.asarray(pad(positions, length), dtype=jnp.int32),
+                step_choices(choices, lambda column: jnp.asarray(pad(column, length).astype(kind))),
+                problem.workload,
+                problem.hardware,
+                problem.assumptions,
             )
             return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], costs)
 
-    def _front(self, table: LayerCosts, objectives: Sequence[str]) -> Arrays:
-        """Return the front of the feasible candidates: the front of the chunks' fronts."""
-        kept: Arrays | None = None
-        for rows in self._chunks(table):
-            fresh = _where(rows, rows["reject"] == 0)
-            joined = fresh if kept is None else {n: np.concatenate([kept[n], fresh[n]]) for n in kept}
-            kept = _where(joined, front(_points(joined, objectives)))
-        if kept is None:
-            return no_rows(self.problem, self.space.keys)
-        return _where(kept, np.lexsort(_points(kept, objectives).T[::-1]))
+
+class _Tables:
+    """The layer costs of the study and hardware points at hand, made once for all parts that share them."""
+
+    def __init__(self, studies: Sequence[Study], precision: str) -> None:
+        self._studies, self._wide = studies, precision == "float64"
+        self._lock = threading.Lock()
+        self._at: tuple[int, int] | None = None
+        self._study: Study = studies[0]
+        self._table: LayerCosts | None = None
+        self._on_device: dict[Any, Any] = {}
+
+    def of(self, part: Part, device: Any = None) -> tuple[Study, Any]:
+        """Return the study of a part at its hardware points, and its [H, U] layer costs.
+
+        In float64 as NumPy arrays, or, on a device, in the precision of the sweep.
+        """
+        with self._lock:
+            if self._at != (part.study, part.first_point) or self._table is None:
+                self._at = (part.study, part.first_point)
+                self._study = points_of(self._studies[part.study], part.first_point, part.last_point)
+                self._table = price_keys(self._study.problem, self._study.space.keys)
+                self._on_device = {}
+            if device is None:
+                return self._study, self._table
+            if device not in self._on_device:
+                kind = np.float64 if self._wide else np.float32
+                with jax.enable_x64(self._wide), jax.default_device(device):
+                    self._on_device[device] = jax.tree.map(lambda leaf: jnp.asarray(leaf.astype(kind)), self._table)
+            return self._study, self._on_device[device]
+
+
+def _with_hardware(study: Study, rows: Arrays) -> Arrays:
+    """Return rows with columns for the hardware instead of the number of the hardware point."""
+    point = rows.pop("point")
+    hardware: Mapping[str, np.ndarray] = {"cluster": np.full(len(point), study.cluster)}
+    return rows | hardware | {path: column[point] for path, column in study.values.items()}
 
 
 def smallest(problem: Problem, space: Space, progress: Callable[[int], None]) -> Arrays:
     """Return the candidate that needs least memory, whether it fits or not, as a single row."""
-    least, found = np.inf, no_rows(problem, space.keys)
-    table = price_keys(problem, space.keys)
-    for (positions, choices), costs in Sweep(problem, space, "all", "float32", progress).priced_chunks(table):
-        at = np.array([int(np.argmin(costs.peak_bytes))])
-        if costs.peak_bytes[at[0]] < least:
-            least = costs.peak_bytes[at[0]]
-            found = candidate_columns(problem, space.keys, positions[at], _where(choices, at))
-            found |= _where(cost_columns(costs), at)
-    return found
-
-
-def _points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
-    """Return the [N, D] objectives to minimise; one with a leading minus is maximised."""
-    columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
-    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
-
-
-def _where(rows: Arrays, where: np.ndarray) -> Arrays:
-    return {name: column[where] for name, column in rows.items()}
+    boundless = at_points(problem, {"device.hbm_capacity": np.array([np.inf])})
+    table = price_keys(boundless, space.keys)
+    rows, _ = best(boundless, space, table, 1, progress=progress, objective="peak_bytes")
+    return rows

@@ -1,12 +1,14 @@
-"""The names of candidate and cost columns, as the schema of a sweep checks them.
+"""The names of the columns of a result set, as the schema of a sweep checks them.
 
-A field wants a choice of the plan ("strategy"), one that is a number ("tp"), or an objective: any column
-of numbers, with a leading minus if more of it is better ("-mfu").
+A field wants a choice of the plan ("strategy"), one that is a number ("tp"), something to group by (a choice,
+or a column of the hardware point: "cluster", "device.hbm_capacity"), an objective (any column of numbers, with
+a leading minus if more of it is better: "-mfu"), or anything that can be drawn.
 
-The columns are defined in space and cost, which import jax; so they come in as names, in the validation
-context. A spec that is made in code, without the context, may name anything.
+The columns are defined in space and cost, which import jax, and by the sweep's own what_if; so they come in as
+names, in the validation context. A spec that is made in code, without the context, may name anything.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,15 +24,42 @@ class Columns:
     candidates: tuple[str, ...]
     costs: tuple[str, ...]
     named: tuple[str, ...] = ()  # candidate columns that hold names: strategy
+    point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every column, in the order of the result set."""
+        return (*self.point, *self.candidates, *self.costs)
 
 
 def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
     columns = info.context
     if columns is None or name in columns.candidates:
         return name
+    if name in columns.point or "." in name:  # only fields of what_if have a dot
+        raise ValueError(f"{name!r} belongs to the hardware, and a choice of the plan is wanted, such as 'tp'")
+    raise ValueError(_no_choice(name, columns, columns.candidates))
+
+
+def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
+    columns = info.context
+    if columns is None or name in columns.candidates or name in columns.point:
+        return name
+    raise ValueError(_no_choice(name, columns, (*columns.candidates, *columns.point)))
+
+
+def _no_choice(name: str, columns: Columns, known: tuple[str, ...]) -> str:
     if name in columns.costs:
-        raise ValueError(f"{name!r} is a cost, and a candidate column is wanted, such as 'tp'")
-    raise ValueError(f"unknown candidate column {name!r}{did_you_mean(name, columns.candidates)}")
+        return f"{name!r} is a cost, and a candidate column is wanted, such as 'tp'"
+    return f"unknown candidate column {name!r}{_nearest(name, known)}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    # Only fields of what_if have a dot; a name of that form was meant to be one.
+    dotted = [column for column in known if "." in column]
+    if "." in name and not dotted:
+        return "; no such field is varied by what_if"
+    return did_you_mean(name, dotted if "." in name else known)
 
 
 def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
@@ -44,12 +73,29 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
     if columns is None:
         return written
     known = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
+    if name in columns.point:
+        raise ValueError(f"{name!r} is the same for all that a front compares: each hardware point has a front")
     if name not in known:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
         raise ValueError(f"{what}{did_you_mean(name, known)}")
     return written
 
 
+def _result(name: str, info: ValidationInfo[Columns | None]) -> str:
+    columns = info.context
+    if columns is not None and name not in columns.all:
+        raise ValueError(f"unknown column {name!r}{_nearest(name, columns.all)}")
+    return name
+
+
+def _axis(written: str, info: ValidationInfo[Columns | None]) -> str:
+    _result(written.removeprefix("-"), info)
+    return written
+
+
 CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the plan: "strategy"
 NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # one that is a number: "tp"
+GroupColumn = Annotated[str, AfterValidator(_group)]  # a choice, or of the hardware point: "cluster"
 Objective = Annotated[str, AfterValidator(_objective)]  # a column to minimise, "step_time_s", or maximise, "-mfu"
+ResultColumn = Annotated[str, AfterValidator(_result)]  # any column
+AxisColumn = Annotated[str, AfterValidator(_axis)]  # any column; "-mfu" where it is an objective

@@ -1,14 +1,15 @@
-"""A sweep file: which model on which cluster, in which part of the space, and what to keep.
+"""A sweep file: which model on which clusters, in which part of the space, and what to keep.
 
-Names in it are names or paths of model, cluster and assumption set; they are loaded by the caller, with
-`near=sweep.file`. Not modelled yet: hardware what-ifs.
+Names in it are names or paths of model, clusters and assumption set; they are loaded by the caller, with
+`near=sweep.file`. Every cluster at every point of `what_if` is a hardware point; the candidates are the same.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from dsx.spec.column_names import CandidateColumn, Columns, NumberColumn
 from dsx.spec.document import Document
@@ -16,13 +17,18 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.load import Spec
 from dsx.spec.locate import find_path
 from dsx.spec.overrides import Assignment, override
+from dsx.spec.plot import PlotSpec
+from dsx.spec.points import WhatIfPoints, stated_fields
 from dsx.spec.quantities import Count, Positive
-from dsx.spec.ranges import Choices, Limits, Sizes
+from dsx.spec.ranges import Choices, Limits, Names, NamesOrDefault, Sizes
 from dsx.spec.validate import validate
+from dsx.spec.what_if import WhatIf
 from dsx.spec.yaml_text import load_document
 
-# Candidate columns that a sweep states at top level; in `fix` they could contradict it.
-_SETTINGS = ("num_gpus", "global_batch_size", "sequence_length", "strategy")
+# Columns that a sweep states at top level; in `fix` they could contradict it.
+_SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", "strategy")
+
+_DAYS = "training_days"
 
 
 def _no_setting(name: str) -> str:
@@ -31,42 +37,41 @@ def _no_setting(name: str) -> str:
     return name
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _once(names: list[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 class SweepSpec(Spec):
     """A sweep; made by `load_sweep` or `sweep_from_data`, which know the columns."""
 
     model: str
-    cluster: str
+    cluster: Names
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; the model's default where not given
-    # The assumption set's default strategy where none is given.
-    strategy: Annotated[list[str], BeforeValidator(_listed), AfterValidator(_once)] = Field(
-        default_factory=list, min_length=1
-    )
-    fix: dict[Annotated[CandidateColumn, AfterValidator(_no_setting)], Choices] = Field(default_factory=dict)
+    strategy: NamesOrDefault = Field(default_factory=list)  # none: the default of the assumption set
+    fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    what_if: WhatIfPoints = WhatIf()
     train_tokens: Positive | None = None  # tokens of the whole training
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)
     precision: Literal["float32", "float64"] = "float32"
+    part_size: Count | None = None  # candidates that are priced for one part of the set
+    plot: PlotSpec | None = None
 
     _file: Path | None = PrivateAttr(default=None)
 
     @field_validator("keep")
     @classmethod
     def _has_numbers(cls, keep: Keep, info: ValidationInfo) -> Keep:
-        days = isinstance(keep, KeepPareto) and any(name.removeprefix("-") == "training_days" for name in keep.pareto)
+        days = isinstance(keep, KeepPareto) and any(name.removeprefix("-") == _DAYS for name in keep.pareto)
         if days and info.data.get("train_tokens") is None:
-            raise ValueError("training_days is an objective only where the sweep gives train_tokens")
+            raise ValueError(f"{_DAYS} is an objective only where the sweep gives train_tokens")
         return keep
+
+    @field_validator("plot")
+    @classmethod
+    def _can_be_drawn(cls, plot: PlotSpec | None, info: ValidationInfo) -> PlotSpec | None:
+        if plot is not None and _DAYS in plot.columns and info.data.get("train_tokens") is None:
+            raise ValueError(f"{_DAYS} can be drawn only where the sweep gives train_tokens")
+        return plot
 
     @property
     def file(self) -> Path | None:
@@ -98,12 +103,14 @@ def sweep_from_data(
 
 
 def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:
-    sweep = validate(override(document, overrides, "sweep", _may_add), SweepSpec, context=columns)
+    document = override(document, overrides, "sweep", _may_add)
+    point = (*columns.point, *stated_fields(document.data.get("what_if")))
+    sweep = validate(document, SweepSpec, context=replace(columns, point=point))
     sweep._file = file
     return sweep
 
 
 def _may_add(path: tuple[str, ...]) -> bool:
-    # The names behind fix and limit are columns, which the schema checks.
-    of_columns = len(path) == 2 and path[0] in ("fix", "limit")
-    return of_columns or (len(path) == 1 and path[0] in SweepSpec.model_fields)
+    # What is behind fix, limit, what_if and plot is checked by the schema.
+    inside = (len(path) == 2 and path[0] in ("fix", "limit", "plot")) or (len(path) > 1 and path[0] == "what_if")
+    return inside or (len(path) == 1 and path[0] in SweepSpec.model_fields)

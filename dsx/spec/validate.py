@@ -74,4 +74,6 @@ def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
             kind = kind.model_fields[str(step)].annotation
         else:
             kind = get_args(kind)[-1]
+        if type(None) in get_args(kind):  # a part that may be left out
+            kind = get_args(kind)[0]
     return list(kind.model_fields)

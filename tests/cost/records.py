@@ -37,7 +37,7 @@ def believed(**changes):
             "gradient_bytes": 2.0,
             "optimizer_bytes_per_parameter": 12.0,
             "optimizer_traffic_per_parameter": 0.0,
-            "overhead_bytes": 0.0,
+            "overhead": 0.0,
             "charge_replicated_gradients": False,
         }
         | changes

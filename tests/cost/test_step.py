@@ -108,7 +108,7 @@ def test_memory():
 
 
 def test_memory_of_other_element_sizes():
-    found = cost(assumptions=believed(gradient_bytes=4.0, overhead_bytes=2e9, optimizer_bytes_per_parameter=8.0))
+    found = cost(assumptions=believed(gradient_bytes=4.0, overhead=2e9, optimizer_bytes_per_parameter=8.0))
     assert found["weight_bytes"] == close(12e9)
     assert found["gradient_bytes"] == close(24e9)
     assert found["optimizer_bytes"] == close(6e9)

@@ -3,16 +3,15 @@
 from dataclasses import replace
 from functools import cache
 
+import jax
 import numpy as np
 from hypothesis import strategies as st
 from validation.cases import PAPER, STRATEGIES, cluster_spec
+from validation.cases import priced as priced_rows_of
 
 from dsx.hardware.cluster import anonymous, cluster_from_spec
-from dsx.search.pricing import price_keys, price_rows
 from dsx.search.problem import make_problem
-from dsx.search.rows import candidate_columns, cost_columns, row_chunks
 from dsx.search.space import Space
-from dsx.space.enumerate import CHOICE_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec
 
@@ -45,7 +44,8 @@ def hardware(**changes):
 
 def on(problem, cluster):
     """The same problem on another cluster."""
-    return replace(problem, cluster=cluster, hardware=anonymous(cluster))
+    leaves = jax.tree.map(lambda leaf: np.array([leaf]), anonymous(cluster))
+    return replace(problem, cluster=cluster, hardware=leaves)
 
 
 @cache
@@ -68,19 +68,16 @@ def space_of(assumptions, num_gpus=(24, 32), batches=(48,), strategies=STRATEGIE
     return Space(problem_of(assumptions, strategies), num_gpus, batches)
 
 
-@cache
 def candidates_of(space):
     """The positions in the key table, and the choices, of all candidates of a space."""
-    nothing = np.zeros(0, dtype=np.int64)
-    chunks = [*row_chunks(space.blocks(), 2**22), (nothing, dict.fromkeys(CHOICE_COLUMNS, nothing))]
-    return chunks[0]
+    return space.blocks.rows(0, space.size)
 
 
 def priced(problem, space):
     """All candidates of a space and their costs, by column."""
-    positions, choices = candidates_of(space)
-    costs = price_rows(problem, price_keys(problem, space.keys), positions, choices)
-    return candidate_columns(problem, space.keys, positions, choices) | cost_columns(costs)
+    rows = priced_rows_of(problem, space)
+    del rows["reject"]
+    return rows
 
 
 # Facts that are better when larger, with a range of real machines and beyond.

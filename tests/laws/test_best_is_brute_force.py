@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM
 from oracles.formulas import price
 from oracles.space import enumerate_candidates
-from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for, shrink_batches
+from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
 from dsx.search.best import best
 from dsx.search.pricing import price_keys
@@ -96,10 +96,9 @@ def compare(found, expected, top):
 @pytest.mark.parametrize("per", PER, ids=lambda per: "-".join(per) or "all")
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_best(monkeypatch, name, per):
-    shrink_batches(monkeypatch)
     problem, space, table = problem_and_space(name)
     for top in (1, 3, 10):
-        rows, counts = best(problem, space.keys, table, space.blocks(), top, per)
+        rows, counts = best(problem, space, table, top, per)
         assert counts.feasible == len(brute_force(name))
         assert (rows["reject"] == 0).all()
         compare(found_groups(problem, rows, per), groups_of(name, per), top)
@@ -115,7 +114,7 @@ def test_best_of_any_groups(top, per, name):
     with pytest.MonkeyPatch.context() as patch:
         shrink_batches(patch)
         problem, space, table = problem_and_space(name)
-        rows, _ = best(problem, space.keys, table, space.blocks(), top, per)
+        rows, _ = best(problem, space, table, top, per)
     compare(found_groups(problem, rows, per), groups_of(name, per), top)
 
 

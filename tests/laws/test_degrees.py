@@ -48,4 +48,4 @@ def test_degrees(num_gpus, batches, domain):
     assert set(rows["global_batch_size"].tolist()) <= set(batches)
     # One GPU, one sequence is always a plan where there is one GPU; and no candidate comes twice.
     everything = list(zip(*(column.tolist() for name, column in rows.items() if name != "candidate"), strict=True))
-    assert len(set(everything)) == len(everything) == space.count()
+    assert len(set(everything)) == len(everything) == space.size

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
-from validation.cases import shrink_batches
 
 from dsx.search.best import best
 from dsx.search.pricing import price_keys
@@ -37,7 +36,6 @@ def test_every_fact_matters(name):
 
 
 def test_more_memory_never_leaves_fewer_plans(monkeypatch):
-    shrink_batches(monkeypatch)
     problem, space = problem_of("default"), space_of("default")
     peak = np.sort(priced(problem, space)["peak_bytes"])
     table = price_keys(problem, space.keys)
@@ -46,7 +44,7 @@ def test_more_memory_never_leaves_fewer_plans(monkeypatch):
     capacities = np.unique([peak[0] * 0.999, *chosen, *(chosen * 1.001), peak[-1], peak[-1] * 2])
     times, feasible = [], []
     for capacity in capacities.tolist():
-        rows, counts = best(on(problem, hardware(hbm_capacity=capacity)), space.keys, table, space.blocks(), 1)
+        rows, counts = best(on(problem, hardware(hbm_capacity=capacity)), space, table, 1)
         assert counts.feasible == (peak <= capacity).sum()
         feasible.append(counts.feasible)
         times.append(rows["step_time_s"][0] if counts.feasible else np.inf)

@@ -15,7 +15,7 @@ from laws.spaces import (
     problem_of,
     space_of,
 )
-from validation.cases import STRATEGIES, shrink_batches
+from validation.cases import STRATEGIES
 
 from dsx.cost.layer import LayerCosts, layer_costs, price_layer
 from dsx.cost.step import step_costs
@@ -80,10 +80,9 @@ def test_any_shape_of_a_tile(monkeypatch, keys, choices, cells):
     problem, space = problem_of("default"), space_of("default", num_gpus=(24,))
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
-    shrink_batches(monkeypatch, cells=cells, choices=4096)
     monkeypatch.setattr(tiles, "_KEYS_PER_TILE", keys)
     monkeypatch.setattr(tiles, "_CHOICES_PER_TILE", choices)
-    found, counts = best(problem, space.keys, price_keys(problem, space.keys), space.blocks(), top=20)
+    found, counts = best(problem, space, price_keys(problem, space.keys), top=20)
     assert (counts.candidates, counts.feasible) == (len(fits), fits.sum())
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:20], rtol=REL)
     assert len(set(found["candidate"].tolist())) == 20
@@ -135,12 +134,11 @@ def test_float32_agrees_with_float64(assumptions, machine):
 @pytest.mark.parametrize("assumptions", SETS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_best_are_priced_in_float64(monkeypatch, assumptions, precision):
-    shrink_batches(monkeypatch)
     problem, space = problem_of(assumptions), space_of(assumptions)
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
     table = price_keys(problem, space.keys)
-    found, _ = best(problem, space.keys, table, space.blocks(), 10, precision=precision)
+    found, _ = best(problem, space, table, 10, precision=precision)
     # Among near-ties, float32 may prefer another one; a few more than ten are kept, so it does not here.
     assert best_module._SLACK > 0
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:10], rtol=REL)

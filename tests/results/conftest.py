@@ -1,58 +1,49 @@
 """A small result set to write, spoil and read."""
 
-import numpy as np
 import pytest
+from results import sets
 
-from dsx.results import manifest, store
-from dsx.results.schema import COLUMNS
-
-SPEC = {"model": "m", "num_gpus": [8, 16], "precision": "float32"}
-NAMES = {"strategy": ("flat", "grid"), "recompute": ("none", "full"), "schedule": ("one",)}
-REASONS = [("memory", "peak_bytes is above the device's capacity"), ("layers", "pp does not divide them")]
-
-
-def make_rows(n: int, first: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(first)
-    rows = {}
-    for column in COLUMNS:
-        match column.kind:
-            case "real":
-                rows[column.name] = rng.random(n).astype(np.float32)
-            case "name":
-                rows[column.name] = np.arange(n) % len(NAMES[column.name])
-            case _:
-                rows[column.name] = rng.integers(0, 100, n)
-    rows["candidate"] = np.arange(first, first + n) + 2**40
-    rows["reject"] = np.arange(n) % 3
-    return rows
+from dsx.results import store
 
 
 @pytest.fixture
 def rows():
-    return make_rows
+    return sets.make_rows
+
+
+@pytest.fixture
+def counts():
+    return sets.make_counts
 
 
 @pytest.fixture
 def begun():
     """The manifest of a set that is about to be written, with changes to its spec."""
-
-    def begin(precision="float32", **changes):
-        return manifest.begin(SPEC | changes, NAMES, REASONS, precision)
-
-    return begin
+    return sets.begin_manifest
 
 
 @pytest.fixture
-def counts():
-    return manifest.Counts(candidates=12, feasible=4, rejected={"memory": 4, "layers": 4})
+def files():
+    return sets.files_in
 
 
 @pytest.fixture
-def stored(tmp_path, begun, counts):
+def written():
+    """Write a set whose parts have the given numbers of rows, and return its manifest."""
+
+    def write(folder, manifest, *sizes):
+        with store.create(folder, manifest, len(sizes)) as writer:
+            for number, size in enumerate(sizes):
+                if number in writer.missing():
+                    rows = sets.make_rows(size, first=100 * number, what_if=manifest.what_if)
+                    writer.write(number, rows, sets.make_counts(size))
+            return writer.finish()
+
+    return write
+
+
+@pytest.fixture
+def stored(tmp_path, written):
     """The folder of a complete set with parts of 5 and 7 rows."""
-    folder = tmp_path / "set"
-    with store.create(folder, begun()) as writer:
-        writer.write(make_rows(5))
-        writer.write(make_rows(7, first=5))
-        writer.finish(counts)
-    return folder
+    written(tmp_path / "set", sets.begin_manifest(), 5, 7)
+    return tmp_path / "set"

@@ -5,17 +5,22 @@ import pytest
 import dsx
 from dsx.errors import StoreError
 from dsx.results import manifest
-from dsx.space.candidates import NAMED
+from dsx.results.manifest import Counts
+from dsx.results.schema import NAME_COLUMNS, ExtraColumn
 
 
 def test_json_and_back(begun):
-    made = begun()
+    extra = ExtraColumn("device.hbm_capacity", "bytes", "what it holds", integer=False)
+    made = begun(what_if=[extra])
     text = manifest.to_json(made)
     assert manifest.from_json(text, "here") == made
     raw = json.loads(text)
+    assert raw["schema_version"] == 2
     assert raw["dsx_version"] == dsx.__version__
     assert raw["reject_reasons"][0]["name"] == "memory"
     assert raw["names"]["strategy"] == ["flat", "grid"]
+    assert raw["names"]["cluster"] == ["near", "far"]
+    assert raw["what_if"][0]["name"] == "device.hbm_capacity"
     assert raw["complete"] is False
 
 
@@ -25,10 +30,10 @@ def test_a_manifest_without_a_spec_file_is_read(begun):
     assert manifest.from_json(json.dumps(raw).encode(), "here").spec_file == ""
 
 
-def test_hash_knows_content_not_layout():
-    assert manifest.spec_hash({"a": 1, "b": [2]}) == manifest.spec_hash({"b": [2], "a": 1})
-    assert manifest.spec_hash({"a": 1}) != manifest.spec_hash({"a": 2})
-    assert len(manifest.spec_hash({})) == 64
+def test_the_hash_leaves_the_picture_out_and_the_spec_does_not(begun):
+    made = begun(plot={"kind": "front"})
+    assert made.spec["plot"] == {"kind": "front"}
+    assert made.spec_hash == begun().spec_hash != begun(model="other").spec_hash
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, object()])
@@ -37,10 +42,31 @@ def test_spec_must_be_plain(begun, value):
         begun(odd=value)
 
 
-def test_names_must_be_there():
-    names = {name: ("a",) for name in NAMED if name != "schedule"}
-    with pytest.raises(StoreError, match="schedule"):
-        manifest.begin({}, names, [], "float32")
+@pytest.mark.parametrize(
+    ("column", "names", "says"),
+    [
+        ("schedule", None, "needs the names of its codes for schedule"),
+        ("cluster", ("a", "b", "a"), "column cluster has the name 'a' twice"),
+        ("cluster", tuple(map(str, range(129))), "column cluster has 129 names, and a result set holds 128"),
+    ],
+)
+def test_names(column, names, says):
+    given = {name: ("a",) for name in NAME_COLUMNS} | {column: names}
+    with pytest.raises(StoreError, match=says):
+        manifest.begin({}, {name: known for name, known in given.items() if known}, [], "float32")
+
+
+def test_total_is_the_sum_with_every_reason(begun):
+    total = manifest.total(begun(), [Counts(5, 2, {"layers": 3}), Counts(7, 4, {"layers": 1, "memory": 2})])
+    assert total == Counts(12, 6, {"memory": 2, "layers": 4})
+    assert list(total.rejected) == ["memory", "layers"]
+    assert manifest.total(begun(), []) == Counts(0, 0, {"memory": 0, "layers": 0})
+
+
+def test_older_version_says_to_run_the_sweep_again(begun):
+    raw = json.loads(manifest.to_json(begun())) | {"schema_version": 1, "names": "in another shape"}
+    with pytest.raises(StoreError, match="p has the older schema version 1.*run the sweep again"):
+        manifest.from_json(json.dumps(raw).encode(), "p")
 
 
 def test_newer_version_says_what_to_install(begun):
@@ -57,7 +83,7 @@ def test_newer_version_says_what_to_install(begun):
         (b'{"schema_version": 1', "p is not JSON"),
         (b"\xff\xfe", "p is not JSON"),
         (b"[]", "the whole file"),
-        (b'{"schema_version": 1}', "not the manifest of a result set"),
+        (b'{"schema_version": 2}', "not the manifest of a result set"),
         (b'{"schema_version": "x"}', "schema_version"),
     ],
 )

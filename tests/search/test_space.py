@@ -13,7 +13,7 @@ def ids(**options):
     problem = problem_of("default")
     space = Space(problem, [12, 24], [24], **options)
     rows = candidate_columns(problem, space.keys, *candidates_of(space))
-    assert space.count() == len(rows["candidate"])
+    assert space.size == len(rows["candidate"])
     return rows
 
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from laws.spaces import assert_rows_equal, hardware, on, priced, problem_of, space_of
-from validation.cases import shrink_batches
 
 from dsx.search.best import best
 from dsx.search.pricing import price_keys
@@ -19,7 +18,6 @@ PROBLEM, SPACE = problem_of("default"), space_of("default")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    shrink_batches(monkeypatch, rows=1000)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,7 @@ def test_where_nothing_fits():
 
 def test_an_empty_space():
     empty = Space(PROBLEM, [24], [24], fix={"tp": [1000]})
-    assert empty.count() == 0
+    assert empty.size == 0
     for keep in (KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
         rows, counts = run(keep, space=empty)
         assert len(rows["candidate"]) == 0
@@ -144,7 +142,7 @@ def test_codes_stand_for_names(whole):
 
 def test_a_longer_list_of_the_best_begins_with_the_shorter():
     table = price_keys(PROBLEM, SPACE.keys)
-    lists = [best(PROBLEM, SPACE.keys, table, SPACE.blocks(), top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
+    lists = [best(PROBLEM, SPACE, table, top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
     for shorter, longer in pairwise(lists):
         np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
     fits = priced(PROBLEM, SPACE)["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity

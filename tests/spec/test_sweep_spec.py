@@ -1,19 +1,12 @@
 """Sweep files: every form of every field, the columns they may name, and every fault."""
 
 import pytest
+from spec.sweeps import COLUMNS, LEAST, read_again, sweep
 
 from dsx.errors import SpecError
-from dsx.spec.column_names import Columns
 from dsx.spec.keep import KeepPareto, KeepTop
 from dsx.spec.ranges import Limit
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
-
-COLUMNS = Columns(
-    ("num_gpus", "global_batch_size", "sequence_length", "strategy", "tp", "pp", "recompute"),
-    ("step_time_s", "peak_bytes", "mfu", "training_days"),
-    named=("strategy", "recompute"),
-)
-LEAST = {"model": "gpt3-1t", "cluster": "b200-nvs8", "num_gpus": 1024, "global_batch_size": 4096}
 
 FULL = """model: gpt3-1t
 cluster: b200-nvs8
@@ -29,14 +22,11 @@ keep: {top: 10, per: [num_gpus, strategy]}
 """
 
 
-def sweep(**changes):
-    return sweep_from_data(LEAST | changes, COLUMNS)
-
-
 def test_the_example_of_the_design(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(FULL)
     spec = load_sweep(file, COLUMNS)
+    assert spec.cluster == ["b200-nvs8"]
     assert spec.num_gpus == [1024, 2048, 4096, 8192, 16384]
     assert spec.global_batch_size == [4096]
     assert spec.sequence_length == 2048
@@ -53,17 +43,46 @@ def test_the_defaults():
     assert (spec.strategy, spec.assumptions, spec.precision) == ([], "default", "float32")
     assert (spec.sequence_length, spec.train_tokens, spec.file) == (None, None, None)
     assert (spec.fix, spec.limit, spec.keep) == ({}, {}, KeepTop(top=10))
+    assert (spec.part_size, spec.plot) == (None, None)
 
 
 def test_equality_is_of_what_is_stated_not_of_the_file(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(FULL)
     spec = load_sweep(file, COLUMNS)
-    again = sweep_from_data(spec.model_dump(mode="json"), COLUMNS)
+    again = read_again(spec)
     assert again == spec
     assert again.file is None
     assert spec != sweep()
     assert spec != FULL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"strategy": "summa", "cluster": ["a", "b"], "part_size": 1e5},
+        {"fix": {"tp": [4, 8]}, "limit": {"pp": [">=2", "<1e3"]}},
+        {"keep": "all"},
+        {"keep": {"pareto": ["-mfu"]}, "precision": "float64"},
+        {"keep": {"top": 1, "per": ["cluster", "network.nvs.size"]}, "what_if": {"network.nvs.size": [4, 8]}},
+    ],
+)
+def test_what_was_written_reads_as_the_same(changes):
+    spec = sweep(**changes)
+    assert read_again(spec) == spec
+    assert read_again(spec).model_dump() == spec.model_dump()
+
+
+def test_clusters_are_one_or_several_each_once():
+    assert sweep(cluster="a").cluster == ["a"]
+    assert sweep(cluster=["b", "a", "b"]).cluster == ["b", "a"]
+
+
+def test_columns_of_the_hardware_may_group_what_is_kept():
+    keep = {"top": 1, "per": ["num_gpus", "cluster", "device.hbm_capacity"]}
+    assert sweep(keep=keep, what_if={"device.hbm_capacity": "80 GB"}).keep == KeepTop(**keep)
+    assert sweep(keep=keep, what_if=[{"device": {"hbm_capacity": "80 GB"}}]).keep == KeepTop(**keep)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +135,9 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
     assert spec.limit["pp"] == [Limit(">=", 2)]
     assert (spec.precision, spec.num_gpus) == ("float64", [32, 64])
     assert sweep_from_data(LEAST, COLUMNS, [("fix.tp", "8")]).fix == {"tp": [8]}
+    spec = load_sweep(file, COLUMNS, [("cluster", "[a, b]"), ("part_size", "1e5")])
+    assert (spec.cluster, spec.part_size) == (["a", "b"], 100_000)
+    assert load_sweep(file, COLUMNS, [("cluster", "a")]).cluster == ["a"]
     with pytest.raises(SpecError, match=r"--set sweep\.fix\.tpp: fix\.tpp: unknown candidate column 'tpp'"):
         load_sweep(file, COLUMNS, [("fix.tpp", "8")])
     with pytest.raises(SpecError, match=r"unknown path 'keep\.topp'; did you mean 'keep\.top'"):
@@ -133,12 +155,22 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"num_gpus": {"from": 1, "too": 4, "times": 2}}, "unknown key 'too'; did you mean 'to'?"),
         ({"num_gpus": {"from": 1, "times": 2}}, "to is missing"),
         ({"num_gpus": {"from": 8, "to": 4, "times": 2}}, "from 8 to 4 times 2: wanted are"),
-        ({"num_gpus": {"from": 1, "to": 4, "times": 1}}, "times >= 2"),
-        ({"strategy": []}, "strategy: list should have at least 1 item"),
+        (
+            {"num_gpus": {"from": 1, "to": 4, "times": 1}},
+            "from 1 to 4 times 1: wanted are 0 < from <= to, and times > 1",
+        ),
+        ({"strategy": []}, "strategy: the list is empty: at least one name is wanted"),
+        ({"cluster": []}, "cluster: the list is empty: at least one name is wanted"),
+        ({"cluster": None}, "cluster: input should be a valid list, got None"),
+        ({"cluster": ["a", 5]}, "cluster.1: input should be a valid string, got 5"),
+        ({"part_size": 0}, "part_size: 0 is not a whole number from 1"),
         ({"strategy": 1}, "strategy: input should be a valid list, got 1"),
         ({"fix": {"tpp": 8}}, "fix.tpp: unknown candidate column 'tpp'; did you mean 'tp'?"),
         ({"fix": {"step_time_s": 8}}, "'step_time_s' is a cost, and a candidate column is wanted"),
         ({"fix": {"num_gpus": 8}}, "'num_gpus' is a setting of the sweep: state it at top level"),
+        ({"fix": {"cluster": "a"}}, "'cluster' is a setting of the sweep: state it at top level"),
+        ({"fix": {"device.hbm_capacity": 8}}, "belongs to the hardware, and a choice of the plan is wanted"),
+        ({"limit": {"cluster": "<=8"}}, "'cluster' belongs to the hardware, and a choice of the plan is wanted"),
         ({"fix": {"tp": []}}, "fix.tp: the list is empty"),
         ({"fix": {"tp": -2}}, "fix.tp: -2 is not a whole number from 0"),
         ({"fix": {"tp": None}}, "fix.tp: None is neither a whole number nor a name"),
@@ -158,6 +190,10 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
             {"keep": {"top": 1, "per": ["num_gpu"]}},
             "keep.per.0: unknown candidate column 'num_gpu'; did you mean",
         ),
+        ({"keep": {"top": 1, "per": ["clutser"]}}, "unknown candidate column 'clutser'; did you mean 'cluster'?"),
+        ({"keep": {"top": 1, "per": ["mfu"]}}, "keep.per.0: 'mfu' is a cost, and a candidate column is wanted"),
+        ({"keep": {"top": 1, "per": ["network.nvs.size"]}}, "; no such field is varied by what_if"),
+        ({"keep": {"pareto": ["cluster"]}}, "keep.pareto.0: 'cluster' is the same for all that a front compares"),
         ({"keep": {"pareto": []}}, "keep.pareto: list should have at least 1 item"),
         ({"keep": {"pareto": ["step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),
         ({"keep": {"pareto": ["-step_time"]}}, "unknown column 'step_time'; did you mean 'step_time_s'?"),

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from oracles.formulas import system_from_inputs
 
-from dsx.search import sweep, tiles
-from dsx.search.pricing import price_keys, price_rows
+from dsx.search.pricing import price_keys
 from dsx.search.problem import make_problem
-from dsx.search.rows import candidate_columns, cost_columns, no_rows, row_chunks
+from dsx.search.rows import priced_rows
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
@@ -107,24 +106,18 @@ def reference_problem(model, gpu, fast_size, strategy):
     return problem_for(INPUTS["models"][model], system_from_inputs(INPUTS["systems"][gpu], fast_size), strategy)
 
 
-def shrink_batches(monkeypatch, cells=2**17, choices=2**14, rows=2**12):
-    """Price in small batches: those of whole searches spend a second on padding where the space is small."""
-    monkeypatch.setattr(tiles, "_CELLS", cells)
-    monkeypatch.setattr(tiles, "_CHOICES", choices)
-    monkeypatch.setattr(sweep, "_CHUNK", rows)
-
-
 def priced_space(problem, num_gpus, global_batch_size):
     """All candidates of a space and their costs in float64, by column."""
-    space = Space(problem, num_gpus, global_batch_size)
+    return priced(problem, Space(problem, num_gpus, global_batch_size))
+
+
+def priced(problem, space):
+    """All candidates of a space at the first hardware point and their costs in float64, by column."""
+    positions, choices = space.blocks.rows(0, space.size)
     table = price_keys(problem, space.keys)
-    parts = []
-    for positions, choices in row_chunks(space.blocks(), 2**20):
-        columns = candidate_columns(problem, space.keys, positions, choices)
-        parts.append(columns | cost_columns(price_rows(problem, table, positions, choices)))
-    if not parts:
-        return no_rows(problem, space.keys)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows = priced_rows(problem, space.keys, table, np.zeros_like(positions), positions, choices)
+    del rows["point"]
+    return rows
 
 
 def configs_of(strategy, rows):

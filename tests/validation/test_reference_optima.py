@@ -5,7 +5,7 @@ one of them.
 """
 
 import pytest
-from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem, shrink_batches
+from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem
 
 from dsx.search.best import best
 from dsx.search.evaluate import named_row
@@ -19,14 +19,13 @@ ALL_GPUS = sorted({case["num_gpus"] for case in OPTIMA})
 
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
 def test_optimum(case, monkeypatch):
-    shrink_batches(monkeypatch)
     strategy, num_gpus, batch = case["tp_strategy"], case["num_gpus"], case["global_batch"]
     problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
-    assert Space(problem, [num_gpus], [batch]).count() == case["candidates"]
+    assert Space(problem, [num_gpus], [batch]).size == case["candidates"]
 
     space = Space(problem, ALL_GPUS, [batch], limit={"num_gpus": [Limit("==", num_gpus)]})
     table = price_keys(problem, space.keys)
-    rows, counts = best(problem, space.keys, table, space.blocks(), top=1)
+    rows, counts = best(problem, space, table, top=1)
     assert (counts.candidates, counts.feasible) == (case["candidates"], case["feasible"])
     if not case["top"]:
         assert len(rows["candidate"]) == 0

@@ -1,0 +1,32 @@
+"""Compiled code is kept between runs, so that only the first one of its kind waits for the compiler.
+
+It lies where other caches of the user lie (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has
+told JAX of a folder. Without a folder that can be written to, every run compiles.
+"""
+
+import os
+import warnings
+from pathlib import Path
+
+
+def keep_compiled() -> None:
+    """Make JAX keep what it compiles, and use what earlier runs have kept."""
+    import jax
+
+    folder = jax.config.jax_compilation_cache_dir or _folder()
+    if folder is None:
+        return
+    # An entry that cannot be used is compiled again; nobody needs to know.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _folder() -> str | None:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None

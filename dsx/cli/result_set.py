@@ -1,0 +1,135 @@
+"""A result set as verbs describe it: from its manifest, which keeps the sweep and the files that it names."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from dsx.cli.output import counted
+from dsx.errors import UnitError
+from dsx.units import Dimension, format_quantity, parse_quantity
+
+if TYPE_CHECKING:
+    from dsx.graph.derived import DerivedLayer
+    from dsx.results.manifest import Manifest
+
+# Of a spec, the names whose content is compared instead, and what changes no row.
+_NOT_COMPARED = ("cluster", "strategy", "plot", "part_size")
+_BY_NAME = ("clusters", "layers")
+_WHOLE = (("keep",),)
+_WORDS = ("description", "source")
+
+
+def hardware_of(manifest: "Manifest") -> list[str]:
+    """Return the hardware columns that the sweep varies."""
+    several = ["cluster"] if len(manifest.names["cluster"]) > 1 else []
+    return [*several, *(extra.name for extra in manifest.what_if)]
+
+
+def title_of(manifest: "Manifest") -> str:
+    """Return what was priced on what, on one line."""
+    what_if = f", {counted(len(_what_if(manifest).points), 'what-if point')}" if manifest.what_if else ""
+    return f"{manifest.spec['resolved']['model']['name']} on {', '.join(manifest.names['cluster'])}{what_if}"
+
+
+def what_if_values(manifest: "Manifest") -> dict[str, list[float | int]]:
+    """Return the values of each what-if column, in the order of the sweep."""
+    what_if = _what_if(manifest)
+    columns = zip(*what_if.points, strict=True)
+    return {path: list(dict.fromkeys(values)) for path, values in zip(what_if.fields, columns, strict=True)}
+
+
+def _what_if(manifest: "Manifest") -> Any:
+    from pydantic import TypeAdapter
+
+    from dsx.spec.points import WhatIfPoints
+
+    return TypeAdapter(WhatIfPoints).validate_python(manifest.spec["what_if"])
+
+
+def kept_text(manifest: "Manifest") -> str:
+    """Return which rows the sweep kept, in words: "all", "the 10 fastest"."""
+    match manifest.spec["keep"]:
+        case {"top": top, "per": [*per]} if per:
+            return f"the {top} fastest for each {', '.join(per)}"
+        case {"top": top}:
+            return f"the {top} fastest"
+        case {"pareto": objectives}:
+            return f"the Pareto front of {', '.join(objectives)}"
+        case word:
+            return str(word)
+
+
+def rows_text(manifest: "Manifest") -> str:
+    """Return how many rows the set has, and in how many files."""
+    rows = sum(part.rows for part in manifest.parts)
+    return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
+
+
+def layer_of(manifest: "Manifest", strategy: str) -> "DerivedLayer":
+    """Return the layer that was priced under a strategy of the set, as its texts say today.
+
+    Raises InputError if there are no such texts any more.
+    """
+    from dsx.graph.model import build_model
+    from dsx.spec.assumptions import AssumptionsSpec
+    from dsx.spec.model import ModelSpec
+
+    resolved = manifest.spec["resolved"]
+    # A row has the name of its strategy, the sweep may have given a path.
+    given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
+    model, assumptions = (
+        ModelSpec.model_validate(resolved["model"]),
+        AssumptionsSpec.model_validate(resolved["assumptions"]),
+    )
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    return build_model(model, assumptions, given, near).layers[0][0]
+
+
+def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:
+    """Return what two sweeps state differently, by its path: (value of a, value of b), None where one is silent.
+
+    Of clusters and layer texts that only one of them has, no more is said than their names.
+    """
+    pairs: dict[str, tuple[Any, Any]] = {}
+    for column in ("cluster", "strategy"):
+        pairs[column] = (list(a.names[column]), list(b.names[column]))
+    stated = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
+    for path in dict.fromkeys((*stated[0], *stated[1])):
+        if path[0] not in _BY_NAME or (path in stated[0] and path in stated[1]):
+            pairs[".".join(path)] = (stated[0].get(path), stated[1].get(path))
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _content(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec with the files that it names in place of their names."""
+    whole = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
+    return {key: value for key, value in whole.items() if key not in _NOT_COMPARED}
+
+
+def _stated(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every value that decides about costs or about what is kept, with its path."""
+    if (path and path[-1] in _WORDS) or value in (None, {}, []):
+        return
+    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+        value = {item["name"]: item for item in value}
+    if isinstance(value, dict) and path not in _WHOLE:
+        for key, inner in value.items():
+            yield from _stated(inner, (*path, key))
+    else:
+        yield path, value
+
+
+def stated_text(value: Any) -> str:
+    """Return a value of a spec for people: quantities with the prefix that fits, the rest as it is."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(stated_text, value))
+    if not isinstance(value, str):
+        return json.dumps(value).replace('"', "")
+    for dimension in get_args(Dimension):
+        with suppress(UnitError):
+            return format_quantity(parse_quantity(value, dimension), dimension)
+    return value

@@ -1,0 +1,152 @@
+"""One run of a sweep: from its file to a manifest and parts, and the parts that are missing priced and written."""
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.cli.inputs import Inputs, load_inputs
+from dsx.cli.output import counted, note
+from dsx.cli.progress import progress
+from dsx.errors import IncompleteSweep, InputError
+from dsx.spec.cluster import load_cluster
+from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.spec.overrides import split
+
+if TYPE_CHECKING:
+    from dsx.results.manifest import Manifest
+    from dsx.results.store import Writer
+    from dsx.search.problem import Problem
+    from dsx.search.sweep import Sweep
+    from dsx.spec.sweep import SweepSpec
+
+Shard = tuple[int, int]
+
+
+class SweepRun:
+    """A sweep file, a folder for its result set, and what is to be priced."""
+
+    def __init__(self, spec_file: Path, folder: Path, assignments: list[str]) -> None:
+        from dsx.cost.columns import StepCosts
+        from dsx.space.candidates import NAMED, Candidates
+        from dsx.spec.column_names import Columns
+        from dsx.spec.sweep import load_sweep
+
+        columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
+        overrides = split(assignments)
+        self.spec: SweepSpec = load_sweep(spec_file, columns, overrides["sweep"])
+        self.folder = folder
+        first, *others = self.spec.cluster
+        inputs = load_inputs(self.spec.model, first, self.spec.assumptions, overrides, self.spec.file)
+        clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
+        self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
+        self._refuse_equal_names()
+
+    def _refuse_equal_names(self) -> None:
+        names = [inputs.cluster.name for inputs in self.inputs]
+        for name, given in zip(names, self.spec.cluster, strict=True):
+            if names.count(name) > 1:
+                raise InputError(
+                    f"two clusters of the sweep are called {name!r}, {given} among them: results could not tell them "
+                    "apart; give one of the files another 'name'"
+                )
+
+    @cached_property
+    def problems(self) -> "list[Problem]":
+        """The problem on each cluster."""
+        spec = self.spec
+        return [inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens) for inputs in self.inputs]
+
+    @cached_property
+    def sweep(self) -> "Sweep":
+        """The sweep and its parts."""
+        from dsx.search.study import make_studies
+        from dsx.search.sweep import Sweep
+
+        spec = self.spec
+        studies = make_studies(
+            self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit
+        )
+        return Sweep(studies, spec.keep, spec.precision, spec.part_size)
+
+    @cached_property
+    def manifest(self) -> "Manifest":
+        """What the result set says of itself when it is begun."""
+        from dsx.results import manifest as manifests
+        from dsx.results.schema import ExtraColumn
+        from dsx.search.rows import column_names
+        from dsx.spec.what_if import field
+
+        problem, spec = self.problems[0], self.spec
+        resolved: dict[str, Any] = self.inputs[0].to_data()
+        del resolved["cluster"]
+        resolved["clusters"] = [inputs.to_data()["cluster"] for inputs in self.inputs]
+        resolved["strategy"] = spec.strategy or [self.inputs[0].assumptions.default_strategy]
+        resolved["layers"] = problem.fingerprint()
+        fields = [field(path) for path in spec.what_if.fields]
+        return manifests.begin(
+            spec.model_dump(mode="json") | {"resolved": resolved},
+            column_names(problem) | {"cluster": [inputs.cluster.name for inputs in self.inputs]},
+            [(reason.name, reason.description) for reason in problem.reasons],
+            spec.precision,
+            str(spec.file.resolve()) if spec.file else "",
+            [ExtraColumn(f.path, f.unit, f.description, f.integer) for f in fields],
+        )
+
+    def finished(self) -> "Manifest | None":
+        """Return the manifest of the whole set, if an earlier run has finished it."""
+        from dsx.results import store
+
+        return store.finished(self.folder, self.manifest)
+
+    def price(self, shard: Shard | None) -> "Manifest | None":
+        """Price and write the missing parts; return the manifest of the set, or None after a shard.
+
+        Raises IncompleteSweep if it was interrupted.
+        """
+        from dsx.results import store
+
+        with store.create(self.folder, self.manifest, len(self.sweep.parts), shard) as writer:
+            missing = writer.missing()
+            self._say_what_is_there(missing, shard)
+            try:
+                self._price(writer, missing)
+                return None if shard else writer.finish(self._merge)
+            except KeyboardInterrupt:
+                there = len(self.sweep.parts) - len(writer.unfinished())
+                raise IncompleteSweep(
+                    f"interrupted, with {there} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
+                    "the same command goes on from there"
+                ) from None
+
+    def finish(self) -> "Manifest":
+        """Make the parts that are there the set; raises IncompleteSweep if some are missing."""
+        from dsx.results import store
+
+        with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
+            return writer.finish(self._merge)
+
+    def _say_what_is_there(self, missing: list[int], shard: Shard | None) -> None:
+        i, n = shard or (1, 1)
+        own = len(range(i - 1, len(self.sweep.parts), n))
+        if len(missing) < own:
+            note(f"{own - len(missing)} of {counted(own, 'part')} are there already; going on with the others")
+
+    def _price(self, writer: "Writer", missing: list[int]) -> None:
+        from dsx.results.manifest import Counts
+        from dsx.space.rules import MEMORY
+
+        parts = self.sweep.parts
+        with progress(sum(parts[number].size for number in missing), "pricing") as advance:
+            self.sweep.progress = advance
+
+            def write(number: int, rows: Any, counts: Any) -> None:
+                # Enumeration leaves only one rule to break.
+                rejected = {MEMORY.name: counts.candidates - counts.feasible}
+                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected))
+
+            self.sweep.run(missing, write)
+
+    @property
+    def _merge(self) -> Any:
+        return self.sweep.merged if isinstance(self.spec.keep, KeepTop | KeepPareto) else None

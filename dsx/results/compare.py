@@ -1,0 +1,209 @@
+"""Two result sets side by side: where the best plan changes, and by how much.
+
+    table = compare(df_a, df_b)                       # by num_gpus, global_batch_size and the hardware that varies
+    table = compare(df_a, df_b, per=["strategy"])
+    table.attrs["summary"]                            # of all rows that the two have in common
+
+Rows are joined on `candidate`, which is the same choice on every hardware, and on the hardware columns that both
+sets vary (`cluster` where both have several, the fields of both `what_if`). Hardware that only one set varies is
+compared, value by value, with the same rows of the other.
+
+Not covered: what a set did not keep. A plan, or a whole group, that is not in a set may be one that it never
+priced, one that did not fit, or one that was not among the best.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dsx.cost.columns import StepCosts
+from dsx.errors import InputError, NothingFeasible, UnknownNameError
+from dsx.results.pareto import require
+from dsx.space.candidates import Candidates
+
+SETTINGS = ("num_gpus", "global_batch_size")
+CLUSTER = "cluster"
+
+# What became of the best plan of one set in the other.
+FITS, DOES_NOT_FIT, NOT_THERE = "fits", "does not fit", "not there"
+
+Frame = Any  # a DataFrame; the stubs of pandas do not know what its columns hold
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, per: Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row for each group of equal `per` columns, in ascending order.
+
+    The columns are those of `per`, and:
+
+    candidate_a, candidate_b
+        the fastest feasible candidate of each set; <NA> where the set has none in the group
+    has_a, has_b
+        whether the set has any row in the group
+    step_time_s_a, step_time_s_b, ratio
+        its step time in seconds, and that of b over that of a
+    same_plan
+        whether it is the same candidate
+    a_in_b, a_in_b_step_time_s; b_in_a, b_in_a_step_time_s
+        what became of the best of a in b ("fits", "does not fit" or "not there"), its step time there, and the
+        other way round
+    <column>_a, <column>_b
+        the hardware of each best, for hardware that a set varies and `per` does not name
+
+    `attrs["per"]` are the columns that the groups are made of, `attrs["hardware"]` those of the last kind, by side;
+    `attrs["summary"]` counts rows and groups and has the median, smallest and largest ratio of the joined rows that
+    fit in both sets.
+
+    Raises UnknownNameError for a column that there is not, InputError for one that is a cost, or if the sets have
+    no group in common; NothingFeasible if neither has a feasible row.
+    """
+    varied_a, varied_b = hardware_columns(a), hardware_columns(b)
+    groups = _groups(per, varied_a, varied_b)
+    shared = [name for name in varied_a if name in varied_b]
+    rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
+    _align_names(rows_a, rows_b)
+    best_a, best_b = _best(rows_a, groups, "a"), _best(rows_b, groups, "b")
+    common = [name for name in groups if name in best_a and name in best_b]
+    table = best_a.merge(best_b, on=common, how="outer") if common else best_a.merge(best_b, how="cross")
+    _require_common(table, best_a, best_b, common)
+    table = table.sort_values(groups, ignore_index=True)
+    for side in ("a", "b"):
+        table[f"has_{side}"] = table[f"has_{side}"].notna()
+    table["ratio"] = table["step_time_s_b"] / table["step_time_s_a"]
+    table["same_plan"] = (table["candidate_a"] == table["candidate_b"]).fillna(False).astype(bool)
+    for here, there, rows, varied in (("a", "b", rows_b, varied_b), ("b", "a", rows_a, varied_a)):
+        state, seconds = _elsewhere(table, here, rows, varied, groups)
+        table[f"{here}_in_{there}"], table[f"{here}_in_{there}_step_time_s"] = state, seconds
+    costs = ["has_a", "has_b", "candidate_a", "candidate_b", "step_time_s_a", "step_time_s_b", "ratio", "same_plan"]
+    rest = [name for name in table if name not in (*groups, *costs)]
+    table = table[[*groups, *costs, *rest]]
+    outside = {side: [n for n in varied if n not in groups] for side, varied in (("a", varied_a), ("b", varied_b))}
+    table.attrs = {"per": groups, "hardware": outside, "summary": _summary(table, rows_a, rows_b, shared)}
+    table.attrs["units"] = {name: "s" if "step_time_s" in str(name) else "" for name in table}
+    return table
+
+
+def hardware_columns(df: pd.DataFrame) -> list[str]:
+    """Return the columns of a result set that say which hardware a row is about, as far as the set varies it."""
+    several = [CLUSTER] if len(df.attrs.get("clusters", ())) > 1 else []
+    return [*several, *df.attrs.get("what_if", ())]
+
+
+def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]) -> list[str]:
+    varied = dict.fromkeys((*varied_a, *varied_b))
+    choices = Candidates.__dataclass_fields__
+    for name in per:
+        if name in choices or name in varied or name == CLUSTER:
+            continue
+        if name in StepCosts.__dataclass_fields__:
+            raise InputError(f"{name!r} is a cost, and groups are of equal choices, such as 'tp', or hardware")
+        raise UnknownNameError("column", name, (*choices, *varied, CLUSTER))
+    # A cluster that no set varies splits nothing.
+    chosen = [name for name in dict.fromkeys(per) if name in choices or name in varied]
+    return chosen or [*SETTINGS, *varied]
+
+
+def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
+    """Return the columns that are compared; `fits` says which rows are feasible."""
+    own = [name for name in groups if name in varied or name in Candidates.__dataclass_fields__]
+    names = dict.fromkeys(("candidate", "step_time_s", *own, *varied))
+    for name in names:
+        if name not in df:
+            require(df, name)
+    rows = pd.DataFrame({name: df[name].array for name in names})
+    rows["fits"] = (require(df, "reject") == 0) & np.isfinite(require(df, "step_time_s"))
+    return rows
+
+
+def _align_names(rows_a: Frame, rows_b: Frame) -> None:
+    """Give the name columns of both sets the same categories, so that equal names are equal values."""
+    for name in set(rows_a) & set(rows_b):
+        if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
+            known = [*rows_a[name].cat.categories]
+            known += [other for other in rows_b[name].cat.categories if other not in known]
+            for rows in (rows_a, rows_b):
+                rows[name] = rows[name].cat.set_categories(known)
+
+
+def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
+    """Return every group of a set with its fastest feasible row, if it has one; `has` is there to be missing later."""
+    by = [name for name in groups if name in rows]
+    fitting = rows[rows["fits"]].drop(columns="fits")
+    order = [name for name in fitting if name != "step_time_s"]  # the candidate first, then the hardware
+    if by:
+        # Few rows are fastest; of them the one with the smallest id.
+        least = fitting.groupby(by, observed=True)["step_time_s"].transform("min")
+        leading = fitting[fitting["step_time_s"] == least].sort_values(order).drop_duplicates(by)
+        best = rows[by].drop_duplicates().merge(leading, on=by, how="left")
+    else:
+        best = fitting.sort_values(["step_time_s", *order]).reset_index(drop=True).reindex([0])
+    # Where a row is missing, integers would become floats, which cannot hold an id.
+    best["candidate"] = pd.array(best["candidate"].astype(object).where(best["candidate"].notna(), None), dtype="Int64")
+    best["step_time_s"] = best["step_time_s"].astype(np.float64)
+    best["has"] = True
+    return best.rename(columns={name: f"{name}_{side}" for name in best if name not in by})
+
+
+def _elsewhere(
+    table: Frame, side: str, others: Frame, varied: Sequence[str], groups: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what became of the best of one side among the rows of the other set, and its step time there.
+
+    The hardware is that of the group, or else that of the best; what neither says is the best that there is.
+    """
+    from_column = {"candidate": f"candidate_{side}"}
+    for name in varied:
+        if name in groups:
+            from_column[name] = name
+        elif f"{name}_{side}" in table:
+            from_column[name] = f"{name}_{side}"
+    wanted = table[list(from_column.values())].set_axis(list(from_column), axis=1)
+    wanted = wanted.assign(row=np.arange(len(table))).dropna(subset="candidate").astype({"candidate": np.int64})
+    near = others[others["candidate"].isin(wanted["candidate"])]
+    found = wanted.merge(near[[*from_column, "step_time_s", "fits"]], on=list(from_column))
+    seconds = found[found["fits"]].groupby("row")["step_time_s"].min().reindex(np.arange(len(table)))
+    there = np.isin(np.arange(len(table)), found["row"])
+    missing = table[f"candidate_{side}"].isna().to_numpy(bool)
+    state = np.select([missing, seconds.notna().to_numpy(), there], ["", FITS, DOES_NOT_FIT], NOT_THERE)
+    return state, seconds.to_numpy(np.float64)
+
+
+def _summary(table: Frame, rows_a: Frame, rows_b: Frame, shared: Sequence[str]) -> dict[str, int | float]:
+    on = ["candidate", *shared]
+    columns = [*on, "step_time_s", "fits"]
+    joined = rows_a[columns].merge(rows_b[columns], on=on, suffixes=("_a", "_b"))
+    fits_a, fits_b = joined["fits_a"].to_numpy(), joined["fits_b"].to_numpy()
+    both = joined[fits_a & fits_b]
+    ratio = both["step_time_s_b"].to_numpy(np.float64) / both["step_time_s_a"].to_numpy(np.float64)
+    decided = table["candidate_a"].notna() & table["candidate_b"].notna()
+    return {
+        "rows_a": len(rows_a),
+        "rows_b": len(rows_b),
+        "joined": len(joined),
+        "fit_in_both": len(both),
+        "fit_in_a_only": int((fits_a & ~fits_b).sum()),
+        "fit_in_b_only": int((fits_b & ~fits_a).sum()),
+        "ratio_median": float(np.median(ratio)) if len(ratio) else float("nan"),
+        "ratio_min": float(ratio.min()) if len(ratio) else float("nan"),
+        "ratio_max": float(ratio.max()) if len(ratio) else float("nan"),
+        "groups": len(table),
+        "groups_changed": int((decided & ~table["same_plan"]).sum()),
+    }
+
+
+def _require_common(table: Frame, best_a: Frame, best_b: Frame, common: Sequence[str]) -> None:
+    """Raise unless some group can be compared, or one of the sets has nothing that fits."""
+    some_a, some_b = best_a[best_a["candidate_a"].notna()], best_b[best_b["candidate_b"].notna()]
+    if some_a.empty and some_b.empty:
+        raise NothingFeasible("nothing to compare: neither set has a feasible row")
+    if some_a.empty or some_b.empty or (table["candidate_a"].notna() & table["candidate_b"].notna()).any():
+        return
+    apart = [name for name in common if not set(some_a[name]) & set(some_b[name])]
+    shown = "; ".join(f"{name} {_values(some_a[name])} and {_values(some_b[name])}" for name in apart or common)
+    raise InputError(f"nothing to compare: the sets have no feasible group in common ({shown}); try others with --per")
+
+
+def _values(column: Frame) -> str:
+    values = sorted(set(column))
+    return ", ".join(map(str, values[:4])) + (f" and {len(values) - 4} more" if len(values) > 4 else "")

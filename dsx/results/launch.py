@@ -1,0 +1,155 @@
+"""A plan as launch flags of Megatron-LM, and in plain words what the flags cannot express.
+
+    launch = megatron_lm(plan, layer)      # a plan as columns by name, the layer of its strategy
+    launch.arguments                       # ["--tensor-model-parallel-size", "8", ...]
+
+The world size is no flag: the launcher starts num_gpus ranks, and Megatron-LM makes dp of what tp, cp and pp
+leave of them. What a layer divides is read from the layer, never from the name of its strategy.
+
+Sources: megatron/training/arguments.py for the flags; megatron.core 0.16.1 for the order of the ranks
+(parallel_state.initialize_model_parallel) and the communication of context parallelism
+(TransformerConfig.cp_comm_type). Not covered: what is no choice of a plan, such as the model's dimensions, its
+embedding and head, and number formats.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.match import ALL_GATHER, ALL_TO_ALL
+from dsx.space.rules import PLACED, placed
+
+# The axes of a rank's number, the one that changes fastest first; ep lies inside tp, cp and dp.
+RANK_ORDER = ("tp", "cp", "dp", "pp")
+_RANK_ORDERS = {"tp-cp-ep-dp-pp": RANK_ORDER, "tp-cp-ep-pp-dp": ("tp", "cp", "pp", "dp")}
+
+# dsx hides the reduction behind the backward and the gathering of weights behind the forward.
+_OVERLAPPED = (("--overlap-grad-reduce", ""), ("--overlap-param-gather", ""))
+_SHARDED = ("--use-distributed-optimizer", "")
+_FSDP = (_SHARDED, ("--use-megatron-fsdp", ""), ("--ckpt-format", "fsdp_dtensor"))
+_ZERO: dict[int, tuple[tuple[str, str], ...]] = {
+    0: (("--overlap-grad-reduce", ""),),
+    1: (_SHARDED, *_OVERLAPPED),
+    2: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads"), *_OVERLAPPED),
+    3: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads_params"), *_OVERLAPPED),
+}
+_RECOMPUTE: dict[str, tuple[tuple[str, str], ...]] = {
+    "none": (),
+    "selective": (("--recompute-granularity", "selective"),),
+    "full": (("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1")),
+}
+# Both are told apart by the virtual stages alone.
+_SCHEDULES = ("1f1b", "interleaved")
+_CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A plan for a launcher."""
+
+    flags: tuple[tuple[str, str], ...]  # (flag, value), "" for a flag without one; none if the plan cannot be run
+    lost: tuple[str, ...]  # what the flags do not express, one thing each
+
+    @property
+    def arguments(self) -> list[str]:
+        """The flags as words of a command line."""
+        return [word for flag in self.flags for word in flag if word]
+
+
+def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer) -> Launch:
+    """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `layer` its strategy.
+
+    A plan whose weights lie as Megatron-LM has no layout for gets no flags at all: without the choice that is
+    lost, the remaining flags would start another plan.
+    """
+    if foreign := _foreign_layout(plan, layer):
+        return Launch((), tuple(foreign))
+    zero, recompute = _ZERO.get(plan["zero_stage"]), _RECOMPUTE.get(plan["recompute"])
+    lost = [f"zero_stage={plan['zero_stage']}"] if zero is None else []
+    lost += [f"recompute={plan['recompute']}"] if recompute is None else []
+    lost += [f"schedule={plan['schedule']}"] if plan["schedule"] not in _SCHEDULES else []
+    flags = [
+        ("--tensor-model-parallel-size", str(plan["tp"])),
+        *([("--sequence-parallel", "")] if plan["tp"] > 1 and _divides(layer, "s", "tp") else []),
+        ("--context-parallel-size", str(plan["cp"])),
+        *([("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []),
+        ("--pipeline-model-parallel-size", str(plan["pp"])),
+        *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
+        ("--micro-batch-size", str(plan["microbatch_size"])),
+        ("--global-batch-size", str(plan["global_batch_size"])),
+        ("--seq-length", str(plan["sequence_length"])),
+        *(zero or ()),
+        *(recompute or ()),
+    ]
+    return Launch(tuple(flags), (*lost, *_context(plan, layer), *_placement(plan)))
+
+
+def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dict[str, int] | None:
+    """Return how many members of each axis share a fast domain if ranks are numbered in `order`.
+
+    A domain holds ranks that follow each other, as many as the plan places on one. None where the domains cut
+    groups unevenly, so that no one number describes them.
+    """
+    shares: dict[str, int] = {}
+    left = placed(plan, RANK_ORDER)
+    for axis in order:
+        degree = plan[axis]
+        if left % degree and degree % left:
+            return None
+        shares[axis] = min(left, degree)
+        left //= shares[axis]
+    return shares
+
+
+def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
+    return any(dim.letter == letter and axis in dim.axes for dim in layer.divided)
+
+
+def _foreign_layout(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
+    """Return why Megatron-LM has no layout for the weights and activations of a plan."""
+    lost: list[str] = []
+    if plan["tp2"] > 1:
+        degrees = f"tp={plan['tp']} by tp2={plan['tp2']}"
+        lost.append(f"weights divided in two dimensions ({degrees}): Megatron-LM divides one, by tp")
+    if plan["panels"] > 1 and max(plan["tp"], plan["tp2"]) > 1:
+        lost.append(f"multiplies in {plan['panels']} panels: Megatron-LM gathers an operand whole")
+    if plan["tp"] > 1 and _divides(layer, "e", "tp"):
+        lost.append("the hidden dimension divided by tp: Megatron-LM keeps it whole between blocks")
+    return lost
+
+
+def _context(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
+    """Return how context parallelism differs from Megatron-LM's default, a ring."""
+    if plan["cp"] == 1:
+        return []
+    moves = [collective for collective in layer.collectives(FORWARD) if collective.axis == "cp"]
+    kinds = " and ".join(dict.fromkeys(move.kind for move in moves))
+    tensors = ", ".join(dict.fromkeys(move.tensor for move in moves))
+    settings = {_CP_COMM_TYPE.get(move.kind) for move in moves}
+    same = f"; cp_comm_type={settings.pop()} is what was priced" if len(settings) == 1 and None not in settings else ""
+    return [
+        f"context parallelism as it was priced, by {kinds} of {tensors}: Megatron-LM's default passes keys and values "
+        f"around a ring (cp_comm_type=p2p){same}"
+    ]
+
+
+def _placement(plan: Mapping[str, Any]) -> list[str]:
+    """Return how the placement of a plan differs from that of Megatron-LM's rank order."""
+    wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
+    made = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
+    default, *others = made
+    if made[default] == wanted:
+        return []
+    found = made[default]
+    does = f"puts {_shares_text(found)} there" if found else "cuts its groups unevenly"
+    better = [f"; the order {name} would do as priced" for name in others if made[name] == wanted]
+    domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
+    return [
+        f"the placement {_shares_text(wanted)} on {domains}: the default rank order ({default}, {RANK_ORDER[0]} "
+        f"innermost) {does}{''.join(better)}"
+    ]
+
+
+def _shares_text(shares: Mapping[str, int]) -> str:
+    return " ".join(f"nvs.{axis}={shares[axis]}" for axis in PLACED if shares.get(axis, 1) > 1) or "of one GPU each"

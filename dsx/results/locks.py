@@ -1,0 +1,139 @@
+"""Who works on an unfinished run: locks in its folder, which end with the process that holds them.
+
+    entry.lock            held for a moment by whoever comes or finishes, so that they do so one by one
+    run.lock              held by all who work here: by a plain run alone, by shards together
+    shard-2-of-8.lock     held by the process that works on that shard
+
+Each file says which process has it. The folder goes when its run is finished, so whoever got a lock in a folder
+that has gone tries again.
+
+Not covered: file systems without locks, where a second writer is not noticed. Since parts are whole files that
+do not depend on who wrote them, both then write the same set.
+"""
+
+import errno
+import fcntl
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from dsx.errors import StoreError
+
+Shard = tuple[int, int]  # (i, n): the i-th of n, counted from 1
+
+_CURE = "wait for it to finish, or choose another folder with -o"
+_WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+
+
+@contextmanager
+def entry(run: Path) -> Iterator[None]:
+    """Hold the entry of the folder `run`, which is made if need be; waits for its turn."""
+    while True:
+        run.mkdir(exist_ok=True)
+        path = run / "entry.lock"
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:
+            continue
+        with file:
+            _lock(file, fcntl.LOCK_EX, wait=True)
+            if _is_at(file, path):
+                yield
+                return
+
+
+class Hold:
+    """The locks of one process on a run; `alone` says that nobody else has any."""
+
+    def __init__(self, run: Path, shard: Shard | None) -> None:
+        """Take them, in the `entry` of the run; StoreError if others who are at work do not allow it."""
+        self._run, self._shard = run, shard
+        self._files: list[BinaryIO] = []
+        try:
+            self._common = self._open("run.lock")
+            self.alone = _lock(self._common, fcntl.LOCK_EX)
+            if not self.alone and not (shard and _lock(self._common, fcntl.LOCK_SH)):
+                raise StoreError(self._busy())
+            own = self._open(_file_of(shard)) if shard else self._common
+            if shard and not _lock(own, fcntl.LOCK_EX):
+                raise StoreError(
+                    f"{run.parent}: {_name(shard)} is at work already, {_holder(run / _file_of(shard))}; {_CURE}"
+                )
+            own.truncate(0)
+            own.write(f"process {os.getpid()} on {platform.node()}".encode())
+            own.flush()
+        except BaseException:
+            self.close()
+            raise
+
+    def share(self) -> None:
+        """Let other shards come, if this is one."""
+        if self._shard:
+            _lock(self._common, fcntl.LOCK_SH)
+            self.alone = False
+
+    def take_all(self) -> None:
+        """Be alone, in the `entry` of the run, to finish it.
+
+        Raises StoreError if others are at work. This shard then no longer counts as one that is.
+        """
+        self.alone = _lock(self._common, fcntl.LOCK_EX)
+        if not self.alone:
+            raise StoreError(self._busy())
+
+    def close(self) -> None:
+        """Give all locks back."""
+        for file in self._files:
+            file.close()
+
+    def _open(self, name: str) -> BinaryIO:
+        file = (self._run / name).open("ab")
+        self._files.append(file)
+        return file
+
+    def _busy(self) -> str:
+        own = _file_of(self._shard) if self._shard else ""
+        others = [path for path in sorted(self._run.glob("shard-*.lock")) if path.name != own and _is_held(path)]
+        who = ", ".join(map(_holder, others or [self._run / "run.lock"]))
+        return f"{self._run.parent}: another dsx is at work here, {who}; {_CURE}"
+
+
+def _file_of(shard: Shard) -> str:
+    return f"shard-{shard[0]}-of-{shard[1]}.lock"
+
+
+def _name(shard: Shard) -> str:
+    return f"shard {shard[0]}/{shard[1]}"
+
+
+def _holder(path: Path) -> str:
+    """Return who wrote that it holds the lock at `path`, as in "process 12 on node7"."""
+    return path.read_text(encoding="utf-8") or "a process that has just begun"
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Return whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_held(path: Path) -> bool:
+    with path.open("rb") as file:
+        return not _lock(file, fcntl.LOCK_SH)
+
+
+def _lock(file: BinaryIO, how: int, wait: bool = False) -> bool:
+    """Take a lock, or turn one into another; say whether it could be had."""
+    try:
+        fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+    return True

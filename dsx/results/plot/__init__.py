@@ -1,0 +1,29 @@
+"""Pictures of a result set: functions of a DataFrame that draw on one axis, `ax`, and return it.
+
+    df = dsx.load("results/a")
+    dsx.plot.save(dsx.plot.front(df, by="strategy"), "front.png")
+    dsx.plot.breakdown(df, "num_gpus", ax=my_axes)
+
+| function | shows |
+|---|---|
+| `front` | every row by two objectives, and the Pareto front of the feasible ones |
+| `breakdown`, `breakdowns` | where the time of a step, and the memory, of the fastest plans goes |
+| `scaling` | the best that is feasible along one column, one line for each value of others |
+| `heatmap` | the best that is feasible for each pair of values of two columns |
+
+A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
+makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
+no display and are freed like any other object. Every picture can be read in grey: colours differ in lightness,
+and lines in their markers and dashes.
+
+Not covered: interactive pages.
+"""
+
+from dsx.results.plot.breakdown import breakdown as breakdown
+from dsx.results.plot.breakdown import breakdowns as breakdowns
+from dsx.results.plot.file import save as save
+from dsx.results.plot.front import front as front
+from dsx.results.plot.heatmap import heatmap as heatmap
+from dsx.results.plot.scaling import scaling as scaling
+
+__all__ = ["breakdown", "breakdowns", "front", "heatmap", "save", "scaling"]

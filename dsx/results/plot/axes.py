@@ -1,0 +1,144 @@
+"""Axes: a column's name in words, the unit that its values are shown in, and ticks that do not overlap.
+
+An axis of numbers has one unit, which its label names ("HBM capacity [GB]"). Where each value has a place of its
+own, as in a heat map, the ticks name the units ("80 GB", "1.1 TB/s").
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsx.errors import SpecError
+from dsx.results.schema import COLUMNS
+from dsx.spec.what_if import field
+from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axis import Axis
+
+Numbers = NDArray[Any]
+
+# A range that is wider than this hides its small values on a linear axis.
+LINEAR_RANGE = 30.0
+
+# The title of a picture that has nothing to show.
+NOTHING = "no feasible candidate"
+
+_SI = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_SCALES = {
+    "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "days")),
+    "days": ((1.0, "days"),),
+    "bytes": ((1.0, "bytes"), *((size, f"{prefix}B") for size, prefix in _SI[1:])),
+    "bytes/s": tuple((size, f"{prefix}B/s") for size, prefix in _SI),
+    "flop/s": tuple((size, f"{prefix}FLOP/s") for size, prefix in _SI),
+    "1/s": ((1.0, "1/s"), (1e3, "thousand/s"), (1e6, "million/s")),
+}
+# What a column measures whose name ends in its unit.
+_QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
+_WORDS = {"hbm": "HBM", "nvs": "NVS", "net": "network", "mfu": "MFU", "comm": "communication", "num": "number of"}
+_WORDS |= {"gpus": "GPUs"} | {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
+
+
+def unit_of(df: "pd.DataFrame", column: str) -> str:
+    """Return the SI unit of a column, "" if it is bare.
+
+    A frame that was put together from several has lost its `attrs`; the columns of dsx are known without.
+    """
+    units = {known.name: known.unit for known in COLUMNS} | df.attrs.get("units", {})
+    if column not in units and "." in column:
+        with suppress(SpecError):
+            return field(column).unit
+    return units.get(column, "")
+
+
+def words(column: str, unit: str = "") -> str:
+    """Return a column's name as text, with what it measures instead of its unit.
+
+    `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity".
+    """
+    name = column.split(".", 1)[-1]
+    bare = name.removesuffix(f"_{unit}") if unit else name
+    text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", bare))
+    quantity = _QUANTITIES.get(unit, "")
+    return text if bare == name or text.endswith(quantity) else f"{text} {quantity}"
+
+
+def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
+    """Return the size in SI units of the unit that suits `values` of a column, and a label that names it.
+
+    It is the largest unit that the smallest value reaches: the rows of interest are few among many slow or
+    large ones, which would choose another.
+    """
+    unit = unit_of(df, column)
+    text = words(column, unit)
+    if unit not in _SCALES:
+        return 1.0, f"{text} [{unit}]" if unit else text
+    positive = values[np.isfinite(values) & (values > 0)]
+    smallest = float(positive.min()) if len(positive) else 1.0
+    size, name = max((step for step in _SCALES[unit] if step[0] <= smallest), default=_SCALES[unit][0])
+    return size, f"{text} [{name}]"
+
+
+def label_axis(axis: "Axis", df: "pd.DataFrame", column: str, values: Numbers) -> float:
+    """Label an axis for `values` of a column, and return the size in SI units of the unit that it shows."""
+    size, text = scale_of(df, column, values)
+    axis.set_label_text(text)
+    return size
+
+
+def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[str]:
+    """Return values of a column for people, each with its unit: "80 GB", "1.1 TB/s", "4096", "8"."""
+    unit = unit_of(df, column)
+    if any(isinstance(value, str) for value in values):
+        return [str(value) for value in values]
+    texts = [_without_zeros(format_quantity(value, unit)) for value in values]
+    # Three digits do not tell all values apart.
+    return texts if len(set(texts)) == len(set(values)) else [f"{value:.10g} {unit}".rstrip() for value in values]
+
+
+def _without_zeros(text: str) -> str:
+    number, _, unit = text.partition(" ")
+    if "." in number and "e" not in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number} {unit}".rstrip()
+
+
+def finite(values: Numbers) -> Numbers:
+    """Return those of `values` that are numbers."""
+    return values[np.isfinite(values)]
+
+
+def is_wide(values: Numbers, linear_range: float = LINEAR_RANGE) -> bool:
+    """Return whether positive values span so much that they need a logarithmic axis."""
+    numbers = finite(values)
+    return len(numbers) > 0 and numbers.min() > 0 and numbers.max() > linear_range * numbers.min()
+
+
+def log_ticks(axis: "Axis", values: Numbers) -> None:
+    """Put as many labels on a logarithmic axis as it has room for."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    numbers = finite(values)
+    decades = np.log10(numbers.max() / numbers.min())
+    for most, steps in ((1.3, (1, 1.5, 2, 3, 5, 7)), (3.0, (1, 2, 5)), (4.0, (1, 3)), (np.inf, (1,))):
+        if decades < most:
+            axis.set_major_locator(LogLocator(subs=steps))
+            break
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain_numbers(axis: "Axis") -> None:
+    """Write the numbers of an axis out, instead of as powers or with a common factor."""
+    from matplotlib.ticker import FuncFormatter, ScalarFormatter
+
+    if axis.get_scale() == "log":
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    else:
+        formatter = ScalarFormatter(useOffset=False)
+        formatter.set_scientific(False)
+        axis.set_major_formatter(formatter)

@@ -1,0 +1,126 @@
+"""Heat map: the best that is feasible for each pair of values of two columns.
+
+Each value has a place of its own, however far it is from the next one. A cell without a feasible row is hatched,
+whether its rows are all rejected, were not kept, or were not asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsx.results.plot.axes import (
+    NOTHING,
+    Numbers,
+    finite,
+    is_wide,
+    log_ticks,
+    plain_numbers,
+    scale_of,
+    unit_of,
+    value_texts,
+    words,
+)
+from dsx.results.plot.layout import Layout
+from dsx.results.plot.selection import best_table, refuse_many
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+
+MAX_VALUES = 200  # of one axis
+# A colour tells fewer values apart than a place does.
+_LINEAR_COLOURS = 8.0
+_FONT = 8.0  # points, of ticks
+_SMALLEST_FONT, _LARGEST_FONT = 4.5, 9.0  # points, of values in cells
+
+
+def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
+    """Draw the best feasible `value` for each pair of values of `x` and `y`, ascending to the right and upwards.
+
+    The best is the smallest, or the largest of mfu and tokens_per_s. Cells are annotated where a number fits.
+
+    Args:
+        df: a result set, or rows of one.
+        x, y: columns; their values are the ticks.
+        value: a column of quantities.
+        ax: where to draw; by default on a new figure.
+
+    Raises UnknownNameError for a column that is not there, InputError for a `value` without quantities or more
+    than `MAX_VALUES` values of `x` or `y`.
+    """
+    table = best_table(df, [y], x, value)
+    refuse_many(len(table.columns), MAX_VALUES, "values", [x])
+    refuse_many(len(table.rows), MAX_VALUES, "values", [y])
+    rows = [row for (row,) in table.rows]
+    layout = Layout.of(ax, *_size(len(table.columns), len(rows)))
+    ax = layout.axes[0]
+    ax.set_xlabel(words(x, unit_of(df, x)))
+    ax.set_ylabel(words(y, unit_of(df, y)))
+    size, label = scale_of(df, value, table.values)
+    values = table.values / size
+    _hatch(ax, ~np.isfinite(values))
+    mesh = _draw_cells(layout, values, label) if np.isfinite(values).any() else None
+    ax.set(xlim=(-0.5, max(len(table.columns), 1) - 0.5), ylim=(-0.5, max(len(rows), 1) - 0.5))
+    ax.tick_params(length=0, labelsize=_FONT)
+    layout.fit_ticks(ax.yaxis, range(len(rows)), value_texts(df, y, rows), turn=False)
+    layout.fit_ticks(ax.xaxis, range(len(table.columns)), value_texts(df, x, table.columns))
+    if mesh is not None:
+        _annotate(layout, mesh, values)
+    return ax
+
+
+def _size(columns: int, rows: int) -> tuple[float, float]:
+    """Return the size of the axes in inches that has room for a number in each cell, within what a page holds."""
+    return float(np.clip(0.5 * columns, 2.0, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5))
+
+
+def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> None:
+    """Hatch the ground, which shows where a cell is empty, and say above what that means."""
+    from matplotlib.patches import Patch
+
+    style: dict[str, Any] = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
+    ax.patch.set(**style)
+    if empty.all():
+        ax.set_title(NOTHING, fontsize="medium")
+    elif empty.any():
+        key = Patch(label="no feasible plan", linewidth=0.0, **style)
+        ax.legend(handles=[key], fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
+    from matplotlib.colors import LogNorm, Normalize
+
+    ax, numbers, wide = layout.axes[0], finite(values), is_wide(values, _LINEAR_COLOURS)
+    edges = [np.arange(count + 1) - 0.5 for count in values.shape[::-1]]
+    style: dict[str, Any] = {"cmap": "viridis", "edgecolors": "white", "linewidth": 0.3}
+    norm = (LogNorm if wide else Normalize)(numbers.min(), numbers.max())
+    mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(values), norm=norm, **style)
+    bar = layout.figure.colorbar(mesh, ax=ax, label=label, pad=0.02)
+    bar.ax.tick_params(labelsize=_FONT)
+    if wide:
+        log_ticks(bar.ax.yaxis, values)
+    plain_numbers(bar.ax.yaxis)
+    return mesh
+
+
+def _annotate(layout: Layout, mesh: "QuadMesh", values: Numbers) -> None:
+    """Write each value into its cell, in the size that fits; not at all where only a smaller one than is read does."""
+    texts = {tuple(cell): _three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
+    ax, points = layout.axes[0], 72 / layout.figure.dpi
+    box = ax.get_window_extent()
+    width, height = points * box.width / values.shape[1], points * box.height / values.shape[0]
+    # A digit is about 0.6 as wide as the font is high.
+    size = min(_LARGEST_FONT, 0.9 * width / (0.6 * max(map(len, texts.values()))), 0.7 * height)
+    if size < _SMALLEST_FONT:
+        return
+    for (row, column), text in texts.items():
+        red, green, blue, _ = mesh.to_rgba(values[row, column])
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        ax.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
+
+
+def _three_digits(value: float) -> str:
+    """Return "1.23", "45.6", "789", "12345"."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"

@@ -1,0 +1,142 @@
+"""Scaling: the best that is feasible along one column, one line for each value of others.
+
+A point is the best plan of its own; neighbours on a line may be very different plans. With a baseline the lines
+show how many times faster each is than the baseline where both have a feasible plan.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsx.errors import InputError, UnknownNameError
+from dsx.results.pareto import require
+from dsx.results.plot.axes import (
+    NOTHING,
+    Numbers,
+    finite,
+    is_wide,
+    label_axis,
+    log_ticks,
+    plain_numbers,
+    scale_of,
+    unit_of,
+    value_texts,
+    words,
+)
+from dsx.results.plot.layout import Layout
+from dsx.results.plot.marks import MAX_CATEGORIES, dashes, marks
+from dsx.results.plot.selection import best_table, column_list, refuse_many
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+# Below these ranges a linear axis shows the same and is easier to read.
+_LINEAR_X, _LINEAR_Y = 3.9, 5.0
+_SIZE = (4.8, 3.6)  # of the axes, in inches
+_TIMES = ("s", "days")
+_OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+
+
+def scaling(
+    df: "pd.DataFrame",
+    x: str = "num_gpus",
+    y: str = "step_time_s",
+    by: str | Sequence[str] | None = None,
+    baseline: Any = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw the best feasible `y` for each `x`: the smallest, or the largest of mfu and tokens_per_s.
+
+    Args:
+        df: a result set, or rows of one.
+        x: a column; its values are the ticks, on a log2 axis where they span a factor of four.
+        y: a column of quantities.
+        by: one or several columns; one line for each combination of their values.
+        baseline: a value of `by` as the legend writes it ("1d"; of several columns "1d, 8"), or of one column
+            as the frame holds it. The y axis becomes the baseline's time over the line's.
+        ax: where to draw; by default on a new figure.
+
+    A line has a gap where it has no feasible row. Raises UnknownNameError for a column or baseline that is not
+    there, InputError for a `y` without quantities, a baseline of anything but times, or too many lines.
+    """
+    columns = column_list(by)
+    if baseline is not None:
+        _check_baseline(df, y, columns)
+    table = best_table(df, columns, x, y)
+    refuse_many(len(table.rows), MAX_CATEGORIES, "lines", columns)
+    names = _names(df, columns, table.rows)
+    size, label = scale_of(df, y, table.values)
+    values = table.values / size
+    if baseline is not None:
+        values, label = values[_position(baseline, columns, names, table.rows)] / values, f"speed-up over {baseline}"
+    layout = Layout.of(ax, *_SIZE)
+    ax = layout.axes[0]
+    places, texts = _place_x(ax, df, x, table.columns)
+    _draw_lines(ax, places, values, names)
+    ax.set_ylabel(label)
+    if columns and names:
+        # Outside: lines may run through any corner.
+        title = ", ".join(words(column, unit_of(df, column)) for column in columns)
+        ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(names) // 21, **_OUTSIDE)
+    layout.fit_ticks(ax.xaxis, places, texts)
+    return ax
+
+
+def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Any]) -> tuple[list[float], list[str]]:
+    """Label the x axis, choose its scale, and return the place and the text of each of its values."""
+    if any(isinstance(value, str) for value in values):
+        ax.set_xlabel(words(x))
+        return list(map(float, range(len(values)))), list(values)
+    numbers = np.asarray(values, np.float64)
+    places = numbers / label_axis(ax.xaxis, df, x, numbers)
+    if is_wide(numbers, _LINEAR_X):
+        from matplotlib.ticker import NullLocator
+
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_minor_locator(NullLocator())
+    return list(places), [f"{place:.10g}" for place in places]
+
+
+def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Sequence[str]) -> None:
+    for line, name, mark, dash in zip(values, names, marks(len(names), 8.0), dashes(len(names)), strict=True):
+        ax.plot(places, line, linestyle=dash, linewidth=1.3, label=name, **mark)
+    if is_wide(values, _LINEAR_Y):
+        ax.set_yscale("log")
+        log_ticks(ax.yaxis, values)
+    plain_numbers(ax.yaxis)
+    ax.grid(color="0.9", linewidth=0.6)
+    ax.set_axisbelow(True)
+    points = finite(values)
+    if len(points) == 0:
+        ax.set_title(NOTHING, fontsize="medium")
+    if len(places):
+        # Places where no line has a point are on the axis too.
+        ax.update_datalim([(place, min(points, default=1.0)) for place in places])
+        ax.autoscale_view()
+
+
+def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Return what the legend calls each line: the values of its columns."""
+    texts = [
+        dict(zip(distinct, value_texts(df, column, distinct), strict=True))
+        for i, column in enumerate(columns)
+        for distinct in [list(dict.fromkeys(row[i] for row in rows))]
+    ]
+    return [", ".join(text[value] for text, value in zip(texts, row, strict=True)) for row in rows]
+
+
+def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
+    require(df, y)
+    if not columns:
+        raise InputError("a baseline is one of the lines: `by` must say which column tells them apart")
+    if unit_of(df, y) not in _TIMES:
+        raise InputError(f"a baseline shows how many times faster the others are, and {y!r} is no time")
+
+
+def _position(baseline: Any, columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+    for i, (name, row) in enumerate(zip(names, rows, strict=True)):
+        if str(baseline) == name or row == (baseline,):
+            return i
+    raise UnknownNameError("baseline", str(baseline), names, f", of the column {', '.join(columns)}")

@@ -1,0 +1,85 @@
+"""Which rows and values a picture shows: the best feasible value of a group of rows, or its fastest row.
+
+A group is a combination of values of some columns. Groups come in ascending order; names, such as those of
+strategies and clusters, in the order of the sweep.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsx.errors import InputError
+from dsx.results.pareto import minimised, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Of every other column the smallest value is the best.
+LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s"))
+
+
+def column_list(columns: str | Sequence[str] | None) -> list[str]:
+    """Return one column, several, or none as a list without repetitions."""
+    given = [columns] if isinstance(columns, str) else list(columns or ())
+    return list(dict.fromkeys(given))
+
+
+@dataclass(frozen=True)
+class BestTable:
+    """The best feasible values of some rows, by two sets of keys, both ascending."""
+
+    rows: list[tuple[Any, ...]]  # of each table row the values of its columns
+    columns: list[Any]  # of each table column the value of its one column
+    values: NDArray[np.float64]  # [rows, columns]; NaN where no row is feasible and has a number
+
+
+def best_table(df: "pd.DataFrame", rows: Sequence[str], column: str, value: str) -> BestTable:
+    """Return the best feasible `value` for each combination of the values of `rows`, and each value of `column`.
+
+    The best is the smallest, or the largest of `LARGER_IS_BETTER`. Without `rows` the table has one row. Raises
+    UnknownNameError for a column that `df` does not have, InputError where `value` does not hold quantities.
+    """
+    import pandas as pd
+
+    for name in (*rows, column):
+        require(df, name)
+    largest = value in LARGER_IS_BETTER
+    # Minimised is the negative of what is to be large.
+    numbers = minimised(df, f"-{value}" if largest else value)
+    usable = (require(df, "reject") == 0) & np.isfinite(numbers)
+    # Not as NumPy arrays, in which names lose their order; the first key stands for "no rows".
+    keys = [np.zeros(len(df), np.int8), *(pd.Series(df[name].array) for name in (*rows, column))]
+    best: Any = pd.Series(np.where(usable, numbers, np.nan)).groupby(keys, observed=True).min()
+    table = best.unstack(level=-1)
+    names = [key[1:] if isinstance(key, tuple) else () for key in table.index]
+    least = table.to_numpy(np.float64)
+    return BestTable(names, list(table.columns), -least if largest else least)
+
+
+def fastest(df: "pd.DataFrame", columns: Sequence[str]) -> "pd.DataFrame":
+    """Return the fastest feasible row of each group; of a group without one, its fastest row.
+
+    Of equal rows it is the one with the smallest `candidate`, where that is loaded. Raises UnknownNameError for
+    a column that `df` does not have.
+    """
+    for column in columns:
+        require(df, column)
+    ties = [require(df, "candidate")] if "candidate" in df.columns else []
+    # lexsort's last key comes first.
+    order = np.lexsort((*ties, require(df, "step_time_s"), require(df, "reject") != 0))
+    first = ~df[list(columns)].iloc[order].duplicated().to_numpy()
+    rows = df.iloc[order[first]].sort_values(list(columns))
+    rows.attrs = dict(df.attrs)
+    return rows
+
+
+def refuse_many(found: int, room: int, what: str, columns: Sequence[str]) -> None:
+    """Raise InputError if a picture would have more bars, lines, ... than a reader can tell apart."""
+    if found > room:
+        names = " and ".join(columns)
+        raise InputError(
+            f"{names}: {found:,} {what}, and a picture has room for {room}; take another column, or fewer rows"
+        )

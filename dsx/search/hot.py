@@ -1,0 +1,141 @@
+"""The hot loop on devices: what a search needs there, once per device, and its strips call by call."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.layer import LayerCosts
+from dsx.search.minima import Choices, Setting, Strips
+from dsx.search.pricing import power_of_two
+from dsx.search.problem import Problem
+from dsx.search.space import Space
+from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, make_chunk
+from dsx.space.blocks import PLACEMENT_COLUMNS
+from dsx.space.enumerate import Arrays
+
+# Columns of a layer that neither the time nor the memory of a step depends on.
+_PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
+
+
+class HotLoop:
+    """A space ready for the hot loop, at all hardware points of a problem.
+
+    Args:
+        table: [H, U] layer costs of the key table.
+        per: columns whose groups a run must not cross.
+        columns: what will be asked for, a cost or a column of the key.
+    """
+
+    def __init__(
+        self, problem: Problem, space: Space, table: LayerCosts, per: Sequence[str], columns: Sequence[str], wide: bool
+    ) -> None:
+        self.problem, self.blocks, self.wide = problem, space.blocks, wide
+        self.rows = KeyRows(space.blocks)
+        self.groups = Groups(space.keys, space.blocks, per)
+        self._kind = np.float64 if wide else np.float32
+        self._columns = {name: space.keys[name] for name in columns if name in space.keys}
+        self._table, self._needed = table, {*columns}
+        self._settings: dict[Any, tuple[Setting, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._rows: tuple[LayerCosts, dict[str, np.ndarray]] | None = None
+
+    def chunk(self, low: int, high: int) -> Chunk:
+        """Return the chunk of some blocks."""
+        return make_chunk(self.blocks, self.rows, self.groups, low, high)
+
+    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Setting, Choices, Strips]]:
+        """Yield the arguments of each call for a chunk, on a device, and which of its strips they are.
+
+        To be used under `enable_x64(wide)`, with the device as default.
+        """
+        setting, placements = self._on(device)
+        length = max(1 << 17, power_of_two(len(chunk.placement)))
+        choices = Choices(
+            placements=placements,
+            placement=jnp.asarray(_filled(chunk.placement, length)),
+            global_batch_size=jnp.asarray(_filled(chunk.global_batch_size, length).astype(self._kind)),
+        )
+        size = TILES * STRIPS
+        for start in range(0, len(chunk.row), size):
+            here = slice(start, min(start + size, len(chunk.row)))
+
+            def tiled(column: np.ndarray, kind: Any = np.int32, here: slice = here) -> Any:
+                return jnp.asarray(_filled(column[here], size).astype(kind).reshape(TILES, STRIPS))
+
+            yield (
+                here,
+                setting,
+                choices,
+                Strips(
+                    row=tiled(chunk.row),
+                    start=tiled(chunk.start),
+                    length=tiled(chunk.length),
+                    microbatch_size=tiled(chunk.microbatch_size, self._kind),
+                ),
+            )
+
+    def candidates(self, chunk: Chunk, strips: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
+        """Return (hardware points, positions in the key table, choices) of candidates of some strips of a chunk.
+
+        `wanted` says which, [H, T, S, KEYS, CHOICES].
+        """
+        count = strips.stop - strips.start
+        where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
+        point, strip, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
+        strip = strip + strips.start
+        choice = chunk.start[strip] + position
+        key = self.rows.keys[chunk.row[strip], slot].astype(np.int64)
+        choices = self.blocks.choices_at(
+            chunk.placement[choice], chunk.global_batch_size[choice], chunk.microbatch_size[strip].astype(np.int64)
+        )
+        return point, key, choices
+
+    def _on(self, device: Any) -> tuple[Setting, dict[str, Any]]:
+        """Return what lies on a device, put there when it is first asked for."""
+        with self._lock:
+            if self._rows is None:
+                self._rows = self._in_rows()
+            if device not in self._settings:
+                table, keys = self._rows
+                setting = Setting(
+                    table=jax.tree.map(jnp.asarray, table),
+                    keys={name: jnp.asarray(column) for name, column in keys.items()},
+                    workload=self.problem.workload,
+                    hardware=self.problem.hardware,
+                    assumptions=self.problem.assumptions,
+                )
+                columns = self.blocks.placements.astype(self._kind)
+                padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
+                placements = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
+                self._settings[device] = setting, placements
+            return self._settings[device]
+
+    def _in_rows(self) -> tuple[LayerCosts, dict[str, np.ndarray]]:
+        """Return the layer costs and the columns of the keys in rows, padded to a power of two.
+
+        Spaces of about the same size then share what is compiled for them.
+        """
+        count = len(self.rows.keys)
+        at = np.zeros((power_of_two(count), self.rows.keys.shape[1]), dtype=np.int64)
+        at[:count] = self.rows.keys
+        parts = set(_PARTS) - self._needed
+
+        def in_rows(name: str) -> np.ndarray:
+            leaf = np.asarray(getattr(self._table, name), dtype=self._kind)
+            return leaf[..., :1, None] if name in parts else leaf[..., at]
+
+        leaves = {name: in_rows(name) for name in LayerCosts.__dataclass_fields__}
+        # What is behind the last key of a block never fits.
+        leaves["stash_bytes"] = np.where(at == PADDING, np.inf, leaves["stash_bytes"]).astype(self._kind)
+        return LayerCosts(**leaves), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+
+
+def _filled(column: np.ndarray, length: int) -> np.ndarray:
+    """Return the column with zeros behind it."""
+    made = np.zeros(length, dtype=column.dtype)
+    made[: len(column)] = column
+    return made

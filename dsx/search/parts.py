@@ -1,0 +1,70 @@
+"""The parts of a sweep: what is priced, reduced and written at once, so that a run can stop after any of them.
+
+A part is a pure function of the sweep and its number. Where rows are kept as they are, it is a stretch of
+candidates; where only the best or a front are, a stretch of blocks. A part has hardware points of one study.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.search.study import Study
+
+ROWS = 1 << 18  # candidates of a part whose rows are kept
+REDUCED = 1 << 32  # candidates of a part that is reduced to a few rows
+_POINTS = 16  # hardware points that are priced side by side
+_TABLE = 1 << 21  # keys times hardware points in a table of layer costs
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some hardware points of a study, and candidates or blocks of it."""
+
+    study: int
+    first_point: int
+    last_point: int
+    start: int  # first candidate, counted over the points; or first block
+    stop: int
+    size: int  # candidates, over all points
+
+
+def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
+    """Return parts of `size` candidates; candidates are counted point by point."""
+    found: list[Part] = []
+    for code, study in enumerate(studies):
+        for first, last in _point_ranges(study):
+            count = study.space.size * (last - first)
+            found += [
+                Part(code, first, last, start, min(start + size, count), min(size, count - start))
+                for start in range(0, count, size)
+            ]
+    return found
+
+
+def block_parts(studies: Sequence[Study], size: int) -> list[Part]:
+    """Return parts of at least `size` candidates in whole blocks, or what is left."""
+    found: list[Part] = []
+    for code, study in enumerate(studies):
+        before = study.space.blocks.first_candidate
+        for first, last in _point_ranges(study):
+            start = 0
+            while start < len(before) - 1:
+                points = last - first
+                stop = int(np.searchsorted(before, before[start] + -(-size // points)))
+                stop = min(stop, len(before) - 1)
+                found.append(Part(code, first, last, start, stop, int(before[stop] - before[start]) * points))
+                start = stop
+    return found
+
+
+def _point_ranges(study: Study) -> list[tuple[int, int]]:
+    """Return ranges of hardware points that are priced side by side.
+
+    Ranges of one length are compiled once, so the length divides the number of points if it can.
+    """
+    count = study.problem.num_points
+    most = max(1, min(_POINTS, _TABLE // max(1, len(study.space.keys["tp"]))))
+    even = max(length for length in range(1, most + 1) if count % length == 0)
+    length = even if 2 * even > min(most, count) else most
+    return [(first, min(first + length, count)) for first in range(0, count, length)]

@@ -1,0 +1,143 @@
+"""Blocks cut into strips of one shape, so that everything that consumes them is compiled once.
+
+A strip is KEYS keys times a run of up to CHOICES choices of one group. The shape is a compromise of the hot
+loop: wide enough to be vectorised, small enough that blocks of few keys and short runs waste little. Strips
+are priced STRIPS at a time (a tile), TILES tiles in one call.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.space.blocks import PLACEMENT_COLUMNS, Blocks, Segments
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
+
+KEYS, CHOICES = 8, 64
+STRIPS, TILES = 64, 64
+PADDING = -1
+_CHUNK = 1 << 17  # choices of a chunk, unless one block has more
+
+
+class KeyRows:
+    """The keys of each block in rows of KEYS.
+
+    Attributes:
+        keys: [R, KEYS] positions in the key table; PADDING behind the last key of a block.
+        first: [B+1] where the rows of a block begin.
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        num_keys = np.diff(blocks.first_key)
+        num_rows = -(-num_keys // KEYS)
+        self.first = np.concatenate([[0], np.cumsum(num_rows)])
+        self.keys = np.full((self.first[-1], KEYS), PADDING, dtype=np.int32)
+        block = np.repeat(np.arange(len(blocks)), num_keys)
+        where = np.arange(len(blocks.keys)) - blocks.first_key[block] + KEYS * self.first[block]
+        self.keys.ravel()[where] = blocks.keys
+
+
+class Groups:
+    """The groups of equal `per` columns, as codes: a part for the key and a part for the choice, added.
+
+    Attributes:
+        of_key: [U] the key's part.
+        span: codes are less than this.
+    """
+
+    def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
+        self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
+        self._largest = [_largest(name, blocks) + 1 for name in self.choice_columns]
+        of_key = [keys[name] for name in per if name in KEY_COLUMNS]
+        self.of_key = np.zeros(len(keys["tp"]), dtype=np.int64)
+        if of_key:
+            self.of_key = np.unique(np.stack(of_key), axis=1, return_inverse=True)[1].ravel()
+        choices = math.prod(self._largest)
+        self.of_key *= choices
+        self.span = choices * (int(self.of_key.max(initial=0)) // choices + 1)
+
+    @property
+    def of_keys(self) -> bool:
+        """Return whether keys of one block may belong to several groups."""
+        return bool(self.of_key.any())
+
+    @property
+    def splits_runs(self) -> bool:
+        """Return whether the batch sizes of one placement belong to several groups."""
+        return any(name not in PLACEMENT_COLUMNS for name in self.choice_columns)
+
+    def of_segments(self, blocks: Blocks, segments: Segments) -> np.ndarray:
+        """Return the choice's part of the code of each segment, [S]; all choices of a segment have it."""
+        code = np.zeros(len(segments.block), dtype=np.int64)
+        if self.choice_columns:
+            first = Segments(segments.block, segments.placement, segments.first, np.ones_like(segments.length))
+            choices = blocks.choices(first)
+            for name, largest in zip(self.choice_columns, self._largest, strict=True):
+                code = code * largest + choices[name]
+        return code
+
+
+def _largest(column: str, blocks: Blocks) -> int:
+    if column in PLACEMENT_COLUMNS:
+        return int(blocks.placements[PLACEMENT_COLUMNS.index(column)].max(initial=0))
+    return int(blocks.batches.max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The choices of some blocks, N of them, and the S strips that cover the blocks' candidates."""
+
+    placement: np.ndarray  # [N] column of `Blocks.placements`
+    global_batch_size: np.ndarray  # [N]
+    row: np.ndarray  # [S] of `KeyRows.keys`
+    start: np.ndarray  # [S] first choice of the run
+    length: np.ndarray  # [S] choices in the run, at most CHOICES
+    microbatch_size: np.ndarray  # [S]
+    group: np.ndarray  # [S] the choice's part of the group's code
+
+    def run(self, strips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (placement, global_batch_size) of the runs of [M] strips, [M, CHOICES], the last one repeated."""
+        within = np.minimum(np.arange(CHOICES), self.length[strips, None] - 1)
+        where = self.start[strips, None] + within
+        return self.placement[where], self.global_batch_size[where]
+
+
+def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of blocks between `low` and `high` that are a chunk each."""
+    ends = np.cumsum(blocks.num_choices[low:high])
+    start = done = 0
+    while start < high - low:
+        stop = max(start + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
+        yield low + start, low + stop
+        start, done = stop, int(ends[stop - 1])
+
+
+def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: int) -> Chunk:
+    """Return the chunk of the blocks from `low` up to `high`; no run has choices of two groups."""
+    segments = blocks.segments(low, high)
+    if groups.splits_runs:
+        segments = segments.singly()
+    code = groups.of_segments(blocks, segments)
+    if groups.choice_columns:
+        order = np.lexsort((code, segments.block))
+        segments, code = segments.take(order), code[order]
+    borders = np.flatnonzero((np.diff(segments.block) != 0) | (np.diff(code) != 0)) + 1
+    first = np.concatenate([[0], borders])  # [G] first segment of each group's stretch
+    stretch = np.add.reduceat(segments.length, first)
+    pieces = -(-stretch // CHOICES)
+    within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begins = np.repeat(np.cumsum(stretch) - stretch, pieces)
+    lengths = np.minimum(np.repeat(stretch, pieces) - within * CHOICES, CHOICES)
+    block = np.repeat(segments.block[first], pieces)
+    tall = rows.first[block + 1] - rows.first[block]
+    row = np.arange(tall.sum()) - np.repeat(np.cumsum(tall) - tall, tall) + np.repeat(rows.first[block], tall)
+    return Chunk(
+        placement=np.repeat(segments.placement.astype(np.int32), segments.length),
+        global_batch_size=blocks.batches[segments.positions()].astype(np.int32),
+        row=row.astype(np.int32),
+        start=np.repeat((begins + within * CHOICES).astype(np.int32), tall),
+        length=np.repeat(lengths.astype(np.int32), tall),
+        microbatch_size=np.repeat(blocks.microbatch_size[block].astype(np.int32), tall),
+        group=np.repeat(np.repeat(code[first], pieces), tall),
+    )

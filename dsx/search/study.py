@@ -1,0 +1,105 @@
+"""Studies: the parts of a sweep that have one space each.
+
+Integer facts of the hardware (the size of a fast domain) shape the space, and clusters may differ in them; so
+every cluster and every combination of integer values is a study. The real-valued facts of its hardware points
+are leaves of [H], and the candidates are the same at all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from dsx.search.problem import Problem
+from dsx.search.space import Limitation, Selection, Space
+from dsx.spec.what_if import WhatIf, field
+
+Record = TypeVar("Record")
+
+_ASSUMPTIONS = "assumptions."
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One space, at H hardware points of one cluster."""
+
+    problem: Problem
+    space: Space
+    cluster: int  # position among the clusters of the sweep
+    values: Mapping[str, np.ndarray]  # {field of what_if: [H]}
+
+    @property
+    def size(self) -> int:
+        """Candidates times hardware points."""
+        return self.space.size * self.problem.num_points
+
+
+def make_studies(
+    problems: Sequence[Problem],
+    what_if: WhatIf,
+    num_gpus: Sequence[int],
+    global_batch_size: Sequence[int],
+    fix: Selection | None = None,
+    limit: Limitation | None = None,
+) -> list[Study]:
+    """Return the studies of a sweep; `problems` has one problem per cluster."""
+    columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
+    values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
+    integers = [path for path in values if field(path).integer]
+    shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
+    found: list[Study] = []
+    for code, problem in enumerate(problems):
+        spaces: dict[Any, Space] = {}
+        for shape in dict.fromkeys(map(tuple, shapes.T.tolist())):
+            here = np.flatnonzero((shapes.T == shape).all(axis=1))
+            changed = at_points(problem, {path: column[here] for path, column in values.items()})
+            key = changed.nvs_size
+            if key not in spaces:
+                spaces[key] = Space(changed, num_gpus, global_batch_size, fix, limit)
+            found.append(Study(changed, spaces[key], code, {path: column[here] for path, column in values.items()}))
+    return found
+
+
+def _kind(path: str) -> type:
+    return np.int64 if field(path).integer else np.float64
+
+
+def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
+    """Return the problem at H hardware points: `values` gives [H] values of fields, in SI units.
+
+    Integer fields must have one value.
+    """
+    count = len(next(iter(values.values()))) if values else 1
+    hardware, assumptions = jax.tree.map(
+        lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions)
+    )
+    cluster = problem.cluster
+    for path, column in values.items():
+        if field(path).integer:
+            cluster = _set(cluster, path.split("."), int(column[0]))
+        elif path.startswith(_ASSUMPTIONS):
+            assumptions = _set(assumptions, [path.removeprefix(_ASSUMPTIONS)], column)
+        else:
+            hardware = _set(hardware, path.split("."), column)
+    return replace(problem, cluster=cluster, hardware=hardware, assumptions=assumptions)
+
+
+def _set(record: Record, path: Sequence[str], value: Any) -> Record:
+    """Return a record with the field at `path` inside it set."""
+    name, *rest = path
+    changes: Any = {name: _set(getattr(record, name), rest, value) if rest else value}
+    return replace(record, **changes)  # type: ignore[type-var]
+
+
+def points_of(study: Study, first: int, last: int) -> Study:
+    """Return the study at its hardware points from `first` up to `last`."""
+    hardware, assumptions = jax.tree.map(
+        lambda leaf: leaf[first:last], (study.problem.hardware, study.problem.assumptions)
+    )
+    return replace(
+        study,
+        problem=replace(study.problem, hardware=hardware, assumptions=assumptions),
+        values={path: column[first:last] for path, column in study.values.items()},
+    )

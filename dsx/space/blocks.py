@@ -1,0 +1,194 @@
+"""The space as blocks: shard keys times the global choices that go with them.
+
+What a layer costs depends on the shard key alone; pipeline depth, data parallelism, batch and GPU count
+combine such costs. A block is all that fits together: keys of the same GPUs per replica, the same GPUs of a
+fast domain taken by the key, and the same microbatch size. Within it every key goes with every choice, so
+the space is a list of rectangles and no candidate is ever a Python object.
+
+The choices of a block are products again: a placement (GPU count, pipeline, replicas and their shares of a
+fast domain) times the batch sizes that dp and the microbatch size divide. Only the factors are stored: what
+blocks share is there once, and any range of candidates can be made without those before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.space.enumerate import Arrays, Bounds, divisors, grid
+from dsx.space.rules import MODEL_AXES, fill, placed
+
+PLACEMENT_COLUMNS: tuple[str, ...] = ("num_gpus", "pp", "dp", "pp_nvs", "dp_nvs")
+CHOICE_COLUMNS: tuple[str, ...] = ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Choices of some blocks: S segments, each one placement times a run of batch sizes.
+
+    The choices of the segments, one after the other, are the choices of the blocks.
+    """
+
+    block: np.ndarray  # [S] which block
+    placement: np.ndarray  # [S] column of `Blocks.placements`
+    first: np.ndarray  # [S] where the run begins in `Blocks.batches`
+    length: np.ndarray  # [S] batch sizes in the run
+
+    def take(self, where: np.ndarray | slice) -> "Segments":
+        """Return some of the segments."""
+        return Segments(self.block[where], self.placement[where], self.first[where], self.length[where])
+
+    def singly(self) -> "Segments":
+        """Return one segment per choice."""
+        return Segments(*(np.repeat(c, self.length) for c in (self.block, self.placement)), self.positions(), self._ones())
+
+    def positions(self) -> np.ndarray:
+        """Return, for each choice, where its batch size lies in `Blocks.batches`."""
+        before = np.cumsum(self.length) - self.length
+        return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
+
+    def _ones(self) -> np.ndarray:
+        return np.ones(self.length.sum(), dtype=np.int64)
+
+
+class Blocks:
+    """All blocks of a space, B of them, in a fixed order.
+
+    Attributes:
+        keys: positions in the key table, block after block.
+        first_key: [B+1] where the keys of a block begin in `keys`.
+        microbatch_size: [B] sequences of a microbatch.
+        num_choices: [B] choices of a block.
+        first_candidate: [B+1] candidates of the blocks before.
+        placements: [len(PLACEMENT_COLUMNS), P] placements, those of one size of replica together.
+        batches: runs of batch sizes; those that a dp and a microbatch size divide are one run.
+    """
+
+    def __init__(self, keys: Arrays, bounds: Bounds) -> None:
+        replica = np.prod(np.stack([keys[axis] for axis in MODEL_AXES]), axis=0)
+        share = placed(keys, MODEL_AXES)
+        order = np.lexsort((keys["microbatch_size"], share, replica))
+        classes = np.stack([column[order] for column in (replica, share, keys["microbatch_size"])])
+        changes = _changes(classes)
+        begins = np.flatnonzero(changes)
+        replica, share, microbatch_size = classes[:, begins]
+        sizes = np.flatnonzero(_changes(np.stack([replica, share])))
+        tables = [_placements(r, s, bounds) for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)]
+        self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
+        self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
+        self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica
+        self._make_batches(microbatch_size, bounds)
+
+        num_keys = np.diff(np.concatenate([begins, [len(order)]]))
+        num_choices = np.concatenate([self._lengths(size).sum(axis=1) for size in range(len(sizes))] or [begins])
+        used = num_choices > 0
+        self.keys = order[np.repeat(used, num_keys)]
+        self.first_key = np.concatenate([[0], np.cumsum(num_keys[used])])
+        self.microbatch_size = microbatch_size[used]
+        self.num_choices = num_choices[used]
+        self.first_candidate = np.concatenate([[0], np.cumsum(num_keys[used] * num_choices[used])])
+        self._size, self._microbatch = self._size[used], self._microbatch[used]
+
+    def __len__(self) -> int:
+        return len(self.num_choices)
+
+    @property
+    def size(self) -> int:
+        """Candidates of all blocks."""
+        return int(self.first_candidate[-1])
+
+    def _make_batches(self, microbatch_size: np.ndarray, bounds: Bounds) -> None:
+        """Make the runs of batch sizes, and the table that finds the run of a dp and a microbatch size."""
+        known, self._microbatch = np.unique(microbatch_size, return_inverse=True)
+        degrees, self._dp = np.unique(self.placements[PLACEMENT_COLUMNS.index("dp")], return_inverse=True)
+        sequences, where = np.unique(known[:, None] * degrees[None], return_inverse=True)
+        runs = [_multiples(number, bounds) for number in sequences.tolist()]
+        self.batches = np.concatenate([*runs, np.zeros(0, dtype=np.int64)])
+        lengths = np.array([len(run) for run in runs], dtype=np.int64)
+        where = where.reshape(len(known), len(degrees))
+        self._run_length, self._run_first = lengths[where], (np.cumsum(lengths) - lengths)[where]
+
+    def _lengths(self, size: int) -> np.ndarray:
+        """Return [blocks of a size of replica, its placements] batch sizes."""
+        return self._run_length[np.ix_(self._microbatch[self._size == size], self._dp[self._slice(size)])]
+
+    def _slice(self, size: int) -> slice:
+        return slice(self._first_placement[size], self._first_placement[size + 1])
+
+    def segments(self, low: int, high: int) -> Segments:
+        """Return the choices of the blocks from `low` up to `high`, block after block."""
+        parts: list[list[np.ndarray]] = []
+        for size in np.unique(self._size[low:high]).tolist():
+            blocks = low + np.flatnonzero(self._size[low:high] == size)
+            table = np.ix_(self._microbatch[blocks], self._dp[self._slice(size)])
+            length = self._run_length[table]
+            row, column = np.nonzero(length)
+            first = self._run_first[table][row, column]
+            parts.append([blocks[row], column + self._first_placement[size], first, length[row, column]])
+        if not parts:
+            parts.append([np.zeros(0, dtype=np.int64)] * 4)
+        return Segments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def choices(self, segments: Segments) -> Arrays:
+        """Return the choices of segments as columns."""
+        return self.choices_at(
+            np.repeat(segments.placement, segments.length),
+            self.batches[segments.positions()],
+            np.repeat(self.microbatch_size[segments.block], segments.length),
+        )
+
+    def choices_at(self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray) -> Arrays:
+        """Return [N] choices as columns; `placement` are columns of `placements`."""
+        found = dict(zip(PLACEMENT_COLUMNS, self.placements[:, placement], strict=True))
+        found["global_batch_size"] = batch
+        found["num_microbatches"] = batch // (found["dp"] * microbatch_size)
+        return {name: found[name] for name in CHOICE_COLUMNS}
+
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
+
+        Within a block the choices of the first key come first.
+        """
+        low = int(np.searchsorted(self.first_candidate, start, side="right")) - 1
+        high = int(np.searchsorted(self.first_candidate, stop, side="left"))
+        segments = self.segments(low, high)
+        first_choice = np.concatenate([[0], np.cumsum(self.num_choices[low:high])])
+        begins = np.maximum(self.first_candidate[low:high], start)
+        ends = np.minimum(self.first_candidate[low + 1 : high + 1], stop)
+        block = np.repeat(np.arange(low, high), ends - begins)
+        within = np.arange(start, stop) - self.first_candidate[block]
+        key, choice = np.divmod(within, self.num_choices[block])
+        made = self.choices(segments)
+        choice += first_choice[block - low]
+        return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
+
+
+def _changes(columns: np.ndarray) -> np.ndarray:
+    """Return where a row of sorted [C, N] columns differs from the one before; the first one does."""
+    changes = np.ones(columns.shape[1], dtype=bool)
+    changes[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
+    return changes
+
+
+def _multiples(sequences: int, bounds: Bounds) -> np.ndarray:
+    """Return the batch sizes that replicas and microbatches of so many sequences divide."""
+    batch = np.array(bounds.global_batch_size, dtype=np.int64)
+    batch = batch[batch % sequences == 0]
+    return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
+
+
+def _placements(replica: int, share: int, bounds: Bounds) -> np.ndarray:
+    """Return the placements of replicas of `replica` model-parallel GPUs, `share` of them per fast domain."""
+    pipelines = divisors(bounds.num_layers)
+    domains: Sequence[int] = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
+    found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
+    for number, domain in zip(bounds.num_gpus, domains, strict=True):
+        if number % replica or domain % share:
+            continue
+        rest = number // replica
+        pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain // share))
+        dp, dp_nvs = rest // pp, domain // share // pp_nvs
+        good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
+        found.append(np.stack([np.full_like(pp, number), pp, dp, pp_nvs, dp_nvs])[:, good])
+    table = np.concatenate(found, axis=1)
+    return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]

@@ -1,0 +1,47 @@
+"""The picture that a sweep asks for: its kind, and which columns it shows.
+
+It changes nothing of what is computed. Which columns a kind needs, and what it shows where none is named, is
+said by the drawing.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from dsx.spec.column_names import AxisColumn, ResultColumn
+from dsx.spec.load import Spec
+from dsx.spec.ranges import listed
+
+PlotKind = Literal["breakdown", "scaling", "heatmap", "front"]
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class PlotSpec(Spec):
+    """A picture of a result set; columns are choices, costs, "cluster", or fields of what_if."""
+
+    kind: PlotKind
+    x: Annotated[list[AxisColumn], BeforeValidator(listed)] = Field(default_factory=list)
+    y: AxisColumn | None = None
+    value: ResultColumn | None = None  # what a cell of a heatmap shows
+    by: ResultColumn | None = None  # one line, or marker, for each of its values
+    # The value of `by` that others are compared with, as a legend writes it.
+    baseline: Annotated[str, BeforeValidator(_text)] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are named, without the sign of an objective."""
+        named = (*self.x, self.y, self.value, self.by)
+        return tuple(name.removeprefix("-") for name in named if name is not None)
+
+    @field_validator("x", "y")
+    @classmethod
+    def _only_a_front_has_objectives(
+        cls, given: list[str] | str | None, info: ValidationInfo
+    ) -> list[str] | str | None:
+        for name in listed(given) or ():
+            if name.startswith("-") and info.data.get("kind", "front") != "front":
+                raise ValueError(f"{name!r} is an objective, which only a front has; write {name[1:]!r}")
+        return given

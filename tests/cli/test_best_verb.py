@@ -1,0 +1,38 @@
+"""``dsx best``: the launch flags behind its table."""
+
+import json
+import subprocess
+
+JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+
+
+def test_flags_can_be_pasted(run, folder):
+    data = json.loads(run("best", *JOB, "--json", "--top", 1).out)["plans"][0]
+    launch = data["launch"]["megatron_lm"]
+    assert launch["flags"][:2] == ["--tensor-model-parallel-size", str(data["plan"]["tp"])]
+    block = run("best", *JOB).out.partition("Megatron-LM flags of plan 1:\n")[2]
+    flags, *rest = block.split("\ncannot be expressed: ")
+    words = subprocess.run(["sh", "-c", f"printf '%s\\n' {flags}"], capture_output=True, text=True, check=True)
+    assert words.stdout.split("\n")[:-1] == launch["flags"]
+    assert [line.rstrip("\n") for line in rest] == launch["lost"]
+    assert all(line.endswith(" \\") for line in flags.splitlines()[:-1])
+    assert len(flags.splitlines()) > 1
+
+
+def test_every_plan_has_flags_of_its_own(run, folder):
+    plans = json.loads(run("best", *JOB, "--json", "--strategy", "2d", "--top", 20).out)["plans"]
+    for plan in plans:
+        flags = plan["launch"]["megatron_lm"]["flags"]
+        assert flags[flags.index("--context-parallel-size") + 1] == str(plan["plan"]["cp"])
+    assert {bool(plan["launch"]["megatron_lm"]["lost"]) for plan in plans} == {True, False}
+
+
+def test_a_plan_without_flags_says_why(run, folder):
+    # Eight layers and a batch of four leave two GPUs or more to the tensor parallel axes.
+    job = (*JOB[:4], "--num-gpus", 64, "--global-batch-size", 4, "--strategy", "summa")
+    best = json.loads(run("best", *job, "--json").out)["plans"][0]
+    assert best["plan"]["tp"] * best["plan"]["tp2"] > 1
+    lines = run("best", *job).out.partition("\n\n")[2].splitlines()
+    assert lines[0] == "Megatron-LM flags of plan 1: none, since the rest would start another plan"
+    assert lines[1:] == [f"cannot be expressed: {lost}" for lost in best["launch"]["megatron_lm"]["lost"]]
+    assert len(lines) > 1

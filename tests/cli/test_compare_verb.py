@@ -1,0 +1,162 @@
+"""``dsx compare``: two result sets side by side."""
+
+import json
+
+import pytest
+
+import dsx
+
+
+@pytest.fixture(scope="module")
+def made(swept, command):
+    """Make a result set beside `swept`, whose sweep file it shares."""
+
+    def make(name: str, *assignments: str, code: int = 0):
+        options = [option for assignment in assignments for option in ("--set", assignment)]
+        assert command("sweep", swept.parent / "sweep.yaml", "-o", swept.parent / name, *options) == code
+        return swept.parent / name
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def smaller(made):
+    """The same sweep with less memory and a slower network."""
+    return made("smaller", "cluster.device.hbm_capacity=4 GB", "cluster.network.nvs.bandwidth=50 GB/s")
+
+
+@pytest.fixture(scope="module")
+def two(made):
+    """The same sweep on two clusters."""
+    return made("two", "sweep.cluster=[a100-nvs8, b200-nvs8]", "sweep.num_gpus=[4, 8]")
+
+
+def test_as_json(run, swept, smaller):
+    done = run("compare", swept, smaller, "--json")
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert set(data) == {"schema_version", "a", "b", "per", "differences", "summary", "groups"}
+    assert data["per"] == ["num_gpus", "global_batch_size"]
+    assert set(data["differences"]) == {
+        "clusters.b200-nvs8.device.hbm_capacity",
+        "clusters.b200-nvs8.network.nvs.bandwidth",
+    }
+    (group,) = data["groups"]
+    a, b = dsx.load(swept), dsx.load(smaller)
+    best_a, best_b = (df[df["reject"] == 0].nsmallest(1, "step_time_s").iloc[0] for df in (a, b))
+    assert group["a"]["plan"]["candidate"] == best_a["candidate"]
+    assert group["b"]["plan"]["candidate"] == best_b["candidate"]
+    assert group["a"]["plan"]["tp"] == best_a["tp"]
+    assert group["ratio"] == pytest.approx(best_b["step_time_s"] / best_a["step_time_s"])
+    assert not group["same_plan"]
+    assert (group["a"]["in_b"], group["a"]["step_time_s_in_b"]) == ("does not fit", None)
+    there = a.set_index("candidate").loc[best_b["candidate"], "step_time_s"]
+    assert (group["b"]["in_a"], group["b"]["step_time_s_in_a"]) == ("fits", pytest.approx(there))
+    assert data["summary"]["joined"] == len(a) == len(b)
+    assert data["summary"]["ratio_min"] >= 1
+    assert data["summary"]["fit_in_a_only"] == (a["reject"] == 0).sum() - (b["reject"] == 0).sum() > 0
+
+
+def test_for_people(run, swept, smaller):
+    done = run("compare", swept, smaller)
+    assert (done.code, done.err) == (0, "")
+    about, table, summary = done.out.split("\n\n")
+    assert f"A: {swept}: small on b200-nvs8; kept all: " in about
+    assert ["clusters.b200-nvs8.device.hbm_capacity", "192", "GB", "4.00", "GB"] in [
+        x.split() for x in about.split("\n")
+    ]
+    header, first, second = table.splitlines()
+    assert header.split()[:5] == ["GPUs", "batch", "A", "B", "B/A"]
+    assert "does not fit" in first
+    assert first.index("  A: ") == second.index("  B: ")
+    assert summary.startswith("The best plan changes in 1 of 1 group.\n")
+
+
+def test_groups_and_clusters(run, swept, two):
+    data = json.loads(run("compare", two, two, "--json").out)
+    assert data["per"] == ["num_gpus", "global_batch_size", "cluster"]
+    assert [tuple(group["per"].values()) for group in data["groups"]] == [
+        (gpus, 32, cluster) for gpus in (4, 8) for cluster in ("a100-nvs8", "b200-nvs8")
+    ]
+    one = json.loads(run("compare", swept, two, "--per", "strategy", "--json").out)
+    assert [group["per"] for group in one["groups"]] == [{"strategy": "1d"}, {"strategy": "2d"}]
+    assert {group["b"]["hardware"]["cluster"] for group in one["groups"]} == {"b200-nvs8"}
+    assert one["differences"]["cluster"] == {"a": ["b200-nvs8"], "b": ["a100-nvs8", "b200-nvs8"]}
+    people = run("compare", swept, two)
+    assert "not in A" in people.out
+    assert "what is not in a set was not priced for it, or not kept (A kept all; B kept all)" in people.err
+    assert people.out.splitlines()[5].split()[:3] == ["GPUs", "batch", "cluster"]
+
+
+def test_with_itself(run, swept):
+    done = run("compare", swept, swept.parent / "." / swept.name)
+    assert done.code == 0
+    assert "Both sweeps state the same." in done.out
+    assert "same plan" in done.out
+    assert "The best plan changes in 0 of 1 group." in done.out
+    assert done.err == f"dsx: A and B are the same folder, {swept}\n"
+
+
+def test_sets_that_keep_few(run, swept, made):
+    top = made("top", "sweep.keep={top: 2}", "cluster.device.hbm_capacity=4 GB")
+    done = run("compare", swept, top)
+    assert "not in B" in done.out
+    assert "or not kept (A kept all; B kept the 2 fastest)" in done.err
+    assert "2 in B, 2 in both" in done.out
+
+
+def test_no_candidate_in_common(run, made):
+    one, other = (
+        made("one", "sweep.strategy=1d", "sweep.fix.tp=2"),
+        made("other", "sweep.strategy=2d", "sweep.limit.cp='>1'"),
+    )
+    done = run("compare", one, other)
+    assert done.code == 0
+    assert "dsx: no candidate is in both sets: the sweeps differ in strategy, fix.tp, limit.cp\n" in done.err
+
+
+def test_no_group_in_common(run, swept, made):
+    done = run("compare", swept, made("four", "sweep.num_gpus=4"))
+    assert (done.code, done.out) == (2, "")
+    assert "no feasible group in common (num_gpus 8 and 4); try others with --per" in done.err
+    assert run("compare", swept, swept.parent / "four", "--per", "strategy").code == 0
+
+
+def test_other_models_are_compared_with_a_note(run, swept, made):
+    done = run("compare", swept, made("deeper", "model.layers.0.count=16", "model.name=deeper"))
+    assert done.code == 0
+    assert "dsx: the models differ (small, deeper): a candidate is the same choices, not the same work\n" in done.err
+
+
+def test_nothing_feasible(run, swept, made, nothing_fits):
+    done = run("compare", swept, nothing_fits)
+    assert done.code == 0
+    assert "none fits" in done.out
+    assert "does not fit" in done.out
+    assert "dsx: nothing in B is feasible\n" in done.err
+    assert json.loads(run("compare", swept, nothing_fits, "--json").out)["groups"][0]["b"] is None
+    done = run("compare", nothing_fits, nothing_fits)
+    assert (done.code, done.out) == (3, "")
+    empty = made("empty", "sweep.keep=feasible", "cluster.device.hbm_capacity=1 kB", code=3)
+    done = run("compare", swept, empty)
+    assert done.code == 0
+    assert "not in B" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--per", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
+        (("--per", "mfu"), "'mfu' is a cost, and groups are of equal choices"),
+    ],
+)
+def test_bad_columns(run, swept, arguments, says):
+    done = run("compare", swept, swept, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+def test_a_folder_that_is_no_set(run, swept, tmp_path):
+    done = run("compare", swept, tmp_path)
+    assert done.code == 2
+    assert f"no result set at {tmp_path}" in done.err

@@ -1,0 +1,157 @@
+"""``dsx show``: what a result set is, its fastest plans, and one candidate of it."""
+
+import json
+
+import pytest
+
+import dsx
+
+SWEEP = """model: small.yaml
+cluster: [a100-nvs4, b200-nvs8]
+what_if: {device.hbm_capacity: [4 GB, 80 GB]}
+num_gpus: 8
+global_batch_size: 32
+strategy: [1d, 2d]
+assumptions: paper-2410.00273
+keep: all
+"""
+HARDWARE = [(cluster, capacity) for cluster in ("a100-nvs4", "b200-nvs8") for capacity in (4e9, 80e9)]
+
+
+@pytest.fixture(scope="module")
+def points(swept, command):
+    """A result set of two clusters with two capacities each."""
+    sweep = swept.parent / "points.yaml"
+    sweep.write_text(SWEEP)
+    assert command("sweep", sweep, "-o", swept.parent / "points") == 0
+    return swept.parent / "points"
+
+
+def table_of(out: str) -> list[list[str]]:
+    """The words of the lines of the table behind the description of the set."""
+    return [line.split() for line in out.split("\n\n")[1].splitlines()]
+
+
+def test_the_set(run, swept):
+    done = run("show", swept)
+    assert (done.code, done.err) == (0, "")
+    title, *about = done.out.partition("\n\n")[0].splitlines()
+    assert title == "small on b200-nvs8"
+    about = dict(line.split(maxsplit=1) for line in about)
+    rows = len(dsx.load(swept))
+    assert about["num_gpus"] == "8"
+    assert about["strategy"] == "1d, 2d"
+    assert about["assumptions"] == "paper-2410.00273, in float32"
+    assert about["sweep"] == f"file   {swept.parent / 'sweep.yaml'}"
+    assert about["state"].startswith("finished 20")
+    assert about["candidates"].startswith(f"{rows}, ")
+    assert about["kept"].startswith(f"all: {rows} rows in ")
+
+
+def test_the_fastest_as_the_sweep_prints_them_and_flags(run, swept, folder):
+    frame = dsx.load(swept)
+    fits = frame[frame["reject"] == 0].nsmallest(3, "step_time_s")
+    done = run("show", swept, "--top", 3)
+    header, *rows = table_of(done.out)
+    assert header == "GPUs batch strategy step MFU memory compute communication bubble plan".split()
+    assert [row[3] for row in rows] == list(fits["strategy"])
+    assert "\n\nMegatron-LM flags of plan 1:" in done.out
+    assert len(table_of(run("show", swept).out)) == 1 + 10
+
+
+def test_as_json(run, swept):
+    data = json.loads(run("show", swept, "--top", 2, "--json").out)
+    assert (data["model"], data["clusters"], data["strategies"]) == ("small", ["b200-nvs8"], ["1d", "2d"])
+    assert (data["complete"], data["keep"], data["what_if"]) == (True, "all", {})
+    assert data["rows"] == data["candidates"] == len(dsx.load(swept)) > data["feasible"] > 0
+    assert [plan["hardware"] for plan in data["plans"]] == [{"cluster": "b200-nvs8"}] * 2
+    flags = data["plans"][0]["launch"]["megatron_lm"]["flags"]
+    assert flags[:2] == ["--tensor-model-parallel-size", str(data["plans"][0]["plan"]["tp"])]
+
+
+def test_hardware_is_shown(run, points):
+    done = run("show", points, "--top", 3)
+    assert done.out.startswith("small on a100-nvs4, b200-nvs8, 2 what-if points\n")
+    assert "device.hbm_capacity  4.00 GB, 80.0 GB\n" in done.out
+    header, first, *_ = table_of(done.out)
+    assert header[:5] == ["cluster", "device.hbm_capacity", "GPUs", "batch", "strategy"]
+    assert first[1] == "b200-nvs8"  # all three are on it, and it is said
+    assert first[3] == "GB"
+    data = json.loads(run("show", points, "--json").out)
+    assert data["what_if"] == {"device.hbm_capacity": [4e9, 80e9]}
+    assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
+
+
+def test_per_group(run, points):
+    columns = ("--per", "cluster", "--per", "device.hbm_capacity")
+    plans = json.loads(run("show", points, *columns, "--json").out)["plans"]
+    assert [tuple(plan["hardware"].values()) for plan in plans] == HARDWARE
+    frame = dsx.load(points)
+    best = frame[frame["reject"] == 0].groupby(["cluster", "device.hbm_capacity"], observed=True)["step_time_s"].min()
+    assert [plan["step_time_s"] for plan in plans] == list(best)
+    twice = json.loads(run("show", points, *columns, "--top", 2, "--json").out)["plans"]
+    assert twice[::2] == plans
+    assert len(twice) == 8
+
+
+def test_one_candidate(run, swept, points):
+    frame = dsx.load(points)
+    rejected = frame[(frame["reject"] != 0) & (frame["device.hbm_capacity"] == 4e9)]
+    candidate = int(rejected["candidate"].iloc[0])
+    data = json.loads(run("show", points, "--candidate", candidate, "--json").out)["plans"]
+    assert [tuple(plan["hardware"].values()) for plan in data] == HARDWARE
+    assert {plan["plan"]["candidate"] for plan in data} == {candidate}
+    assert [plan["reject"] for plan in data if plan["hardware"]["device.hbm_capacity"] == 4e9] == [["memory"]] * 2
+    assert [plan["fits"] for plan in data] == [not plan["reject"] for plan in data]
+    people = run("show", points, "--candidate", candidate)
+    assert people.code == 0
+    assert "\n1 is rejected: memory\n" in people.out
+    alone = run("show", swept, "--candidate", candidate).out
+    assert "step_time_s" in alone
+    assert "100.0 %" in alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--candidate", 1), "no candidate '1' among the"),
+        (("--candidate", "first"), "no candidate 'first' among the"),
+        (("--candidate", 1, "--top", 2), "--candidate 1 shows that candidate alone: leave out --top and --per"),
+        (("--per", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
+        (("--top", 0), "--top"),
+    ],
+)
+def test_bad_input(run, swept, arguments, says):
+    done = run("show", swept, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+def test_nothing_feasible(run, nothing_fits):
+    done = run("show", nothing_fits)
+    assert done.code == 3
+    assert "0 of them feasible (0 %)" in done.out
+    assert "is feasible" in done.err
+    done = run("show", nothing_fits, "--json")
+    assert (done.code, json.loads(done.out)["plans"]) == (3, [])
+
+
+def test_layer_texts_that_are_gone_cost_only_the_flags(run, folder):
+    (folder / "mine.layer").write_text(STRATEGY)
+    assert run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.strategy=[mine.layer]").code == 0
+    assert "flags of plan 1" in run("show", "out").out
+    (folder / "mine.layer").unlink()
+    done = run("show", "out", "--json")
+    assert done.code == 0
+    assert {plan["launch"] for plan in json.loads(done.out)["plans"]} == {None}
+    assert "no launch flags under mine: " in done.err
+    assert done.err.count("no launch flags") == 1
+
+
+STRATEGY = """strategy mine
+role rs = s      role is = s    role wi = e
+role re = e      role ie = e    role wf = f/tp   role wc = c/tp
+role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
+role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
+require h % tp == 0   heads_not_divisible
+"""

@@ -1,0 +1,112 @@
+"""How files get into a folder: whole, or not at all."""
+
+import errno
+import os
+
+import pytest
+
+from dsx.errors import StoreError
+from dsx.results import folder as disk
+
+
+def failing(number):
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_file_is_replaced_whole(tmp_path, files):
+    disk.write_whole(tmp_path / "a", b"first")
+    disk.write_whole(tmp_path / "a", memoryview(b"second"))
+    assert (tmp_path / "a").read_bytes() == b"second"
+    assert files(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path, files, monkeypatch, step):
+    disk.write_whole(tmp_path / "a", b"first")
+    monkeypatch.setattr(os, step, failing(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        disk.write_whole(tmp_path / "a", b"second")
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert files(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOSPC, "make room and run the same command again"),
+        (errno.EDQUOT, "make room and run the same command again"),
+        (errno.EROFS, "Read-only file system; choose another folder with -o"),
+    ],
+)
+def test_errors_say_what_to_do(number, cure):
+    with pytest.raises(StoreError, match=f"cannot do it: .*{cure}"), disk.os_errors("cannot do it"):
+        failing(number)()
+
+
+def test_home():
+    assert str(disk.home(disk.Path("a/.unfinished"))) == "a"
+    assert str(disk.home(disk.Path("a"))) == "a"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with two files, in a folder with a file of the set before it and one of the user."""
+    run = tmp_path / disk.UNFINISHED
+    run.mkdir()
+    for name, text in (("manifest.json", "run"), ("x", "1"), ("y", "2"), ("run.lock", "")):
+        (run / name).write_text(text)
+    for name, text in (("manifest.json", "old"), ("old", "0"), ("mine", "")):
+        (tmp_path / name).write_text(text)
+    return run
+
+
+@pytest.mark.parametrize("number", [None, errno.EPERM, errno.EOPNOTSUPP], ids=["links", "no links", "no such call"])
+def test_publish_with_and_without_links(tmp_path, run, files, monkeypatch, number):
+    if number:
+        monkeypatch.setattr(os, "link", failing(number))
+    disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
+    assert files(tmp_path) == ["a", "b", "manifest.json", "mine"]
+    assert [(tmp_path / name).read_text() for name in ("a", "b", "manifest.json")] == ["1", "2", "new"]
+
+
+def test_publish_again_after_it_failed(tmp_path, run, files, monkeypatch):
+    (tmp_path / "b").write_text("of an earlier try")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(disk, "sync", failing(errno.ENOSPC))
+        disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
+    assert (tmp_path / "manifest.json").read_text() == "old"
+    disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
+    assert files(tmp_path) == ["a", "b", "manifest.json", "mine"]
+    assert (tmp_path / "b").read_text() == "2"
+
+
+def test_links_fail_for_another_reason(tmp_path, run, monkeypatch):
+    monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
+    with pytest.raises(OSError, match="quota"):
+        disk.publish(tmp_path, {"a": run / "x"}, [], b"new")
+    assert (tmp_path / "manifest.json").read_text() == "old"
+
+
+def test_files_of_both_sets_stay(tmp_path, run, files):
+    disk.publish(tmp_path, {"old": run / "x"}, ["old"], b"new")
+    assert files(tmp_path) == ["manifest.json", "mine", "old"]
+    assert (tmp_path / "old").read_text() == "1"
+
+
+def test_empty_keeps_the_locks(run, files):
+    (run / ".1234.partial").write_text("")
+    disk.remove_partial(run)
+    assert files(run) == ["manifest.json", "run.lock", "x", "y"]
+    disk.empty(run)
+    assert files(run) == ["run.lock"]
+
+
+def test_foreign_files(tmp_path, run):
+    assert disk.foreign_files(tmp_path) == []
+    (tmp_path / "manifest.json").unlink()
+    assert disk.foreign_files(tmp_path) == []
+    disk.discard(run)
+    assert disk.foreign_files(tmp_path) == ["mine", "old"]

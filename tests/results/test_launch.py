@@ -1,0 +1,193 @@
+"""Launch flags, parsed back to the plan that they come from."""
+
+import argparse
+
+import pytest
+
+from dsx.graph.derived import derive
+from dsx.graph.library import load_layer, load_operators
+from dsx.results.launch import RANK_ORDER, megatron_lm, shares_of
+from dsx.space.candidates import Candidates
+
+ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
+SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
+
+# A user's strategy: tensor parallelism whose residual stream every rank holds whole.
+PLAIN = """strategy plain
+role rs = s      role is = s    role wi = e
+role re = e      role ie = e    role wf = f/tp   role wc = c/tp
+role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
+role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
+"""
+
+
+@pytest.fixture(scope="module")
+def layer():
+    """The transformer layer under a strategy."""
+    table = load_operators(["standard"])
+    return lambda strategy: derive(load_layer("transformer", str(strategy), table))
+
+
+def plan(**choices) -> dict:
+    """A plan of these choices that fills its domains as Megatron-LM's rank order does."""
+    made = ONE | SAID | {"num_microbatches": 4} | choices
+    made["num_gpus"] = made["tp"] * made["tp2"] * made["cp"] * made["pp"] * made["dp"]
+    made["global_batch_size"] = made["dp"] * made["microbatch_size"] * made["num_microbatches"]
+    return made
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name in (
+        *("tensor-model-parallel-size", "context-parallel-size", "pipeline-model-parallel-size"),
+        *("expert-model-parallel-size", "num-virtual-stages-per-pipeline-rank", "recompute-num-layers"),
+        *("micro-batch-size", "global-batch-size", "seq-length"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    for name in ("sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--overlap-grad-reduce", action="store_true")
+    parser.add_argument("--overlap-param-gather", action="store_true")
+    parser.add_argument("--recompute-granularity", choices=["full", "selective"])
+    parser.add_argument("--recompute-method", choices=["uniform", "block"])
+    parser.add_argument("--ckpt-format", choices=["fsdp_dtensor"])
+    sharded = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
+    parser.add_argument("--data-parallel-sharding-strategy", choices=sharded, default="no_shard")
+    return parser.parse_args(arguments)
+
+
+def back(arguments: list[str], num_gpus: int) -> dict:
+    """The choices that flags give a job of `num_gpus` ranks."""
+    args = parse(arguments)
+    tp, cp, pp = args.tensor_model_parallel_size, args.context_parallel_size, args.pipeline_model_parallel_size
+    dp, rest = divmod(num_gpus, tp * cp * pp)
+    assert rest == 0
+    stage = {"no_shard": int(args.use_distributed_optimizer), "optim_grads": 2, "optim_grads_params": 3}
+    batch, microbatch = args.global_batch_size, args.micro_batch_size
+    degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": args.expert_model_parallel_size}
+    sizes = {"microbatch_size": microbatch, "global_batch_size": batch, "num_microbatches": batch // dp // microbatch}
+    others = {
+        "vpp": args.num_virtual_stages_per_pipeline_rank,
+        "sequence_length": args.seq_length,
+        "zero_stage": stage[args.data_parallel_sharding_strategy],
+        "recompute": args.recompute_granularity or "none",
+    }
+    return degrees | sizes | others
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"tp": 8, "pp": 64, "dp": 32, "tp_nvs": 8, "num_microbatches": 128, "sequence_length": 4096},
+        {"tp": 4, "dp": 6, "tp_nvs": 4, "dp_nvs": 2, "microbatch_size": 2, "zero_stage": 0},
+        {"dp": 16, "dp_nvs": 8, "zero_stage": 2},
+        {"dp": 16, "dp_nvs": 8, "zero_stage": 3, "recompute": "full"},
+        {"pp": 4, "vpp": 3, "pp_nvs": 4, "recompute": "selective", "zero_stage": 1},
+        {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "interleaved"},
+        {"dp": 8, "ep": 4, "dp_nvs": 8},
+    ],
+)
+def test_every_expressible_choice_returns(layer, choices):
+    wanted = plan(**choices)
+    launch = megatron_lm(wanted, layer("1d"))
+    found = back(launch.arguments, wanted["num_gpus"])
+    assert found == {name: wanted[name] for name in found}
+    assert launch.lost == ()
+
+
+def test_context_parallelism_returns_and_its_collective_is_lost(layer):
+    wanted = plan(tp=2, cp=4, dp=2, tp_nvs=2, cp_nvs=4)
+    launch = megatron_lm(wanted, layer("2d"))
+    found = back(launch.arguments, wanted["num_gpus"])
+    assert found == {name: wanted[name] for name in found}
+    (lost,) = launch.lost
+    assert "by all-gather of attention.kk, attention.vv" in lost
+    assert "around a ring (cp_comm_type=p2p); cp_comm_type=all_gather is what was priced" in lost
+
+
+def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
+    (tmp_path / "plain.layer").write_text(PLAIN)
+    wanted = plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2)
+    assert parse(megatron_lm(wanted, layer("1d")).arguments).sequence_parallel
+    whole = megatron_lm(wanted, layer(tmp_path / "plain.layer"))
+    assert not parse(whole.arguments).sequence_parallel
+    assert whole.lost == ()
+    alone = megatron_lm(plan(dp=4, dp_nvs=4), layer("1d"))
+    assert not parse(alone.arguments).sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("choices", "lost"),
+    [
+        (
+            {"tp": 4, "tp2": 2, "panels": 8, "tp_nvs": 4, "tp2_nvs": 2},
+            ["two dimensions (tp=4 by tp2=2)", "8 panels", "hidden"],
+        ),
+        ({"tp": 4, "panels": 8, "tp_nvs": 4}, ["8 panels", "hidden"]),
+        ({"tp": 4, "tp_nvs": 4}, ["hidden"]),
+    ],
+)
+def test_a_layout_that_is_lost_leaves_no_flags(layer, choices, lost):
+    launch = megatron_lm(plan(**choices), layer("summa"))
+    assert launch.flags == ()
+    assert len(launch.lost) == len(lost)
+    assert all(words in said for words, said in zip(lost, launch.lost, strict=True))
+
+
+def test_undivided_every_layer_is_expressible(layer):
+    assert megatron_lm(plan(dp=8, dp_nvs=8, panels=2), layer("summa")).lost == ()
+
+
+@pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}, {"schedule": "zero_bubble"}])
+def test_unknown_values_are_lost_by_name(layer, choice):
+    ((name, value),) = choice.items()
+    assert megatron_lm(plan(**choice), layer("1d")).lost == (f"{name}={value}",)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "domain", "shares"),
+    [
+        ((8, 1, 32, 64), 8, (8, 1, 1, 1)),
+        ((16, 1, 4, 1), 8, (8, 1, 1, 1)),
+        ((2, 2, 8, 1), 8, (2, 2, 2, 1)),
+        ((2, 1, 2, 8), 8, (2, 1, 2, 2)),
+        ((1, 1, 1, 4), 4, (1, 1, 1, 4)),
+        ((6, 1, 4, 1), 8, None),
+        ((1, 1, 3, 8), 8, None),
+    ],
+)
+def test_shares_of_the_rank_order(degrees, domain, shares):
+    made = plan(**dict(zip(RANK_ORDER, degrees, strict=True)), tp_nvs=domain)
+    assert shares_of(made) == (None if shares is None else dict(zip(RANK_ORDER, shares, strict=True)))
+
+
+def test_shares_count_the_ranks_of_a_domain():
+    """Against ranks that are numbered one by one."""
+    degrees, domain = {"tp": 2, "cp": 2, "dp": 4, "pp": 3}, 8
+    position = {axis: 1 for axis in RANK_ORDER}
+    stride = 1
+    for axis in RANK_ORDER:
+        position[axis], stride = stride, stride * degrees[axis]
+    first = range(domain)
+    expected = {axis: len({rank // position[axis] % degrees[axis] for rank in first}) for axis in RANK_ORDER}
+    assert shares_of(plan(**degrees, tp_nvs=domain)) == expected
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"tp": 4, "pp": 8, "dp": 2, "tp_nvs": 4, "dp_nvs": 2}, None),
+        (
+            {"tp": 4, "pp": 8, "dp": 2, "tp_nvs": 4, "pp_nvs": 2},
+            "nvs.tp=4 nvs.pp=2 on fast domains of 8 GPUs: the default rank order (tp-cp-ep-dp-pp, tp innermost) puts "
+            "nvs.tp=4 nvs.dp=2 there; the order tp-cp-ep-pp-dp would do as priced",
+        ),
+        ({"tp": 8, "dp": 8, "dp_nvs": 8}, "puts nvs.tp=8 there"),
+        ({"tp": 6, "dp": 4, "tp_nvs": 2, "dp_nvs": 4}, "cuts its groups unevenly"),
+    ],
+)
+def test_placement(layer, choices, says):
+    lost = megatron_lm(plan(**choices), layer("1d")).lost
+    assert len(lost) == (says is not None)
+    assert says is None or (lost[0].startswith("the placement ") and says in lost[0])

@@ -1,0 +1,101 @@
+"""Who may work on a run at the same time."""
+
+import errno
+import os
+import re
+import threading
+from contextlib import closing
+
+import pytest
+
+from dsx.errors import StoreError
+from dsx.results import locks
+from dsx.results.locks import Hold
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "set" / "run").mkdir(parents=True)
+    return tmp_path / "set" / "run"
+
+
+ME = re.escape(f"process {os.getpid()} on ")
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, None), (None, (1, 2)), ((1, 2), None), ((1, 2), (1, 2))])
+def test_these_exclude_each_other(run, first, second):
+    with closing(Hold(run, first)) as hold:
+        hold.share()
+        with pytest.raises(StoreError, match=f"set: .*at work.*{ME}.*; wait for it to finish, or choose another"):
+            Hold(run, second)
+    Hold(run, second).close()
+
+
+def test_shards_work_together_and_one_finishes_when_the_others_have_gone(run):
+    with closing(Hold(run, (1, 2))) as first:
+        assert first.alone
+        first.share()
+        with closing(Hold(run, (2, 2))) as second, closing(Hold(run, (2, 3))):
+            assert not second.alone
+            with pytest.raises(StoreError, match=rf"another dsx is at work here, {ME}.*, {ME}"):
+                first.take_all()
+        first.take_all()
+        assert first.alone
+        with pytest.raises(StoreError, match="another dsx is at work"):
+            Hold(run, (2, 2))
+
+
+def test_of_two_shards_that_finish_at_once_one_does(run):
+    with closing(Hold(run, (1, 2))) as first:
+        first.share()
+        with closing(Hold(run, (2, 2))) as second:
+            with pytest.raises(StoreError):
+                first.take_all()
+            second.take_all()
+
+
+def test_a_shard_that_is_refused_holds_nothing(run):
+    with closing(Hold(run, (1, 2))) as hold:
+        hold.share()
+        with pytest.raises(StoreError, match="shard 1/2 is at work already"):
+            Hold(run, (1, 2))
+        hold.take_all()
+
+
+def test_entry_waits_and_follows_the_folder(run):
+    """Who waits for the entry of a folder that is then removed enters the next one."""
+    entered = []
+
+    def enter():
+        with locks.entry(run):
+            entered.append((run / "old").exists())
+
+    with locks.entry(run):
+        (run / "old").write_text("")
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(0.05)
+        assert entered == []
+        for path in run.iterdir():
+            path.unlink()
+        run.rmdir()
+    thread.join(10)
+    assert entered == [False]
+
+
+def test_file_system_without_locks(run, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with locks.entry(run), closing(Hold(run, None)), closing(Hold(run, (1, 2))) as shard:
+        shard.take_all()
+
+
+def test_other_faults_of_locks_are_not_hidden(run, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        Hold(run, None)

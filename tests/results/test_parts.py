@@ -1,0 +1,128 @@
+"""One part: what fits into it, what it says of itself, and how it is encoded."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from results.sets import WHAT_IF
+
+from dsx.errors import StoreError
+from dsx.results import parts
+from dsx.results.manifest import Counts, Part
+
+
+
+@pytest.fixture
+def part(tmp_path, rows, begun):
+    path = tmp_path / "part-00003.parquet"
+    path.write_bytes(parts.encode(rows(5), Counts(9, 4, {"memory": 2}), begun()))
+    return path
+
+
+def test_names_and_numbers():
+    assert parts.part_name(7) == "part-00007.parquet"
+    assert parts.part_name(123456) == "part-123456.parquet"
+    assert [parts.part_number(parts.part_name(n)) for n in (0, 7, 123456)] == [0, 7, 123456]
+    for name in ("part-7.parquet", "part-00007.parquet.bak", "manifest.json", "../part-00007.parquet"):
+        assert parts.part_number(name) is None
+
+
+def test_a_part_describes_itself(part, begun):
+    with pq.ParquetFile(part) as file:
+        schema, group = file.schema_arrow, file.metadata.row_group(0)
+    assert schema.names == [c.name for c in begun().columns]
+    assert json.loads(schema.metadata[b"dsx"])["spec_hash"] == begun().spec_hash
+    encodings = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert "BYTE_STREAM_SPLIT" in encodings["step_time_s"].encodings
+    assert "RLE_DICTIONARY" in encodings["strategy"].encodings
+    assert "RLE_DICTIONARY" not in encodings["tp"].encodings
+    assert encodings["tp"].statistics.has_min_max
+    assert encodings["candidate"].statistics is None
+    assert {column.compression for column in encodings.values()} == {"LZ4"}
+
+
+def test_footer(part, begun):
+    assert parts.footer(part, parts.part_schema(begun())) == parts.Footer(5, Counts(9, 4, {"memory": 2}))
+    assert parts.spec_hash_of(part) == begun().spec_hash
+    assert parts.footer(part, parts.part_schema(begun(model="other"))) is None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: pd.DataFrame({"tp": [1]}).to_parquet(path),
+        lambda path: pq.write_table(pa.table({"tp": [1]}).replace_schema_metadata({"dsx": "]"}), path),
+    ],
+)
+def test_what_is_no_part_has_no_footer(part, begun, spoil):
+    spoil(part)
+    assert parts.footer(part, parts.part_schema(begun())) is None
+    assert parts.spec_hash_of(part) is None
+    assert not parts.is_intact(part.parent, Part(part.name, 5))
+
+
+def test_footers_are_those_of_whole_parts_of_the_run(tmp_path, rows, begun, counts):
+    content = parts.encode(rows(5), counts(5), begun())
+    for number in (4, 1, 2, 9):
+        (tmp_path / parts.part_name(number)).write_bytes(content)
+    (tmp_path / parts.part_name(2)).write_bytes(b"")
+    (tmp_path / "part-x.parquet").write_bytes(content)
+    run = dataclasses.replace(begun(), num_parts=9)
+    assert list(parts.footers(tmp_path, run)) == [1, 4]
+
+
+def test_bytes_depend_on_rows_counts_and_sweep_alone(rows, begun, counts):
+    def encoded(n, manifest, counted=5):
+        return parts.encode(rows(n), counts(counted), manifest).to_pybytes()
+
+    one = begun()
+    other = dataclasses.replace(one, started="2000-01-01T00:00:00+00:00", num_parts=12)
+    assert encoded(5, one) == encoded(5, other)
+    assert len({encoded(5, one), encoded(6, one), encoded(5, one, 6), encoded(5, begun(model="other"))}) == 4
+
+
+def test_integers_of_any_width_are_the_same_part(rows, begun, counts):
+    wide = rows(5)
+    names = {column.name for column in begun().columns if column.kind in ("integer", "name")}
+    narrow = {name: values.astype(np.int8 if name in names else values.dtype) for name, values in wide.items()}
+    assert parts.encode(wide, counts(5), begun()) == parts.encode(narrow, counts(5), begun())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda rows: rows.pop("tp"), "differ in the columns tp"),
+        (lambda rows: rows.pop("cluster"), "differ in the columns cluster"),
+        (lambda rows: rows.pop("device.hbm_capacity"), "differ in the columns device.hbm_capacity"),
+        (lambda rows: rows.update(tq=rows["tp"]), "differ in the columns tq"),
+        (lambda rows: rows.update(tp=rows["tp"][:1]), "different lengths"),
+        (lambda rows: rows.update(tp=rows["tp"] + 2**40), "column tp does not fit int32"),
+        (lambda rows: rows.update(tp=rows["tp"] + 0.5), "column tp does not fit int32"),
+        (lambda rows: rows.update(tp=np.array([1, None])), "column tp does not fit int32: 1 values are missing"),
+        (lambda rows: rows.update(strategy=rows["tp"] * 0 + 2), "column strategy does not fit"),
+        (lambda rows: rows.update(cluster=rows["tp"] * 0 - 1), "column cluster does not fit"),
+        (lambda rows: rows.update(mfu=np.array(["a", "b"])), "column mfu does not fit"),
+        (lambda rows: rows.update(mfu=rows["mfu"].reshape(2, 1)), "column mfu does not fit"),
+    ],
+)
+def test_rows_that_do_not_fit(rows, begun, counts, spoil, says):
+    bad = rows(2, what_if=WHAT_IF)
+    spoil(bad)
+    with pytest.raises(StoreError, match=says):
+        parts.encode(bad, counts(2), begun(what_if=WHAT_IF))
+
+
+def test_not_a_number_is_a_value(tmp_path, rows, begun, counts):
+    some = rows(3)
+    some["training_days"] = np.full(3, np.nan, dtype=np.float32)
+    (tmp_path / "a").write_bytes(parts.encode(some, counts(3), begun()))
+    column = pq.read_table(tmp_path / "a")["training_days"]
+    assert column.null_count == 0
+    assert np.isnan(column.to_numpy()).all()
