@@ -1,13 +1,14 @@
 """A program that runs a small sweep again and again, each time dying somewhere else, and says what was left.
 
-    python dying.py steps FOLDER KIND KEEP START    dies before the n-th change of the disk, for every n
-    python dying.py times FOLDER KIND KEEP START    dies at N moments drawn by chance, with N from stdin
+    python dying.py FOLDER KIND KEEP START            dies before the n-th change of the disk, for every n
+    python dying.py FOLDER KIND KEEP START TIMES      dies at moments drawn by chance, so many times
 
-KIND is how it dies: killed, interrupted or full (a full disk), and KEEP is all or merged. START is what the folder
-holds: nothing, or a set of an earlier version. Each way of dying happens in a folder of its own, where the same run then
-goes on to its end; a line of JSON says what was there after the death and what at the end.
+KIND is how it dies: killed, interrupted, or full (of the disk). KEEP is all, or merged into one part. START is what
+the folder holds: nothing, or an earlier set, of another version. Each death happens in a folder of its own, where
+the same run then goes on to its end. For each a line of JSON says how the process ended, which set could be loaded
+after that, and what is there at the end; the first is of a run that did not die.
 
-The work is done in forked processes, so that all libraries are imported once.
+The work is done in forked processes, so that the libraries are imported once.
 """
 
 import dataclasses
@@ -33,6 +34,7 @@ from dsx.results import store
 SIZES = (3, 0, 4, 2)
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock"}
 SURVIVED, DIED = 0, 3
+PAUSE = 0.002  # seconds of work for a part, where moments are drawn by chance
 
 
 def sweep(folder: Path, keep: str, version: str, threads: int = 1, pause: float = 0.0) -> None:
@@ -122,47 +124,64 @@ def loaded(folder: Path) -> str:
     return manifest.dsx_version
 
 
-def main() -> None:
-    way, root, kind, keep, start = sys.argv[1:]
-    version = dsx.__version__
+class Deaths:
+    """Runs of one kind; each is reported by a line on stdout."""
 
-    def prepared(name: str) -> Path:
-        folder = Path(root) / name
-        if start == "earlier":
-            sweep(folder, keep, "earlier")
+    def __init__(self, root: str, kind: str, keep: str, start: str) -> None:
+        self.root, self.kind, self.keep, self.start = Path(root), kind, keep, start
+
+    def prepared(self, name: str) -> Path:
+        """Return a folder with what there is at the start."""
+        folder = self.root / name
+        if self.start == "earlier":
+            sweep(folder, self.keep, "earlier")
         return folder
 
-    def report(folder: Path, status: int) -> None:
+    def run(self, folder: Path, threads: int = 1, pause: float = 0.0) -> None:
+        sweep(folder, self.keep, dsx.__version__, threads, pause)
+
+    def report(self, folder: Path, status: int) -> None:
         after = loaded(folder)
-        sweep(folder, keep, version)
+        self.run(folder)
         print(json.dumps({"status": status, "after": after, "end": described(folder)}), flush=True)
 
-    whole = prepared("whole")
-    began = time.monotonic()
-    sweep(whole, keep, version, threads=2, pause=0.002)
-    took = time.monotonic() - began
-    report(whole, SURVIVED)
-    if way == "steps":
+    def at_every_step(self) -> None:
         step, status = 0, DIED
         while status != SURVIVED:
-            folder = prepared(str(step))
+            folder = self.prepared(str(step))
 
             def work(folder: Path = folder, step: int = step) -> None:
-                sys.addaudithook(die_at(step, kind, folder))
-                sweep(folder, keep, version)
+                sys.addaudithook(die_at(step, self.kind, folder))
+                self.run(folder)
 
             status = in_a_child(work)[1]()
-            report(folder, status)
+            self.report(folder, status)
             step += 1
-    else:
-        for number in range(int(sys.stdin.read())):
-            folder = prepared(str(number))
+
+    def by_chance(self, times: int, took: float) -> None:
+        """Die three times on the way, each time within the seconds that the whole run takes."""
+        number = signal.SIGKILL if self.kind == "killed" else signal.SIGINT
+        for time_of in range(times):
+            folder, status = self.prepared(str(time_of)), SURVIVED
             for _ in range(3):
-                child, status_of = in_a_child(lambda folder=folder: sweep(folder, keep, version, 2, 0.002))
+                child, status_of = in_a_child(lambda folder=folder: self.run(folder, 2, PAUSE))
                 time.sleep(random.uniform(0, took))
-                os.kill(child, signal.SIGKILL if kind == "killed" else signal.SIGINT)
+                os.kill(child, number)
                 status = status_of()
-            report(folder, status)
+            self.report(folder, status)
+
+
+def main() -> None:
+    deaths = Deaths(*sys.argv[1:5])
+    whole = deaths.prepared("whole")
+    began = time.monotonic()
+    deaths.run(whole, 2, PAUSE)
+    took = time.monotonic() - began
+    deaths.report(whole, SURVIVED)
+    if len(sys.argv) > 5:
+        deaths.by_chance(int(sys.argv[5]), took)
+    else:
+        deaths.at_every_step()
 
 
 main()

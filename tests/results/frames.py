@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pandas as pd
-from matplotlib.text import Text
 
 from dsx.results.schema import COLUMNS
 
@@ -63,17 +62,11 @@ def overlapping(labels):
     return [(a, b) for (a, box), (b, other) in itertools.combinations(shown, 2) if box.overlaps(other)]
 
 
-def cut_off(ax):
-    """Return the texts of a figure that its edges cut; it is laid out."""
+def is_whole(ax):
+    """Return whether all ink of a figure is on its paper; it is laid out."""
     figure = ax.get_figure(root=True)
-    texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
-    paper = figure.bbox.padded(0.5)
-    return [
-        text.get_text()
-        for text in texts
-        for box in [text.get_window_extent()]
-        if box.x0 < paper.x0 or box.y0 < paper.y0 or box.x1 > paper.x1 or box.y1 > paper.y1
-    ]
+    ink, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    return ink.x0 > -0.01 and ink.y0 > -0.01 and ink.x1 < width + 0.01 and ink.y1 < height + 0.01
 
 
 def legend_texts(ax):

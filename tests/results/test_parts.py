@@ -15,7 +15,6 @@ from dsx.results import parts
 from dsx.results.manifest import Counts, Part
 
 
-
 @pytest.fixture
 def part(tmp_path, rows, begun):
     path = tmp_path / "part-00003.parquet"

@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from results.frames import MEMORY_PARTS, NOT_PRICED, TIME_PARTS, candidates, cut_off, feasible, laid_out
-from results.frames import legend_texts, overlapping, texts_of
+from results.frames import (
+    MEMORY_PARTS,
+    NOT_PRICED,
+    TIME_PARTS,
+    candidates,
+    feasible,
+    is_whole,
+    laid_out,
+    legend_texts,
+    overlapping,
+    texts_of,
+)
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import plot
@@ -35,7 +45,8 @@ def stacks_of(ax):
 
 
 @pytest.mark.parametrize(
-    ("of", "parts", "total", "size"), [("time", TIME_PARTS, "step_time_s", 1), ("memory", MEMORY_PARTS, "peak_bytes", GB)]
+    ("of", "parts", "total", "size"),
+    [("time", TIME_PARTS, "step_time_s", 1), ("memory", MEMORY_PARTS, "peak_bytes", GB)],
 )
 def test_bars_are_the_fastest_plans(of, parts, total, size):
     df = candidates()
@@ -56,7 +67,7 @@ def test_axes_have_units_and_the_values_of_x():
     assert (upper.get_ylabel(), lower.get_ylabel()) == ("step time [s]", "peak memory [GB]")
     labels = [f"{gpus}\n{strategy}" for gpus in (1024, 2048, 4096) for strategy in ("flat", "grid")]
     assert texts_of(lower.get_xticklabels()) == labels
-    assert [text.get_text() for text in lower.texts][0] == "number of GPUs\nstrategy"
+    assert lower.texts[0].get_text() == "number of GPUs\nstrategy"
     assert not any(label.get_visible() for label in upper.get_xticklabels())
 
 
@@ -90,7 +101,7 @@ def test_labels_do_not_overlap(bars):
     assert overlapping(lower.get_xticklabels()) == []
     assert overlapping(lower.get_xticklabels(minor=True)) == []
     assert overlapping([*lower.get_xticklabels(), *lower.get_xticklabels(minor=True), *lower.texts]) == []
-    assert cut_off(ax) == []
+    assert is_whole(ax)
 
 
 def test_labels_that_do_not_fit_a_given_axis():
@@ -116,7 +127,9 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
     df = candidates()
     df.loc[df["num_gpus"] == 2048, "reject"] = 1
     ax = plot.breakdown(df, "num_gpus")
-    np.testing.assert_allclose(sum(stacks_of(ax).values()), [row["step_time_s"] for row in fastest(df, ["num_gpus"])], rtol=1e-5)
+    np.testing.assert_allclose(
+        sum(stacks_of(ax).values()), [row["step_time_s"] for row in fastest(df, ["num_gpus"])], rtol=1e-5
+    )
     (hatched,) = [bars for bars in ax.containers if bars.get_label() == "rejected"]
     assert [round(bar.get_x() + bar.get_width() / 2) for bar in hatched] == [1]
     assert hatched[0].get_hatch()
@@ -167,7 +180,7 @@ def test_no_rows(tmp_path):
     ax = plot.breakdowns(candidates().head(0))
     assert ax.get_title() == "no feasible candidate"
     plot.save(ax, tmp_path / "a.png")
-    assert cut_off(laid_out(ax)) == []
+    assert is_whole(laid_out(ax))
 
 
 def test_neighbours_differ_in_grey():
@@ -187,7 +200,7 @@ def test_errors():
         plot.breakdown(df, "num_gpu")
     with pytest.raises(UnknownNameError, match="unknown stack 'tme'; did you mean 'time'"):
         plot.breakdown(df, of="tme")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UnknownNameError, match="compute_s.*were only some columns loaded"):
+    with pytest.raises(UnknownNameError, match=r"compute_s.*were only some columns loaded"):
         plot.breakdown(df.drop(columns="compute_s"))
     with pytest.raises(InputError, match=f"candidate: 120 bars, and a picture has room for {MAX_BARS}"):
         plot.breakdown(df, "candidate")

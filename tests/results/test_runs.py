@@ -103,7 +103,11 @@ def test_the_start_is_that_of_the_first_run(tmp_path, begun, rows, counts, writt
 @pytest.mark.parametrize(
     ("change", "num_parts", "says"),
     [
-        (lambda m: manifests.begin(m.spec | {"model": "x"}, m.names, [], "float32"), 3, r"of another sweep .*in model\)"),
+        (
+            lambda m: manifests.begin(m.spec | {"model": "x"}, m.names, [], "float32"),
+            3,
+            r"of another sweep .*in model\)",
+        ),
         (of_version, 3, r"of dsx [\d.]+ \(this is 0\.0\.1\)"),
         (lambda m: m, 4, r"of 3 parts \(this one has 4\)"),
     ],

@@ -62,7 +62,7 @@ def words(column: str, unit: str = "") -> str:
     `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity".
     """
     name = column.split(".", 1)[-1]
-    bare = name.removesuffix(f"_{unit}") if unit else name
+    bare = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
     text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", bare))
     quantity = _QUANTITIES.get(unit, "")
     return text if bare == name or text.endswith(quantity) else f"{text} {quantity}"

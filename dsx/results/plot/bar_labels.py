@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsx.results.plot.axes import unit_of, value_texts, words
-from dsx.results.plot.layout import Layout
+from dsx.results.plot.layout import Layout, text_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,19 +49,17 @@ def _plan_columns(rows: "pd.DataFrame") -> list[str]:
 
 def _small_print(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
     ax = layout.axes[-1]
-    layout.settle()
-    heights = [label.get_window_extent().height for label in ax.get_xticklabels()]
-    pad = _PAD + 72 / layout.figure.dpi * max(heights) + 3.0
+    pad = _PAD + max(height for _, height in text_sizes(ax.get_xticklabels())) + 3.0
     texts = ["\n".join(map(str, row)) for row in zip(*(rows[column] for column in columns), strict=True)]
     # Minor ticks at the places of the major ones are a second row of labels.
     ax.xaxis.remove_overlapping_locs = False
-    ax.set_xticks(list(range(len(texts))), labels=texts, minor=True)
+    places = list(range(len(texts)))
+    ax.set_xticks(places, labels=texts, minor=True)
     ax.tick_params("x", which="minor", labelsize=_SMALL_FONT, labelcolor="0.25", pad=pad, length=0)
-    if len(layout.apart(ax.get_xticklabels(minor=True))) < len(texts):
+    if len(layout.apart(ax.xaxis, places, ax.get_xticklabels(minor=True))) < len(texts):
         ax.set_xticks([], minor=True)
     else:
         _heading(ax, "\n".join(map(words, columns)), pad, _SMALL_FONT)
-    layout.settle()
 
 
 def _heading(ax: "Axes", text: str, pad: float, size: float) -> None:

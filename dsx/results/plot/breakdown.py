@@ -99,6 +99,7 @@ def breakdown(
     layout = Layout.of(ax, _width(len(rows)), _HEIGHTS[of])
     _draw(layout.axes[0], rows, of)
     label_bars(layout, rows, columns)
+    layout.settle()
     return layout.axes[0]
 
 
@@ -115,6 +116,7 @@ def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes
     lower.set_title("")
     upper.tick_params("x", labelbottom=False, length=0)
     label_bars(layout, rows, columns)
+    layout.settle()
     return upper
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsx.errors import InputError, StoreError, did_you_mean
-from dsx.results.plot.layout import Layout
+from dsx.results.plot.layout import figure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def save(ax: "Axes", path: str | Path) -> None:
     Raises InputError for a suffix that matplotlib cannot write, StoreError for an unwritable path.
     """
     path = Path(path)
-    figure = Layout([ax], None).figure
+    figure = figure_of(ax)
     suffix = image_format(path)
     partial = path.with_name(f".{path.name}.partial")
     try:

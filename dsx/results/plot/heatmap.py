@@ -21,7 +21,7 @@ from dsx.results.plot.axes import (
     value_texts,
     words,
 )
-from dsx.results.plot.layout import Layout
+from dsx.results.plot.layout import Layout, figure_of
 from dsx.results.plot.selection import best_table, refuse_many
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     layout.fit_ticks(ax.xaxis, range(len(table.columns)), value_texts(df, x, table.columns))
     if mesh is not None:
         _annotate(layout, mesh, values)
+    layout.settle()
     return ax
 
 
@@ -97,7 +98,7 @@ def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
     style: dict[str, Any] = {"cmap": "viridis", "edgecolors": "white", "linewidth": 0.3}
     norm = (LogNorm if wide else Normalize)(numbers.min(), numbers.max())
     mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(values), norm=norm, **style)
-    bar = layout.figure.colorbar(mesh, ax=ax, label=label, pad=0.02)
+    bar = figure_of(ax).colorbar(mesh, ax=ax, label=label, pad=0.02)
     bar.ax.tick_params(labelsize=_FONT)
     if wide:
         log_ticks(bar.ax.yaxis, values)
@@ -108,9 +109,9 @@ def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
 def _annotate(layout: Layout, mesh: "QuadMesh", values: Numbers) -> None:
     """Write each value into its cell, in the size that fits; not at all where only a smaller one than is read does."""
     texts = {tuple(cell): _three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
-    ax, points = layout.axes[0], 72 / layout.figure.dpi
-    box = ax.get_window_extent()
-    width, height = points * box.width / values.shape[1], points * box.height / values.shape[0]
+    ax = layout.axes[0]
+    room = layout.room(ax)
+    width, height = room[0] / values.shape[1], room[1] / values.shape[0]
     # A digit is about 0.6 as wide as the font is high.
     size = min(_LARGEST_FONT, 0.9 * width / (0.6 * max(map(len, texts.values()))), 0.7 * height)
     if size < _SMALLEST_FONT:

@@ -1,12 +1,14 @@
 """Layout: axes whose size is that of the data, and labels that do not overlap.
 
 matplotlib shrinks axes until all labels and legends are on the figure. Here a new figure grows instead, so that
-long names cost paper and not data. Whether labels overlap is measured on the figure as it is laid out.
+long names cost paper and not data.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dsx.errors import InputError
 
@@ -16,17 +18,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-_GAP = 2.0  # points between labels
+_GAP = 3.0  # points between labels
+
+
+def figure_of(ax: "Axes") -> "Figure":
+    """Return the figure of an axis; InputError if it was removed from it."""
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        raise InputError("this axis is not on a figure, so nothing can be drawn or saved")
+    return figure
+
+
+def text_sizes(texts: Sequence["Text"]) -> list[tuple[float, float]]:
+    """Return the width and height in points that each text takes, turned as it is."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
+    # A text would make a renderer of its own, as large as its figure.
+    renderer = RendererAgg(1, 1, 72)
+    boxes = [text.get_window_extent(renderer, dpi=72) for text in texts]
+    return [(box.width, box.height) for box in boxes]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Axes of a figure, one below the other."""
+    """Axes of a figure, one below the other, and their sizes; `size` is None if they are to stay as they are."""
 
     axes: "list[Axes]"
-    size: (
-        tuple[float, float] | None
-    )  # their width and the sum of their heights, in inches; None leaves them as they are
+    size: tuple[float, tuple[float, ...]] | None  # their width, and the height of each, in inches
 
     @classmethod
     def of(cls, ax: "Axes | None", width: float, height: float) -> "Layout":
@@ -35,55 +53,61 @@ class Layout:
 
     @classmethod
     def new(cls, width: float, *heights: float) -> "Layout":
-        """Return axes of those sizes in inches on a new figure, with a common x axis."""
+        """Return axes of those sizes in inches on a new figure, with a common x axis; `settle` makes them so."""
         from matplotlib.figure import Figure
 
-        # Room for labels and legends: at first plenty, because a layout that does not fit is none.
-        figure = Figure(figsize=(width + 12.0, sum(heights) + 12.0), layout="constrained")
+        # Room for labels and legends: at first plenty, because what does not fit is not laid out at all.
+        figure = Figure(figsize=(width + 20.0, sum(heights) + 20.0), layout="constrained")
         axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
-        return cls(list(axes[:, 0]), (width, sum(heights)))
+        return cls(list(axes[:, 0]), (width, heights))
 
-    @property
-    def figure(self) -> "Figure":
-        """The figure; InputError if the axis was removed from it."""
-        figure = self.axes[0].get_figure(root=True)
-        if figure is None:
-            raise InputError("this axis is not on a figure, so nothing can be drawn or saved")
-        return figure
+    def room(self, ax: "Axes") -> tuple[float, float]:
+        """Return how wide and how high an axis will be, in points."""
+        if self.size is not None:
+            return 72 * self.size[0], 72 * self.size[1][self.axes.index(ax)]
+        figure = figure_of(ax)
+        figure.draw_without_rendering()
+        box = ax.get_window_extent()
+        return 72 * box.width / figure.dpi, 72 * box.height / figure.dpi
 
     def settle(self) -> None:
-        """Bring everything to its place, and the axes to their size."""
-        self.figure.draw_without_rendering()
-        if self.size is not None:
+        """Give a new figure the size that its axes, with all that is on them by now, need."""
+        if self.size is None:
+            return
+        figure = figure_of(self.axes[0])
+        # Once more, because axes of another size have other ticks.
+        for _ in range(2):
+            figure.draw_without_rendering()
             boxes = [ax.get_window_extent() for ax in self.axes]
-            wider = self.size[0] - boxes[0].width / self.figure.dpi
-            higher = self.size[1] - sum(box.height for box in boxes) / self.figure.dpi
-            self.figure.set_size_inches(self.figure.get_figwidth() + wider, self.figure.get_figheight() + higher)
-            self.figure.draw_without_rendering()
+            width = figure.get_figwidth() - boxes[0].width / figure.dpi + self.size[0]
+            height = figure.get_figheight() - sum(box.height for box in boxes) / figure.dpi + sum(self.size[1])
+            figure.set_size_inches(width, height)
 
-    def apart(self, labels: Sequence["Text"]) -> set[int]:
-        """Return which labels can stay so that none is too near to the one before, first come first served."""
-        self.settle()
+    def apart(self, axis: "Axis", places: Sequence[float], labels: Sequence["Text"]) -> set[int]:
+        """Return which of the labels at `places` can stay without touching, first come first served."""
+        ax = next(ax for ax in self.axes if axis in (ax.xaxis, ax.yaxis))
+        along = 0 if axis is ax.xaxis else 1
+        # The place in the axis, from 0 to 1, does not depend on how large it is.
+        points = ax.transData.transform([(place, place)[:: 1 - 2 * along] for place in places])
+        shares = ax.transAxes.inverted().transform(points)[:, along] if len(points) else np.array([])
         stay: set[int] = set()
-        last = None
-        for i, label in enumerate(labels):
-            box = label.get_window_extent().padded(_GAP / 2 * self.figure.dpi / 72)
-            if last is None or not box.overlaps(last):
+        end = -np.inf
+        for i, (middle, size) in enumerate(zip(shares * self.room(ax)[along], text_sizes(labels), strict=True)):
+            if middle - size[along] / 2 >= end:
                 stay.add(i)
-                last = box
+                end = middle + size[along] / 2 + _GAP
         return stay
 
     def fit_ticks(self, axis: "Axis", places: Sequence[float], texts: Sequence[str], turn: bool = True) -> bool:
-        """Put `texts` at `places` of an axis, and return whether they had to be turned.
+        """Put `texts` at `places`, ascending, of an axis, and return whether they had to be turned.
 
         Where they would overlap they are turned, if `turn` allows it, and then left out where there is no room.
         """
         axis.set_ticks(list(places), labels=list(texts))
-        fitting = self.apart(axis.get_ticklabels())
+        fitting = self.apart(axis, places, axis.get_ticklabels())
         turned = turn and len(fitting) < len(texts)
         if turned:
             axis.set_tick_params(labelrotation=90)
-            fitting = self.apart(axis.get_ticklabels())
+            fitting = self.apart(axis, places, axis.get_ticklabels())
         axis.set_ticklabels([text if i in fitting else "" for i, text in enumerate(texts)])
-        self.settle()
         return turned

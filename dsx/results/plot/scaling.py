@@ -81,6 +81,7 @@ def scaling(
         title = ", ".join(words(column, unit_of(df, column)) for column in columns)
         ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(names) // 21, **_OUTSIDE)
     layout.fit_ticks(ax.xaxis, places, texts)
+    layout.settle()
     return ax
 
 
@@ -111,6 +112,7 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
     points = finite(values)
     if len(points) == 0:
         ax.set_title(NOTHING, fontsize="medium")
+        ax.set_yticks([])
     if len(places):
         # Places where no line has a point are on the axis too.
         ax.update_datalim([(place, min(points, default=1.0)) for place in places])
