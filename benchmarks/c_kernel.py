@@ -18,7 +18,7 @@ import numpy as np
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.problem import Problem
-from dsx.space.enumerate import CHOICE_COLUMNS
+from dsx.space.blocks import CHOICE_COLUMNS
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
 
@@ -88,13 +88,16 @@ class Share:
 def shares(
     problem: Problem, table: LayerCosts, blocks: Iterable[PlainBlock], num_groups: int, threads: int
 ) -> list[Share]:
-    """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`."""
+    """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
+
+    `table` is [H, U]; the first hardware point is priced.
+    """
     dealt: list[list[PlainBlock]] = [[] for _ in range(threads)]
     for index, block in enumerate(sorted(blocks, key=lambda block: -len(block[0]) * block[1].shape[1])):
         # Out and back again: who gets the larger block of one round gets the smaller one of the next.
         turn = index % (2 * threads)
         dealt[min(turn, 2 * threads - 1 - turn)].append(block)
-    floats = {name: _floats(getattr(table, name)) for name in (*_PER_KEY, *_PER_GROUP)}
+    floats = {name: _floats(getattr(table, name)[0]) for name in (*_PER_KEY, *_PER_GROUP)}
     return [_share(_terms(problem), floats, part, num_groups) for part in dealt if part]
 
 
@@ -111,7 +114,8 @@ def _share(terms: _Terms, table: dict[str, np.ndarray], blocks: Sequence[PlainBl
 
 
 def _terms(problem: Problem) -> _Terms:
-    device, network, believed = problem.hardware.device, problem.hardware.network, problem.assumptions
+    hardware, believed = problem.at_point(0)
+    device, network = hardware.device, hardware.network
     return _Terms(
         num_layers=problem.workload.num_layers,
         hbm_capacity=device.hbm_capacity,
@@ -123,7 +127,7 @@ def _terms(problem: Problem) -> _Terms:
         gradient_per_weight_byte=believed.gradient_bytes / believed.weight_bytes,
         optimizer_per_weight_byte=believed.optimizer_bytes_per_parameter / believed.weight_bytes,
         traffic_per_weight_byte=believed.optimizer_traffic_per_parameter / believed.weight_bytes,
-        overhead_bytes=believed.overhead_bytes,
+        overhead_bytes=believed.overhead,
     )
 
 

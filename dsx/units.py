@@ -110,6 +110,16 @@ def format_quantity(value: float, unit: str) -> str:
     return f"{number:.0f} {name}" if whole else f"{_digits(number)} {name}"
 
 
+def exact_quantity(value: float, unit: str) -> str:
+    """Return `value`, in the SI `unit`, with all its digits and the prefix that fits, to be read again: "1.555 TB/s"."""
+    value = float(value)
+    if unit not in _SHOWN:
+        return f"{value:.15g}"
+    fitting = [name for name in _SHOWN[unit] if abs(value) >= float(_UNITS[unit][name])]
+    name = fitting[-1] if fitting else _SHOWN[unit][0]
+    return f"{float(Decimal(repr(value)) / _UNITS[unit][name]):.15g} {name}"
+
+
 def _scaled(value: float, unit: str) -> tuple[float, str]:
     """Return `value`, rounded to three digits, in the unit that fits, and the name of that unit."""
     rounded = float(f"{value:.3g}")

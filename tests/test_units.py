@@ -130,3 +130,24 @@ def test_no_text_escapes_as_another_error(text, dimension):
         assert math.isfinite(parse_quantity(text, dimension))
     except UnitError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (80e9, "bytes", "80 GB"),
+        (1.555e12, "bytes/s", "1.555 TB/s"),
+        (989.4e12, "flop/s", "989.4 TFLOP/s"),
+        (2.5e-6, "s", "2.5 us"),
+        (0.0, "bytes", "0 B"),
+        (0.8, "", "0.8"),
+        (8, "", "8"),
+    ],
+)
+def test_an_exact_quantity_has_all_digits(value, unit, text):
+    assert exact_quantity(value, unit) == text
+
+
+@given(value=st.floats(1e-9, 1e18), unit=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]))
+def test_an_exact_quantity_reads_back(value, unit):
+    assert parse_quantity(exact_quantity(value, unit), unit) == pytest.approx(value, rel=1e-14)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dsx.results.manifest import Manifest
 
 _DIFFERENCES_SHOWN = 12
-# What a sweep file says that decides which candidates there are.
-_CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "fix", "limit", "keep")
+# What decides which candidates there are; a cluster does by the size of its fast domains.
+_CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "cluster", "fix", "limit", "keep")
 _TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
 
 _Differences = dict[str, tuple[Any, Any]]
@@ -204,7 +204,7 @@ def _say(folders: list[Path], manifests: "list[Manifest]", differences: _Differe
         if table[f"candidate_{name.lower()}"].isna().all():
             note(f"nothing in {name} is feasible")
     if not table.attrs["summary"]["joined"]:
-        stated = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES)
+        stated = ", ".join(path for path in differences if path.partition(".")[0] in _CHOICES or "nvs.size" in path)
         why = f": the sweeps differ in {stated}" if stated else ""
         note(f"no candidate is in both sets{why}")
     elif (table[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not table[["has_a", "has_b"]].all(axis=None):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from dsx.cli import options
+from dsx.cli.best import hardware_text
 from dsx.cli.output import note, plan_text, print_json, print_table, quantity
 from dsx.cli.plot import draw
 from dsx.errors import InputError, NothingFeasible
@@ -59,16 +60,22 @@ def pareto(
 
 def _print(plans: list[dict[str, Any]], columns: list[str]) -> None:
     settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
-    header = [*columns, *settings, "plan"]
+    hardware = [name for name in plans[0]["hardware"] if any(_differs(plans, name))]
+    header = [*columns, *hardware, *settings, "plan"]
     rows = [
         [
             *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
+            *(hardware_text(name, plan["hardware"][name]) for name in hardware),
             *(str(plan["plan"][name]) for name in settings),
             plan_text(plan["plan"]),
         ]
         for plan in plans
     ]
-    print_table(header, rows, text=[header.index("strategy"), header.index("plan")])
+    print_table(header, rows, text=[header.index(name) for name in ("cluster", "strategy", "plan") if name in header])
+
+
+def _differs(plans: list[dict[str, Any]], name: str) -> list[bool]:
+    return [plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans]
 
 
 def _value(name: str, value: float) -> str:

@@ -98,11 +98,11 @@ def check(plot: Mapping[str, Any], path: Path) -> None:
     given = [option for option, value in plot.items() if value and option != "kind"]
     for option in given:
         if option not in kind.takes:
-            raise InputError(f"a {name} takes no --{option}, but {', '.join(f'--{known}' for known in kind.takes)}")
-    if missing := [f"--{option}" for option in kind.needs if option not in given]:
-        raise InputError(f"a {name} needs {' and '.join(missing)}: the columns along its axes, such as num_gpus and tp")
+            raise InputError(f"a {name} plot takes no {option}, but {', '.join(kind.takes)}")
+    if missing := [option for option in kind.needs if option not in given]:
+        raise InputError(f"a {name} plot needs {' and '.join(missing)}: columns along its axes, as in --x num_gpus")
     if len(plot.get("x") or ()) > 1 and not kind.several_x:
-        raise InputError(f"a {name} takes one --x, and {len(plot['x'])} are given: {', '.join(plot['x'])}")
+        raise InputError(f"a {name} plot takes one column as x, and {len(plot['x'])} are given: {', '.join(plot['x'])}")
 
 
 def _asked(folder: Path, stated: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:

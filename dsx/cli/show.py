@@ -149,7 +149,7 @@ def _print_set(manifest: "Manifest") -> None:
         ["state", f"{state}, by dsx {manifest.dsx_version}"],
     ]
     if counts:
-        part = share(counts.feasible, counts.candidates)
+        part = share(counts.feasible, counts.candidates, 1)
         rows.append(["candidates", f"{counts.candidates:,}, {counts.feasible:,} of them feasible ({part})"])
     rows.append(["kept", f"{kept_text(manifest)}: {rows_text(manifest)}"])
     print(title_of(manifest))

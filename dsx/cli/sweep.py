@@ -46,7 +46,10 @@ def sweep(
     shard: Annotated[
         Any,
         typer.Option(
-            "--shard", parser=_shard, metavar="I/N", help="Price the I-th of N shares of the parts; all may run at once."
+            "--shard",
+            parser=_shard,
+            metavar="I/N",
+            help="Price the I-th of N shares of the parts; all may run at once.",
         ),
     ] = None,
     finish: Annotated[
@@ -140,7 +143,7 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
         data: dict[str, Any] = {"folder": str(run.folder), "candidates": candidates, "feasible": feasible}
         print_json(data | {"rows": num_rows, "plans": plans})
     elif plans:
-        print_plans(plans, with_settings=True)
+        print_plans(plans, with_settings=True, hardware=varied)
         if len(plans) == _GROUPS_SHOWN:
             note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:

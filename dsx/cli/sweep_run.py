@@ -64,9 +64,7 @@ class SweepRun:
         from dsx.search.sweep import Sweep
 
         spec = self.spec
-        studies = make_studies(
-            self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit
-        )
+        studies = make_studies(self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
         return Sweep(studies, spec.keep, spec.precision, spec.part_size)
 
     @cached_property

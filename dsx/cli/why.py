@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from dsx.cli import options
+from dsx.cli.compiled import keep_compiled
 from dsx.cli.evaluate import print_costs
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
-from dsx.cli.output import counted, note, plan_text, print_json
+from dsx.cli.output import counted, plan_text, print_json
+from dsx.cli.result_row import row_of
 from dsx.errors import InputError
 from dsx.units import format_quantity
 
@@ -17,8 +19,9 @@ def why(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="COLUMN=VALUE... | DIR CANDIDATE",
-            help="The plan, as in tp=8 pp=64 dp=32; or a result folder and a candidate id of it.",
+            metavar="COLUMN=VALUE... | DIR CANDIDATE [COLUMN=VALUE...]",
+            help="The plan, as in tp=8 pp=64 dp=32; or a result folder and a candidate id of it, and, where the sweep "
+            "varies the hardware, which, as in device.hbm_capacity='80 GB'.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")] = None,
@@ -42,11 +45,13 @@ def why(
     """
     given = list(settings or [])
     if model is None and given and "=" not in given[0]:
-        if len(given) != 2:
+        if len(given) < 2 or "=" in given[1] or not all("=" in choice for choice in given[2:]):
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
-        inputs, strategy, sequence_length, num_gpus, global_batch_size, given = _from_results(given[0], given[1])
+        row = row_of(Path(given[0]), given[1], given[2:])
+        inputs, strategy, given = row.inputs, row.strategy, row.settings
+        sequence_length, num_gpus, global_batch_size = row.sequence_length, row.num_gpus, row.global_batch_size
     else:
         missing = [
             name
@@ -66,41 +71,6 @@ def why(
     _explain(inputs, strategy, sequence_length, num_gpus, global_batch_size, given, as_json)
 
 
-def _from_results(folder: str, candidate: str) -> tuple[Inputs, str, int, int, int, list[str]]:
-    """Return what a row of a result set was priced from."""
-    from dsx.results.store import load, read_manifest
-    from dsx.space.candidates import Candidates
-
-    frame: Any = load(folder, ["candidate", *Candidates.__dataclass_fields__])
-    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
-    found = frame[frame["candidate"] == wanted]
-    if found.empty:
-        raise InputError(
-            f"no candidate {candidate!r} among the {counted(len(frame), 'row')} of {folder}: an id is a number of its "
-            f"column 'candidate'; 'dsx pareto {folder} --json' prints those of the front"
-        )
-    row = found.to_dict(orient="records")[0]
-    manifest = read_manifest(folder)
-    near = Path(manifest.spec_file) if manifest.spec_file else None
-    inputs = Inputs.from_data(manifest.spec["resolved"], near)
-    resolved = manifest.spec["resolved"]
-    # A row has the name of its strategy, the sweep may have given a path.
-    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
-    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
-        note(f"the layer texts have changed since {folder} was written; the numbers are those of today's texts")
-    names = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size")
-    settings = [f"{name}={row[name]}" for name in names]
-    settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")]
-    return (
-        inputs,
-        strategy,
-        int(row["sequence_length"]),
-        int(row["num_gpus"]),
-        int(row["global_batch_size"]),
-        settings,
-    )
-
-
 def _explain(
     inputs: Inputs,
     strategy: str | None,
@@ -110,6 +80,7 @@ def _explain(
     settings: list[str],
     as_json: bool,
 ) -> None:
+    keep_compiled()
     from dsx.search.best import best
     from dsx.search.evaluate import evaluate_plan, priced_plans
     from dsx.search.pricing import price_keys

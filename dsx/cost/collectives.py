@@ -16,6 +16,28 @@ from dsx.graph.match import ALL_REDUCE, BROADCAST, REDUCE
 from dsx.hardware.network import Network
 
 
+class Group(NamedTuple):
+    """A group of GPUs on two tiers, as the factors that its collectives need.
+
+    A group over several axes is the product of theirs. The reciprocals are kept because in the hot loop axes
+    of a key meet axes of a choice, and a division for each pair would be most of the work.
+    """
+
+    size: Any  # GPUs
+    domains: Any  # fast domains that it lies on
+    per_gpu: Any  # 1 / size
+    per_share: Any  # 1 / GPUs of it in one fast domain
+
+    def times(self, other: "Group") -> "Group":
+        """Return the group over the axes of both."""
+        return Group(*(a * b for a, b in zip(self, other, strict=True)))
+
+
+def group(size: Any, share: Any) -> Group:
+    """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast."""
+    return Group(size, size / share, 1.0 / size, 1.0 / share)
+
+
 class Linear(NamedTuple):
     """A time that is linear in bytes: ``latency_s + seconds_per_byte * bytes``."""
 
@@ -38,27 +60,28 @@ def sends_all(kind: str) -> bool:
 
 
 def ring(
-    size: Any,
-    share: Any,
+    members: Group,
     network: Network,
     assumptions: Assumptions,
     num_passes: Any = 1.0,
     whole: Any = False,
 ) -> Linear:
-    """Return the time of a ring collective over groups of `size` GPUs, `share` of them per fast domain.
+    """Return the time of a ring collective over groups of GPUs.
 
-    `size`, `share`, `num_passes` and `whole` (see `sends_all`) broadcast; sizes are floats.
+    The fields of `members`, `num_passes` and `whole` (see `sends_all`) broadcast.
     """
-    domains = size / share
-    one = jnp.ones_like(domains)
+    one = jnp.ones_like(members.size)
     slow = 1.0 / (assumptions.network_efficiency * network.net.bandwidth)
     fast = 1.0 / (assumptions.network_efficiency * network.nvs.bandwidth)
     per_byte = jnp.where(
-        share == one, slow * one, jnp.where(domains == one, fast * one, jnp.maximum(slow / share, fast * one))
+        members.domains == members.size,
+        slow * one,
+        jnp.where(members.domains == one, fast * one, jnp.maximum(slow * members.per_share, fast * one)),
     )
-    latency = network.net.latency * (domains - one) + network.nvs.latency * (size - domains)
-    alone = size == one
-    part = jnp.where(alone, jnp.zeros_like(one), jnp.where(whole, one, one - one / size))
+    hops = members.domains - one
+    latency = network.net.latency * hops + network.nvs.latency * (members.size - members.domains)
+    alone = members.size == one
+    part = jnp.where(alone, jnp.zeros_like(one), jnp.where(whole, one, one - members.per_gpu))
     return Linear(num_passes * latency, num_passes * part * per_byte)
 
 

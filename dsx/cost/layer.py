@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import passes, ring, sends_all
+from dsx.cost.collectives import group, passes, ring, sends_all
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -121,10 +121,10 @@ def _communication(
     """Return the exposed communication, [U] seconds by (direction, kernel, column), where there is any."""
     plain: dict[tuple[int, int, str], Any] = {}
     panel: dict[tuple[int, int], dict[str, Any]] = {}
+    groups = {axis: group(work.per_key(work.sizes[axis]), work.shares[axis]) for axis in work.sizes}
     for index, shape in enumerate(work.shapes):
         link = ring(
-            work.per_key(work.sizes[shape.axis]),
-            work.shares[shape.axis],
+            groups[shape.axis],
             cluster.network,
             assumptions,
             passes(shape.kind),
@@ -172,9 +172,10 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
     for axis in AXES:
-        members = [i for i, axes in enumerate(work.reduced_over) if axis in axes and not is_data_axis(axis)]
-        if members:
-            link = ring(work.per_key(work.sizes[axis]), work.shares[axis], cluster.network, assumptions, passes(ALL_REDUCE))
-            time = link(per_weight_byte * work.per_key(work.weights[jnp.array(members)].sum(axis=0)))
+        reduced = [i for i, axes in enumerate(work.reduced_over) if axis in axes and not is_data_axis(axis)]
+        if reduced:
+            members = group(work.per_key(work.sizes[axis]), work.shares[axis])
+            link = ring(members, cluster.network, assumptions, passes(ALL_REDUCE))
+            time = link(per_weight_byte * work.per_key(work.weights[jnp.array(reduced)].sum(axis=0)))
             total = total + time
     return total

@@ -6,11 +6,13 @@ stage 1: the ranks that hold the same parameters), activations L*A*f with f = mi
 1F1B (Narayanan et al., SC21; arXiv 2410.00273, section 4). Not modelled: embedding, head, fragmentation.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
+from dsx.cost.collectives import Group
 from dsx.cost.layer import LayerCosts
 
 
@@ -25,19 +27,19 @@ class Memory(NamedTuple):
 
 
 def stage_memory(
-    layer: LayerCosts, layers: Any, in_flight: Any, optimizer_shards: Any, assumptions: Assumptions
+    layer: LayerCosts, layers: Any, in_flight: Any, shards: Sequence[Group], assumptions: Assumptions
 ) -> Memory:
     """Return the memory of a stage of `layers` layers with `in_flight` microbatches.
 
-    `optimizer_shards` has one entry per weight group: the ranks that its optimizer state is divided over.
+    `shards` has one entry per weight group: the ranks that its optimizer state is divided over.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     optimizer = jnp.zeros_like(layers * layer.stash_bytes)
     weights = jnp.zeros_like(optimizer)
-    for group, shards in enumerate(optimizer_shards):
-        held = layers * layer.weight_bytes[group]
+    for index, members in enumerate(shards):
+        held = layers * layer.weight_bytes[index]
         weights = weights + held
-        optimizer = optimizer + held * (per_weight_byte * assumptions.optimizer_bytes_per_parameter) / shards
+        optimizer = optimizer + held * (per_weight_byte * assumptions.optimizer_bytes_per_parameter) * members.per_gpu
     return Memory(
         weight_bytes=weights,
         gradient_bytes=weights * (assumptions.gradient_bytes * per_weight_byte),

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import Linear, ring, send
+from dsx.cost.collectives import Group, Linear, group, ring, send
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import stage_memory
@@ -52,7 +52,11 @@ def step_costs(
     stage_s = layers * (layer.forward_s + layer.backward_s)
     pipeline = one_f_one_b(stage_s, send_s, choices.pp, microbatches)
     busy = layers * pipeline.busy_microbatches
-    shards = [choices.dp * layer.group_size[group] for group in range(layer.group_size.shape[0])]
+    replicas = group(choices.dp, choices.dp_nvs)
+    shards = [
+        replicas.times(group(layer.group_size[index], layer.group_share[index]))
+        for index in range(layer.group_size.shape[0])
+    ]
     dp_comm = _reduction(layer, choices, layers, shards, cluster, assumptions)
     memory = stage_memory(layer, layers, jnp.minimum(choices.pp, microbatches), shards, assumptions)
     peak = sum(memory[1:], memory[0])
@@ -89,7 +93,7 @@ def _reduction(
     layer: LayerCosts,
     choices: StepChoices,
     layers: Any,
-    shards: list[Any],
+    shards: list[Group],
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> Any:
@@ -98,11 +102,11 @@ def _reduction(
     The last layer's reduction has nothing to hide behind; each other one hides behind a layer of one
     microbatch (arXiv 2410.00273, section 3).
     """
-    nothing = jnp.zeros_like(shards[0] * layer.boundary_bytes)
+    nothing = jnp.zeros_like(shards[0].size * layer.boundary_bytes)
     gather = scatter = nothing
-    for group, size in enumerate(shards):
-        link: Linear = ring(size, choices.dp_nvs * layer.group_share[group], cluster.network, assumptions)
-        held = layer.weight_bytes[group]
+    for index, members in enumerate(shards):
+        link: Linear = ring(members, cluster.network, assumptions)
+        held = layer.weight_bytes[index]
         per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
         # A group without weights, which another strategy of the search has, does not even cost its hops.
         gather = gather + jnp.where(held > 0, link(held), nothing)
@@ -113,9 +117,9 @@ def _reduction(
     return exposed + layers * layer.replicated_gradient_s
 
 
-def _update(layer: LayerCosts, layers: Any, shards: list[Any], cluster: Cluster, assumptions: Assumptions) -> Any:
+def _update(layer: LayerCosts, layers: Any, shards: list[Group], cluster: Cluster, assumptions: Assumptions) -> Any:
     """Return the seconds in which the optimizer reads and writes its state."""
     traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
     seconds_per_byte = 1.0 / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth)
-    held = sum(layer.weight_bytes[group] / size for group, size in enumerate(shards))
+    held = sum(layer.weight_bytes[index] * members.per_gpu for index, members in enumerate(shards))
     return layers * held * (traffic * seconds_per_byte)

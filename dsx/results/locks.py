@@ -4,7 +4,7 @@
     run.lock              held by all who work here: by a plain run alone, by shards together
     shard-2-of-8.lock     held by the process that works on that shard
 
-Each file says which process has it. The folder goes when its run is finished, so whoever got a lock in a folder
+The last two say which process has them. The folder goes when its run is finished, so whoever got a lock in a folder
 that has gone tries again.
 
 Not covered: file systems without locks, where a second writer is not noticed. Since parts are whole files that

@@ -166,7 +166,9 @@ def _winners(
         )
         rows = priced_rows(problem, space.keys, table, point, key, choices)
         parts.append(leading_rows({n: c[rows["reject"] == 0] for n, c in rows.items()}, top, groups, objective))
-    return leading_rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, groups, objective)
+    return leading_rows(
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, groups, objective
+    )
 
 
 def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:

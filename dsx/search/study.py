@@ -72,9 +72,7 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     Integer fields must have one value.
     """
     count = len(next(iter(values.values()))) if values else 1
-    hardware, assumptions = jax.tree.map(
-        lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions)
-    )
+    hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
     cluster = problem.cluster
     for path, column in values.items():
         if field(path).integer:

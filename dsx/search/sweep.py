@@ -30,7 +30,9 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 Write = Callable[[int, Arrays, Counts], None]
 
 
-def _price(table: Any, points: Any, positions: Any, choices: Any, workload: Any, hardware: Any, assumptions: Any) -> Any:
+def _price(
+    table: Any, points: Any, positions: Any, choices: Any, workload: Any, hardware: Any, assumptions: Any
+) -> Any:
     layer = jax.tree.map(lambda leaf: rows_of(leaf, points, positions), table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf[points], (hardware, assumptions))
     return price_steps(layer, choices, workload, hardware, assumptions)

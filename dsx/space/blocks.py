@@ -40,7 +40,9 @@ class Segments:
 
     def singly(self) -> "Segments":
         """Return one segment per choice."""
-        return Segments(*(np.repeat(c, self.length) for c in (self.block, self.placement)), self.positions(), self._ones())
+        return Segments(
+            *(np.repeat(c, self.length) for c in (self.block, self.placement)), self.positions(), self._ones()
+        )
 
     def positions(self) -> np.ndarray:
         """Return, for each choice, where its batch size lies in `Blocks.batches`."""
@@ -73,7 +75,9 @@ class Blocks:
         begins = np.flatnonzero(changes)
         replica, share, microbatch_size = classes[:, begins]
         sizes = np.flatnonzero(_changes(np.stack([replica, share])))
-        tables = [_placements(r, s, bounds) for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)]
+        tables = [
+            _placements(r, s, bounds) for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)
+        ]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica

@@ -49,6 +49,12 @@ def call(*argv: object) -> int:
     raise AssertionError("main returned")
 
 
+@pytest.fixture(scope="session")
+def command():
+    """Run a command line for its exit code, as fixtures of a wider scope do."""
+    return call
+
+
 @pytest.fixture
 def run(capsys):
     """Run a command line in this process."""

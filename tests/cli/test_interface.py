@@ -186,7 +186,7 @@ def test_pareto(run, swept, tmp_path):
     data = json.loads(done.out)
     assert set(data) == {"schema_version", "objectives", "plans"}
     assert data["objectives"] == ["step_time_s", "peak_bytes"]
-    assert all(set(plan) == PRICED_PLAN for plan in data["plans"])
+    assert all(set(plan) == PRICED_PLAN | {"hardware"} for plan in data["plans"])
     peaks = [plan["peak_bytes"] for plan in data["plans"]]
     assert peaks == sorted(peaks, reverse=True)
     one = json.loads(run("pareto", swept, "--objective", "-mfu", "--json").out)["plans"]

@@ -1,21 +1,23 @@
 """``dsx show``: what a result set is, its fastest plans, and one candidate of it."""
 
 import json
+import re
+import shutil
 
 import pytest
 
 import dsx
 
 SWEEP = """model: small.yaml
-cluster: [a100-nvs4, b200-nvs8]
-what_if: {device.hbm_capacity: [4 GB, 80 GB]}
+cluster: [a100-nvs8, b200-nvs8]
+what_if: {device.hbm_capacity: [3 GB, 80 GB]}
 num_gpus: 8
 global_batch_size: 32
 strategy: [1d, 2d]
 assumptions: paper-2410.00273
 keep: all
 """
-HARDWARE = [(cluster, capacity) for cluster in ("a100-nvs4", "b200-nvs8") for capacity in (4e9, 80e9)]
+HARDWARE = [(cluster, capacity) for cluster in ("a100-nvs8", "b200-nvs8") for capacity in (3e9, 80e9)]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +39,12 @@ def test_the_set(run, swept):
     assert (done.code, done.err) == (0, "")
     title, *about = done.out.partition("\n\n")[0].splitlines()
     assert title == "small on b200-nvs8"
-    about = dict(line.split(maxsplit=1) for line in about)
+    about = dict(re.split("  +", line.strip()) for line in about)
     rows = len(dsx.load(swept))
     assert about["num_gpus"] == "8"
     assert about["strategy"] == "1d, 2d"
     assert about["assumptions"] == "paper-2410.00273, in float32"
-    assert about["sweep"] == f"file   {swept.parent / 'sweep.yaml'}"
+    assert about["sweep file"] == str(swept.parent / "sweep.yaml")
     assert about["state"].startswith("finished 20")
     assert about["candidates"].startswith(f"{rows}, ")
     assert about["kept"].startswith(f"all: {rows} rows in ")
@@ -63,7 +65,7 @@ def test_as_json(run, swept):
     data = json.loads(run("show", swept, "--top", 2, "--json").out)
     assert (data["model"], data["clusters"], data["strategies"]) == ("small", ["b200-nvs8"], ["1d", "2d"])
     assert (data["complete"], data["keep"], data["what_if"]) == (True, "all", {})
-    assert data["rows"] == data["candidates"] == len(dsx.load(swept)) > data["feasible"] > 0
+    assert data["rows"] == data["candidates"] == len(dsx.load(swept)) == data["feasible"]
     assert [plan["hardware"] for plan in data["plans"]] == [{"cluster": "b200-nvs8"}] * 2
     flags = data["plans"][0]["launch"]["megatron_lm"]["flags"]
     assert flags[:2] == ["--tensor-model-parallel-size", str(data["plans"][0]["plan"]["tp"])]
@@ -71,14 +73,14 @@ def test_as_json(run, swept):
 
 def test_hardware_is_shown(run, points):
     done = run("show", points, "--top", 3)
-    assert done.out.startswith("small on a100-nvs4, b200-nvs8, 2 what-if points\n")
-    assert "device.hbm_capacity  4.00 GB, 80.0 GB\n" in done.out
+    assert done.out.startswith("small on a100-nvs8, b200-nvs8, 2 what-if points\n")
+    assert "device.hbm_capacity  3.00 GB, 80.0 GB\n" in done.out
     header, first, *_ = table_of(done.out)
     assert header[:5] == ["cluster", "device.hbm_capacity", "GPUs", "batch", "strategy"]
     assert first[1] == "b200-nvs8"  # all three are on it, and it is said
     assert first[3] == "GB"
     data = json.loads(run("show", points, "--json").out)
-    assert data["what_if"] == {"device.hbm_capacity": [4e9, 80e9]}
+    assert data["what_if"] == {"device.hbm_capacity": [3e9, 80e9]}
     assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
 
 
@@ -96,12 +98,12 @@ def test_per_group(run, points):
 
 def test_one_candidate(run, swept, points):
     frame = dsx.load(points)
-    rejected = frame[(frame["reject"] != 0) & (frame["device.hbm_capacity"] == 4e9)]
+    rejected = frame[(frame["reject"] != 0) & (frame["device.hbm_capacity"] == 3e9)]
     candidate = int(rejected["candidate"].iloc[0])
     data = json.loads(run("show", points, "--candidate", candidate, "--json").out)["plans"]
     assert [tuple(plan["hardware"].values()) for plan in data] == HARDWARE
     assert {plan["plan"]["candidate"] for plan in data} == {candidate}
-    assert [plan["reject"] for plan in data if plan["hardware"]["device.hbm_capacity"] == 4e9] == [["memory"]] * 2
+    assert [plan["reject"] for plan in data if plan["hardware"]["device.hbm_capacity"] == 3e9] == [["memory"]] * 2
     assert [plan["fits"] for plan in data] == [not plan["reject"] for plan in data]
     people = run("show", points, "--candidate", candidate)
     assert people.code == 0
@@ -130,10 +132,22 @@ def test_bad_input(run, swept, arguments, says):
 def test_nothing_feasible(run, nothing_fits):
     done = run("show", nothing_fits)
     assert done.code == 3
-    assert "0 of them feasible (0 %)" in done.out
+    assert "0 of them feasible (0.0 %)" in done.out
     assert "is feasible" in done.err
     done = run("show", nothing_fits, "--json")
     assert (done.code, json.loads(done.out)["plans"]) == (3, [])
+
+
+def test_a_set_that_is_not_complete(run, swept, tmp_path):
+    copied = shutil.copytree(swept, tmp_path / "copied")
+    manifest = json.loads((copied / "manifest.json").read_text())
+    changes = {"complete": False, "finished": "", "num_parts": 3}
+    (copied / "manifest.json").write_text(json.dumps(manifest | changes))
+    done = run("show", copied)
+    assert done.code == 0
+    assert f"incomplete, 1 of 3 parts; begun {manifest['started']}, by dsx " in done.out
+    assert json.loads(run("show", copied, "--json").out)["complete"] is False
+    assert run("compare", swept, copied).err == "dsx: B is not complete: 1 of 3 parts are there\n"
 
 
 def test_layer_texts_that_are_gone_cost_only_the_flags(run, folder):

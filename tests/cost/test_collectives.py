@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from cost.records import believed, machine
 
-from dsx.cost.collectives import passes, ring, send, sends_all
+from dsx.cost.collectives import group, passes, ring, send, sends_all
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 
 GB = 1e9
 
 
 def time(size, share, volume, kind=ALL_GATHER, **changes):
-    arguments = (jnp.asarray([float(size)]), jnp.asarray([float(share)]), machine(**changes).network, believed())
-    return float(ring(*arguments, passes(kind), sends_all(kind))(volume)[0])
+    members = group(jnp.asarray([float(size)]), jnp.asarray([float(share)]))
+    return float(ring(members, machine(**changes).network, believed(), passes(kind), sends_all(kind))(volume)[0])
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,14 @@ def test_an_empty_message_still_costs_its_hops():
 
 def test_groups_of_several_sizes_at_once():
     sizes, shares = jnp.asarray([8.0, 8.0, 1.0]), jnp.asarray([1.0, 8.0, 1.0])
-    link = ring(sizes, shares, machine().network, believed())
+    link = ring(group(sizes, shares), machine().network, believed())
     np.testing.assert_allclose(link(8 * GB), [70e-6 + 7 / 50, 7e-6 + 7 / 400, 0.0], rtol=1e-12)
+
+
+def test_a_group_over_two_axes_is_the_product_of_theirs():
+    whole = group(jnp.asarray([48.0]), jnp.asarray([8.0]))
+    product = group(jnp.asarray([12.0]), jnp.asarray([4.0])).times(group(jnp.asarray([4.0]), jnp.asarray([2.0])))
+    np.testing.assert_allclose(product, whole, rtol=1e-15)
 
 
 def hop(size, share, volume):

@@ -1,30 +1,30 @@
 """A small result set to write, spoil and read."""
 
 import pytest
-from results import sets
+from results.sets import begin_manifest, files_in, make_counts, make_rows
 
 from dsx.results import store
 
 
 @pytest.fixture
 def rows():
-    return sets.make_rows
+    return make_rows
 
 
 @pytest.fixture
 def counts():
-    return sets.make_counts
+    return make_counts
 
 
 @pytest.fixture
 def begun():
     """The manifest of a set that is about to be written, with changes to its spec."""
-    return sets.begin_manifest
+    return begin_manifest
 
 
 @pytest.fixture
 def files():
-    return sets.files_in
+    return files_in
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def written():
         with store.create(folder, manifest, len(sizes)) as writer:
             for number, size in enumerate(sizes):
                 if number in writer.missing():
-                    rows = sets.make_rows(size, first=100 * number, what_if=manifest.what_if)
-                    writer.write(number, rows, sets.make_counts(size))
+                    rows = make_rows(size, first=100 * number, what_if=manifest.what_if)
+                    writer.write(number, rows, make_counts(size))
             return writer.finish()
 
     return write
@@ -45,5 +45,5 @@ def written():
 @pytest.fixture
 def stored(tmp_path, written):
     """The folder of a complete set with parts of 5 and 7 rows."""
-    written(tmp_path / "set", sets.begin_manifest(), 5, 7)
+    written(tmp_path / "set", begin_manifest(), 5, 7)
     return tmp_path / "set"

@@ -25,26 +25,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from results import sets
+from results.sets import begin_manifest, make_counts, make_rows
 
 import dsx
 from dsx.errors import StoreError
 from dsx.results import store
 
-SIZES = (3, 0, 4, 2)
+SIZES = (3, 0, 4)
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock"}
 SURVIVED, DIED = 0, 3
 PAUSE = 0.002  # seconds of work for a part, where moments are drawn by chance
 
 
 def sweep(folder: Path, keep: str, version: str, threads: int = 1, pause: float = 0.0) -> None:
-    manifest = dataclasses.replace(sets.begin_manifest(), dsx_version=version)
+    manifest = dataclasses.replace(begin_manifest(), dsx_version=version)
     if store.finished(folder, manifest) is not None:
         return
 
     def write(number: int) -> None:
         time.sleep(pause)
-        writer.write(number, sets.make_rows(SIZES[number], first=100 * number), sets.make_counts(SIZES[number]))
+        writer.write(number, make_rows(SIZES[number], first=100 * number), make_counts(SIZES[number]))
 
     with store.create(folder, manifest, len(SIZES)) as writer:
         with ThreadPoolExecutor(threads) as pool:
@@ -98,11 +98,13 @@ def in_a_child(work: Callable[[], None]) -> tuple[int, Callable[[], int]]:
 
 
 def described(folder: Path) -> dict[str, str]:
-    """Return all files by name with their hashes, without the times in the manifest."""
-    return {str(path.relative_to(folder)): digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Return all files and folders by name with the files' hashes, without the times in the manifest."""
+    return {str(path.relative_to(folder)): digest(path) for path in sorted(folder.rglob("*"))}
 
 
 def digest(path: Path) -> str:
+    if path.is_dir():
+        return ""
     content = path.read_bytes()
     if path.name == "manifest.json":
         manifest = json.loads(content)

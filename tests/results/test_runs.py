@@ -272,10 +272,10 @@ def test_a_shard_of_another_sweep_does_not_disturb_those_at_work(tmp_path, begun
 
 WORKER = """
 import sys
-from results import sets
+from results.sets import begin_manifest, make_counts, make_rows
 from dsx.results import store
-with store.create(sys.argv[1], sets.begin_manifest(), 2) as writer:
-    writer.write(0, sets.make_rows(5), sets.make_counts(5))
+with store.create(sys.argv[1], begin_manifest(), 2) as writer:
+    writer.write(0, make_rows(5), make_counts(5))
     print("working", flush=True)
     sys.stdin.read()
 """
@@ -306,7 +306,7 @@ def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
         return enter(run)
 
     monkeypatch.setattr(runs.locks, "entry", late)
-    with pytest.raises(StoreError, match="has finished .* just now; run the same command again"):
+    with pytest.raises(StoreError, match=r"has finished .* just now; run the same command again"):
         with store.create(tmp_path, begun(), 1):
             pass
     assert not (tmp_path / disk.UNFINISHED).exists()

@@ -132,13 +132,16 @@ def test_full_disk_while_writing(tmp_path, begun, rows, counts, written, monkeyp
 
     with store.create(tmp_path / "set", begun(), 2) as writer:
         writer.write(0, rows(5), counts(5))
-        with monkeypatch.context() as patch, pytest.raises(StoreError, match="cannot write part 1 .*make room and run"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(StoreError, match=r"cannot write part 1 .*make room and run"),
+        ):
             patch.setattr(os, "fsync", full)
             writer.write(1, rows(7, first=100), counts(7))
     with store.create(tmp_path / "set", begun(), 2) as writer:
         assert writer.missing() == [1]
         writer.write(1, rows(7, first=100), counts(7))
-        with monkeypatch.context() as patch, pytest.raises(StoreError, match="cannot finish .*make room and run"):
+        with monkeypatch.context() as patch, pytest.raises(StoreError, match=r"cannot finish .*make room and run"):
             patch.setattr(os, "fsync", full)
             writer.finish()
         writer.finish()
@@ -160,7 +163,7 @@ def test_a_file_of_the_user_is_in_the_way(tmp_path, begun, rows, counts, written
         writer.write(0, rows(5), counts(5))
         mine = tmp_path / "part-00000.parquet"
         mine.write_text("mine")
-        with pytest.raises(StoreError, match="part-00000.parquet is in the way .*move it elsewhere"):
+        with pytest.raises(StoreError, match=r"part-00000\.parquet is in the way .*move it elsewhere"):
             writer.finish()
         assert mine.read_text() == "mine"
         mine.unlink()

@@ -78,10 +78,14 @@ def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, s
     text = words(column, unit)
     if unit not in _SCALES:
         return 1.0, f"{text} [{unit}]" if unit else text
+    size, name = _step(unit, values)
+    return size, f"{text} [{name}]"
+
+
+def _step(unit: str, values: Numbers) -> tuple[float, str]:
     positive = values[np.isfinite(values) & (values > 0)]
     smallest = float(positive.min()) if len(positive) else 1.0
-    size, name = max((step for step in _SCALES[unit] if step[0] <= smallest), default=_SCALES[unit][0])
-    return size, f"{text} [{name}]"
+    return max((step for step in _SCALES[unit] if step[0] <= smallest), default=_SCALES[unit][0])
 
 
 def label_axis(axis: "Axis", df: "pd.DataFrame", column: str, values: Numbers) -> float:
@@ -97,8 +101,11 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[
     if any(isinstance(value, str) for value in values):
         return [str(value) for value in values]
     texts = [_without_zeros(format_quantity(value, unit)) for value in values]
-    # Three digits do not tell all values apart.
-    return texts if len(set(texts)) == len(set(values)) else [f"{value:.10g} {unit}".rstrip() for value in values]
+    if len(set(texts)) < len(set(values)):
+        # Three digits do not tell all values apart.
+        size, name = _step(unit, np.asarray(values, np.float64)) if unit in _SCALES else (1.0, unit)
+        texts = [f"{value / size:.10g} {name}".rstrip() for value in values]
+    return texts
 
 
 def _without_zeros(text: str) -> str:

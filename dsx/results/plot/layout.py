@@ -48,8 +48,14 @@ class Layout:
 
     @classmethod
     def of(cls, ax: "Axes | None", width: float, height: float) -> "Layout":
-        """Return the layout of a given axis, which stays as it is, or of a new one of that size in inches."""
-        return cls.new(width, height) if ax is None else cls([ax], None)
+        """Return the layout of a given axis, which stays as it is, or of a new one of that size in inches.
+
+        Raises InputError if the axis was removed from its figure.
+        """
+        if ax is None:
+            return cls.new(width, height)
+        figure_of(ax)
+        return cls([ax], None)
 
     @classmethod
     def new(cls, width: float, *heights: float) -> "Layout":
@@ -74,10 +80,13 @@ class Layout:
         """Give a new figure the size that its axes, with all that is on them by now, need."""
         if self.size is None:
             return
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
         figure = figure_of(self.axes[0])
+        engine = ConstrainedLayoutEngine()
         # Once more, because axes of another size have other ticks.
         for _ in range(2):
-            figure.draw_without_rendering()
+            engine.execute(figure)
             boxes = [ax.get_window_extent() for ax in self.axes]
             width = figure.get_figwidth() - boxes[0].width / figure.dpi + self.size[0]
             height = figure.get_figheight() - sum(box.height for box in boxes) / figure.dpi + sum(self.size[1])

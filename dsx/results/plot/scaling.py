@@ -70,7 +70,8 @@ def scaling(
     size, label = scale_of(df, y, table.values)
     values = table.values / size
     if baseline is not None:
-        values, label = values[_position(baseline, columns, names, table.rows)] / values, f"speed-up over {baseline}"
+        line = _position(baseline, columns, names, table.rows)
+        values, label = values[line] / values, f"speed-up over {names[line]}"
     layout = Layout.of(ax, *_SIZE)
     ax = layout.axes[0]
     places, texts = _place_x(ax, df, x, table.columns)

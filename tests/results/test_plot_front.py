@@ -1,15 +1,15 @@
-import itertools
-import subprocess
-import sys
+"""Fronts: all rows, and those that none beats."""
 
-import matplotlib.image
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from dsx.errors import InputError, StoreError, UnknownNameError
+from dsx.errors import UnknownNameError
 from dsx.results import pareto, plot
+from dsx.results.plot.front import MAX_POINTS
 
 
 def table(n=100, spread=2.0, **columns):
@@ -83,7 +83,7 @@ def test_labels_do_not_overlap(spread):
 def test_other_columns_and_units_of_the_user():
     df = table(cost=np.arange(1.0, 101.0), training_days=np.ones(100), tp_comm_s=np.ones(100))
     ax = plot.front(df, "tp_comm_s", "-mfu")
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("tp comm time [s]", "mfu")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("TP communication time [s]", "MFU")
     ax = plot.front(df, "training_days", "cost")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("training time [days]", "cost")
 
@@ -111,7 +111,7 @@ def test_every_category_has_its_marker():
 
 def test_many_points_are_thinned_and_it_says_so():
     ax = plot.front(table(50_000))
-    assert sum(len(c.get_offsets()) for c in ax.collections) <= plot.MAX_POINTS
+    assert sum(len(c.get_offsets()) for c in ax.collections) <= MAX_POINTS
     assert sum("drawn)" in word for word in words(ax)) == 2
 
 
@@ -132,31 +132,3 @@ def test_unknown_columns():
         plot.front(table(), by="stratgy")
     with pytest.raises(UnknownNameError, match="did you mean 'peak_bytes'"):
         plot.front(table(), y="peak_byte")
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.PNG", "a.svg", "a.pdf"])
-def test_save(tmp_path, name):
-    plot.save(plot.front(table(), by="strategy"), tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    if name.lower().endswith("png"):
-        assert matplotlib.image.imread(tmp_path / name).std() > 0.05
-
-
-def test_save_errors(tmp_path):
-    ax = plot.front(table())
-    with pytest.raises(InputError, match=r"unknown image suffix '\.pgn'; did you mean '\.png'\? .*\.svg"):
-        plot.save(ax, tmp_path / "a.pgn")
-    with pytest.raises(InputError, match="unknown image suffix ''"):
-        plot.save(ax, tmp_path / "a")
-    with pytest.raises(StoreError, match=r"cannot write .*No such file"):
-        plot.save(ax, tmp_path / "no" / "a.png")
-    (tmp_path / "b.png").mkdir()
-    with pytest.raises(StoreError, match="cannot write"):
-        plot.save(ax, tmp_path / "b.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["b.png"]
-
-
-def test_needs_no_matplotlib_before_it_draws():
-    code = "import dsx; dsx.plot, dsx.load; import sys; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

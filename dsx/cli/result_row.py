@@ -1,0 +1,132 @@
+"""One row of a result set, with what it was priced from: its files, its hardware, its plan."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.cli.inputs import Inputs
+from dsx.cli.output import counted, note
+from dsx.cli.result_set import hardware_of
+from dsx.errors import InputError, did_you_mean
+from dsx.units import exact_quantity
+
+if TYPE_CHECKING:
+    from dsx.results.manifest import Manifest
+
+_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_SHOWN = 5  # hardware points in an error
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A row as it was priced; `settings` write its plan as the command line takes it."""
+
+    inputs: Inputs
+    strategy: str
+    sequence_length: int
+    num_gpus: int
+    global_batch_size: int
+    settings: list[str]
+
+
+def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
+    """Return the row of a candidate id; `hardware` says at which cluster or what-if values, as COLUMN=VALUE.
+
+    Raises InputError if there is no such row, or if there are several.
+    """
+    from dsx.results.store import load_chosen, read_manifest
+
+    manifest = read_manifest(folder)
+    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+
+    def choose(frame: Any) -> Any:
+        return frame[frame["candidate"] == wanted]
+
+    found: Any = load_chosen(folder, ["candidate"], choose)
+    if found.empty:
+        rows = sum(part.rows for part in manifest.parts)
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(rows, 'row')} of {folder}: an id is a number of its "
+            f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
+        )
+    columns = hardware_of(manifest)
+    for choice in hardware:
+        found = _at(found, choice, columns)
+    if len(found) > 1:
+        points = [_written(row, columns) for row in found.head(_SHOWN).to_dict(orient="records")]
+        more = ", ..." if len(found) > _SHOWN else ""
+        raise InputError(
+            f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; say behind it which one, as "
+            f"in {points[0]} (there are {'; '.join(points)}{more})"
+        )
+    return _as_row(manifest, found.to_dict(orient="records")[0])
+
+
+def _at(found: Any, choice: str, columns: list[str]) -> Any:
+    """Return the rows at one value of a hardware column."""
+    name, _, text = choice.partition("=")
+    if name not in columns:
+        known = f"it varies {', '.join(columns)}" if columns else "it varies none"
+        raise InputError(
+            f"{choice!r}: {name!r} is no hardware that the sweep varies{did_you_mean(name, columns)} ({known})"
+        )
+    wanted = text if name == "cluster" else _value(name, text)
+    rows = found[found[name] == wanted]
+    if rows.empty:
+        there = ", ".join(_text(name, value) for value in sorted(found[name].unique().tolist()))
+        raise InputError(f"{choice!r}: the candidate was not priced there; it was at {there}")
+    return rows
+
+
+def _value(name: str, text: str) -> Any:
+    from pydantic import ValidationError
+
+    from dsx.spec.what_if import value_type
+
+    try:
+        return value_type(name).validate_python(text)
+    except ValidationError as error:
+        raise InputError(f"{name}={text}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value of a hardware column as a sweep file writes it."""
+    from dsx.spec.what_if import field
+
+    return value if name == "cluster" else exact_quantity(value, field(name).unit)
+
+
+def _written(row: dict[str, Any], columns: list[str]) -> str:
+    return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
+
+
+def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
+    resolved = manifest.spec["resolved"]
+    data = copy.deepcopy({"model": resolved["model"], "assumptions": resolved["assumptions"]})
+    data["cluster"] = copy.deepcopy(resolved["clusters"][manifest.names["cluster"].index(row["cluster"])])
+    for extra in manifest.what_if:
+        _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, row[extra.name])
+    inputs = Inputs.from_data(data, Path(manifest.spec_file) if manifest.spec_file else None)
+    # A row has the name of its strategy, the sweep may have given a path.
+    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
+    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
+        note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
+    settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size")]
+    settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in _DEGREES]
+    return ResultRow(
+        inputs,
+        strategy,
+        int(row["sequence_length"]),
+        int(row["num_gpus"]),
+        int(row["global_batch_size"]),
+        settings,
+    )
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        data = data[section]
+    data[name] = _text(path, value) if isinstance(value, float) else value

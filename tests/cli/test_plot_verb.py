@@ -1,0 +1,202 @@
+"""``dsx plot``: what it draws, from what it is told by the sweep and by its options."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+from results.frames import candidates
+
+from dsx.cli.plot import check, draw
+from dsx.errors import InputError, UnknownNameError
+from dsx.results import manifest as manifests
+from dsx.results import plot as pictures
+from dsx.results import store
+from dsx.results.plot import file as files
+from dsx.results.schema import NAME_COLUMNS, ExtraColumn
+from dsx.spec.what_if import field
+
+CAPACITY, BANDWIDTH = "device.hbm_capacity", "device.hbm_bandwidth"
+ASKED = {"kind": "heatmap", "x": [CAPACITY], "y": "num_gpus", "value": "training_days", "by": None, "baseline": None}
+
+
+def write_set(folder, df, **spec):
+    """Write a frame as the complete result set of a sweep."""
+    what_if = [ExtraColumn(path, field(path).unit, "", integer=False) for path in (CAPACITY,) if path in df.columns]
+    names = {name: list(df[name].cat.categories) if name in df.columns else ["none"] for name in NAME_COLUMNS}
+    clusters = [{"name": name, "device": {"hbm_capacity": "80e9 B"}} for name in names["cluster"]]
+    begun = manifests.begin(
+        {"resolved": {"clusters": clusters}} | spec, names, [("memory", "")], "float32", what_if=what_if
+    )
+    zeros = np.zeros(len(df), np.int64)
+    rows = {column.name: df.get(column.name, zeros) for column in begun.columns}
+    rows |= {name: df[name].cat.codes.to_numpy() for name in NAME_COLUMNS if name in df.columns}
+    feasible = int((df["reject"] == 0).sum())
+    with store.create(folder, begun, 2) as writer:
+        for number, here in enumerate((zeros == 1, zeros == 0)):
+            part = {name: np.asarray(column)[here] for name, column in rows.items()}
+            counts = manifests.Counts(int(here.sum()), feasible if number else 0, {"memory": 0})
+            writer.write(number, part, counts)
+        writer.finish()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def df():
+    return candidates(what_if={CAPACITY: (60e9, 80e9)})
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory, df):
+    """The set of a sweep that asks for no picture; not to be changed."""
+    return write_set(tmp_path_factory.mktemp("silent") / "set", df, plot=None)
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory, df):
+    """The set of a sweep that asks for a heat map; not to be changed."""
+    return write_set(tmp_path_factory.mktemp("asking") / "set", df, plot=ASKED)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The axes that are saved while a test runs, and the frames that they were drawn from."""
+    axes, frames = [], []
+    save, load, chosen = pictures.save, store.load, store.load_chosen
+    monkeypatch.setattr(pictures, "save", lambda ax, path: (axes.append(ax), save(ax, path)))
+    monkeypatch.setattr(store, "load", lambda *arguments: frames.append(load(*arguments)) or frames[-1])
+    monkeypatch.setattr(store, "load_chosen", lambda *arguments: frames.append(chosen(*arguments)) or frames[-1])
+    return axes, frames
+
+
+@pytest.mark.parametrize(
+    ("options", "x", "y"),
+    [
+        (("--kind", "front"), "step time [s]", "peak memory [GB]"),
+        (("--kind", "front", "--x", "num_gpus", "--y", "-mfu", "--by", CAPACITY), "number of GPUs", "MFU"),
+        (("--kind", "scaling"), "number of GPUs", "step time [s]"),
+        (("--kind", "scaling", "--by", "strategy", "--baseline", "grid"), "number of GPUs", "speed-up over grid"),
+        (("--kind", "scaling", "--x", CAPACITY, "--y", "tokens_per_s"), "HBM capacity [GB]", "tokens [million/s]"),
+        (("--kind", "heatmap", "--x", CAPACITY, "--y", "num_gpus"), "HBM capacity", "number of GPUs"),
+        (("--kind", "breakdown"), "", "step time [s]"),
+    ],
+)
+def test_kinds(run, silent, tmp_path, drawn, options, x, y):
+    file = tmp_path / "a.png"
+    done = run("plot", silent, *options, "-o", file)
+    assert (done.code, done.out, done.err) == (0, "", f"dsx: wrote {file}\n")
+    assert matplotlib.image.imread(file).std() > 0.05
+    (ax,) = drawn[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (x, y)
+
+
+def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
+    run(
+        "plot",
+        silent,
+        "--kind",
+        "heatmap",
+        "--x",
+        CAPACITY,
+        "--y",
+        "num_gpus",
+        "--value",
+        "mfu",
+        "-o",
+        tmp_path / "a.svg",
+    )
+    run("plot", silent, "--kind", "scaling", "--by", "strategy", "-o", tmp_path / "a.svg")
+    run("plot", silent, "--kind", "breakdown", "--x", "num_gpus", "--x", "strategy", "-o", tmp_path / "a.svg")
+    heatmap, scaling, breakdown = drawn[1]
+    assert set(heatmap.columns) == {"reject", CAPACITY, "num_gpus", "mfu"}
+    assert set(scaling.columns) == {"reject", "num_gpus", "step_time_s", "strategy"}
+    assert len(breakdown) == 6
+
+
+def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):
+    run("plot", silent, "--kind", "breakdown", "-o", tmp_path / "a.pdf")
+    upper, lower = drawn[0][0].get_figure(root=True).axes
+    assert lower.get_ylabel() == "peak memory [GB]"
+    heights = [sum(bar.get_height() for bar in bars) for bars in zip(*upper.containers, strict=True)]
+    assert heights == pytest.approx(list(df[df["reject"] == 0].groupby("num_gpus")["step_time_s"].min()), rel=1e-5)
+    assert [line.get_label() for line in lower.lines] == ["HBM capacity"]
+
+
+def test_the_sweep_says_what_to_draw_and_options_override_it(run, asking, tmp_path, drawn):
+    for options in ((), ("--value", "mfu"), ("--kind", "heatmap", "--y", "strategy"), ("--kind", "scaling")):
+        assert run("plot", asking, *options, "-o", tmp_path / "a.svg").code == 0
+    stated, value, same, other = drawn[0]
+    assert (stated.get_xlabel(), stated.get_ylabel()) == ("HBM capacity", "number of GPUs")
+    assert stated.collections[0].colorbar.ax.get_ylabel() == "training time [days]"
+    assert value.collections[0].colorbar.ax.get_ylabel() == "MFU"
+    assert same.get_ylabel() == "strategy"
+    # A picture of another kind has nothing to do with what the sweep says.
+    assert (other.get_xlabel(), other.get_ylabel()) == ("number of GPUs", "step time [s]")
+
+
+def test_nothing_feasible(run, tmp_path, df):
+    folder = write_set(tmp_path / "set", df.assign(reject=1), plot=None)
+    done = run("plot", folder, "--kind", "breakdown", "-o", tmp_path / "a.png")
+    assert done.code == 3
+    assert done.err.endswith(f"none of the 240 rows of {folder} is feasible, as {tmp_path / 'a.png'} says\n")
+    assert (tmp_path / "a.png").stat().st_size > 0
+    assert run("plot", folder, "--kind", "scaling", "--y", "mfu", "-o", tmp_path / "b.png").code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "asks for no picture: add --kind front, breakdown, scaling or heatmap"),
+        (("--x", "num_gpus"), "asks for no picture: add --kind"),
+        (("--kind", "heatmp"), "unknown kind of picture 'heatmp'; did you mean 'heatmap'?"),
+        (("--kind", "heatmap", "--x", "tp"), "a heatmap plot needs y: "),
+        (("--kind", "heatmap"), "a heatmap plot needs x and y: "),
+        (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, but x, y, by, baseline"),
+        (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, but x"),
+        (
+            ("--kind", "scaling", "--x", "tp", "--x", "pp"),
+            "a scaling plot takes one column as x, and 2 are given: tp, pp",
+        ),
+        (("--kind", "scaling", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
+        (("--kind", "breakdown", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
+        (("--kind", "front", "--by", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
+        (("--kind", "scaling", "--x", BANDWIDTH), f"did you mean '{CAPACITY}'?"),
+        (("--kind", "scaling", "--baseline", "flat"), "`by` must say which column"),
+        (("--kind", "scaling", "--by", "strategy", "--baseline", "flt"), "did you mean 'flat'?"),
+        (("--kind", "scaling", "--y", "strategy"), "'strategy' is no objective"),
+        (("--kind", "breakdown", "--x", "candidate"), "candidate: 240 bars, and a picture has room for 60"),
+    ],
+)
+def test_bad_options(run, silent, tmp_path, options, says):
+    done = run("plot", silent, *options, "-o", tmp_path / "a.png")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("dsx: error: ")
+    assert says in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("a.pngg", "unknown image suffix '.pngg'; did you mean '.png'?"),
+        ("a", "unknown image suffix ''"),
+        ("no/a.png", "cannot write no/a.png: No such file or directory"),
+    ],
+)
+def test_bad_files(run, silent, folder, file, says):
+    done = run("plot", silent, "--kind", "scaling", "-o", file)
+    assert done.code == 2
+    assert says in done.err
+    assert sorted(path.name for path in folder.iterdir()) == ["small.yaml", "sweep.yaml"]
+    assert "-o" in run("plot", silent, "--kind", "scaling").err
+    assert "no result set at nowhere" in run("plot", "nowhere", "-o", "a.png").err
+
+
+def test_a_picture_is_checked_before_anything_is_read(tmp_path, monkeypatch):
+    check(ASKED, tmp_path / "a.png")
+    with pytest.raises(UnknownNameError, match="did you mean 'front'"):
+        check({"kind": "fornt"}, tmp_path / "a.png")
+    with pytest.raises(InputError, match="a heatmap plot takes no baseline"):
+        check(ASKED | {"baseline": "flat"}, tmp_path / "a.png")
+    monkeypatch.setattr(store, "load", None)
+    with pytest.raises(InputError, match="unknown image suffix"):
+        draw(tmp_path / "nowhere", ASKED, tmp_path / "a.b")
+    assert files.image_format("a.PNG") == "png"
