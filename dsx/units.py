@@ -111,7 +111,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def exact_quantity(value: float, unit: str) -> str:
-    """Return `value`, in the SI `unit`, with all its digits and the prefix that fits, to be read again: "1.555 TB/s"."""
+    """Return `value`, in the SI `unit`, with all its digits, so that it can be read again: "1.555 TB/s"."""
     value = float(value)
     if unit not in _SHOWN:
         return f"{value:.15g}"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnitError
-from dsx.units import format_quantity, parse_number, parse_quantity
+from dsx.units import exact_quantity, format_quantity, parse_number, parse_quantity
 
 
 @pytest.mark.parametrize(

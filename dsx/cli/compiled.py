@@ -13,7 +13,7 @@ def keep_compiled() -> None:
     """Make JAX keep what it compiles, and use what earlier runs have kept."""
     import jax
 
-    folder = jax.config.jax_compilation_cache_dir or _folder()
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or _folder()
     if folder is None:
         return
     # An entry that cannot be used is compiled again; nobody needs to know.

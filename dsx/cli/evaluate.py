@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from dsx.cli import options
+from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
 from dsx.units import format_quantity
@@ -28,6 +29,7 @@ def evaluate(
 ) -> None:
     """Price one plan, also one that breaks rules or does not fit."""
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+    keep_compiled()
     from dsx.search.evaluate import evaluate_plan, operator_costs
 
     problem = inputs.problem([strategy] if strategy else [], sequence_length)

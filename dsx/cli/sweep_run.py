@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.cli.inputs import Inputs, load_inputs
+from dsx.cli.inputs import load_inputs
 from dsx.cli.output import counted, note
 from dsx.cli.progress import progress
 from dsx.errors import IncompleteSweep, InputError

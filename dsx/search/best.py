@@ -18,7 +18,7 @@ from dsx.search.devices import map_over_devices
 from dsx.search.hot import HotLoop
 from dsx.search.minima import minima
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, priced_rows
+from dsx.search.rows import Counts, joined, priced_rows
 from dsx.search.space import Space
 from dsx.search.strips import CHOICES, PADDING, Chunk, block_ranges
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -166,9 +166,7 @@ def _winners(
         )
         rows = priced_rows(problem, space.keys, table, point, key, choices)
         parts.append(leading_rows({n: c[rows["reject"] == 0] for n, c in rows.items()}, top, groups, objective))
-    return leading_rows(
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, top, groups, objective
-    )
+    return leading_rows(joined(parts), top, groups, objective)
 
 
 def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:

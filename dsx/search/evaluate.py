@@ -15,8 +15,8 @@ from dsx.graph.expressions import evaluate as value_of
 from dsx.search.pricing import price_plans
 from dsx.search.problem import PRICED, Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns
-from dsx.space.candidates import NAMED, Candidates
 from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.candidates import NAMED, Candidates
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, Limits

@@ -19,7 +19,7 @@ from dsx.search.hot import HotLoop
 from dsx.search.minima import Objective, undominated
 from dsx.search.pareto import front
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, no_rows, priced_rows
+from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
 from dsx.search.strips import block_ranges
 from dsx.space.enumerate import Arrays
@@ -82,11 +82,6 @@ def _sample(problem: Problem, space: Space, table: LayerCosts, low: int, high: i
         tiled = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
         parts.append(priced_rows(problem, space.keys, table, points, np.tile(positions, problem.num_points), tiled))
     return joined(parts)
-
-
-def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Return the rows of several tables as one."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _front_of(rows: Arrays, objectives: Sequence[str]) -> Arrays:

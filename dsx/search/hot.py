@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.layer import LayerCosts
-from dsx.search.minima import Choices, Setting, Strips
+from dsx.search.minima import Choices, Common, Points, Strips
 from dsx.search.pricing import power_of_two
 from dsx.search.problem import Problem
 from dsx.search.space import Space
@@ -39,7 +39,7 @@ class HotLoop:
         self._kind = np.float64 if wide else np.float32
         self._columns = {name: space.keys[name] for name in columns if name in space.keys}
         self._table, self._needed = table, {*columns}
-        self._settings: dict[Any, tuple[Setting, dict[str, Any]]] = {}
+        self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._rows: tuple[LayerCosts, dict[str, np.ndarray]] | None = None
 
@@ -47,12 +47,12 @@ class HotLoop:
         """Return the chunk of some blocks."""
         return make_chunk(self.blocks, self.rows, self.groups, low, high)
 
-    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Setting, Choices, Strips]]:
+    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Choices, Strips]]:
         """Yield the arguments of each call for a chunk, on a device, and which of its strips they are.
 
         To be used under `enable_x64(wide)`, with the device as default.
         """
-        setting, placements = self._on(device)
+        points, common, placements = self._on(device)
         length = max(1 << 17, power_of_two(len(chunk.placement)))
         choices = Choices(
             placements=placements,
@@ -68,7 +68,8 @@ class HotLoop:
 
             yield (
                 here,
-                setting,
+                points,
+                common,
                 choices,
                 Strips(
                     row=tiled(chunk.row),
@@ -94,25 +95,25 @@ class HotLoop:
         )
         return point, key, choices
 
-    def _on(self, device: Any) -> tuple[Setting, dict[str, Any]]:
+    def _on(self, device: Any) -> tuple[Points, Common, dict[str, Any]]:
         """Return what lies on a device, put there when it is first asked for."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._in_rows()
-            if device not in self._settings:
+            if device not in self._devices:
                 table, keys = self._rows
-                setting = Setting(
+                points = Points(
                     table=jax.tree.map(jnp.asarray, table),
-                    keys={name: jnp.asarray(column) for name, column in keys.items()},
-                    workload=self.problem.workload,
                     hardware=self.problem.hardware,
                     assumptions=self.problem.assumptions,
                 )
+                keys = {name: jnp.asarray(column) for name, column in keys.items()}
+                common = Common(keys=keys, workload=self.problem.workload)
                 columns = self.blocks.placements.astype(self._kind)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
                 placements = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
-                self._settings[device] = setting, placements
-            return self._settings[device]
+                self._devices[device] = points, common, placements
+            return self._devices[device]
 
     def _in_rows(self) -> tuple[LayerCosts, dict[str, np.ndarray]]:
         """Return the layer costs and the columns of the keys in rows, padded to a power of two.

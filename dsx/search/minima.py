@@ -5,7 +5,7 @@ only the minimum of each key and run leaves it, of a front only which candidates
 the whole cost model into one loop and drops every column that is not needed. (An argmin would be several
 times slower on a CPU: the winners' rows are priced again instead.)
 
-`vmap` runs the loop over hardware points: leaves of the table, hardware and assumptions begin with H there.
+`vmap` runs the loop over hardware points.
 """
 
 import functools
@@ -45,21 +45,23 @@ class Strips:
 
 
 @record
-class Setting:
-    """What is the same for all strips; the leaves of `table` are [R, KEYS] (or [J, R, KEYS])."""
+class Points:
+    """What differs from hardware point to hardware point; all leaves begin with H."""
 
-    table: LayerCosts
-    keys: Any  # {column: [R, KEYS]} floats: the columns of the key that are objectives
-    workload: Workload
+    table: LayerCosts  # [H, R, KEYS], or [H, J, R, KEYS]
     hardware: Cluster
     assumptions: Assumptions
 
 
-# The leaves that begin with the hardware points.
-_BY_POINT: Any = Setting(table=0, keys=None, workload=None, hardware=0, assumptions=0)
+@record
+class Common:
+    """What is the same for all strips and points."""
+
+    keys: Any  # {column: [R, KEYS]} floats: the columns of the key that are objectives
+    workload: Workload
 
 
-def _priced(setting: Setting, choices: Choices, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
+def _priced(point: Points, common: Common, choices: Choices, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
     """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
     position = jnp.arange(CHOICES, dtype=jnp.int32)[None]
     last = choices.placement.shape[0] - 1
@@ -69,10 +71,10 @@ def _priced(setting: Setting, choices: Choices, strip: Strips) -> tuple[StepCost
     batch = choices.global_batch_size[at][:, None]
     sequences = columns["dp"] * strip.microbatch_size[:, None, None]
     run = StepChoices(**columns, global_batch_size=batch, num_microbatches=jnp.round(batch / sequences))
-    layer = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], setting.table)
-    costs = step_costs(layer, run, setting.workload, setting.hardware, setting.assumptions)
+    layer = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
+    costs = step_costs(layer, run, common.workload, point.hardware, point.assumptions)
     real = (position < strip.length[:, None])[:, None]
-    return costs, run, (costs.peak_bytes <= setting.hardware.device.hbm_capacity) & real
+    return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real
 
 
 def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
@@ -91,23 +93,23 @@ def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="objective")
-def minima(setting: Setting, choices: Choices, strips: Strips, objective: str) -> tuple[Any, Any]:
+def minima(points: Points, common: Common, choices: Choices, strips: Strips, objective: str) -> tuple[Any, Any]:
     """Return the smallest feasible `objective` of each key and run, and the number of feasible candidates.
 
     They are [H, T, S, KEYS] and [H, T]. Where nothing is feasible, the minimum is infinity; a tile of
     padding alone has zeros.
     """
 
-    def at_point(setting: Setting) -> tuple[Any, Any]:
+    def at_point(point: Points) -> tuple[Any, Any]:
         def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, _, feasible = _priced(setting, choices, strip)
+            costs, _, feasible = _priced(point, common, choices, strip)
             value = getattr(costs, objective)
             least = jnp.where(feasible, value, jnp.full_like(value, jnp.inf)).min(axis=-1)
             return least, feasible.sum(dtype=jnp.int32)
 
         return _scan(tile, strips)
 
-    return jax.vmap(at_point, in_axes=(_BY_POINT,))(setting)
+    return jax.vmap(at_point)(points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,12 @@ _MARGIN = 1e-5
 
 @functools.partial(jax.jit, static_argnames="objectives")
 def undominated(
-    setting: Setting, choices: Choices, strips: Strips, references: Any, objectives: tuple[Objective, ...]
+    points: Points,
+    common: Common,
+    choices: Choices,
+    strips: Strips,
+    references: Any,
+    objectives: tuple[Objective, ...],
 ) -> tuple[Any, Any]:
     """Return which feasible candidates no reference dominates, and the number of feasible candidates.
 
@@ -137,31 +144,33 @@ def undominated(
     [H, T, S, KEYS, CHOICES] and [H, T]. A candidate within rounding of a reference counts as undominated.
     """
 
-    def at_point(setting: Setting, references: Any) -> tuple[Any, Any]:
+    def at_point(point: Points, references: Any) -> tuple[Any, Any]:
         def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, run, feasible = _priced(setting, choices, strip)
+            costs, run, feasible = _priced(point, common, choices, strip)
             dominated = jnp.zeros_like(feasible)
-            bounds = [_bound(objective, setting, strip, costs, run) for objective in objectives]
+            bounds = [_bound(objective, common, strip, costs, run) for objective in objectives]
             for reference in range(references.shape[0]):
-                point = references[reference]
-                beats = functools.reduce(jnp.logical_and, [bound >= point[d] for d, bound in enumerate(bounds)])
+                known = references[reference]
+                beats = functools.reduce(jnp.logical_and, [bound >= known[d] for d, bound in enumerate(bounds)])
                 if all(objective.whole for objective in objectives):
                     # Without a margin, what is equal to the reference must be told from what is worse.
-                    beats &= functools.reduce(jnp.logical_or, [bound > point[d] for d, bound in enumerate(bounds)])
+                    beats &= functools.reduce(jnp.logical_or, [bound > known[d] for d, bound in enumerate(bounds)])
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
 
         return _scan(tile, strips)
 
-    return jax.vmap(at_point, in_axes=(_BY_POINT, 0))(setting, references)
+    return jax.vmap(at_point)(points, references)
 
 
-def _bound(objective: Objective, setting: Setting, strip: Strips, costs: StepCosts, run: StepChoices) -> Any:
+def _bound(objective: Objective, common: Common, strip: Strips, costs: StepCosts, run: StepChoices) -> Any:
     """Return the largest value of a reference that still dominates the candidates in this objective."""
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
-    if name in setting.keys:
-        return sign * setting.keys[name][strip.row][..., None]
-    if objective.whole:
+    if name in common.keys:
+        return sign * common.keys[name][strip.row][..., None]
+    if name in StepChoices.__dataclass_fields__:
         return sign * getattr(run, name)
+    if objective.whole:  # a column that is not searched
+        return jnp.zeros_like(costs.step_time_s)
     value = sign * getattr(costs, name)
     return value - _MARGIN * jnp.abs(value)

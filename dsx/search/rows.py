@@ -1,5 +1,6 @@
 """Rows: candidates as columns, from keys and choices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +9,8 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
 from dsx.search.pricing import price_rows
 from dsx.search.problem import PRICED, Problem
-from dsx.space.candidates import Candidates
 from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.candidates import Candidates
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids
 from dsx.space.rules import MEMORY
@@ -79,3 +80,8 @@ def no_rows(problem: Problem, keys: Arrays) -> Arrays:
     nothing = np.zeros(0, dtype=np.int64)
     costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
     return result_rows(problem, keys, nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing), costs)
+
+
+def joined(parts: Sequence[Arrays]) -> Arrays:
+    """Return the rows of several tables as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

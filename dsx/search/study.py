@@ -13,7 +13,9 @@ import jax
 import numpy as np
 
 from dsx.search.problem import Problem
+from dsx.search.rows import joined
 from dsx.search.space import Limitation, Selection, Space
+from dsx.space.enumerate import Arrays
 from dsx.spec.what_if import WhatIf, field
 
 Record = TypeVar("Record")
@@ -34,6 +36,23 @@ class Study:
     def size(self) -> int:
         """Candidates times hardware points."""
         return self.space.size * self.problem.num_points
+
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, Arrays]:
+        """Return (hardware points, positions in the key table, choices) of rows from `start` up to `stop`.
+
+        The candidates at the first hardware point come first.
+        """
+        points: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
+        choices: list[Arrays] = []
+        point, first = divmod(start, self.space.size)
+        for before in range(point * self.space.size, stop, self.space.size):
+            keys, chosen = self.space.blocks.rows(first, min(stop - before, self.space.size))
+            points.append(np.full(len(keys), before // self.space.size))
+            positions.append(keys)
+            choices.append(chosen)
+            first = 0
+        return np.concatenate(points), np.concatenate(positions), joined(choices)
 
 
 def make_studies(

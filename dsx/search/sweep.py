@@ -108,19 +108,9 @@ class Sweep:
 
     def _rows(self, device: Any, part: Part) -> tuple[Arrays, Counts]:
         study, table = self._tables.of(part, device)
-        space = study.space
-        point, start = np.divmod(part.start, space.size)
-        stretches: list[tuple[np.ndarray, np.ndarray, Arrays]] = []
-        left = part.size
-        while left > 0:
-            stop = min(start + left, space.size)
-            positions, choices = space.blocks.rows(int(start), int(stop))
-            stretches.append((np.full(len(positions), point), positions, choices))
-            left, point, start = left - len(positions), point + 1, 0
-        points, positions = (np.concatenate([stretch[i] for stretch in stretches]) for i in (0, 1))
-        choices = {name: np.concatenate([s[2][name] for s in stretches]) for name in stretches[0][2]}
+        points, positions, choices = study.rows(part.start, part.stop)
         costs = self._priced(device, study.problem, table, points, positions, choices)
-        rows = result_rows(study.problem, space.keys, points, positions, choices, costs)
+        rows = result_rows(study.problem, study.space.keys, points, positions, choices, costs)
         counts = Counts(part.size, int(np.count_nonzero(rows["reject"] == 0)))
         if self.keep == "feasible":
             rows = {name: column[rows["reject"] == 0] for name, column in rows.items()}

@@ -40,17 +40,13 @@ class Segments:
 
     def singly(self) -> "Segments":
         """Return one segment per choice."""
-        return Segments(
-            *(np.repeat(c, self.length) for c in (self.block, self.placement)), self.positions(), self._ones()
-        )
+        block, placement = (np.repeat(column, self.length) for column in (self.block, self.placement))
+        return Segments(block, placement, self.positions(), np.ones_like(block))
 
     def positions(self) -> np.ndarray:
         """Return, for each choice, where its batch size lies in `Blocks.batches`."""
         before = np.cumsum(self.length) - self.length
         return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
-
-    def _ones(self) -> np.ndarray:
-        return np.ones(self.length.sum(), dtype=np.int64)
 
 
 class Blocks:

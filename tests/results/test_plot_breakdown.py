@@ -199,7 +199,7 @@ def test_errors():
     with pytest.raises(UnknownNameError, match="did you mean 'num_gpus'"):
         plot.breakdown(df, "num_gpu")
     with pytest.raises(UnknownNameError, match="unknown stack 'tme'; did you mean 'time'"):
-        plot.breakdown(df, of="tme")  # pyright: ignore[reportArgumentType]
+        plot.breakdown(df, of="tme")
     with pytest.raises(UnknownNameError, match=r"compute_s.*were only some columns loaded"):
         plot.breakdown(df.drop(columns="compute_s"))
     with pytest.raises(InputError, match=f"candidate: 120 bars, and a picture has room for {MAX_BARS}"):

@@ -52,6 +52,14 @@ def test_axes_have_units():
     assert low < high  # upwards
 
 
+def test_values_are_printed_as_short_as_they_are():
+    what_if = {"network.nvs.latency": (1e-6, 2.5e-6), "assumptions.matrix_efficiency": (0.4, 0.85)}
+    ax = laid_out(plot.heatmap(candidates(what_if=what_if), *what_if))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("NVS latency", "matrix efficiency")
+    assert texts_of(ax.get_xticklabels()) == ["1 µs", "2.5 µs"]
+    assert texts_of(ax.get_yticklabels()) == ["0.4", "0.85"]
+
+
 def test_values_that_three_digits_do_not_tell_apart():
     df = grid(1, 2)
     df[CAPACITY] = df[CAPACITY].replace({70e9: 141e9, 90e9: 141.2e9})

@@ -104,7 +104,7 @@ def test_baseline():
     assert math.isnan(lines["grid"][8192])
 
 
-@pytest.mark.parametrize("baseline", [60e9, "60 GB"])
+@pytest.mark.parametrize("baseline", [60e9, "60 GB", "0.06 TB"])
 def test_baseline_of_numbers(baseline):
     df = candidates(what_if=CAPACITY)
     ax = plot.scaling(df, y="training_days", by="device.hbm_capacity", baseline=baseline)
@@ -138,7 +138,7 @@ def test_ticks_do_not_overlap(num_gpus):
 def test_nothing_feasible_and_nothing_at_all(tmp_path):
     df = candidates()
     for nothing in (df.assign(reject=1), df.head(0), df.assign(step_time_s=np.nan)):
-        ax = plot.scaling(nothing, by="strategy")
+        ax = plot.scaling(nothing, by="strategy", baseline="flat")
         assert ax.get_title() == "no feasible candidate"
         plot.save(ax, tmp_path / "a.png")
         assert is_whole(laid_out(ax))

@@ -1,4 +1,4 @@
-"""Axes: a column's name in words, the unit that its values are shown in, and ticks that do not overlap.
+"""Axes: a column's name in words, the unit that its values are shown in, and scales and ticks that suit them.
 
 An axis of numbers has one unit, which its label names ("HBM capacity [GB]"). Where each value has a place of its
 own, as in a heat map, the ticks name the units ("80 GB", "1.1 TB/s").
@@ -100,7 +100,7 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[
     unit = unit_of(df, column)
     if any(isinstance(value, str) for value in values):
         return [str(value) for value in values]
-    texts = [_without_zeros(format_quantity(value, unit)) for value in values]
+    texts = [_in_print(format_quantity(value, unit)) for value in values]
     if len(set(texts)) < len(set(values)):
         # Three digits do not tell all values apart.
         size, name = _step(unit, np.asarray(values, np.float64)) if unit in _SCALES else (1.0, unit)
@@ -108,11 +108,12 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[
     return texts
 
 
-def _without_zeros(text: str) -> str:
+def _in_print(text: str) -> str:
+    """Return a quantity without zeros at its end, and with the sign for micro."""
     number, _, unit = text.partition(" ")
     if "." in number and "e" not in number:
         number = number.rstrip("0").rstrip(".")
-    return f"{number} {unit}".rstrip()
+    return f"{number} {'µs' if unit == 'us' else unit}".rstrip()
 
 
 def finite(values: Numbers) -> Numbers:

@@ -5,11 +5,12 @@ show how many times faster each is than the baseline where both have a feasible 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
-from dsx.errors import InputError, UnknownNameError
+from dsx.errors import InputError, UnitError, UnknownNameError
 from dsx.results.pareto import require
 from dsx.results.plot.axes import (
     NOTHING,
@@ -27,6 +28,7 @@ from dsx.results.plot.axes import (
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.marks import MAX_CATEGORIES, dashes, marks
 from dsx.results.plot.selection import best_table, column_list, refuse_many
+from dsx.units import Dimension, parse_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +56,9 @@ def scaling(
         x: a column; its values are the ticks, on a log2 axis where they span a factor of four.
         y: a column of quantities.
         by: one or several columns; one line for each combination of their values.
-        baseline: a value of `by` as the legend writes it ("1d"; of several columns "1d, 8"), or of one column
-            as the frame holds it. The y axis becomes the baseline's time over the line's.
+        baseline: a value of `by`: as the legend writes it ("1d"; of several columns "1d, 8"), or of one column as
+            the frame holds it (80e9) or with another unit ("0.08 TB"). The y axis becomes the baseline's time over
+            the line's.
         ax: where to draw; by default on a new figure.
 
     A line has a gap where it has no feasible row. Raises UnknownNameError for a column or baseline that is not
@@ -69,8 +72,8 @@ def scaling(
     names = _names(df, columns, table.rows)
     size, label = scale_of(df, y, table.values)
     values = table.values / size
-    if baseline is not None:
-        line = _position(baseline, columns, names, table.rows)
+    if baseline is not None and names:
+        line = _position(df, baseline, columns, names, table.rows)
         values, label = values[line] / values, f"speed-up over {names[line]}"
     layout = Layout.of(ax, *_SIZE)
     ax = layout.axes[0]
@@ -138,8 +141,16 @@ def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
         raise InputError(f"a baseline shows how many times faster the others are, and {y!r} is no time")
 
 
-def _position(baseline: Any, columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+def _position(
+    df: "pd.DataFrame", baseline: Any, columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> int:
+    """Return which line the baseline is; as text, a quantity may have another prefix than the legend gives it."""
+    unit = unit_of(df, columns[0])
+    wanted = {str(baseline), baseline}
+    if unit in get_args(Dimension):
+        with suppress(UnitError):
+            wanted.add(parse_quantity(baseline, cast(Dimension, unit)))
     for i, (name, row) in enumerate(zip(names, rows, strict=True)):
-        if str(baseline) == name or row == (baseline,):
+        if name in wanted or (len(row) == 1 and row[0] in wanted):
             return i
     raise UnknownNameError("baseline", str(baseline), names, f", of the column {', '.join(columns)}")
