@@ -31,7 +31,10 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan and print the fastest that fit, and the first one's launch flags."""
+    """Price every plan and print the fastest that fit.
+
+    The launch flags of the first one follow, for Megatron-LM.
+    """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.best import best as search
     from dsx.search.evaluate import priced_plans

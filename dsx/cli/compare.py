@@ -36,7 +36,7 @@ def compare(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the best plans of two result sets side by side, and what each costs in the other set.
+    """Print the best plans of two result sets side by side.
 
     Rows are joined on the candidate, which is the same choice on every cluster.
     """

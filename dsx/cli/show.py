@@ -37,7 +37,9 @@ def show(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what a result set is, and print its fastest plans and the first one's launch flags.
+    """Print what a result set is, and its fastest plans.
+
+    The launch flags of the first plan follow, for Megatron-LM.
 
     A row that is looked up with --candidate is shown whether it fits or not.
     """

@@ -94,23 +94,7 @@ def test_again_into_the_same_folder(run, folder):
     first = swept(run)
     again = swept(run)
     assert (again.code, again.out) == (0, first.out)
+    assert "out is complete since" in again.err
+    assert "nothing is priced again" in again.err
     names = sorted(path.name for path in (folder / "out").iterdir())
     assert [name for name in names if not name.startswith("part-")] == ["manifest.json"]
-
-
-def test_ctrl_c_leaves_the_earlier_set(run, folder, monkeypatch):
-    swept(run)
-    before = dsx.load("out")
-
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("dsx.results.store.Writer.finish", interrupt)
-    done = run("sweep", "sweep.yaml", "-o", "out")
-    assert (done.code, done.out) == (4, "")
-    assert "interrupted; run the same command again" in done.err
-    assert dsx.load("out").equals(before)
-    monkeypatch.undo()
-    monkeypatch.chdir(folder)
-    assert swept(run).code == 0
-    assert not list((folder / "out").glob(".writing-*"))

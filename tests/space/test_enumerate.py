@@ -2,18 +2,16 @@
 
 import numpy as np
 import pytest
+from space.tables import everything, only
 from space.texts import EXPERTS, ONE_AXIS, PANELS, TWO_AXES, layer
 
-from dsx.space.enumerate import CHOICE_COLUMNS, KEY_COLUMNS, Bounds, blocks, divisors, shard_keys
+from dsx.space.blocks import CHOICE_COLUMNS, Blocks
+from dsx.space.enumerate import KEY_COLUMNS, Bounds, divisors, shard_keys
 from dsx.space.rules import fill
 
 
-def everything(table):
-    return np.ones(len(next(iter(table.values()))), dtype=bool)
-
-
 def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, **filters):
-    """Every candidate as a dict, in the order of the blocks."""
+    """Every candidate as a dict, in the order of the rows."""
     bounds = Bounds(
         num_gpus=tuple(num_gpus),
         global_batch_size=tuple(batch),
@@ -24,17 +22,13 @@ def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=1
         keep_choices=filters.get("choices", everything),
     )
     keys = shard_keys([(layer(strategy), dims) for strategy in strategies], bounds)
-    found = []
-    for block in blocks(keys, bounds):
-        made = [
-            {name: int(keys[name][key]) for name in KEY_COLUMNS}
-            | {name: int(block.choices[name][choice]) for name in CHOICE_COLUMNS}
-            for key in block.keys
-            for choice in range(len(block.choices["pp"]))
-        ]
-        assert len(made) == block.size
-        found += made
-    return found
+    blocks = Blocks(keys, bounds)
+    positions, choices = blocks.rows(0, blocks.size)
+    columns = {name: column[positions] for name, column in keys.items()} | choices
+    assert {len(column) for column in columns.values()} == {blocks.size}
+    return [
+        {name: int(columns[name][row]) for name in (*KEY_COLUMNS, *CHOICE_COLUMNS)} for row in range(len(positions))
+    ]
 
 
 def values(found, *columns):
@@ -153,13 +147,11 @@ def test_several_gpu_counts_batches_and_strategies():
 
 def test_filters_leave_out_what_they_do_not_keep():
     whole = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2)
-    found = candidates(
-        [TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=lambda t: t["tp"] > 1, choices=lambda t: t["pp"] == 1
-    )
+    found = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=only(tp=[2, 4]), choices=only(pp=[1]))
     assert found == [one for one in whole if one["tp"] > 1 and one["pp"] == 1]
     assert 0 < len(found) < len(whole)
 
 
 def test_no_candidate():
     assert candidates([ONE_AXIS], DIMS, [5], [1]) == []
-    assert candidates([ONE_AXIS], DIMS, [4], [4], keys=lambda table: table["tp"] > 4) == []
+    assert candidates([ONE_AXIS], DIMS, [4], [4], keys=only(tp=[8])) == []

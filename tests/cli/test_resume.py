@@ -1,0 +1,172 @@
+"""A sweep that is interrupted, killed or shared out ends with the files that an uninterrupted one writes."""
+
+import hashlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import dsx
+
+# A shell that starts tests in the background makes them ignore Ctrl-C, and their children too.
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+MAIN = f"{INTERRUPTIBLE}; from dsx.cli.main import main; main()"
+PARTS = ("--set", "sweep.part_size=10")
+
+# 204 parts; two seconds of work.
+LONG = """model: gpt3-1t
+cluster: b200-nvs8
+num_gpus: {from: 1024, to: 16384, times: 2}
+global_batch_size: 4096
+strategy: [1d, 2d, summa]
+assumptions: paper-2410.00273
+keep: KEEP
+part_size: 1968
+"""
+
+
+def files(folder):
+    """The content of the set's files; of the manifest what is not a time."""
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("part-*")}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["started"], manifest["finished"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*found, "manifest.json"])
+    return found | {"manifest.json": manifest}
+
+
+def parts_of(run):
+    return len(json.loads((run / "manifest.json").read_text())["parts"])
+
+
+@pytest.fixture
+def whole(run, folder):
+    assert run("sweep", "sweep.yaml", "-o", "whole", *PARTS).code == 0
+    assert parts_of(folder / "whole") > 5
+    return files(folder / "whole")
+
+
+def stopped_after(monkeypatch, count):
+    """Make the writer stop with Ctrl-C when it has written `count` parts."""
+    from dsx.results.store import Writer
+
+    write, written = Writer.write, []
+
+    def stopping(self, *arguments):
+        if len(written) == count:
+            raise KeyboardInterrupt
+        written.append(arguments[0])
+        write(self, *arguments)
+
+    monkeypatch.setattr(Writer, "write", stopping)
+    return written
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_the_same_command_goes_on(run, folder, whole, monkeypatch, count):
+    with monkeypatch.context() as patch:
+        written = stopped_after(patch, count)
+        done = run("sweep", "sweep.yaml", "-o", "out", *PARTS)
+    assert (done.code, done.out) == (4, "")
+    assert f"interrupted, with {len(written)} of " in done.err
+    assert "the same command goes on from there" in done.err
+    if count:
+        assert "the sweep into out has not finished" in run("pareto", "out").err
+    again = run("sweep", "sweep.yaml", "-o", "out", *PARTS)
+    assert again.code == 0
+    assert ("are there already; going on with the others" in again.err) == (count > 0)
+    assert files(folder / "out") == whole
+
+
+def test_an_interrupted_finish_is_done_again(run, folder, whole, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dsx.results.store.Writer.finish", interrupt)
+        assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 4
+    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 0
+    assert files(folder / "out") == whole
+
+
+@pytest.mark.parametrize("keep", ["all", "feasible", "{top: 3, per: [tp]}", "{pareto: [step_time_s, peak_bytes]}"])
+def test_shards_and_finish(run, folder, keep):
+    options = (*PARTS, "--set", f"sweep.keep={keep}")
+    assert run("sweep", "sweep.yaml", "-o", "whole", *options).code == 0
+    for shard in ("2/3", "3/3"):
+        done = run("sweep", "sweep.yaml", "-o", "out", *options, "--shard", shard)
+        assert (done.code, done.out) == (0, "")
+        assert f"shard {shard} is done" in done.err
+    early = run("sweep", "sweep.yaml", "-o", "out", *options, "--finish")
+    assert early.code == 4
+    assert "are not there yet (number 0, 3, 6" in early.err
+    data = json.loads(run("sweep", "sweep.yaml", "-o", "out", *options, "--shard", "1/3", "--json").out)
+    assert (data["folder"], data["shard"]) == ("out", [1, 3])
+    done = run("sweep", "sweep.yaml", "-o", "out", *options, "--finish", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["rows"] == len(dsx.load("out")) > 0
+    assert files(folder / "out") == files(folder / "whole")
+
+
+def test_a_plain_run_takes_over_from_shards(run, folder, whole):
+    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS, "--shard", "1/2").code == 0
+    assert run("sweep", "sweep.yaml", "-o", "out", *PARTS).code == 0
+    assert files(folder / "out") == whole
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])
+def test_what_is_no_shard(run, folder, shard):
+    done = run("sweep", "sweep.yaml", f"--shard={shard}")
+    assert done.code == 2
+    assert f"'{shard}' is no shard: the second of eight is 2/8" in done.err
+
+
+def test_finishing_what_has_not_begun(run, folder):
+    done = run("sweep", "sweep.yaml", "-o", "out", "--finish")
+    assert done.code == 4
+    assert "1 of 1 parts of out are not there yet" in done.err
+    both = run("sweep", "sweep.yaml", "-o", "out", "--finish", "--shard", "1/2")
+    assert both.code == 2
+    assert "give one of them" in both.err
+
+
+def test_another_sweep_keeps_out_of_an_unfinished_one(run, folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(patch, 2)
+        run("sweep", "sweep.yaml", "-o", "out", *PARTS)
+    before = sorted(path.name for path in (folder / "out" / ".unfinished").iterdir())
+    done = run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.part_size=20")
+    assert done.code == 2
+    assert "out holds an unfinished run of another sweep (they differ in part_size)" in done.err
+    assert sorted(path.name for path in (folder / "out" / ".unfinished").iterdir()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", ["all", "{top: 2, per: [num_gpus]}"])
+def test_killed_at_30_random_moments(folder, keep):
+    (folder / "long.yaml").write_text(LONG.replace("KEEP", keep))
+    command = [sys.executable, "-c", MAIN, "sweep", "long.yaml", "-o"]
+    begin = time.monotonic()
+    subprocess.run([*command, "whole"], cwd=folder, check=True, capture_output=True)
+    took = time.monotonic() - begin
+    moments = random.Random(2410)
+    died = 0
+    while died < 30:
+        process = subprocess.Popen([*command, "out"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=moments.uniform(0.2, 1.1) * took)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            died += 1
+        else:
+            assert files(folder / "out") == files(folder / "whole")
+            shutil.rmtree(folder / "out")
+    subprocess.run([*command, "out"], cwd=folder, check=True, capture_output=True)
+    assert files(folder / "out") == files(folder / "whole")
+    if keep == "all":
+        assert json.loads((folder / "whole" / "manifest.json").read_text())["num_parts"] >= 200

@@ -1,0 +1,203 @@
+"""Blocks against plain loops over everything that could go with a key."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from space.tables import BOUNDS, bounds, key_tables, only
+
+from dsx.space.blocks import CHOICE_COLUMNS, PLACEMENT_COLUMNS, Blocks
+from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.rules import MODEL_AXES
+
+
+def divisors(number):
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def used_of_a_domain(number, size):
+    return max(one for one in divisors(number) if one <= size)
+
+
+def by_loops(keys, given):
+    """Every (key, *choice) by the rules alone, as often as the key is there."""
+    found = Counter()
+    for key in range(len(keys["tp"])):
+        here = {name: int(column[key]) for name, column in keys.items()}
+        ranks = here["tp"] * here["tp2"] * here["cp"] * here["ep"]
+        share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"] * here["ep_nvs"]
+        for num_gpus in given.num_gpus:
+            for pp in divisors(given.num_layers):
+                if num_gpus % (ranks * pp):
+                    continue
+                dp = num_gpus // (ranks * pp)
+                for pp_nvs in divisors(pp):
+                    for dp_nvs in divisors(dp):
+                        if share * pp_nvs * dp_nvs != used_of_a_domain(num_gpus, given.nvs_size):
+                            continue
+                        for batch in given.global_batch_size:
+                            microbatches, left = divmod(batch, dp * here["microbatch_size"])
+                            if not left:
+                                found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs)] += 1
+    return found
+
+
+def tuples(positions, choices):
+    assert tuple(choices) == CHOICE_COLUMNS
+    return list(zip(positions.tolist(), *(column.tolist() for column in choices.values()), strict=True))
+
+
+def rows(blocks, start=0, stop=None):
+    """Rows of blocks as (key, *choice)."""
+    return tuples(*blocks.rows(start, blocks.size if stop is None else stop))
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS)
+def test_rows_are_what_the_rules_allow(keys, given_bounds):
+    blocks = Blocks(keys, given_bounds)
+    assert Counter(rows(blocks)) == by_loops(keys, given_bounds)
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
+def test_any_stretch_of_rows(keys, given_bounds, data):
+    blocks = Blocks(keys, given_bounds)
+    whole = rows(blocks)
+    assert len(whole) == blocks.size
+    for _ in range(5):
+        start = data.draw(st.integers(0, blocks.size))
+        stop = data.draw(st.integers(start, blocks.size))
+        assert rows(blocks, start, stop) == whole[start:stop]
+
+
+def test_every_stretch_of_a_few_blocks():
+    keys = {
+        name: np.array([1, 2, 2, 2, 1]) if name in ("tp", "microbatch_size") else np.ones(5, int)
+        for name in KEY_COLUMNS
+    }
+    blocks = Blocks(keys, bounds([4, 8], [4, 8], num_layers=2))
+    whole = rows(blocks)
+    assert len(blocks) == 2
+    assert 20 < len(whole) < 60
+    for start in range(len(whole) + 1):
+        for stop in range(start, len(whole) + 1):
+            assert rows(blocks, start, stop) == whole[start:stop]
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS)
+def test_a_block_is_all_that_fits_together(keys, given_bounds):
+    blocks = Blocks(keys, given_bounds)
+    assert blocks.first_key[0] == blocks.first_candidate[0] == 0
+    assert (blocks.first_key[-1], blocks.first_candidate[-1]) == (len(blocks.keys), blocks.size)
+    num_keys = np.diff(blocks.first_key)
+    np.testing.assert_array_equal(np.diff(blocks.first_candidate), num_keys * blocks.num_choices)
+    assert (num_keys > 0).all()
+    assert (blocks.num_choices > 0).all()
+    assert len(set(blocks.keys.tolist())) == len(blocks.keys)
+    classes = []
+    for block in range(len(blocks)):
+        here = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
+        assert (keys["microbatch_size"][here] == blocks.microbatch_size[block]).all()
+        ranks, shares = (
+            {int(np.prod([keys[f"{axis}{suffix}"][key] for axis in MODEL_AXES])) for key in here}
+            for suffix in ("", "_nvs")
+        )
+        assert len(ranks) == len(shares) == 1
+        classes.append((*ranks, *shares, int(blocks.microbatch_size[block])))
+    assert len(set(classes)) == len(classes)
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
+def test_segments_are_the_choices_of_their_blocks(keys, given_bounds, data):
+    """One after the other they are the choices that every key of a block has in its rows."""
+    blocks = Blocks(keys, given_bounds)
+    low = data.draw(st.integers(0, len(blocks)))
+    high = data.draw(st.integers(low, len(blocks)))
+    segments = blocks.segments(low, high)
+    assert (segments.length > 0).all()
+    assert (np.diff(segments.block) >= 0).all()
+    assert set(segments.block.tolist()) == set(range(low, high))
+    made = tuples(np.repeat(segments.block, segments.length), blocks.choices(segments))
+    expected = []
+    for block in range(low, high):
+        first, count = int(blocks.first_candidate[block]), int(blocks.num_choices[block])
+        for key in range(blocks.first_key[block + 1] - blocks.first_key[block]):
+            one_key = rows(blocks, first + key * count, first + (key + 1) * count)
+            assert {row[0] for row in one_key} == {int(blocks.keys[blocks.first_key[block] + key])}
+            assert [row[1:] for row in one_key] == [row[1:] for row in rows(blocks, first, first + count)]
+        expected += [(block, *row[1:]) for row in rows(blocks, first, first + count)]
+    assert made == expected
+
+    singly = segments.singly()
+    assert (singly.length == 1).all()
+    assert tuples(singly.block, blocks.choices(singly)) == made
+    backwards = segments.take(np.arange(len(segments.block))[::-1])
+    again = tuples(np.repeat(backwards.block, backwards.length), blocks.choices(backwards))
+    assert Counter(again) == Counter(made)
+    assert [row[0] for row in again] == [row[0] for row in made[::-1]]
+    at = blocks.choices_at(
+        np.repeat(segments.placement, segments.length),
+        blocks.batches[segments.positions()],
+        blocks.microbatch_size[np.repeat(segments.block, segments.length)],
+    )
+    assert tuples(np.repeat(segments.block, segments.length), at) == made
+
+
+@pytest.mark.parametrize("column", CHOICE_COLUMNS)
+@given(keys=key_tables(), given_bounds=BOUNDS, values=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]), max_size=4))
+def test_a_filter_keeps_the_rows_it_keeps(column, keys, given_bounds, values):
+    whole = rows(Blocks(keys, given_bounds))
+    kept = rows(Blocks(keys, bounds_with(given_bounds, only(**{column: values}))))
+    at = 1 + CHOICE_COLUMNS.index(column)
+    assert kept == [row for row in whole if row[at] in values]
+
+
+def bounds_with(given_bounds, keep_choices):
+    return bounds(
+        given_bounds.num_gpus,
+        given_bounds.global_batch_size,
+        given_bounds.num_layers,
+        given_bounds.nvs_size,
+        keep_choices,
+    )
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS)
+def test_filters_hold_together(keys, given_bounds):
+    wanted = {"num_gpus": [4, 8, 12], "pp": [1, 2], "num_microbatches": [1, 2, 3, 4], "dp_nvs": [1, 2]}
+    at = {column: 1 + CHOICE_COLUMNS.index(column) for column in wanted}
+    whole = rows(Blocks(keys, given_bounds))
+    kept = rows(Blocks(keys, bounds_with(given_bounds, only(**wanted))))
+    assert kept == [row for row in whole if all(row[at[column]] in values for column, values in wanted.items())]
+
+
+@pytest.mark.parametrize(
+    ("keys", "given_bounds"),
+    [
+        (0, bounds([8], [8])),  # no key
+        (3, bounds([8], [8], keep_choices=only(dp=[3]))),
+        (3, bounds([8], [7])),  # no batch that eight replicas divide
+    ],
+)
+def test_no_candidate(keys, given_bounds):
+    blocks = Blocks({name: np.ones(keys, dtype=np.int64) for name in KEY_COLUMNS}, given_bounds)
+    assert (len(blocks), blocks.size, len(blocks.keys)) == (0, 0, 0)
+    assert rows(blocks) == []
+    segments = blocks.segments(0, 0)
+    assert len(segments.block) == 0
+    assert [len(column) for column in blocks.choices(segments).values()] == [0] * len(CHOICE_COLUMNS)
+    assert len(blocks.choices(segments.singly())["pp"]) == 0
+
+
+def test_what_blocks_share_is_stored_once():
+    """Rows of batch sizes and placements do not grow with the keys, nor with the microbatch sizes that divide alike."""
+    keys = {name: np.ones(600, dtype=np.int64) for name in KEY_COLUMNS}
+    keys["microbatch_size"] = np.arange(600) % 3 + 1
+    few = {name: column[:3] for name, column in keys.items()}
+    wide = bounds([64], range(1, 513), num_layers=8)
+    many, some = Blocks(keys, wide), Blocks(few, wide)
+    assert many.size == 200 * some.size
+    np.testing.assert_array_equal(many.placements, some.placements)
+    np.testing.assert_array_equal(many.batches, some.batches)
+    assert many.placements.shape == (len(PLACEMENT_COLUMNS), 4)

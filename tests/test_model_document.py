@@ -1,0 +1,143 @@
+"""docs/model.md says what the code computes: its names, units, operator formulas, constants and counts."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.columns import StepCosts
+from dsx.hardware.device import Device
+from dsx.hardware.network import Tier
+from dsx.records import columns
+from dsx.search.problem import make_problem
+from dsx.search.space import Space
+from dsx.space.candidates import Candidates
+from dsx.space.rules import GENERAL, MEMORY, VANISHES
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import load_model
+from dsx.spec.sweep import SweepSpec
+from dsx.spec.what_if import _numbers as what_if_fields
+from dsx.spec.what_if import field
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+TABLES = ("standard", "arxiv-2410.00273")
+SETS = ("default", "paper-2410.00273")
+
+
+def rows(section):
+    """Return the table rows of a section."""
+    return [cells(line) for line in SECTIONS[section].splitlines() if line.startswith("| ")]
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def leaves(record):
+    return [f.name for f in dataclasses.fields(record) if f.name != "name"]
+
+
+@pytest.mark.parametrize(
+    "record", [StepCosts, Candidates, Assumptions, Device, Tier], ids=lambda record: record.__name__
+)
+def test_every_field_of_a_record_is_mentioned(record):
+    for name in leaves(record):
+        assert f"`{name}`" in TEXT, name
+
+
+def test_every_field_of_an_assumption_set_is_mentioned():
+    for name in type(load_assumptions("default")).model_fields:
+        assert name in ("name", "description", "source") or f"`{name}`" in TEXT, name
+
+
+def test_every_column_of_a_step_has_its_unit():
+    documented = {row[0].strip("`"): row[1] for row in rows("A step") if row[0].startswith("`")}
+    assert documented == {name: unit for name, (unit, _) in columns(StepCosts).items()}
+
+
+def formulas(entry):
+    """Yield every expression of an operator, with its column of the document."""
+    places = {"forward": 2, "backward": 4, "gradient": 4}
+    for direction, place in places.items():
+        for unit, formula in entry.get(direction, {}).items():
+            yield place + (unit == "bytes"), f"`{formula}`"
+    for saved in entry.get("saved", []):
+        yield 6, f"`{saved['bytes']}`" if isinstance(saved, dict) else saved
+    if "statistics" in entry:
+        yield 7, str(entry["statistics"])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_operator_has_the_formulas_of_its_table(table):
+    found = SECTIONS["Work of a kernel"].split("| operator |")[1 + TABLES.index(table)]
+    documented = {}
+    for line in found.splitlines():
+        if name := re.match(r"\| `(\w+)` (in panels )?", line):
+            documented[name[1], bool(name[2])] = cells(line)
+    operators = yaml.safe_load((ROOT / "data" / "operators" / f"{table}.yaml").read_text(encoding="utf-8"))
+    in_panels = {(name, True): entry | entry["panels"] for name, entry in operators.items() if "panels" in entry}
+    expected = {(name, False): entry for name, entry in operators.items()} | in_panels
+    assert documented.keys() == expected.keys()
+    for key, entry in expected.items():
+        assert documented[key][1] == entry.get("linear", "none"), key
+        stated = list(formulas(entry))
+        for place, formula in stated:
+            assert formula in documented[key][place], (key, place)
+        for place in range(2, 8):
+            assert bool(documented[key][place]) == any(place == other for other, _ in stated), (key, place)
+
+
+def test_what_operators_do_inside_a_kernel_is_said():
+    operators = yaml.safe_load((ROOT / "data" / "operators" / "standard.yaml").read_text(encoding="utf-8"))
+    inside = {name: entry["in_kernel"] for name, entry in operators.items() if "in_kernel" in entry}
+    assert inside.keys() == {"softmax", "dropout"}
+    fused = SECTIONS["Work of a kernel"].split("**Fused kernels**")[1]
+    for entry in inside.values():
+        assert all(f"`{saved['bytes']}`" in fused for saved in entry["saved"])
+        assert f"`{entry.get('writes', entry['saved'][0]['bytes'])}`" in fused
+
+
+def test_the_constants_are_those_of_the_assumption_sets():
+    files = [yaml.safe_load((ROOT / "data" / "assumptions" / f"{name}.yaml").read_text("utf-8")) for name in SETS]
+    stated = {name for name, entry in files[0].items() if isinstance(entry, dict) and "value" in entry}
+    documented = {row[0].strip("`"): row[1:] for row in rows("Assumption sets")[1:]}
+    assert documented.keys() == stated
+
+    def text(value):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    for name, values in documented.items():
+        assert values == [text(file[name]["value"]) for file in files], name
+
+
+def test_every_what_if_field_is_listed_with_its_kind():
+    documented = {path: row[1] for row in rows("Hardware what-ifs") for path in re.findall(r"`([\w.]+)`", row[0])}
+    assert documented == {path: "integer" if field(path).integer else "real" for path in what_if_fields()}
+
+
+def test_every_reason_is_named():
+    for reason in (MEMORY, VANISHES, *(reason for reason, _ in GENERAL)):
+        assert f"`{reason.name}`" in SECTIONS["The space"], reason.name
+
+
+def test_the_precision_is_what_a_sweep_takes_where_it_says_nothing():
+    assert SweepSpec.model_fields["precision"].default == "float32"
+    assert "float32 unless it says `float64`" in SECTIONS["Precision"].replace("\n", " ")
+
+
+def test_the_space_has_the_counts_of_its_table():
+    numbers = {name: [int(count.replace(",", "")) for count in counts] for name, *counts in rows("The space")[-4:]}
+    strategies = {"1d": ["1d"], "2d": ["2d"], "summa": ["summa"], "all three": ["1d", "2d", "summa"]}
+    assert numbers.keys() == strategies.keys()
+    model, cluster, assumptions = load_model("gpt3-1t"), load_cluster("b200-nvs8"), load_assumptions(SETS[1])
+    for name, used in strategies.items():
+        problem = make_problem(model, cluster, assumptions, used)
+        one, five = (Space(problem, counts, [4096]) for counts in ([16384], [1024, 2048, 4096, 8192, 16384]))
+        assert numbers[name] == [len(one.keys["tp"]), one.size, five.size]
+        assert len(five.keys["tp"]) == len(one.keys["tp"])
