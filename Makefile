@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SWEEP := gpt3-1t-b200
 
-.PHONY: sweep test test-all lint bench
+.PHONY: sweep test test-all lint bench reproduction
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -23,6 +23,9 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
+
+reproduction: $(INSTALLED)
+	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,6 +1,6 @@
 """``dsx best``: the fastest plans of a model on a cluster."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +51,7 @@ def best(
         described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
         print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": described})
     if not plans:
-        raise NothingFeasible(why_nothing(problem, space, counts.candidates))
+        raise NothingFeasible(why_nothing(problem, [space], counts.candidates))
     if not as_json:
         print(
             f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: "
@@ -104,21 +104,22 @@ def hardware_text(name: str, value: Any) -> str:
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)
 
 
-def why_nothing(problem: "Problem", space: "Space", candidates: int) -> str:
+def why_nothing(problem: "Problem", spaces: "Sequence[Space]", candidates: int) -> str:
     """Return why no plan is left, and what comes nearest."""
     from dsx.search.evaluate import priced_plans
     from dsx.search.sweep import smallest
 
-    gpus = " or ".join(map(str, space.bounds.num_gpus))
+    bounds = spaces[0].bounds
+    gpus = " or ".join(map(str, bounds.num_gpus))
     if not candidates:
-        batches = " or ".join(map(str, space.bounds.global_batch_size))
+        batches = " or ".join(map(str, bounds.global_batch_size))
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
             f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
             f"{problem.num_layers} layers, dp the batch)"
         )
     with progress(candidates, "looking for the smallest") as advance:
-        plan = priced_plans(problem, smallest(problem, space, advance))[0]
+        plan = priced_plans(problem, smallest(problem, spaces, advance))[0]
     capacity = problem.cluster.device.hbm_capacity
     return (
         f"none of {counted(candidates, 'candidate')} fits: the one that needs least memory needs "

@@ -101,10 +101,10 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
         # Nothing is written without a candidate, so the corrected sweep can use the folder.
         if as_json:
             print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
-        raise NothingFeasible(why_nothing(run.problems[0], run.sweep.studies[0].space, 0))
+        raise NothingFeasible(why_nothing(run.problems[0], [run.sweep.studies[0].space], 0))
     done = run.finished()
     if done is not None:
-        note(f"{run.folder} is complete since {done.finished}; nothing is priced again")
+        note(f"{run.folder} is complete since {done.finished}")
         return done
     if finish:
         return run.finish()
@@ -132,9 +132,10 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
     counts = manifest.counts
     candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
     num_rows = sum(part.rows for part in manifest.parts)
+    rate = f" in {seconds:.1f} s ({rate_text(run.priced / max(seconds, 1e-9))})" if run.priced else ""
     note(
-        f"{counted(candidates, 'candidate')}, {feasible:,} feasible, in {seconds:.1f} s "
-        f"({rate_text(candidates / max(seconds, 1e-9))}); {counted(num_rows, 'row')} in {run.folder}"
+        f"{counted(candidates, 'candidate')}, {feasible:,} feasible; {run.priced:,} priced now{rate}; "
+        f"{counted(num_rows, 'row')} in {run.folder}"
     )
     varied = [*(["cluster"] if len(run.inputs) > 1 else []), *run.spec.what_if.fields]
     per = [*varied, *(run.spec.keep.per if isinstance(run.spec.keep, KeepTop) else [])]
@@ -148,5 +149,6 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
             note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:
         sys.stdout.flush()
-        study = run.sweep.studies[0]
-        raise NothingFeasible(why_nothing(study.problem, study.space, candidates))
+        problem = run.sweep.studies[0].problem
+        spaces = [study.space for study in run.sweep.studies if study.problem is problem]
+        raise NothingFeasible(why_nothing(problem, spaces, sum(space.size for space in spaces)))

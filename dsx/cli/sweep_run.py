@@ -36,6 +36,7 @@ class SweepRun:
         overrides = split(assignments)
         self.spec: SweepSpec = load_sweep(spec_file, columns, overrides["sweep"])
         self.folder = folder
+        self.priced = 0  # candidates, over all hardware points, in this run
         first, *others = self.spec.cluster
         inputs = load_inputs(self.spec.model, first, self.spec.assumptions, overrides, self.spec.file)
         clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
@@ -134,8 +135,8 @@ class SweepRun:
         from dsx.results.manifest import Counts
         from dsx.space.rules import MEMORY
 
-        parts = self.sweep.parts
-        with progress(sum(parts[number].size for number in missing), "pricing") as advance:
+        self.priced = sum(self.sweep.parts[number].size for number in missing)
+        with progress(self.priced, "pricing") as advance:
             self.sweep.progress = advance
 
             def write(number: int, rows: Any, counts: Any) -> None:

@@ -1,6 +1,8 @@
 """The space of a search: bounds from settings, key table and blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 
 import numpy as np
 
@@ -42,12 +44,28 @@ class Space:
         )
         dimensions = problem.model.dimensions
         self.keys: Arrays = shard_keys([(layer, dimensions) for layer in problem.layers], self.bounds)
-        self.blocks = Blocks(self.keys, self.bounds)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The blocks, all candidates in a fixed order."""
+        return Blocks(self.keys, self.bounds)
 
     @property
     def size(self) -> int:
         """Candidates of the space."""
         return self.blocks.size
+
+    def split(self, num_keys: int) -> "list[Space]":
+        """Return spaces of at most `num_keys` shard keys that have all candidates together."""
+        count = len(self.keys["tp"])
+        if count <= num_keys:
+            return [self]
+        found = []
+        for start in range(0, count, num_keys):
+            part = copy(self)
+            part.keys = {name: column[start : start + num_keys] for name, column in self.keys.items()}
+            found.append(part)
+        return found
 
 
 def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:

@@ -1,8 +1,8 @@
 """Studies: the parts of a sweep that have one space each.
 
 Integer facts of the hardware (the size of a fast domain) shape the space, and clusters may differ in them; so
-every cluster and every combination of integer values is a study. The real-valued facts of its hardware points
-are leaves of [H], and the candidates are the same at all of them.
+every cluster and every combination of integer values is a study, and a very large space is several. The
+real-valued facts of its hardware points are leaves of [H], and the candidates are the same at all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from dsx.spec.what_if import WhatIf, field
 Record = TypeVar("Record")
 
 _ASSUMPTIONS = "assumptions."
+_KEYS = 1 << 19  # shard keys of a study: what bounds the memory of a large sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,15 @@ def make_studies(
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     found: list[Study] = []
     for code, problem in enumerate(problems):
-        spaces: dict[Any, Space] = {}
+        spaces: dict[int, list[Space]] = {}
         for shape in dict.fromkeys(map(tuple, shapes.T.tolist())):
             here = np.flatnonzero((shapes.T == shape).all(axis=1))
             changed = at_points(problem, {path: column[here] for path, column in values.items()})
-            key = changed.nvs_size
-            if key not in spaces:
-                spaces[key] = Space(changed, num_gpus, global_batch_size, fix, limit)
-            found.append(Study(changed, spaces[key], code, {path: column[here] for path, column in values.items()}))
+            size = changed.nvs_size
+            if size not in spaces:
+                spaces[size] = Space(changed, num_gpus, global_batch_size, fix, limit).split(_KEYS)
+            at = {path: column[here] for path, column in values.items()}
+            found += [Study(changed, space, code, at) for space in spaces[size]]
     return found
 
 

@@ -21,7 +21,7 @@ from dsx.search.fronts import best_front, front_of_groups
 from dsx.search.parts import Part
 from dsx.search.pricing import pad, power_of_two, price_keys, price_steps, rows_of, step_choices
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, result_rows
+from dsx.search.rows import Counts, joined, result_rows
 from dsx.search.space import Space
 from dsx.search.study import Study, at_points, points_of
 from dsx.space.enumerate import Arrays
@@ -174,9 +174,11 @@ def _with_hardware(study: Study, rows: Arrays) -> Arrays:
     return rows | hardware | {path: column[point] for path, column in study.values.items()}
 
 
-def smallest(problem: Problem, space: Space, progress: Callable[[int], None]) -> Arrays:
+def smallest(problem: Problem, spaces: Sequence[Space], progress: Callable[[int], None]) -> Arrays:
     """Return the candidate that needs least memory, whether it fits or not, as a single row."""
     boundless = at_points(problem, {"device.hbm_capacity": np.array([np.inf])})
-    table = price_keys(boundless, space.keys)
-    rows, _ = best(boundless, space, table, 1, progress=progress, objective="peak_bytes")
-    return rows
+    found = [
+        best(boundless, space, price_keys(boundless, space.keys), 1, progress=progress, objective="peak_bytes")[0]
+        for space in spaces
+    ]
+    return leading_rows(joined(found), 1, [], "peak_bytes")

@@ -23,6 +23,8 @@ KEY_COLUMNS: tuple[str, ...] = (
     *(f"{axis}_nvs" for axis in MODEL_AXES),
 )
 Arrays = dict[str, np.ndarray]
+
+_CROSSED = 1 << 17  # degrees times microbatch sizes that are made at once
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 
@@ -72,11 +74,18 @@ def _strategy_keys(code: int, layer: DerivedLayer, dimensions: Mapping[str, int]
     table["panels"] = np.ones_like(table["tp"])
     if layer.panelled:
         table = _with_panels(table, axes, max(dimensions.values()))
-    table = _cross(table, "microbatch_size", all_divisors(bounds.global_batch_size))
-    table = _take(table, allowed(layer, dimensions, bounds.sequence_length, table))
-    table = _with_shares(table, axes, bounds)
-    table["strategy"] = np.full(len(table["tp"]), code, dtype=np.int64)
-    return _take(table, bounds.keep_keys(table))
+    sizes = all_divisors(bounds.global_batch_size)
+    parts = [{name: np.zeros(0, dtype=np.int32) for name in KEY_COLUMNS}]
+    # A few degrees at a time: before the rules the table is many times as long as after them.
+    step = max(1, _CROSSED // len(sizes))
+    for start in range(0, len(table["tp"]), step):
+        part = _cross(_take(table, slice(start, start + step)), "microbatch_size", sizes)
+        part = _take(part, allowed(layer, dimensions, bounds.sequence_length, part))
+        part = _with_shares(part, axes, bounds)
+        part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
+        part = _take(part, bounds.keep_keys(part))
+        parts.append({name: column.astype(np.int32) for name, column in part.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in KEY_COLUMNS}
 
 
 def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
@@ -120,5 +129,5 @@ def _cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
     return crossed
 
 
-def _take(table: Arrays, where: np.ndarray) -> Arrays:
+def _take(table: Arrays, where: np.ndarray | slice) -> Arrays:
     return {key: column[where] for key, column in table.items()}

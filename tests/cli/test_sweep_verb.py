@@ -95,6 +95,6 @@ def test_again_into_the_same_folder(run, folder):
     again = swept(run)
     assert (again.code, again.out) == (0, first.out)
     assert "out is complete since" in again.err
-    assert "nothing is priced again" in again.err
+    assert "; 0 priced now; " in again.err
     names = sorted(path.name for path in (folder / "out").iterdir())
     assert [name for name in names if not name.startswith("part-")] == ["manifest.json"]

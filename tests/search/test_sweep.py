@@ -5,8 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from laws.spaces import assert_rows_equal, hardware, on, priced, problem_of, space_of
+from search.sweeps import run, study_of, swept, where
 
 from dsx.search.best import best
+from dsx.search.fronts import best_front
 from dsx.search.pricing import price_keys
 from dsx.search.rows import column_names
 from dsx.search.space import Space
@@ -16,46 +18,42 @@ from dsx.spec.keep import KeepPareto, KeepTop
 PROBLEM, SPACE = problem_of("default"), space_of("default")
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
+PART = 1000
 
 
 @pytest.fixture(scope="module")
 def whole():
     rows = priced(PROBLEM, SPACE)
     fits = rows["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity
-    return rows | {"reject": np.where(fits, 0, 1)}
+    return rows | {"reject": np.where(fits, 0, 1), "cluster": np.zeros(len(fits), dtype=int)}
 
 
-def run(keep, precision="float64", problem=PROBLEM, space=SPACE):
-    told = []
-    sweep = Sweep(problem, space, keep, precision, told.append)
-    chunks = list(sweep.rows())
-    assert sum(told) == sweep.counts.candidates
-    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}, sweep.counts
-
-
-def where(rows, mask):
-    return {name: column[mask] for name, column in rows.items()}
+def sweep(keep, precision="float64", problem=PROBLEM, space=SPACE):
+    return swept([study_of(problem, space)], keep, precision, PART)
 
 
 def test_all(whole):
-    rows, counts = run("all")
+    rows, counts = sweep("all")
     assert_rows_equal(rows, whole, 1e-13)
     assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
 
 
 def test_feasible(whole):
-    rows, counts = run("feasible")
+    rows, counts = sweep("feasible")
     assert_rows_equal(rows, where(whole, whole["reject"] == 0), 1e-13)
     assert (counts.candidates, counts.feasible) == (len(whole["tp"]), len(rows["tp"]))
 
 
-def test_progress_is_told_the_chunks():
-    told = []
-    list(Sweep(PROBLEM, SPACE, "all", "float32", told.append).rows())
-    assert told[:-1] == [1000] * (len(told) - 1)
-    assert len(told) > 2
+def test_progress_is_told_the_parts():
+    for keep in ("all", "feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
+        told = []
+        made = Sweep([study_of(PROBLEM, SPACE)], keep, "float32", PART, told.append)
+        assert len(made.parts) > 2
+        run(made)
+        assert sum(told) == made.size == SPACE.size
+        assert len(told) >= len(made.parts)
+        if isinstance(keep, str):
+            assert told[:-1] == [PART] * (len(told) - 1)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_progress_is_told_the_chunks():
     [["step_time_s"], ["step_time_s", "peak_bytes"], ["num_gpus", "-mfu"], ["-tokens_per_s", "activation_bytes", "tp"]],
 )
 def test_pareto(whole, objectives):
-    rows, counts = run(KeepPareto(pareto=objectives))
+    rows, counts = sweep(KeepPareto(pareto=objectives))
     feasible = where(whole, whole["reject"] == 0)
     assert counts.feasible == len(feasible["tp"])
 
@@ -84,7 +82,7 @@ def test_pareto(whole, objectives):
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("per", [[], ["strategy"], ["tp", "pp"], ["num_gpus", "microbatch_size"]])
 def test_top(whole, precision, per):
-    rows, counts = run(KeepTop(top=5, per=per), precision)
+    rows, counts = sweep(KeepTop(top=5, per=per), precision)
     assert (counts.candidates, counts.feasible) == (len(whole["tp"]), (whole["reject"] == 0).sum())
     feasible = where(whole, whole["reject"] == 0)
     order = np.lexsort((feasible["step_time_s"], *(feasible[name] for name in reversed(per))))
@@ -98,37 +96,40 @@ def test_top(whole, precision, per):
 
 
 def test_float32_rows_are_float32_and_ids_are_not():
-    rows, _ = run("all", "float32")
+    rows, _ = sweep("all", "float32")
     assert rows["step_time_s"].dtype == rows["peak_bytes"].dtype == np.float32
     assert rows["candidate"].dtype == np.int64
-    rows, _ = run(KeepTop(top=3), "float32")
+    rows, _ = sweep(KeepTop(top=3), "float32")
     assert rows["step_time_s"].dtype == np.float64  # the best are priced again
 
 
 def test_where_nothing_fits():
     tiny = on(PROBLEM, hardware(hbm_capacity=1.0))
     for keep in ("feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
-        rows, counts = run(keep, problem=tiny)
+        rows, counts = sweep(keep, problem=tiny)
         assert len(rows["candidate"]) == 0, keep
         assert counts.feasible == 0
-    (row,) = smallest(tiny, SPACE, lambda rows: None)["peak_bytes"].tolist()
+    (row,) = smallest(tiny, [SPACE], lambda rows: None)["peak_bytes"].tolist()
     assert row == pytest.approx(priced(PROBLEM, SPACE)["peak_bytes"].min(), rel=1e-12)
 
 
 def test_an_empty_space():
     empty = Space(PROBLEM, [24], [24], fix={"tp": [1000]})
     assert empty.size == 0
-    for keep in (KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
-        rows, counts = run(keep, space=empty)
+    table = price_keys(PROBLEM, empty.keys)
+    for rows, counts in (best(PROBLEM, empty, table, 3), best_front(PROBLEM, empty, table, ["step_time_s"])):
         assert len(rows["candidate"]) == 0
         assert (counts.candidates, counts.feasible) == (0, 0)
-    assert list(Sweep(PROBLEM, empty, "all", "float32").rows()) == []
-    assert len(smallest(PROBLEM, empty, lambda rows: None)["candidate"]) == 0
+    for keep in ("all", "feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
+        made = Sweep([study_of(PROBLEM, empty)], keep, "float32")
+        assert (made.parts, made.size) == ([], 0)
+        assert run(made) == {}
+    assert len(smallest(PROBLEM, [empty], lambda rows: None)["candidate"]) == 0
 
 
 def test_every_way_to_keep_has_the_same_columns(whole):
     for keep in ("all", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
-        rows, _ = run(keep)
+        rows, _ = sweep(keep)
         assert set(rows) == set(whole)
         assert all(len(column) == len(rows["tp"]) for column in rows.values())
 

@@ -1,0 +1,93 @@
+"""What the claims are read from: sweep files that `dsx sweep` prices and draws, and single plans.
+
+Every sweep is priced in a new folder, so that no set of an older dsx is taken.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from PIL import Image
+
+import dsx
+from dsx.search.evaluate import Evaluation, evaluate_plan
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import load_model
+
+ROOT = Path(__file__).resolve().parents[2]
+ASSUMPTIONS = "paper-2410.00273"
+
+
+class Runs:
+    """Result sets of sweep files by the files' names, each priced when it is first asked for."""
+
+    def __init__(self, folder: Path, pictures: Path) -> None:
+        self._folder, self._pictures = folder, pictures
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._frames:
+            self._frames[name] = self._priced(name)
+        return self._frames[name]
+
+    def _priced(self, name: str) -> pd.DataFrame:
+        file, folder, picture = ROOT / "sweeps" / f"{name}.yaml", self._folder / name, self._pictures / f"{name}.png"
+        command = [str(Path(sys.executable).with_name("dsx")), "sweep", str(file), "-o", str(folder)]
+        drawn = "plot" in yaml.safe_load(file.read_text(encoding="utf-8"))
+        print(f"pricing {file.name}", file=sys.stderr)
+        done = subprocess.run(command + ["--plot", str(picture)] * drawn, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(done.stderr)
+        if drawn:
+            _shrink(picture)
+        return dsx.load(folder)
+
+    @cached_property
+    def _assumptions(self):
+        return load_assumptions(ASSUMPTIONS)
+
+    def evaluate(
+        self, model: str, cluster: str, strategy: str, settings: Sequence[str], num_gpus: int, global_batch_size: int
+    ) -> Evaluation:
+        """Price one plan, also one that a search would not try."""
+        problem = make_problem(load_model(model), load_cluster(cluster), self._assumptions, [strategy])
+        return evaluate_plan(problem, settings, num_gpus, global_batch_size)
+
+
+def _shrink(picture: Path) -> None:
+    """Write a picture with a palette of 256 colours, which a chart does not exceed visibly."""
+    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """Return the rows in which the columns have these values."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
+def fitting(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that fit."""
+    return rows[rows["reject"] == 0]
+
+
+def fastest(rows: pd.DataFrame, **values: object) -> pd.Series:
+    """Return the fastest of the rows in which the columns have these values, whether it fits or not."""
+    found = where(rows, **values)
+    return found.iloc[found["step_time_s"].argmin()]
+
+
+def fastest_by(rows: pd.DataFrame, column: str) -> dict[int, pd.Series]:
+    """Return the fastest row for each value of a column, in ascending order, whether it fits or not."""
+    return {int(value): fastest(rows, **{column: value}) for value in sorted(rows[column].unique())}
+
+
+def plan(row: pd.Series, *columns: str) -> tuple[int, ...]:
+    """Return some of a row's choices."""
+    return tuple(int(row[column]) for column in columns)

@@ -1,0 +1,28 @@
+"""A copy of the repository in which documents are tried, and how their commands run there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def make_checkout(folder):
+    """Copy the sources into `folder`, with this environment as its `.venv`, and run what `make sweep` runs there."""
+    for name in ("data", "docs", "sweeps", "dsx"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".venv").symlink_to(Path(sys.prefix))
+    run(folder, "dsx sweep sweeps/gpt3-1t-b200.yaml -o results/gpt3-1t-b200")
+    return folder
+
+
+def run(folder, command):
+    """Run a command line, with the environment active, and return its stdout."""
+    path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,168 @@
+"""The best of each group are those of all rows: any groups, any chunks, any number of hardware points and workers."""
+
+import time
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws.spaces import assert_rows_equal, problem_of
+from search.sweeps import all_rows, assert_identical, at_one_point, feasible_rows, searched, set_workers, where
+
+from dsx.search import strips
+from dsx.search.best import best
+from dsx.search.hot import HotLoop
+from dsx.search.pricing import price_keys
+from dsx.search.rows import Counts, joined
+from dsx.search.space import Space
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS
+
+PER = [
+    (),
+    ("tp",), ("strategy",), ("panels", "microbatch_size"),  # of the key
+    ("pp",), ("num_gpus", "dp_nvs"), ("pp_nvs", "dp"),  # of the placement
+    ("global_batch_size",), ("num_microbatches",), ("num_microbatches", "global_batch_size"),  # of the batch
+    ("strategy", "num_gpus", "tp_nvs", "global_batch_size"), ("tp", "pp", "num_microbatches"),  # of all
+    ("zero_stage", "tp", "sequence_length"),  # what is not searched splits nothing
+]  # fmt: skip
+
+
+def compare(found, rows, per, top, rtol=1e-12):
+    """The found rows are the first `top` of each group, sorted; those that tie for a place may be any of them."""
+    groups = ("point", *per)
+    order = np.lexsort((rows["step_time_s"], *(rows[name] for name in reversed(groups))))
+    expected = {}
+    for row in order.tolist():
+        expected.setdefault(tuple(int(rows[name][row]) for name in groups), []).append(row)
+    wanted = np.array([row for members in expected.values() for row in members[:top]], dtype=int)
+    for name in groups:
+        np.testing.assert_array_equal(found[name], rows[name][wanted], err_msg=name)
+    np.testing.assert_allclose(found["step_time_s"], rows["step_time_s"][wanted], rtol=rtol)
+    by_id = {one: row for row, one in enumerate(zip(rows["point"].tolist(), rows["candidate"].tolist(), strict=True))}
+    ids = list(zip(found["point"].tolist(), found["candidate"].tolist(), strict=True))
+    assert len(set(ids)) == len(ids)
+    assert_rows_equal(found, where(rows, [by_id[one] for one in ids]), 1e-12)
+
+
+@pytest.mark.parametrize("per", PER, ids=lambda per: "-".join(per) or "all")
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_best_of_groups(monkeypatch, precision, per):
+    monkeypatch.setattr(strips, "_CHUNK", 300)
+    problem, space, table = searched()
+    told = []
+    for top in (1, 7):
+        rows, counts = best(problem, space, table, top, per, precision, told.append)
+        assert counts.candidates == problem.num_points * space.size
+        assert counts.feasible == len(feasible_rows()["tp"])
+        compare(rows, feasible_rows(), per, top)
+    assert sum(told) == 2 * problem.num_points * space.size
+    assert len(told) > 10
+
+
+def test_all_of_them():
+    problem, space, table = searched()
+    rows, _ = best(problem, space, table, 10**6)
+    compare(rows, feasible_rows(), (), 10**6)
+    assert len(rows["tp"]) == len(feasible_rows()["tp"])
+
+
+@settings(max_examples=12)
+@given(
+    per=st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=3, unique=True),
+    top=st.integers(1, 30),
+    size=st.sampled_from([1, 100, 1000, 1 << 17]),
+    precision=st.sampled_from(["float32", "float64"]),
+)
+def test_best_of_any_groups_in_any_chunks(per, top, size, precision):
+    problem, space, table = searched()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strips, "_CHUNK", size)
+        rows, _ = best(problem, space, table, top, per, precision)
+    compare(rows, feasible_rows(), per, top)
+
+
+def test_groups_of_every_column_at_once():
+    """Each candidate is a group of its own, however many values the columns could take together."""
+    problem = problem_of("default", ("1d",))
+    space = Space(problem, [16384], [8192], fix={"tp": [4], "dp": [1024, 4096]})
+    per = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+    rows, counts = best(problem, space, price_keys(problem, space.keys), 2, per)
+    assert len(rows["tp"]) == counts.feasible > 10
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_points_together_are_points_alone(precision):
+    problem, space, table = searched()
+    together, counts = best(problem, space, table, 5, ("strategy",), precision)
+    alone = []
+    for point in range(problem.num_points):
+        there = at_one_point(point)
+        alone.append(best(there, space, price_keys(there, space.keys), 5, ("strategy",), precision))
+        alone[-1][0]["point"] += point
+    assert counts == sum_of(counts for _, counts in alone)
+    expected = joined([rows for rows, _ in alone])
+    np.testing.assert_array_equal(together["candidate"], expected["candidate"])
+    assert_rows_equal(together, expected, 1e-13)
+
+
+def sum_of(counts):
+    return reduce(Counts.plus, counts)
+
+
+def test_some_blocks(monkeypatch):
+    monkeypatch.setattr(strips, "_CHUNK", 500)
+    problem, space, table = searched()
+    middle, last = len(space.blocks) // 3, len(space.blocks)
+    found = []
+    for low, high in ((0, middle), (middle, last), (middle, middle), (last, last)):
+        rows, counts = best(problem, space, table, 5, blocks=(low, high))
+        here = np.zeros(space.size, dtype=bool)
+        here[slice(*space.blocks.first_candidate[[low, high]])] = True
+        expected = where(all_rows(), np.tile(here, problem.num_points) & (all_rows()["reject"] == 0))
+        compare(rows, expected, (), 5)
+        assert counts == Counts(problem.num_points * int(here.sum()), len(expected["tp"]))
+        found.append(counts)
+    assert sum_of(found) == best(problem, space, table, 5)[1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, precision):
+    """The order in which chunks are done decides nothing."""
+    problem, space, table = searched()
+    random = np.random.default_rng(0)
+    make = HotLoop.chunk
+
+    def at_its_own_pace(self, low, high):
+        time.sleep(random.random() * 0.01)
+        return make(self, low, high)
+
+    found = []
+    for count, size in ((1, 1 << 17), (1, 200), (4, 200), (4, 50)):
+        set_workers(monkeypatch, count)
+        monkeypatch.setattr(strips, "_CHUNK", size)
+        monkeypatch.setattr(HotLoop, "chunk", at_its_own_pace if count > 1 else make)
+        found.append(best(problem, space, table, 6, ("num_gpus",), precision))
+    for rows, counts in found[1:]:
+        assert counts == found[0][1]
+        assert_identical(rows, found[0][0])
+    times = found[0][0]["step_time_s"]
+    assert len(set(times.tolist())) < len(times)
+
+
+def test_another_objective():
+    problem, space, table = searched()
+    rows, _ = best(problem, space, table, 3, objective="peak_bytes")
+    everything = feasible_rows()
+    for point in range(problem.num_points):
+        least = np.sort(everything["peak_bytes"][everything["point"] == point])[:3]
+        np.testing.assert_allclose(rows["peak_bytes"][rows["point"] == point], least, rtol=1e-12)
+
+
+def test_the_points_are_what_is_said_of_them():
+    problem, space, _ = searched()
+    counts = np.bincount(feasible_rows()["point"], minlength=problem.num_points)
+    assert counts[1] == 0 < counts[0] < 0.5 * space.size < counts[2] < space.size
+    times = np.sort(feasible_rows()["step_time_s"][feasible_rows()["point"] == 2])
+    assert (np.diff(times) < 1e-12 * times[1:]).sum() > len(times) / 3

@@ -1,0 +1,75 @@
+"""Every how-to runs as printed: its files, commands and Python blocks, in order, in a copy of the repository.
+
+Where a command is followed by output, its stdout is that; a line of three dots stands for any lines.
+"""
+
+import re
+
+import pytest
+from checkout import ROOT, make_checkout, run
+
+from dsx.search import parts
+
+DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The comment that names a file is its first line, or stands behind the shebang.
+NAME = re.compile(r"\A(?:#!.*\n)?# (\S+\.(?:yaml|layer|sbatch))\b")
+FILES, COMMANDS, SNIPPETS, SHOWN = ("yaml", "text", "bash"), "console", "python", "sh"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    return make_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+def blocks(document):
+    return BLOCK.findall(document.read_text(encoding="utf-8"))
+
+
+def commands(block):
+    """Yield each command of a console block with the lines that are shown below it."""
+    for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *shown = text.rstrip("\n").split("\n")
+        yield command, shown
+
+
+def assert_shown(shown, printed):
+    pattern = "".join("(?:.*\n)*" if line == "..." else f"{re.escape(line)}\n" for line in shown)
+    actual = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    assert re.fullmatch(pattern, actual), printed
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_a_how_to_is_short_and_says_what_its_blocks_are(document):
+    assert len(document.read_text(encoding="utf-8").splitlines()) <= 120
+    for kind, block in blocks(document):
+        assert kind in (*FILES, COMMANDS, SNIPPETS, SHOWN)
+        assert kind not in FILES or NAME.match(block), block
+
+
+def test_the_index_lists_every_how_to():
+    index = (ROOT / "docs" / "how-to" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\S+\.md)\)", index)) == {path.name for path in DOCUMENTS} - {"README.md"}
+
+
+def test_the_sizes_of_parts_are_those_of_the_code():
+    text = (ROOT / "docs" / "how-to" / "long-sweeps.md").read_text(encoding="utf-8")
+    assert f"{parts.ROWS:,}" in text
+    assert "four billion" in text and round(parts.REDUCED / 1e9) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_a_how_to_runs(checkout, document, monkeypatch):
+    monkeypatch.chdir(checkout)
+    names = {}
+    for kind, block in blocks(document):
+        if kind in FILES:
+            (checkout / NAME.match(block)[1]).write_text(block, encoding="utf-8")
+        elif kind == COMMANDS:
+            for command, shown in commands(block):
+                printed = run(checkout, command)
+                if shown:
+                    assert_shown(shown, printed)
+        elif kind == SNIPPETS:
+            exec(compile(block, document.name, "exec"), names)
