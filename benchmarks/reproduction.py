@@ -67,7 +67,8 @@ _NOT_TESTED = """\
 * The absolute days of the vision transformer: the number of its training tokens is not in the released inputs. The
   sweeps take 1.8144e12, which is 28 million samples of 64,800 tokens. It was chosen because with it the released code
   gives each of the five numbers above (2.05, 2.53, 4.28, 1.68, 1.72). Only the ratios of dsx's days are a test.
-* Figures A2 and A3: the sources of this document state no numbers of them.
+* The curves of the figures: the sources of this document are the paper's statements, its released code and inputs, not
+  the data behind its figures. Of A2 and A3 they state no number at all.
 * Whether the paper's model is right. Only measurements can say that, and none are compared here.
 """
 
@@ -102,8 +103,8 @@ def document(runs: Runs) -> str:
 def _summary(claims: list[Claim]) -> str:
     count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (YES, PARTLY, NO)}
     return (
-        f"**Of {len(claims)} claims {count[YES]} reproduce, {count[PARTLY]} in part, {count[NO]} do not.** A claim "
-        "reproduces in part if some of its parts or cases hold by dsx's numbers.\n"
+        f"**Of {len(claims)} claims {count[YES]} reproduce, {count[PARTLY]} in part, {count[NO]} do not.** In part "
+        "means that some parts or cases\nof the claim hold by dsx's numbers.\n"
     )
 
 
@@ -123,9 +124,9 @@ def _differences(claims: list[Claim]) -> str:
     rows = [difference.cells() for claim in claims for difference in claim.differences]
     return (
         "## What the corrections move\n\n"
-        "Numbers of the claims in which dsx differs from the released code. The corrections named are those that move "
-        "the number: they were found by applying and undoing one at a time in a copy of the formulas, which without "
-        "any gives the numbers of the released code. dsx itself cannot undo them.\n\n"
+        "Numbers of the claims in which dsx differs from the released code. The corrections named are those that move\n"
+        "the number. They were found by applying and undoing one at a time in a copy of the formulas, which without any"
+        "\ncorrection gives the numbers of the released code. dsx itself cannot undo them.\n\n"
         + _table(("quantity", "unit", "released code", "dsx", "difference", "moved by"), rows)
     )
 

@@ -75,7 +75,7 @@ def two_stages(runs: Runs) -> Claim:
     rows = runs["figure-2b"]
     by_pp, fits = fastest_by(rows, "pp"), fastest(fitting(rows))
     two = by_pp[2]
-    whole = fastest(where(runs["strategies-gpt3-1t"], cluster="b200-nvs64", strategy="1d"), num_gpus=16384)
+    whole = fastest(where(runs["figure-5-gpt3-1t"], cluster="b200-nvs64", strategy="1d"), num_gpus=16384)
     divided = two.peak_bytes - two.gradient_bytes * (1 - 1 / two.dp)
     best_of_all = plan(fits, *_CHOICES) == plan(whole, *_CHOICES)
     return Claim(

@@ -38,11 +38,12 @@ PICTURES = {
     ),
     "figure-5-gpt3-1t": (
         "Figure 5: training time of GPT3-1T",
-        "Days for 10^12 tokens by the fastest 1d plan on nine systems. The GPU matters more than the domain.",
+        "Days for 10^12 tokens by the fastest plan of three strategies on nine systems. The GPU matters more than the "
+        "domain. The claims on days are about 1d plans, as the released numbers are.",
     ),
     "figure-5-vit-era5": (
         "Figure 5: training time of the vision transformer",
-        "Days by the fastest 2d plan on the same systems. The domain matters more here than for GPT3-1T. The absolute "
+        "Days by the fastest plan of three strategies on the same systems. The domain matters more here than for GPT3-1T. The absolute "
         "days rest on a token count that is not in the released inputs (see below). No claim is tested on it.",
     ),
     "figure-a2": (

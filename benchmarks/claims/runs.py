@@ -1,6 +1,7 @@
 """What the claims are read from: sweep files that `dsx sweep` prices and draws, and single plans.
 
-Every sweep is priced in a new folder, so that no set of an older dsx is taken.
+Every sweep is priced in a new folder, so that no set of an older dsx is taken, and in float64, so that the printed
+digits are the same on every machine.
 """
 
 import subprocess
@@ -39,6 +40,7 @@ class Runs:
     def _priced(self, name: str) -> pd.DataFrame:
         file, folder, picture = ROOT / "sweeps" / f"{name}.yaml", self._folder / name, self._pictures / f"{name}.png"
         command = [str(Path(sys.executable).with_name("dsx")), "sweep", str(file), "-o", str(folder)]
+        command += ["--set", "sweep.precision=float64"]
         drawn = "plot" in yaml.safe_load(file.read_text(encoding="utf-8"))
         print(f"pricing {file.name}", file=sys.stderr)
         done = subprocess.run(command + ["--plot", str(picture)] * drawn, capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
 from dsx.search.hot import HotLoop
@@ -22,9 +23,11 @@ from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
 from dsx.search.strips import block_ranges
-from dsx.space.enumerate import Arrays
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
 _REFERENCES = 32
+_COMPARED = (*StepCosts.__dataclass_fields__, *KEY_COLUMNS, *CHOICE_COLUMNS)
 _SAMPLES, _SAMPLE = 64, 1024  # stretches of the space, and candidates of each, that give the first front
 
 
@@ -42,7 +45,9 @@ def best_front(
     An objective is a column to minimise, or, with a leading minus, to maximise. The other arguments and the
     results are those of `dsx.search.best.best`; rows come sorted by point and objectives.
     """
-    sought = tuple(Objective(name.removeprefix("-"), name.startswith("-")) for name in objectives)
+    # What is not searched is the same everywhere, and tells no candidate from another.
+    compared = [name for name in objectives if name.removeprefix("-") in _COMPARED]
+    sought = tuple(Objective(name.removeprefix("-"), name.startswith("-")) for name in compared)
     wide = precision == "float64"
     hot = HotLoop(problem, space, table, (), [objective.column for objective in sought], wide)
     low, high = blocks or (0, len(space.blocks))
@@ -51,7 +56,7 @@ def best_front(
 
     def run(device: Any, chunk_blocks: tuple[int, int]) -> tuple[Arrays, Counts]:
         chunk = hot.chunk(*chunk_blocks)
-        references = _references(kept, objectives, problem.num_points)
+        references = _references(kept, compared, problem.num_points)
         found, feasible = [no_rows(problem, space.keys)], 0
         with jax.enable_x64(wide), jax.default_device(device):
             for strips, *arguments in hot.calls(device, chunk):
@@ -112,7 +117,7 @@ def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[st
 def objective_points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
     """Return the [N, D] objectives to minimise; one with a leading minus is maximised."""
     columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
-    return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    return np.array(columns, dtype=np.float64).reshape(len(columns), len(rows["candidate"])).T
 
 
 def _references(kept: Arrays, objectives: Sequence[str], num_points: int) -> np.ndarray:

@@ -124,7 +124,14 @@ class Objective:
         """Return whether its values are whole numbers, which float32 holds exactly."""
         return self.column not in StepCosts.__dataclass_fields__
 
+    @property
+    def tells_equal(self) -> bool:
+        """Return whether the margin tells what is worse from what is equal: zero and whole numbers have none."""
+        return self.column in _POSITIVE
 
+
+# Costs that every plan has; of the others many plans have nothing at all.
+_POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "training_days")
 # What float32 may be off by; candidates that close to the front are kept, and compared in float64 later.
 _MARGIN = 1e-5
 
@@ -149,11 +156,10 @@ def undominated(
             costs, run, feasible = _priced(point, common, choices, strip)
             dominated = jnp.zeros_like(feasible)
             bounds = [_bound(objective, common, strip, costs, run) for objective in objectives]
-            for reference in range(references.shape[0]):
+            for reference in range(references.shape[0] if objectives else 0):
                 known = references[reference]
                 beats = functools.reduce(jnp.logical_and, [bound >= known[d] for d, bound in enumerate(bounds)])
-                if all(objective.whole for objective in objectives):
-                    # Without a margin, what is equal to the reference must be told from what is worse.
+                if not any(objective.tells_equal for objective in objectives):
                     beats &= functools.reduce(jnp.logical_or, [bound > known[d] for d, bound in enumerate(bounds)])
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
@@ -168,9 +174,7 @@ def _bound(objective: Objective, common: Common, strip: Strips, costs: StepCosts
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
     if name in common.keys:
         return sign * common.keys[name][strip.row][..., None]
-    if name in StepChoices.__dataclass_fields__:
+    if objective.whole:
         return sign * getattr(run, name)
-    if objective.whole:  # a column that is not searched
-        return jnp.zeros_like(costs.step_time_s)
     value = sign * getattr(costs, name)
     return value - _MARGIN * jnp.abs(value)

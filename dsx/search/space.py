@@ -64,6 +64,7 @@ class Space:
         for start in range(0, count, num_keys):
             part = copy(self)
             part.keys = {name: column[start : start + num_keys] for name, column in self.keys.items()}
+            vars(part).pop("blocks", None)  # those of the whole, if they are known
             found.append(part)
         return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.space.blocks import PLACEMENT_COLUMNS, Blocks, Segments
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.enumerate import KEY_COLUMNS, Arrays, all_divisors
 
 KEYS, CHOICES = 8, 64
 STRIPS, TILES = 64, 64
@@ -48,12 +48,12 @@ class Groups:
 
     def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
         self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
-        self._largest = [_largest(name, blocks) + 1 for name in self.choice_columns]
+        self._values = [_values(name, blocks) for name in self.choice_columns]
         of_key = [keys[name] for name in per if name in KEY_COLUMNS]
         self.of_key = np.zeros(len(keys["tp"]), dtype=np.int64)
         if of_key:
             self.of_key = np.unique(np.stack(of_key), axis=1, return_inverse=True)[1].ravel()
-        choices = math.prod(self._largest)
+        choices = math.prod(map(len, self._values))
         self.of_key *= choices
         self.span = choices * (int(self.of_key.max(initial=0)) // choices + 1)
 
@@ -73,15 +73,20 @@ class Groups:
         if self.choice_columns:
             first = Segments(segments.block, segments.placement, segments.first, np.ones_like(segments.length))
             choices = blocks.choices(first)
-            for name, largest in zip(self.choice_columns, self._largest, strict=True):
-                code = code * largest + choices[name]
+            for name, values in zip(self.choice_columns, self._values, strict=True):
+                code = code * len(values) + np.searchsorted(values, choices[name])
         return code
 
 
-def _largest(column: str, blocks: Blocks) -> int:
+def _values(column: str, blocks: Blocks) -> np.ndarray:
+    """Return the values that a column of the choice may take, in increasing order; at least one."""
     if column in PLACEMENT_COLUMNS:
-        return int(blocks.placements[PLACEMENT_COLUMNS.index(column)].max(initial=0))
-    return int(blocks.batches.max(initial=0))
+        found = blocks.placements[PLACEMENT_COLUMNS.index(column)]
+    elif column == "global_batch_size":
+        found = blocks.batches
+    else:
+        found = all_divisors([1, *np.unique(blocks.batches).tolist()])
+    return np.unique(found) if len(found) else np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,12 @@ OBJECTIVES = [
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A first front of a few candidates, and more chunks than workers."""
+    """A first front of a few candidates, few references, which are compiled sooner, and more chunks than workers."""
     shrink(monkeypatch)
 
 
 def shrink(patch, sample=20, size=400):
+    patch.setattr(fronts, "_REFERENCES", 5)
     patch.setattr(fronts, "_SAMPLES", 3)
     patch.setattr(fronts, "_SAMPLE", sample)
     patch.setattr(strips, "_CHUNK", size)
@@ -80,16 +81,21 @@ def compare(found, rows, objectives):
     assert order == sorted(order)
 
 
-@pytest.mark.parametrize("objectives", OBJECTIVES, ids=" ".join)
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_front(precision, objectives):
+CASES = [(objectives, "float32") for objectives in OBJECTIVES]
+CASES += [(objectives, "float64") for objectives in OBJECTIVES[:4] + OBJECTIVES[8:10]]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else " ".join(one)
+)
+def test_front(objectives, precision):
     problem, space, table = searched()
     told = []
     rows, counts = best_front(problem, space, table, objectives, precision, told.append)
     compare(rows, feasible_rows(), objectives)
     assert counts == Counts(problem.num_points * space.size, len(feasible_rows()["tp"]))
     assert sum(told) == counts.candidates
-    assert len(told) > 10
+    assert len(told) > 5
 
 
 COLUMNS = [*StepCosts.__dataclass_fields__, *(name for name in Candidates.__dataclass_fields__ if name not in NAMED)]

@@ -1,0 +1,190 @@
+"""Parts cover a sweep exactly once; each is a function of its number, and together they are the whole."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laws.spaces import SYSTEM, assert_rows_equal, hardware, on, problem_of
+from search.sweeps import STRATEGIES, assert_identical, everything, run, set_workers, study_of, swept, where
+from validation.cases import problem_for
+
+from dsx.search import parts, strips
+from dsx.search.parts import block_parts, row_parts
+from dsx.search.rows import joined
+from dsx.search.space import Space
+from dsx.search.study import make_studies
+from dsx.search.sweep import Sweep
+from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.spec.what_if import WhatIf
+
+HARDWARE = WhatIf(
+    ("device.hbm_capacity", "network.nvs.size", "assumptions.matrix_efficiency"),
+    tuple((capacity, size, share) for capacity in (4e9, 7e9) for size in (4, 8) for share in (0.5, 0.6, 0.9)),
+)
+KEEPS = {
+    "top": KeepTop(top=4),
+    "groups": KeepTop(top=2, per=["cluster", "strategy", "num_microbatches", "device.hbm_capacity", "zero_stage"]),
+    "front": KeepPareto(pareto=["step_time_s", "peak_bytes"]),
+    "whole numbers": KeepPareto(pareto=["num_gpus", "-tp"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def three_points_at_once(monkeypatch):
+    monkeypatch.setattr(parts, "_POINTS", 3)
+
+
+@cache
+def studies():
+    """Two clusters, each at six points of two spaces, which are priced three at once."""
+    problems = [problem_of("default", STRATEGIES), on(problem_of("default", STRATEGIES), hardware(hbm_bandwidth=1e12))]
+    return make_studies(problems, HARDWARE, [12, 24], [24, 48])
+
+
+@cache
+def all_rows():
+    return everything(studies())
+
+
+def sizes():
+    space = studies()[0].space
+    return [37, space.size, 3 * space.size - 1, 3 * space.size, 10 * space.size]
+
+
+def test_the_sweep_is_what_this_file_says():
+    assert [(study.cluster, study.problem.nvs_size, study.problem.num_points) for study in studies()] == [
+        (0, 4, 6), (0, 8, 6), (1, 4, 6), (1, 8, 6)
+    ]  # fmt: skip
+    assert len({study.space.size for study in studies()}) == 2
+    counts = np.bincount((all_rows()["reject"] == 0) + 2 * all_rows()["cluster"])
+    assert (counts > 100).all()
+
+
+@given(size=st.integers(1, 20_000), most=st.integers(1, 20), table=st.sampled_from([1, 500, 1 << 21]))
+def test_parts_cover_every_row_once(size, most, table):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_POINTS", most)
+        patch.setattr(parts, "_TABLE", table)
+        by_rows, by_blocks = row_parts(studies(), size), block_parts(studies(), size)
+    for made in (by_rows, by_blocks):
+        assert sum(part.size for part in made) == sum(study.size for study in studies())
+        assert [part.study for part in made] == sorted(part.study for part in made)
+        for code, study in enumerate(studies()):
+            last, stop = 0, None
+            for part in (part for part in made if part.study == code):
+                assert 0 < part.last_point - part.first_point <= most
+                if part.first_point == last:  # other points, from the first row or block
+                    assert stop in (None, end_of(study, before, made is by_rows))
+                    assert part.start == 0
+                else:
+                    assert (part.first_point, part.last_point) == (before.first_point, before.last_point)
+                    assert part.start == stop
+                before, last, stop = part, part.last_point, part.stop
+            assert (last, stop) == (study.problem.num_points, end_of(study, before, made is by_rows))
+    for part in by_rows:
+        assert part.stop - part.start == part.size <= size
+    for part in by_blocks:
+        first, stop = studies()[part.study].space.blocks.first_candidate[[part.start, part.stop]]
+        assert part.size == (stop - first) * (part.last_point - part.first_point)
+        end = end_of(studies()[part.study], part, False)
+        assert part.size >= size or part.stop == end
+
+
+def end_of(study, part, rows):
+    return study.space.size * (part.last_point - part.first_point) if rows else len(study.space.blocks)
+
+
+def test_ranges_of_points_are_of_one_length_where_they_can_be():
+    """They are compiled once then."""
+
+    def ranges(count, most):
+        what_if = WhatIf(("device.hbm_capacity",), tuple((1e9 + point,) for point in range(count)))
+        (study,) = make_studies([problem_of("default", STRATEGIES)], what_if, [2], [2])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts, "_POINTS", most)
+            return [part.last_point - part.first_point for part in block_parts([study], 10**9)]
+
+    assert ranges(6, 16) == [6]
+    assert ranges(32, 16) == [16, 16]
+    assert ranges(24, 16) == [12, 12]
+    assert ranges(17, 16) == [16, 1]
+    assert ranges(1, 16) == [1]
+
+
+def test_no_candidate_makes_no_part():
+    empty = Space(problem_of("default"), [24], [24], fix={"tp": [1000]})
+    assert row_parts([study_of(problem_of("default"), empty)], 10) == []
+    assert block_parts([study_of(problem_of("default"), empty)], 10) == []
+
+
+@pytest.mark.parametrize("size", range(5))
+def test_parts_of_all_rows_are_all_rows(size):
+    sweep = Sweep(studies(), "all", "float64", sizes()[size])
+    found = run(sweep)
+    assert len(found) == len(sweep.parts)
+    assert_rows_equal(joined([found[number][0] for number in range(len(found))]), all_rows(), 1e-13)
+    assert [counts.candidates for _, counts in found.values()] == [sweep.parts[number].size for number in found]
+    for rows, counts in found.values():
+        assert counts.feasible == (rows["reject"] == 0).sum()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
+    (whole, counts), *others = (swept(studies(), "feasible", precision, size) for size in sizes()[::2])
+    for rows, made in others:
+        assert made == counts
+        assert_identical(rows, whole)
+    expected = where(all_rows(), all_rows()["reject"] == 0)
+    assert counts.candidates == len(all_rows()["tp"])
+    if precision == "float64":
+        assert_rows_equal(whole, expected, 1e-13)
+    else:
+        np.testing.assert_array_equal(whole["candidate"], expected["candidate"])
+        np.testing.assert_allclose(whole["step_time_s"], expected["step_time_s"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("keep", KEEPS)
+def test_merged_parts_are_one_part(keep, precision):
+    (whole, counts), *others = (swept(studies(), KEEPS[keep], precision, size) for size in (10**9, *sizes()[:2]))
+    for rows, made in others:
+        assert made == counts
+        assert_identical(rows, whole)
+    assert counts.candidates == len(all_rows()["tp"])
+    assert counts.feasible == (all_rows()["reject"] == 0).sum()
+    points = list(zip(*(whole[name].tolist() for name in ("cluster", *HARDWARE.fields)), strict=True))
+    assert points == sorted(points)
+    assert len(set(points)) == 24
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("batch", [128, 320, 512])
+def test_merged_parts_are_one_part_where_many_tie(batch, top):
+    """On one tier the share of a fast domain means nothing: seven plans are exactly as fast, more than are kept."""
+    system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 64, "hbm_capacity": 1e12}
+    problem = problem_for({"l": 2048, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "1d")
+    made = make_studies([problem], WhatIf(), [4096], [batch], fix={"tp": [64], "dp": [64], "microbatch_size": [1]})
+    assert made[0].size == 7
+    assert len(set(everything(made)["step_time_s"].tolist())) == 1
+    whole, _ = swept(made, KeepTop(top=top), "float64")
+    for size in (1, 3):
+        assert_identical(swept(made, KeepTop(top=top), "float64", size)[0], whole)
+
+
+@pytest.mark.parametrize("keep", ["all", KeepTop(top=3), KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
+def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
+    """Priced again, alone, in another order, by more workers or in a sweep of its own, it has the same bytes."""
+    size = studies()[0].space.size
+    sweep = Sweep(studies(), keep, "float32", size)
+    first = run(sweep)
+    chosen = [len(sweep.parts) - 1, 0, 7, len(sweep.parts) // 2]
+    again = run(sweep, chosen)
+    set_workers(monkeypatch, 4)
+    monkeypatch.setattr(strips, "_CHUNK", 100)
+    fresh = run(Sweep(studies(), keep, "float32", size), chosen)
+    for number in chosen:
+        for rows, counts in (again[number], fresh[number]):
+            assert counts == first[number][1]
+            assert_identical(rows, first[number][0])
