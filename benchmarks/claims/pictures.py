@@ -43,8 +43,9 @@ PICTURES = {
     ),
     "figure-5-vit-era5": (
         "Figure 5: training time of the vision transformer",
-        "Days by the fastest plan of three strategies on the same systems. The domain matters more here than for GPT3-1T. The absolute "
-        "days rest on a token count that is not in the released inputs (see below). No claim is tested on it.",
+        "Days by the fastest plan of three strategies on the same systems. The domain matters more here than for "
+        "GPT3-1T. The absolute days rest on a token count that is not in the released inputs (see below). No claim is "
+        "tested on it.",
     ),
     "figure-a2": (
         "Figure A2: 2D plans at scale",

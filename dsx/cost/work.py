@@ -4,7 +4,7 @@ This does not depend on hardware, so it is done once with NumPy, in float64; pri
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ class CollectiveShape:
     panelled: bool
 
 
+_PER_WORK = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "boundary", "panels")
+
+
 @record
 class LayerWork:
     """Work of one layer on one GPU for one microbatch; K kernels, C collectives, W weights, U keys, V <= U works.
@@ -49,6 +52,12 @@ class LayerWork:
     which: Any  # [U] the work of each key, or None where every key has its own
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
+
+    def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
+        """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
+        picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
+        sizes = {axis: size[works] for axis, size in self.sizes.items()}
+        return replace(self, **picked, sizes=sizes, which=which, shares=shares)
 
     def per_key(self, leaf: Any) -> Any:
         """Return [..., U] values of the keys for [..., V] values of their works."""

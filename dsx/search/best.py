@@ -23,9 +23,13 @@ from dsx.search.space import Space
 from dsx.search.strips import CHOICES, PADDING, Chunk, block_ranges
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.rules import MODEL_AXES
 
 _SLACK = 4
 _RUNS = 512  # runs whose rows are priced in full at once
+# The order of candidates in a space: columns of the key, then of the choice.
+_ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))
+_ORDER += ("num_gpus", "pp", "pp_nvs", "global_batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,13 @@ def _winners(
 
 
 def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:
-    """Return the rows of smallest objective of each group of equal columns, sorted by them."""
-    order = np.lexsort((rows["candidate"], rows[objective], *(rows[name] for name in reversed(groups))))
+    """Return the rows of smallest objective of each group of equal columns, sorted by them.
+
+    Equal ones come in the order of the space. Runs are kept in that order too, so that of many ties the same
+    ones are left, however the space is cut.
+    """
+    columns = (*groups, objective, *_ORDER)
+    order = np.lexsort([rows[name] for name in reversed(columns)])
     rows = {name: column[order] for name, column in rows.items()}
     leading = _rank_in_group([rows[name] for name in groups], len(order)) < top
     return {name: column[leading] for name, column in rows.items()}

@@ -7,7 +7,6 @@ repeats the last key and is cut off again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from dsx.space.enumerate import KEY_COLUMNS, Arrays
 _LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
+_WORKS = 4096  # works that are evaluated at once
 _GROUPED = ("weight_bytes", "group_size", "group_share")
 # A weight group that a strategy does not have: nothing to reduce, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0}
@@ -50,20 +50,20 @@ def power_of_two(count: int) -> int:
 
 def price_keys(problem: Problem, keys: Arrays) -> LayerCosts:
     """Return the layer costs of a [U] key table at all hardware points: NumPy float64, [H, U] (or [H, J, U])."""
-    chunks = [
+    stretches = [
         (code, rows[start:stop])
         for code in range(len(problem.strategies))
         for rows in [np.flatnonzero(keys["strategy"] == code)]
-        for start, stop in _ranges(_works({name: column[rows] for name, column in keys.items()}))
+        for start, stop in _ranges(_works({name: column[rows] for name, column in keys.items()}), _WORKS, len(rows))
     ]
 
-    def run(device: Any, chunk: tuple[int, np.ndarray]) -> LayerCosts:
-        code, rows = chunk
-        with jax.default_device(device):
-            return _price_chunk(problem, code, {name: column[rows] for name, column in keys.items()})
+    def run(device: Any, stretch: tuple[int, np.ndarray]) -> list[LayerCosts]:
+        code, rows = stretch
+        with jax.default_device(device), jax.enable_x64(True):
+            return _price_stretch(problem, code, {name: column[rows] for name, column in keys.items()})
 
-    parts = [part for _, part in map_over_devices(run, chunks)]
-    return _assembled(parts, np.concatenate([rows for _, rows in chunks]) if chunks else np.zeros(0, dtype=np.int64))
+    parts = [part for _, made in map_over_devices(run, stretches) for part in made]
+    return _assembled(parts, np.concatenate([np.zeros(0, dtype=np.int64), *(rows for _, rows in stretches)]))
 
 
 def _works(keys: Arrays) -> np.ndarray:
@@ -74,24 +74,17 @@ def _works(keys: Arrays) -> np.ndarray:
     return np.cumsum(changes)
 
 
-def _ranges(works: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of keys that are priced at once: as many as both fixed lengths hold."""
+def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of keys of at most so many works and keys."""
     start = 0
     while start < len(works):
-        stop = int(np.searchsorted(works, works[start] + _num_works(_LENGTHS[-1])))
-        stop = min(stop, start + _LENGTHS[-1])
+        stop = min(int(np.searchsorted(works, works[start] + num_works)), start + num_keys)
         yield start, stop
         start = stop
 
 
-def _num_works(num_keys: int) -> int:
-    """Return how many works a fixed length of keys may have."""
-    return num_keys if num_keys < _LENGTHS[-1] else num_keys // 4
-
-
-def _price_chunk(problem: Problem, code: int, keys: Arrays) -> LayerCosts:
-    count = len(keys["strategy"])
-    length = padded_length(count)
+def _price_stretch(problem: Problem, code: int, keys: Arrays) -> list[LayerCosts]:
+    """Price keys of one strategy: their works are evaluated together, and priced a fixed length at a time."""
     which = _works(keys)
     first = np.flatnonzero(np.diff(which, prepend=-1))
     work = layer_work(
@@ -99,13 +92,18 @@ def _price_chunk(problem: Problem, code: int, keys: Arrays) -> LayerCosts:
         problem.model.dimensions,
         problem.assumptions_spec,
         problem.sequence_length,
-        {name: pad(column[first], _num_works(length)) for name, column in keys.items()},
+        {name: column[first] for name, column in keys.items()},
     )
-    shares = {axis: pad(keys[f"{axis}_nvs"], length).astype(np.float64) for axis in work.shares}
-    with jax.enable_x64(True):
-        work = replace(work, which=pad(which, length).astype(np.int32), shares=shares)
-        costs = _price_layers(work, problem.hardware, problem.assumptions)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[..., :count], costs)
+    length = padded_length(len(which))
+    num_works = length if length < _LENGTHS[-1] else length // 4
+    parts: list[LayerCosts] = []
+    for start, stop in _ranges(which, num_works, length):
+        works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
+        own = pad(which[start:stop] - which[start], length).astype(np.int32)
+        shares = {axis: pad(keys[f"{axis}_nvs"][start:stop], length).astype(np.float64) for axis in work.shares}
+        costs = _price_layers(work.of_keys(works, own, shares), problem.hardware, problem.assumptions)
+        parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
+    return parts
 
 
 def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:

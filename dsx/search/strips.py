@@ -15,7 +15,7 @@ from dsx.space.blocks import PLACEMENT_COLUMNS, Blocks, Segments
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, all_divisors
 
 KEYS, CHOICES = 8, 64
-STRIPS, TILES = 64, 64
+STRIPS, TILES = 1024, 8
 PADDING = -1
 _CHUNK = 1 << 17  # choices of a chunk, unless one block has more
 
@@ -124,10 +124,11 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
     if groups.splits_runs:
         segments = segments.singly()
     code = groups.of_segments(blocks, segments)
-    if groups.choice_columns:
+    same_block = np.diff(segments.block) == 0
+    if (same_block & (np.diff(code) < 0)).any():
         order = np.lexsort((code, segments.block))
         segments, code = segments.take(order), code[order]
-    borders = np.flatnonzero((np.diff(segments.block) != 0) | (np.diff(code) != 0)) + 1
+    borders = np.flatnonzero(~same_block | (np.diff(code) != 0)) + 1
     first = np.concatenate([[0], borders])  # [G] first segment of each group's stretch
     stretch = np.add.reduceat(segments.length, first)
     pieces = -(-stretch // CHOICES)

@@ -11,6 +11,7 @@ from oracles.formulas import price
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
+from dsx.search import strips
 from dsx.search.best import best
 from dsx.search.pricing import price_keys
 from dsx.search.space import Space
@@ -95,7 +96,7 @@ def compare(found, expected, top):
 
 @pytest.mark.parametrize("per", PER, ids=lambda per: "-".join(per) or "all")
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_best(monkeypatch, name, per):
+def test_best(name, per):
     problem, space, table = problem_and_space(name)
     for top in (1, 3, 10):
         rows, counts = best(problem, space, table, top, per)
@@ -111,9 +112,9 @@ def test_best(monkeypatch, name, per):
     name=st.sampled_from(sorted(SYSTEMS)),
 )
 def test_best_of_any_groups(top, per, name):
+    problem, space, table = problem_and_space(name)
     with pytest.MonkeyPatch.context() as patch:
-        shrink_batches(patch)
-        problem, space, table = problem_and_space(name)
+        patch.setattr(strips, "_CHUNK", 500)
         rows, _ = best(problem, space, table, top, per)
     compare(found_groups(problem, rows, per), groups_of(name, per), top)
 

@@ -35,7 +35,7 @@ def test_every_fact_matters(name):
     assert (after > before * 1.01).any()
 
 
-def test_more_memory_never_leaves_fewer_plans(monkeypatch):
+def test_more_memory_never_leaves_fewer_plans():
     problem, space = problem_of("default"), space_of("default")
     peak = np.sort(priced(problem, space)["peak_bytes"])
     table = price_keys(problem, space.keys)

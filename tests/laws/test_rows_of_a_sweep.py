@@ -5,10 +5,12 @@ from textwrap import dedent
 import numpy as np
 import pytest
 from laws.spaces import SETS, assert_rows_equal, priced, problem_of, space_of
+from search.sweeps import run, study_of
 
 from dsx.cost.columns import StepCosts
 from dsx.search.evaluate import evaluate_plan
 from dsx.search.pricing import price_keys
+from dsx.search.rows import joined
 from dsx.search.space import Space
 from dsx.search.sweep import Sweep
 
@@ -16,11 +18,11 @@ AXES = ("tp", "tp2", "cp", "pp", "dp")
 
 
 @pytest.mark.parametrize("assumptions", SETS)
-def test_rows_are_evaluations(monkeypatch, assumptions):
+def test_rows_are_evaluations(assumptions):
     problem, space = problem_of(assumptions), space_of(assumptions)
-    chunks = list(Sweep(problem, space, "all", "float64").rows())
-    assert [len(chunk["tp"]) for chunk in chunks[:-1]] == [500] * (len(chunks) - 1)
-    rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    parts = run(Sweep([study_of(problem, space)], "all", "float64", 500))
+    assert [len(parts[number][0]["tp"]) for number in range(len(parts) - 1)] == [500] * (len(parts) - 1)
+    rows = joined([parts[number][0] for number in range(len(parts))])
     assert len(rows["tp"]) == space.size
     for row in range(0, len(rows["tp"]), len(rows["tp"]) // 40):
         plan = {name: int(column[row]) for name, column in rows.items() if column.dtype.kind == "i"}

@@ -1,4 +1,4 @@
-"""Padding, order, chunking, tiling and compilation change nothing; float32 agrees with float64."""
+"""Padding, order, chunking, the shape of strips and compilation change nothing; float32 agrees with float64."""
 
 import jax
 import numpy as np
@@ -15,17 +15,17 @@ from laws.spaces import (
     problem_of,
     space_of,
 )
+from search.sweeps import study_of, swept
 from validation.cases import STRATEGIES
 
-from dsx.cost.layer import LayerCosts, layer_costs, price_layer
+from dsx.cost.layer import LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
 from dsx.search import best as best_module
-from dsx.search import pricing, tiles
+from dsx.search import hot, minima, pricing, strips
 from dsx.search.best import best
 from dsx.search.pricing import price_keys, price_rows, step_choices
 from dsx.search.rows import cost_columns
-from dsx.search.sweep import Sweep
 
 REL = 1e-13
 
@@ -43,16 +43,16 @@ def test_any_keys_in_any_order(assumptions, seed, count):
     whole = leaves(price_keys(problem, space.keys))
     chosen = np.random.default_rng(seed).integers(0, len(space.keys["tp"]), count)
     part = leaves(price_keys(problem, {name: column[chosen] for name, column in space.keys.items()}))
-    groups = part["weight_bytes"].shape[0]  # a strategy that is not among the keys brings no weight group
+    groups = part["weight_bytes"].shape[1]  # a strategy that is not among the keys brings no weight group
     for name, leaf in whole.items():
         expected = leaf[..., chosen]
-        if leaf.ndim == 2:
-            assert not whole["weight_bytes"][groups:, chosen].any()
-            expected = expected[:groups]
+        if leaf.ndim == 3:
+            assert not whole["weight_bytes"][:, groups:, chosen].any()
+            expected = expected[:, :groups]
         np.testing.assert_allclose(part[name], expected, rtol=REL, err_msg=name)
 
 
-@pytest.mark.parametrize("lengths", [(1,), (7,), (2, 50), (1, 64, 1024, 16384)])
+@pytest.mark.parametrize("lengths", [(4,), (7,), (2, 50), (1, 64, 1024, 16384)])
 def test_any_length_of_a_chunk(monkeypatch, lengths):
     problem, space = problem_of("default"), space_of("default", num_gpus=(4, 6), batches=(6,))
     expected = priced(problem, space)
@@ -66,53 +66,53 @@ def test_rows_in_any_order(seed):
     problem, space = problem_of("default"), space_of("default")
     table = price_keys(problem, space.keys)
     positions, choices = candidates_of(space)
-    whole = cost_columns(price_rows(problem, table, positions, choices))
+    points = np.zeros_like(positions)
+    whole = cost_columns(price_rows(problem, table, points, positions, choices))
     chosen = np.random.default_rng(seed).integers(0, len(positions), 300)
-    part = price_rows(problem, table, positions[chosen], {name: column[chosen] for name, column in choices.items()})
+    some = {name: column[chosen] for name, column in choices.items()}
+    part = price_rows(problem, table, points[chosen], positions[chosen], some)
     assert_rows_equal(cost_columns(part), {name: column[chosen] for name, column in whole.items()}, REL)
 
 
 @pytest.mark.parametrize(
-    ("keys", "choices", "cells"),
-    [((1,), (1,), 64), ((3,), (5,), 600), ((1, 8, 32), (32, 256, 1024), 2**12), ((32,), (1024,), 2**17)],
+    ("keys", "choices", "strips_of_a_tile", "tiles"), [(1, 1, 70, 60), (3, 5, 40, 20), (32, 256, 7, 3), (5, 1000, 1, 2)]
 )
-def test_any_shape_of_a_tile(monkeypatch, keys, choices, cells):
+def test_any_shape_of_a_strip(monkeypatch, keys, choices, strips_of_a_tile, tiles):
     problem, space = problem_of("default"), space_of("default", num_gpus=(24,))
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
-    monkeypatch.setattr(tiles, "_KEYS_PER_TILE", keys)
-    monkeypatch.setattr(tiles, "_CHOICES_PER_TILE", choices)
+    # What is compiled knows the choices of a strip by heart, so each case has tiles of a shape of its own.
+    shape = {"KEYS": keys, "CHOICES": choices, "STRIPS": strips_of_a_tile, "TILES": tiles}
+    for name, value in shape.items():
+        for module in (strips, hot, minima, best_module):
+            monkeypatch.setattr(module, name, value, raising=False)
     found, counts = best(problem, space, price_keys(problem, space.keys), top=20)
     assert (counts.candidates, counts.feasible) == (len(fits), fits.sum())
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:20], rtol=REL)
     assert len(set(found["candidate"].tolist())) == 20
 
 
-def some_rows(assumptions, strategy):
-    """The work of eight keys of one strategy, and a row of choices for each."""
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("assumptions", SETS)
+def test_compiled_as_not_compiled(assumptions, strategy):
+    """Eight keys of a strategy, with a row of choices for each."""
     problem = problem_of(assumptions, (strategy,))
     space = space_of(assumptions, strategies=(strategy,))
     positions, choices = candidates_of(space)
     chosen = np.linspace(0, len(positions) - 1, 8).astype(int)
     keys = {name: column[positions[chosen]] for name, column in space.keys.items()}
+    made = {name: column[chosen] for name, column in choices.items()}
+    layer = price_keys(problem, keys)
+    step = price_rows(problem, layer, np.zeros(8, dtype=int), np.arange(8), made)
+
     arguments = (problem.model.dimensions, problem.assumptions_spec, problem.sequence_length)
     work = layer_work(problem.layers[0], *arguments, keys)
-    made = step_choices({n: c[chosen] for n, c in choices.items()}, lambda c: jax.numpy.asarray(c, dtype=float))
-    return problem, work, made
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("assumptions", SETS)
-def test_compiled_as_not_compiled(assumptions, strategy):
-    with jax.enable_x64(True):
-        problem, work, choices = some_rows(assumptions, strategy)
-        hardware, believed = problem.hardware, problem.assumptions
-        layer = price_layer(work, hardware, believed)
-        step = pricing.price_steps(layer, choices, problem.workload, hardware, believed)
-        with jax.disable_jit():
-            plain_layer = layer_costs(work, hardware, believed)
-            plain_step = step_costs(plain_layer, choices, problem.workload, hardware, believed)
-    assert_rows_equal(leaves(layer), leaves(plain_layer), REL)
+    hardware, believed = problem.at_point(0)
+    with jax.enable_x64(True), jax.disable_jit():
+        plain_layer = layer_costs(work, hardware, believed)
+        run = step_choices(made, lambda column: jax.numpy.asarray(column, dtype=float))
+        plain_step = step_costs(plain_layer, run, problem.workload, hardware, believed)
+    assert_rows_equal({name: leaf[0] for name, leaf in leaves(layer).items()}, leaves(plain_layer), REL)
     assert_rows_equal(cost_columns(step), cost_columns(plain_step), REL)
 
 
@@ -120,10 +120,8 @@ def test_compiled_as_not_compiled(assumptions, strategy):
 @settings(max_examples=10)
 @given(machine=MACHINES)
 def test_float32_agrees_with_float64(assumptions, machine):
-    with pytest.MonkeyPatch.context() as patch:
-        shrink_batches(patch)
-        problem, space = on(problem_of(assumptions), machine), space_of(assumptions)
-        (narrow,) = Sweep(problem, space, "all", "float32").rows()
+    problem, space = on(problem_of(assumptions), machine), space_of(assumptions)
+    narrow, _ = swept([study_of(problem, space)], "all", "float32", 4096)
     wide = priced(problem, space)
     np.testing.assert_array_equal(narrow["candidate"], wide["candidate"])
     assert narrow["step_time_s"].dtype == np.float32
@@ -133,7 +131,7 @@ def test_float32_agrees_with_float64(assumptions, machine):
 
 @pytest.mark.parametrize("assumptions", SETS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_the_best_are_priced_in_float64(monkeypatch, assumptions, precision):
+def test_the_best_are_priced_in_float64(assumptions, precision):
     problem, space = problem_of(assumptions), space_of(assumptions)
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
@@ -144,4 +142,6 @@ def test_the_best_are_priced_in_float64(monkeypatch, assumptions, precision):
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:10], rtol=REL)
     where = {candidate: row for row, candidate in enumerate(rows["candidate"].tolist())}
     back = np.array([where[candidate] for candidate in found["candidate"].tolist()])
-    assert_rows_equal({n: c for n, c in found.items() if n != "reject"}, {n: c[back] for n, c in rows.items()}, REL)
+    assert not found.pop("reject").any()
+    assert not found.pop("point").any()
+    assert_rows_equal(found, {n: c[back] for n, c in rows.items()}, REL)

@@ -10,7 +10,7 @@ from laws.spaces import SYSTEM, assert_rows_equal, hardware, on, problem_of
 from search.sweeps import STRATEGIES, assert_identical, everything, run, set_workers, study_of, swept, where
 from validation.cases import problem_for
 
-from dsx.search import parts, strips
+from dsx.search import fronts, parts, strips
 from dsx.search.parts import block_parts, row_parts
 from dsx.search.rows import joined
 from dsx.search.space import Space
@@ -32,15 +32,18 @@ KEEPS = {
 
 
 @pytest.fixture(autouse=True)
-def three_points_at_once(monkeypatch):
+def few(monkeypatch):
+    """Price three points at once, and begin a front with a few candidates."""
     monkeypatch.setattr(parts, "_POINTS", 3)
+    monkeypatch.setattr(fronts, "_SAMPLES", 2)
+    monkeypatch.setattr(fronts, "_REFERENCES", 5)
 
 
 @cache
 def studies():
     """Two clusters, each at six points of two spaces, which are priced three at once."""
     problems = [problem_of("default", STRATEGIES), on(problem_of("default", STRATEGIES), hardware(hbm_bandwidth=1e12))]
-    return make_studies(problems, HARDWARE, [12, 24], [24, 48])
+    return make_studies(problems, HARDWARE, [12, 24], [24])
 
 
 @cache
@@ -49,8 +52,9 @@ def all_rows():
 
 
 def sizes():
+    """Candidates of a part: a piece of a point, a point, more than one, all that are priced at once, and more."""
     space = studies()[0].space
-    return [37, space.size, 3 * space.size - 1, 3 * space.size, 10 * space.size]
+    return [space.size // 3, space.size, 2 * space.size + 1, 3 * space.size, 10 * space.size]
 
 
 def test_the_sweep_is_what_this_file_says():
@@ -62,7 +66,9 @@ def test_the_sweep_is_what_this_file_says():
     assert (counts > 100).all()
 
 
-@given(size=st.integers(1, 20_000), most=st.integers(1, 20), table=st.sampled_from([1, 500, 1 << 21]))
+@given(
+    size=st.sampled_from([7, 100, 500, 2000, 10**9]), most=st.integers(1, 20), table=st.sampled_from([1, 500, 1 << 21])
+)
 def test_parts_cover_every_row_once(size, most, table):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "_POINTS", most)
@@ -71,29 +77,23 @@ def test_parts_cover_every_row_once(size, most, table):
     for made in (by_rows, by_blocks):
         assert sum(part.size for part in made) == sum(study.size for study in studies())
         assert [part.study for part in made] == sorted(part.study for part in made)
+        covered = {}
+        for part in made:
+            assert 0 < part.last_point - part.first_point <= most
+            covered.setdefault((part.study, part.first_point, part.last_point), []).append((part.start, part.stop))
         for code, study in enumerate(studies()):
-            last, stop = 0, None
-            for part in (part for part in made if part.study == code):
-                assert 0 < part.last_point - part.first_point <= most
-                if part.first_point == last:  # other points, from the first row or block
-                    assert stop in (None, end_of(study, before, made is by_rows))
-                    assert part.start == 0
-                else:
-                    assert (part.first_point, part.last_point) == (before.first_point, before.last_point)
-                    assert part.start == stop
-                before, last, stop = part, part.last_point, part.stop
-            assert (last, stop) == (study.problem.num_points, end_of(study, before, made is by_rows))
+            ranges = [(first, last) for number, first, last in covered if number == code]
+            assert [0, *(last for _, last in ranges)] == [*(first for first, _ in ranges), study.problem.num_points]
+            for first, last in ranges:
+                end = study.space.size * (last - first) if made is by_rows else len(study.space.blocks)
+                here = covered[code, first, last]
+                assert [0, *(stop for _, stop in here)] == [*(start for start, _ in here), end]
     for part in by_rows:
         assert part.stop - part.start == part.size <= size
     for part in by_blocks:
         first, stop = studies()[part.study].space.blocks.first_candidate[[part.start, part.stop]]
         assert part.size == (stop - first) * (part.last_point - part.first_point)
-        end = end_of(studies()[part.study], part, False)
-        assert part.size >= size or part.stop == end
-
-
-def end_of(study, part, rows):
-    return study.space.size * (part.last_point - part.first_point) if rows else len(study.space.blocks)
+        assert part.size >= size or part.stop == len(studies()[part.study].space.blocks)
 
 
 def test_ranges_of_points_are_of_one_length_where_they_can_be():
@@ -119,7 +119,7 @@ def test_no_candidate_makes_no_part():
     assert block_parts([study_of(problem_of("default"), empty)], 10) == []
 
 
-@pytest.mark.parametrize("size", range(5))
+@pytest.mark.parametrize("size", range(0, 5, 2))
 def test_parts_of_all_rows_are_all_rows(size):
     sweep = Sweep(studies(), "all", "float64", sizes()[size])
     found = run(sweep)
@@ -132,7 +132,7 @@ def test_parts_of_all_rows_are_all_rows(size):
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
-    (whole, counts), *others = (swept(studies(), "feasible", precision, size) for size in sizes()[::2])
+    (whole, counts), *others = (swept(studies(), "feasible", precision, size) for size in sizes()[1::2])
     for rows, made in others:
         assert made == counts
         assert_identical(rows, whole)
@@ -145,13 +145,24 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
         np.testing.assert_allclose(whole["step_time_s"], expected["step_time_s"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("keep", KEEPS)
-def test_merged_parts_are_one_part(keep, precision):
-    (whole, counts), *others = (swept(studies(), KEEPS[keep], precision, size) for size in (10**9, *sizes()[:2]))
-    for rows, made in others:
-        assert made == counts
-        assert_identical(rows, whole)
+@pytest.mark.parametrize(
+    ("keep", "precision", "size"),
+    [
+        ("top", "float32", 0),
+        ("top", "float64", 2),
+        ("groups", "float32", 3),
+        ("groups", "float64", 1),
+        ("front", "float32", 1),
+        ("front", "float64", 2),
+        ("whole numbers", "float32", 1),
+    ],
+)
+def test_merged_parts_are_one_part(keep, precision, size):
+    """A part here is a few blocks of three points, or all of them; one part is the whole of them."""
+    whole, counts = swept(studies(), KEEPS[keep], precision)
+    rows, made = swept(studies(), KEEPS[keep], precision, sizes()[size])
+    assert made == counts
+    assert_identical(rows, whole)
     assert counts.candidates == len(all_rows()["tp"])
     assert counts.feasible == (all_rows()["reject"] == 0).sum()
     points = list(zip(*(whole[name].tolist() for name in ("cluster", *HARDWARE.fields)), strict=True))

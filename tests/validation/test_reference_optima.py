@@ -18,7 +18,7 @@ ALL_GPUS = sorted({case["num_gpus"] for case in OPTIMA})
 
 
 @pytest.mark.parametrize("case", OPTIMA, ids=case_id)
-def test_optimum(case, monkeypatch):
+def test_optimum(case):
     strategy, num_gpus, batch = case["tp_strategy"], case["num_gpus"], case["global_batch"]
     problem = reference_problem(case["model"], case["gpu"], case["nvs"], strategy)
     assert Space(problem, [num_gpus], [batch]).size == case["candidates"]
