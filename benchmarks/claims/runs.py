@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from PIL import Image
 
 import dsx
 from dsx.search.evaluate import Evaluation, evaluate_plan
@@ -46,8 +45,6 @@ class Runs:
         done = subprocess.run(command + ["--plot", str(picture)] * drawn, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stderr)
-        if drawn:
-            _shrink(picture)
         return dsx.load(folder)
 
     @cached_property
@@ -60,11 +57,6 @@ class Runs:
         """Price one plan, also one that a search would not try."""
         problem = make_problem(load_model(model), load_cluster(cluster), self._assumptions, [strategy])
         return evaluate_plan(problem, settings, num_gpus, global_batch_size)
-
-
-def _shrink(picture: Path) -> None:
-    """Write a picture with a palette of 256 colours, which a chart does not exceed visibly."""
-    Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
 
 
 def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:

@@ -31,9 +31,10 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan and print the fastest that fit.
+    """Price every plan of one strategy and print the fastest that fit.
 
-    The launch flags of the first one follow, for Megatron-LM.
+    The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
+    file with `strategy: [1d, 2d]`.
     """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
     from dsx.search.best import best as search
@@ -54,8 +55,9 @@ def best(
         raise NothingFeasible(why_nothing(problem, [space], counts.candidates))
     if not as_json:
         print(
-            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: "
-            f"{counted(counts.candidates, 'candidate')}, {counts.feasible:,} feasible"
+            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
+            f"{counted(counts.candidates, 'candidate')} of one strategy, {problem.strategies[0]}; "
+            f"{counts.feasible:,} feasible"
         )
         print_plans(plans)
         print()
@@ -69,7 +71,7 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
     """
     settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
-    titles = [*shown, *(["GPUs", "batch", "strategy"] if settings else [])]
+    titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
     header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
     rows = []
     for number, plan in enumerate(plans, 1):
@@ -95,6 +97,12 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
 
 def _varies(plans: list[dict[str, Any]], name: str) -> bool:
     return any(plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans)
+
+
+def hardware_title(name: str) -> str:
+    """Return the title of a hardware column, a path over two lines: "network.nvs." above "bandwidth"."""
+    section, dot, field = name.rpartition(".")
+    return f"{section}.\n{field}" if dot else name
 
 
 def hardware_text(name: str, value: Any) -> str:

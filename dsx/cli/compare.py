@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.best import hardware_text
+from dsx.cli.best import hardware_text, hardware_title
 from dsx.cli.output import counted, note, plan_text, print_json, print_table
 from dsx.cli.result_set import differing, hardware_of, kept_text, rows_text, stated_text, title_of
 from dsx.units import format_quantity
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DIFFERENCES_SHOWN = 12
 # What decides which candidates there are; a cluster does by the size of its fast domains.
 _CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "cluster", "fix", "limit", "keep")
+_LAYER = "layers."  # before the strategy whose texts differ
 _TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
 
 _Differences = dict[str, tuple[Any, Any]]
@@ -116,30 +117,54 @@ def _print_differences(differences: _Differences) -> None:
     if not differences:
         print("Both sweeps state the same.")
         return
-    shown = [[f"  {path}", stated_text(a), stated_text(b)] for path, (a, b) in differences.items()]
-    print_table(["they differ in", "A", "B"], shown[:_DIFFERENCES_SHOWN], text=range(3))
-    if len(shown) > _DIFFERENCES_SHOWN:
-        print(f"  and in {len(shown) - _DIFFERENCES_SHOWN} more")
+    # A layer text is known by its hash, which says no more than that it is another one.
+    texts = [path.removeprefix(_LAYER) for path in differences if path.startswith(_LAYER)]
+    pairs = [(path, pair) for path, pair in differences.items() if not path.startswith(_LAYER)]
+    if pairs:
+        shown = [[f"  {path}", stated_text(a), stated_text(b)] for path, (a, b) in pairs[:_DIFFERENCES_SHOWN]]
+        print_table(["they differ in", "A", "B"], shown, text=range(3))
+    if len(pairs) > _DIFFERENCES_SHOWN:
+        print(f"  and in {len(pairs) - _DIFFERENCES_SHOWN} more")
+    for strategy in texts:
+        print(f"layer text of {strategy} differs")
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:
-    """Print the groups; where the best plan changes, that of B has a line of its own."""
-    titles = [_TITLES.get(name, name) for name in groups[0]["per"]]
-    header = [*titles, "A", "B", "B/A", "A's best in B", "B's best in A", "plan"]
+    """Print the groups; what is the same in all of them is said once, above.
+
+    Where the best plan changes, that of B has a line of its own.
+    """
+    per = list(groups[0]["per"])
+    shown = [name for name in per if any(group["per"][name] != groups[0]["per"][name] for group in groups)]
+    common = [f"{name}={_value(name, groups[0]['per'][name])}" for name in per if name not in shown]
+    one_plan = all(group["same_plan"] for group in groups)
+    if common or one_plan:
+        print(", ".join(["best plans", *common, *(["the same plan in A and B"] if one_plan else [])]) + ":")
+    titles = [_TITLES.get(name) or hardware_title(name) for name in shown]
+    header = [*titles, "A", "B", "B/A", *([] if one_plan else ["A's best\nin B", "B's best\nin A"]), "plan"]
     rows: list[list[str]] = []
     for group in groups:
-        a, b = group["a"], group["b"]
-        values = [_value(name, value) for name, value in group["per"].items()]
-        times = [_best(a, "A", group["has_a"]), _best(b, "B", group["has_b"])]
-        ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
-        if group["same_plan"]:
-            rows.append([*values, *times, ratio, "same plan", "same plan", _plan_text("A, B", a)])
-            continue
-        elsewhere = [_elsewhere(a, "b"), _elsewhere(b, "a")]
-        first, *more = [_plan_text(name, side) for name, side in (("A", a), ("B", b)) if side] or ["-"]
-        rows.append([*values, *times, ratio, *elsewhere, first])
+        values = [_value(name, group["per"][name]) for name in shown]
+        first, *more = _plan_texts(group)
+        rows.append([*values, *_times(group, with_elsewhere=not one_plan), first])
         rows += [[*([""] * (len(header) - 1)), text] for text in more]
     print_table(header, rows, text=[i for i, name in enumerate(header) if name in ("cluster", "strategy", "plan")])
+
+
+def _times(group: dict[str, Any], with_elsewhere: bool) -> list[str]:
+    """Return the times of both best plans, their ratio, and on demand what became of each in the other set."""
+    a, b = group["a"], group["b"]
+    ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
+    times = [_best(a, "A", group["has_a"]), _best(b, "B", group["has_b"]), ratio]
+    if not with_elsewhere:
+        return times
+    return [*times, *(["same plan"] * 2 if group["same_plan"] else [_elsewhere(a, "b"), _elsewhere(b, "a")])]
+
+
+def _plan_texts(group: dict[str, Any]) -> list[str]:
+    if group["same_plan"]:
+        return [_plan_text("A, B", group["a"])]
+    return [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
 
 
 def _value(name: str, value: Any) -> str:

@@ -107,8 +107,9 @@ def _print(described: dict[str, Any]) -> None:
     for kernel in described["kernels"]:
         if not kernel["counted"]:
             continue
-        alike = f"; the same on all ranks of {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
-        print(f"  {kernel['name']}{alike}")
+        # Ranks of such an axis have equal values or partial sums of them: as much work, and all of it either way.
+        whole = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
+        print(f"  {kernel['name']}{whole}")
         for direction in DIRECTIONS:
             work = kernel[direction]
             parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]

@@ -32,9 +32,12 @@ def _finite(value: Any) -> Any:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> None:
     """Print columns aligned: those at the positions `text` to the left, numbers to the right.
 
-    An empty header is left out.
+    A title may have several lines; a header of empty titles is left out.
     """
-    cells = [header, *rows] if any(header) else list(rows)
+    titles = [title.split("\n") for title in header]
+    height = max(map(len, titles), default=0) if any(header) else 0
+    above = zip(*([""] * (height - len(lines)) + lines for lines in titles), strict=True) if height else ()
+    cells = [*above, *rows]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(len(header))]
     for row in cells:
         aligned = [

@@ -120,8 +120,8 @@ def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
     """Return the drawn picture; only the columns that it shows are read."""
     from dsx.results import plot as pictures
     from dsx.results.pareto import column_of
-    from dsx.results.plot.selection import fastest
-    from dsx.results.store import load, load_chosen
+    from dsx.results.plot.selection import fastest, settings
+    from dsx.results.store import load, load_chosen, read_manifest
 
     along = given.get("x", ["step_time_s" if kind == "front" else "num_gpus"])
     x, y, by = along[0], given.get("y", "step_time_s"), given.get("by")
@@ -139,4 +139,5 @@ def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
             return pictures.scaling(frame, x, y, by, given.get("baseline"))
         case _:
             value = given.get("value", "step_time_s")
-            return pictures.heatmap(load(folder, ["reject", x, y, value]), x, y, value)
+            others = settings(column.name for column in read_manifest(folder).columns)
+            return pictures.heatmap(load(folder, ["reject", x, y, value, *others]), x, y, value)

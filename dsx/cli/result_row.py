@@ -28,6 +28,7 @@ class ResultRow:
     sequence_length: int
     num_gpus: int
     global_batch_size: int
+    train_tokens: float | None
     settings: list[str]
 
 
@@ -121,6 +122,7 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
         int(row["sequence_length"]),
         int(row["num_gpus"]),
         int(row["global_batch_size"]),
+        manifest.spec["train_tokens"],
         settings,
     )
 

@@ -35,9 +35,10 @@ def title_of(manifest: "Manifest") -> str:
 
 def what_if_values(manifest: "Manifest") -> dict[str, list[float | int]]:
     """Return the values of each what-if column, in the order of the sweep."""
+    # The spec of a manifest has its keys in alphabetical order.
     what_if = _what_if(manifest)
-    columns = zip(*what_if.points, strict=True)
-    return {path: list(dict.fromkeys(values)) for path, values in zip(what_if.fields, columns, strict=True)}
+    values = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
+    return {extra.name: list(dict.fromkeys(values[extra.name])) for extra in manifest.what_if}
 
 
 def _what_if(manifest: "Manifest") -> Any:
@@ -49,14 +50,16 @@ def _what_if(manifest: "Manifest") -> Any:
 
 
 def kept_text(manifest: "Manifest") -> str:
-    """Return which rows the sweep kept, in words: "all", "the 10 fastest"."""
+    """Return which rows the sweep kept, in words: "all", "the 10 fastest at each of 12 hardware points"."""
+    points = len(manifest.names["cluster"]) * len(_what_if(manifest).points)
+    where = f" at each of {points:,} hardware points" if points > 1 else ""
     match manifest.spec["keep"]:
-        case {"top": top, "per": [*per]} if per:
-            return f"the {top} fastest for each {', '.join(per)}"
-        case {"top": top}:
-            return f"the {top} fastest"
+        case {"top": top, "per": [*per]}:
+            fastest = "the fastest" if top == 1 else f"the {top:,} fastest"
+            choices = [name for name in per if name not in hardware_of(manifest)]
+            return fastest + (f" for each {', '.join(choices)}" if choices else "") + where
         case {"pareto": objectives}:
-            return f"the Pareto front of {', '.join(objectives)}"
+            return f"the Pareto front of {', '.join(objectives)}{where}"
         case word:
             return str(word)
 

@@ -158,10 +158,6 @@ def _print_set(manifest: "Manifest") -> None:
     print_table(["", ""], [[f"  {name}", text] for name, text in rows], text=(0, 1))
 
 
-def _listed(path: str, values: list[float | int]) -> str:
-    return ", ".join(hardware_text(path, value) for value in values)
-
-
 def _print(plans: list[dict[str, Any]], hardware: list[str], single: bool) -> None:
     print_plans(plans, with_settings=True, hardware=hardware)
     if not single:

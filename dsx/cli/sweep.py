@@ -108,10 +108,25 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
         return done
     if finish:
         return run.finish()
+    if shard and len(run.sweep.parts) < shard[1]:
+        _say_few_parts(run, shard[1])
     manifest = run.price(shard)
     if shard:
         _report_shard(run, shard, as_json)
     return manifest
+
+
+def _say_few_parts(run: SweepRun, shards: int) -> None:
+    """Say that some of the shards have nothing to do, and which part_size would give all of them a part."""
+    from dsx.search.sweep import Sweep
+
+    # Blocks of candidates are not cut, so there may be fewer parts than the size alone would make.
+    size = run.sweep.size // shards
+    while size and len(Sweep(run.sweep.studies, run.spec.keep, run.spec.precision, size).parts) < shards:
+        size = size * 3 // 4
+    there = len(run.sweep.parts)
+    advice = f"; give part_size: {size} in it to share it among {shards} shards" if size else ""
+    note(f"the sweep has {counted(there, 'part')}, and {shards - there} of {shards} shards have nothing to do{advice}")
 
 
 def _report_shard(run: SweepRun, shard: Shard, as_json: bool) -> None:

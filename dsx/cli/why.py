@@ -1,7 +1,7 @@
 """``dsx why``: what speaks against a plan, or what it spends its time on."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from dsx.cli.output import counted, plan_text, print_json
 from dsx.cli.result_row import row_of
 from dsx.errors import InputError
 from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.problem import Problem
 
 
 def why(
@@ -52,6 +55,7 @@ def why(
         row = row_of(Path(given[0]), given[1], given[2:])
         inputs, strategy, given = row.inputs, row.strategy, row.settings
         sequence_length, num_gpus, global_batch_size = row.sequence_length, row.num_gpus, row.global_batch_size
+        train_tokens = row.train_tokens
     else:
         missing = [
             name
@@ -68,13 +72,14 @@ def why(
                 f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
             )
         inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
-    _explain(inputs, strategy, sequence_length, num_gpus, global_batch_size, given, as_json)
+        train_tokens = None
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, train_tokens)
+    _explain(inputs, problem, num_gpus, global_batch_size, given, as_json)
 
 
 def _explain(
     inputs: Inputs,
-    strategy: str | None,
-    sequence_length: int | None,
+    problem: "Problem",
     num_gpus: int,
     global_batch_size: int,
     settings: list[str],
@@ -86,7 +91,6 @@ def _explain(
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
 
-    problem = inputs.problem([strategy] if strategy else [], sequence_length)
     result = evaluate_plan(problem, settings, num_gpus, global_batch_size)
     space = Space(problem, [num_gpus], [global_batch_size])
     rows, counts = best(problem, space, price_keys(problem, space.keys), 1)

@@ -52,9 +52,8 @@ class _Runs:
 
     def leading(self, count: int) -> "_Runs":
         """Return the `count` runs of smallest minimum of each group, sorted."""
-        first = (self.global_batch_size[:, 0], self.placement[:, 0])
-        order = np.lexsort((*first, self.key, self.minimum, self.group))
-        return self.take(order[_rank_in_group([self.group[order]], len(order)) < count])
+        first = (self.placement[:, 0], self.global_batch_size[:, 0])
+        return self.take(_leading(self.group, self.minimum, self.key, first, count))
 
 
 def best(
@@ -81,33 +80,33 @@ def best(
     hot = HotLoop(problem, space, table, per, [objective], wide)
     low, high = blocks or (0, len(space.blocks))
     kept, counts = _nothing(), Counts(0, 0)
+    count = top + _SLACK
 
     def run(device: Any, chunk_blocks: tuple[int, int]) -> tuple[_Runs, Counts]:
         chunk = hot.chunk(*chunk_blocks)
         found, feasible = _nothing(), 0
-        worst = _Worst(kept, top)
+        worst = _Worst(kept, count)
         with jax.enable_x64(wide), jax.default_device(device):
             for strips, *arguments in hot.calls(device, chunk):
                 least, fitting = minima(*arguments, objective)
-                feasible += int(np.asarray(fitting, dtype=np.int64).sum())
+                feasible += int(np.asarray(fitting).sum(dtype=np.float64))
                 found = found.with_others(_contenders(hot, chunk, strips, np.asarray(least, dtype=np.float64), worst))
-                if len(found.key) > _RUNS:
-                    found = found.leading(top + _SLACK)
         first, last = space.blocks.first_candidate[list(chunk_blocks)]
-        return found.leading(top + _SLACK), Counts(problem.num_points * int(last - first), feasible)
+        return found.leading(count), Counts(problem.num_points * int(last - first), feasible)
 
     for _, (found, made) in map_over_devices(run, block_ranges(space.blocks, low, high)):
-        kept = kept.with_others(found).leading(top + _SLACK)
+        kept = kept.with_others(found).leading(count)
         counts = counts.plus(made)
         progress(made.candidates)
     return _winners(problem, space, table, kept, top, per, objective), counts
 
 
 class _Worst:
-    """The largest minimum that can still be among the best of a group."""
+    """The largest minimum that can still be among the `count` best of a group."""
 
-    def __init__(self, kept: _Runs, top: int) -> None:
-        full = _rank_in_group([kept.group], len(kept.group)) == top + _SLACK - 1
+    def __init__(self, kept: _Runs, count: int) -> None:
+        self.count = count
+        full = _rank_in_group([kept.group], len(kept.group)) == count - 1
         self._group, self._minimum = kept.group[full], kept.minimum[full]
 
     def of(self, group: np.ndarray) -> np.ndarray:
@@ -133,16 +132,29 @@ def _contenders(hot: HotLoop, chunk: Chunk, strips: slice, least: np.ndarray, wo
     if hot.groups.of_keys:
         code = code + hot.groups.of_key[keys]
     point, strip, slot = np.nonzero((least <= worst.of(code)) & np.isfinite(least) & (keys != PADDING))
-    placement, batch = chunk.run(strip + strips.start)
+    group, minimum = np.broadcast_to(code, least.shape)[point, strip, slot], least[point, strip, slot]
+    key, strip = keys[strip, slot].astype(np.int64), strip + strips.start
+    start = chunk.start[strip]
+    first = (chunk.placement[start], chunk.global_batch_size[start])
+    chosen = _leading(group, minimum, key, first, worst.count)
+    placement, batch = chunk.run(strip[chosen])
     return _Runs(
-        group=np.broadcast_to(code, least.shape)[point, strip, slot],
-        minimum=least[point, strip, slot],
-        point=point,
-        key=keys[strip, slot].astype(np.int64),
+        group=group[chosen],
+        minimum=minimum[chosen],
+        point=point[chosen],
+        key=key[chosen],
         placement=placement,
         global_batch_size=batch,
-        length=chunk.length[strips][strip].astype(np.int64),
+        length=chunk.length[strip[chosen]].astype(np.int64),
     )
+
+
+def _leading(
+    group: np.ndarray, minimum: np.ndarray, key: np.ndarray, first: tuple[np.ndarray, np.ndarray], count: int
+) -> np.ndarray:
+    """Return the positions of the `count` smallest minima of each group, sorted; `first` is the run's first choice."""
+    order = np.lexsort((*first[::-1], key, minimum, group))
+    return order[_rank_in_group([group[order]], len(order)) < count]
 
 
 def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:

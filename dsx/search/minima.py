@@ -94,18 +94,20 @@ def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
 
 @functools.partial(jax.jit, static_argnames="objective")
 def minima(points: Points, common: Common, choices: Choices, strips: Strips, objective: str) -> tuple[Any, Any]:
-    """Return the smallest feasible `objective` of each key and run, and the number of feasible candidates.
+    """Return the smallest feasible `objective` of each key and run, and how many of its candidates are feasible.
 
-    They are [H, T, S, KEYS] and [H, T]. Where nothing is feasible, the minimum is infinity; a tile of
-    padding alone has zeros.
+    Both are [H, T, S, KEYS]. Where nothing is feasible, the minimum is infinity; a tile of padding alone has
+    zeros.
     """
 
     def at_point(point: Points) -> tuple[Any, Any]:
         def tile(strip: Strips) -> tuple[Any, Any]:
             costs, _, feasible = _priced(point, common, choices, strip)
             value = getattr(costs, objective)
-            least = jnp.where(feasible, value, jnp.full_like(value, jnp.inf)).min(axis=-1)
-            return least, feasible.sum(dtype=jnp.int32)
+            value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
+            # Kept from being fused into both sums: the cost model would be evaluated twice.
+            value = jax.lax.optimization_barrier(value)
+            return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
 
         return _scan(tile, strips)
 

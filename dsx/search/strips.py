@@ -70,11 +70,14 @@ class Groups:
     def of_segments(self, blocks: Blocks, segments: Segments) -> np.ndarray:
         """Return the choice's part of the code of each segment, [S]; all choices of a segment have it."""
         code = np.zeros(len(segments.block), dtype=np.int64)
-        if self.choice_columns:
-            first = Segments(segments.block, segments.placement, segments.first, np.ones_like(segments.length))
-            choices = blocks.choices(first)
-            for name, values in zip(self.choice_columns, self._values, strict=True):
-                code = code * len(values) + np.searchsorted(values, choices[name])
+        for name, values in zip(self.choice_columns, self._values, strict=True):
+            if name in PLACEMENT_COLUMNS:
+                # There are far fewer placements than segments.
+                of_placement = np.searchsorted(values, blocks.placements[PLACEMENT_COLUMNS.index(name)])
+                code = code * len(values) + of_placement[segments.placement]
+            else:
+                first = Segments(segments.block, segments.placement, segments.first, np.ones_like(segments.length))
+                code = code * len(values) + np.searchsorted(values, blocks.choices(first)[name])
         return code
 
 

@@ -9,6 +9,7 @@ Fast domains are filled as far as the GPU count allows (`dsx.space.rules.fill`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -44,10 +45,13 @@ class Bounds:
     keep_choices: Filter
 
 
+@cache
 def divisors(number: int) -> np.ndarray:
-    """Return the divisors of a number in increasing order."""
+    """Return the divisors of a number in increasing order, as an array that cannot be written to."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
+    found = np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 def all_divisors(numbers: Sequence[int]) -> np.ndarray:

@@ -6,6 +6,14 @@ import pytest
 
 import dsx
 
+STRATEGY = """strategy mine
+role rs = s      role is = s    role wi = e
+role re = e      role ie = e    role wf = f/tp   role wc = c/tp
+role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
+role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
+require h % tp == 0   heads_not_divisible
+"""
+
 
 @pytest.fixture(scope="module")
 def made(swept, command):
@@ -63,8 +71,10 @@ def test_for_people(run, swept, smaller):
     about, table, summary = done.out.split("\n\n")
     assert f"A: {swept}: small on b200-nvs8; kept all: " in about
     assert "clusters.b200-nvs8.device.hbm_capacity 192 GB 3.00 GB" in " ".join(about.split())
-    header, first, second = table.splitlines()
-    assert header.split()[:5] == ["GPUs", "batch", "A", "B", "B/A"]
+    common, above, header, first, second = table.splitlines()
+    assert common == "best plans, num_gpus=8, global_batch_size=32:"
+    assert above.split() == ["A's", "best", "B's", "best"]
+    assert header.split() == ["A", "B", "B/A", "in", "B", "in", "A", "plan"]
     assert "does not fit" in first
     assert first.index("  A: ") == second.index("  B: ")
     assert summary.startswith("The best plan changes in 1 of 1 group.\n")
@@ -83,14 +93,43 @@ def test_groups_and_clusters(run, swept, two):
     people = run("compare", swept, two)
     assert "not in A" in people.out
     assert "what is not in a set was not priced for it, or not kept (A kept all; B kept all)" in people.err
-    assert people.out.split("\n\n")[1].split()[:3] == ["GPUs", "batch", "cluster"]
+    common, _, header, *_ = people.out.split("\n\n")[1].splitlines()
+    assert common == "best plans, global_batch_size=32:"
+    assert header.split()[:3] == ["GPUs", "cluster", "A"]
+
+
+def test_a_table_over_what_if_values_is_not_too_wide(run, made):
+    what_if = "sweep.what_if={network.nvs.bandwidth: [300 GB/s, 900 GB/s], device.hbm_capacity: [3 GB, 80 GB]}"
+    a = made("points", what_if)
+    b = made("pipelines", what_if, "sweep.limit.pp='>1'")
+    table = run("compare", a, b).out.split("\n\n")[1].splitlines()
+    assert table[0] == "best plans, num_gpus=8, global_batch_size=32:"
+    assert table[1].split()[:2] == ["network.nvs.", "device."]
+    assert table[2].split()[:3] == ["bandwidth", "hbm_capacity", "A"]
+    assert max(map(len, table)) < 160
+
+
+def test_another_layer_text_is_named_and_not_hashed(run, folder):
+    for name, more in (("one", ""), ("two", "require f % tp == 0   feed_forward_not_divisible\n")):
+        (folder / "mine.layer").write_text(STRATEGY + more)
+        assert run("sweep", "sweep.yaml", "-o", name, "--set", "sweep.strategy=[mine.layer]").code == 0
+    about = run("compare", "one", "two").out.partition("\n\n")[0].splitlines()
+    assert about[2:] == ["layer text of mine differs"]
+    assert run("sweep", "sweep.yaml", "-o", "three", "--set", "sweep.strategy=[mine.layer, 1d]").code == 0
+    about = run("compare", "one", "three").out.partition("\n\n")[0].splitlines()
+    assert [" ".join(line.split()) for line in about[2:]] == [
+        "they differ in A B",
+        "strategy mine mine, 1d",
+        "layer text of mine differs",
+    ]
 
 
 def test_with_itself(run, swept):
     done = run("compare", swept, swept.parent / "." / swept.name)
     assert done.code == 0
     assert "Both sweeps state the same." in done.out
-    assert "same plan" in done.out
+    assert "\nbest plans, num_gpus=8, global_batch_size=32, the same plan in A and B:\n" in done.out
+    assert "best\n" not in done.out
     assert "The best plan changes in 0 of 1 group." in done.out
     assert done.err == f"dsx: A and B are the same folder, {swept}\n"
 

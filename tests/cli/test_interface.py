@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import dsx
 from dsx.cost.columns import StepCosts
 from dsx.search.problem import PRICED
 from dsx.space.candidates import Candidates
@@ -139,7 +140,9 @@ def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     assert {plan["plan"]["dp"] for plan in data["plans"]} == {num_gpus}
     people = run("best", *job, "--top", 100).out.partition("\n\n")[0].splitlines()
     noun = "candidate" if data["candidates"] == 1 else "candidates"
-    assert people[0].startswith(f"small on {num_gpus} x b200-nvs8, 1d: {data['candidates']} {noun}, ")
+    assert people[0] == (
+        f"small on {num_gpus} x b200-nvs8: {data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
+    )
     assert len(people) == 2 + data["feasible"]
 
 
@@ -179,6 +182,15 @@ def test_why_a_row(run, swept, tmp_path, monkeypatch):
     assert done.code == 0
     assert json.loads(done.out)["plan"] == front[0]["plan"]
     assert "It is the fastest of " in run("why", swept, front[0]["plan"]["candidate"]).out
+
+
+def test_why_a_row_knows_how_long_the_training_is(run, folder):
+    assert run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.train_tokens=1e12").code == 0
+    row = dsx.load("out").iloc[0]
+    assert row["training_days"] > 0
+    data = json.loads(run("why", "out", row["candidate"], "--json").out)
+    assert data["training_days"] == pytest.approx(row["training_days"], rel=1e-5)
+    assert "training_days" in run("why", "out", row["candidate"]).out
 
 
 def test_pareto(run, swept, tmp_path):

@@ -19,6 +19,15 @@ def test_an_empty_header_is_left_out(capsys):
     assert capsys.readouterr().out == "mfu  38.8 %\n"
 
 
+def test_a_title_of_several_lines_ends_where_the_others_do(capsys):
+    print_table(["plan", "device.\nhbm_capacity", "step"], [["tp=8", "80.0 GB", "3.00 s"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "           device.",
+        "plan  hbm_capacity    step",
+        "tp=8       80.0 GB  3.00 s",
+    ]
+
+
 def test_nothing_is_no_table(capsys):
     print_table(["", ""], [])
     assert capsys.readouterr().out == ""

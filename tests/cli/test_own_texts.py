@@ -143,6 +143,12 @@ def test_the_block_alone_with_numbers(run, on_path):
     assert "z1[b, s, f/tp] = einsum{panels}\n      local shape 1 x 2048 x 1024" in people.out
 
 
+def test_what_every_rank_does_in_full(run, on_path):
+    lines = run("layer", "parallel-mlp", "--strategy", "megatron").out.splitlines()
+    # Ranks of tp have the same n, but partial sums d of their own.
+    assert {"  n; not divided over tp", "  d; not divided over tp", "  z1"} <= set(lines)
+
+
 def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(run, on_path):
     (on_path / "mlp.layer").write_text(BLOCK.replace("parallel-mlp", "mlp"))
     assert "w4" in run("layer", "mlp").out

@@ -106,9 +106,16 @@ def test_only_what_is_shown_is_read(run, silent, tmp_path, drawn):
     run("plot", silent, "--kind", "scaling", "--by", "strategy", "-o", tmp_path / "a.svg")
     run("plot", silent, "--kind", "breakdown", "--x", "num_gpus", "--x", "strategy", "-o", tmp_path / "a.svg")
     heatmap, scaling, breakdown = drawn[1]
-    assert set(heatmap.columns) == {"reject", CAPACITY, "num_gpus", "mfu"}
+    # A heat map also says of which other settings a cell is the best.
+    assert set(heatmap.columns) == {"reject", CAPACITY, "num_gpus", "mfu", "cluster", "global_batch_size"}
     assert set(scaling.columns) == {"reject", "num_gpus", "step_time_s", "strategy"}
     assert len(breakdown) == 6
+
+
+def test_a_heatmap_says_what_else_varies(run, silent, tmp_path, drawn):
+    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", "strategy", "-o", tmp_path / "a.svg")
+    run("plot", silent, "--kind", "heatmap", "--x", "num_gpus", "--y", CAPACITY, "-o", tmp_path / "a.svg")
+    assert [ax.get_title("left") for ax in drawn[0]] == ["best over HBM capacity", ""]
 
 
 def test_breakdown_shows_time_and_memory(run, silent, tmp_path, drawn, df):

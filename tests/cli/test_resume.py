@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -110,6 +111,25 @@ def test_shards_and_finish(run, folder, keep):
     assert done.code == 0
     assert json.loads(done.out)["rows"] == len(dsx.load("out")) > 0
     assert files(folder / "out") == files(folder / "whole")
+
+
+@pytest.mark.parametrize("keep", ["all", "{top: 2}", "{pareto: [step_time_s, peak_bytes]}"])
+def test_fewer_parts_than_shards(run, folder, keep):
+    options = ("sweep", "sweep.yaml", "--shard", "3/4", "--set", f"sweep.keep={keep}")
+    done = run(*options, "-o", "idle")
+    assert (done.code, done.out) == (0, "")
+    assert "the sweep has 1 part, and 3 of 4 shards have nothing to do; give part_size: " in done.err
+    assert "shard 3/4 is done: 0 of 1 part in idle" in done.err
+    size = re.search(r"part_size: (\d+) in it to share it among 4 shards", done.err)[1]
+    done = run(*options, "-o", "busy", "--set", f"sweep.part_size={size}", "--json")
+    assert json.loads(done.out)["parts"] >= 1
+    assert "nothing to do" not in done.err
+
+
+def test_more_shards_than_any_part_size_makes_parts_for(run, folder):
+    done = run("sweep", "sweep.yaml", "-o", "out", "--set", "sweep.keep={top: 2}", "--shard", "3/100000")
+    assert done.code == 0
+    assert "the sweep has 1 part, and 99999 of 100000 shards have nothing to do\n" in done.err
 
 
 def test_a_plain_run_takes_over_from_shards(run, folder, whole):

@@ -75,13 +75,36 @@ def test_hardware_is_shown(run, points):
     done = run("show", points, "--top", 3)
     assert done.out.startswith("small on a100-nvs8, b200-nvs8, 2 what-if points\n")
     assert "device.hbm_capacity  3.00 GB, 80.0 GB\n" in done.out
-    header, first, *_ = table_of(done.out)
-    assert header[:5] == ["cluster", "device.hbm_capacity", "GPUs", "batch", "strategy"]
+    above, header, first, *_ = table_of(done.out)
+    assert above == ["device."]
+    assert header[:5] == ["cluster", "hbm_capacity", "GPUs", "batch", "strategy"]
     assert first[1] == "b200-nvs8"  # all three are on it, and it is said
     assert first[3] == "GB"
     data = json.loads(run("show", points, "--json").out)
     assert data["what_if"] == {"device.hbm_capacity": [3e9, 80e9]}
     assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
+
+
+@pytest.mark.parametrize(
+    ("keep", "says"),
+    [
+        ("{top: 1}", "the fastest at each of 8 hardware points: 8 rows in 1 file"),
+        ("{top: 2, per: [tp, cluster]}", "the 2 fastest for each tp at each of 8 hardware points: "),
+        ("{pareto: [step_time_s, peak_bytes]}", "the Pareto front of step_time_s, peak_bytes at each of 8 hardware"),
+        ("feasible", "feasible: "),
+    ],
+)
+def test_what_is_kept_of_several_hardware_points(run, folder, keep, says):
+    (folder / "points.yaml").write_text(SWEEP.replace("keep: all", f"keep: {keep}"))
+    what_if = "sweep.what_if={network.nvs.bandwidth: [300 GB/s, 900 GB/s], device.hbm_capacity: [40 GB, 80 GB]}"
+    assert run("sweep", "points.yaml", "-o", "out", "--set", what_if).code == 0
+    about = [line.strip() for line in run("show", "out").out.partition("\n\n")[0].splitlines()]
+    assert re.split("  +", about[-1])[0] == "kept"
+    assert re.split("  +", about[-1])[1].startswith(says)
+    assert [line.split()[0] for line in about if "." in line.split()[0]] == [
+        "network.nvs.bandwidth",
+        "device.hbm_capacity",
+    ]
 
 
 def test_per_group(run, points):

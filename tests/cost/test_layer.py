@@ -1,5 +1,8 @@
 """Kernels and their collectives by hand, on a made-up layer of two kernels."""
 
+from dataclasses import replace
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "panels": jnp.asarray([panels]),
         "sizes": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
+        "which": None,
     }
     structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced)}
     return LayerWork(**fields | changes, **structure)
@@ -134,3 +138,56 @@ def test_gradients_of_parameters_that_tensor_parallel_ranks_share():
     assert float(charged.replicated_gradient_s[0]) == close(2 * GATHER)
     wide = layer_costs(made, machine(), believed(charge_replicated_gradients=True, gradient_bytes=4.0))
     assert float(wide.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 8e9 / 400e9))
+
+
+WORK_SHAPES = [
+    CollectiveShape(0, FORWARD, BROADCAST, "tp", True),
+    CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False),
+    CollectiveShape(1, BACKWARD, ALL_REDUCE, "tp", False),
+]
+# Two works, and the keys that have them: one of three shares, the other of two.
+WHICH = [0, 0, 0, 1, 1]
+SHARES = {"tp": [1.0, 2.0, 4.0, 4.0, 2.0], "cp": [4.0, 1.0, 2.0, 2.0, 4.0], "tp2": [2.0, 1.0, 2.0, 1.0, 2.0]}
+
+
+def two_works(works, shares, which):
+    """Some of two works that differ in everything, for keys with some shares."""
+    one = work(WORK_SHAPES, [8e9, 4e9, 2e9], 4.0, 15e9, ([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
+    factor = np.array([1.0, 2.0])[works]
+    scaled = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "boundary", "panels")
+    return replace(
+        one,
+        **{name: jnp.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},
+        sizes={axis: jnp.asarray(np.asarray(size) * factor) for axis, size in one.sizes.items()},
+        shares={axis: jnp.asarray(column) for axis, column in shares.items()},
+        which=which,
+    )
+
+
+@pytest.mark.parametrize("price", [layer_costs, kernel_times])
+def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
+    """Keys that differ in their shares of a fast domain alone have one work; what depends on the shares does not."""
+    arguments = (machine(), believed(charge_replicated_gradients=True))
+    shared = price(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
+    own = price(two_works(WHICH, SHARES, None), *arguments)
+    for key, number in enumerate(WHICH):
+        alone = price(two_works([number], {axis: [column[key]] for axis, column in SHARES.items()}, None), *arguments)
+        for found in (shared, own):
+            here = jax.tree.map(lambda leaf, key=key: np.asarray(leaf)[..., key : key + 1], found)
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), here, jax.tree.map(np.asarray, alone)
+            )
+    made = layer_costs(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
+    assert len(set(np.asarray(made.forward_s).tolist())) == len(WHICH)
+    assert len(set(np.asarray(made.compute_s).tolist())) == 2
+
+
+def test_values_of_works_for_their_keys():
+    made = two_works([0, 1], SHARES, jnp.asarray(WHICH))
+    assert made.per_key(jnp.asarray([5.0, 7.0])).tolist() == [5.0, 5.0, 5.0, 7.0, 7.0]
+    assert made.per_key(jnp.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [
+        [1.0] * 3 + [2.0] * 2,
+        [3.0] * 3 + [4.0] * 2,
+    ]
+    own = two_works([0], {axis: column[:1] for axis, column in SHARES.items()}, None)
+    assert own.per_key(jnp.asarray([5.0])).tolist() == [5.0]

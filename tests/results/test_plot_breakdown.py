@@ -1,47 +1,28 @@
 """Breakdowns: bars are the fastest plans, and their parts add up."""
 
+import itertools
+
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
+from matplotlib.colors import to_rgb
+from results.bars import fastest, headings, stacks_of, totals
 from results.frames import (
     MEMORY_PARTS,
     NOT_PRICED,
     TIME_PARTS,
     candidates,
-    feasible,
     is_whole,
     laid_out,
     legend_texts,
-    overlapping,
     texts_of,
 )
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import plot
-from dsx.results.plot.breakdown import MAX_BARS, STACKS
+from dsx.results.plot.breakdown import MAX_BARS
+from dsx.results.plot.stacks import STACKS
 
-LABELS = {part.label: column for stack in STACKS.values() for column, part in stack.parts.items()}
 GB = 1e9
-
-
-def fastest(df, columns):
-    """The fastest row of each group, looked for in another way than plot does."""
-    rows = [
-        (feasible(group) if len(feasible(group)) else group).nsmallest(1, "step_time_s").iloc[0]
-        for _, group in df.groupby(columns, observed=True)
-    ]
-    return rows
-
-
-def stacks_of(ax):
-    """Return {column: [bars] heights} of the parts, and check that each stands on the one below."""
-    found, top = {}, 0.0
-    for bars in ax.containers:
-        if bars.get_label() in LABELS:
-            np.testing.assert_allclose([bar.get_y() for bar in bars], top, rtol=1e-6)
-            found[LABELS[bars.get_label()]] = np.array([bar.get_height() for bar in bars])
-            top = top + found[LABELS[bars.get_label()]]
-    return found
 
 
 @pytest.mark.parametrize(
@@ -60,67 +41,35 @@ def test_bars_are_the_fastest_plans(of, parts, total, size):
     assert legend_texts(ax) == [STACKS[of].parts[part].label for part in reversed(found)]
 
 
-def test_axes_have_units_and_the_values_of_x():
-    ax = laid_out(plot.breakdowns(candidates(), ["num_gpus", "strategy"]))
-    upper, lower = ax.get_figure(root=True).axes
-    assert ax is upper
-    assert (upper.get_ylabel(), lower.get_ylabel()) == ("step time [s]", "peak memory [GB]")
-    labels = [f"{gpus}\n{strategy}" for gpus in (1024, 2048, 4096) for strategy in ("flat", "grid")]
-    assert texts_of(lower.get_xticklabels()) == labels
-    assert lower.texts[0].get_text() == "number of GPUs\nstrategy"
-    assert not any(label.get_visible() for label in upper.get_xticklabels())
-
-
-def test_names_come_in_the_order_of_the_sweep():
-    df = candidates(strategy=("summa", "flat", "grid"))
-    ax = laid_out(plot.breakdown(df, "strategy"))
-    assert texts_of(ax.get_xticklabels()) == ["summa", "flat", "grid"]
-
-
-def test_plans_are_in_small_print():
+@pytest.mark.parametrize("part", ["optimizer_bytes", "overhead_bytes"])
+def test_the_highest_bar_does_not_touch_the_frame(part):
     df = candidates()
-    ax = laid_out(plot.breakdown(df, "num_gpus"))
-    names = ["strategy", "tp", "cp", "pp", "dp", "microbatch_size"]  # the others are 1 everywhere
-    expected = ["\n".join(str(row[name]) for name in names) for row in fastest(df, ["num_gpus"])]
-    assert texts_of(ax.get_xticklabels(minor=True)) == expected
-    assert ax.texts[-1].get_text() == "strategy\nTP\nCP\nPP\nDP\nmicrobatch size"
-    # Each row of the table stands beside its heading.
-    label, heading = ax.get_xticklabels(minor=True)[0].get_window_extent(), ax.texts[-1].get_window_extent()
-    assert label.y1 == pytest.approx(heading.y1, abs=1)
-    assert label.y0 == pytest.approx(heading.y0, abs=1)
-    beside = laid_out(plot.breakdown(df, ["strategy", "tp"]))
-    assert beside.texts[-1].get_text() == "CP\nPP\nDP\nmicrobatch size"
+    df["peak_bytes"] -= df[part]
+    ax = plot.breakdown(df.assign(**{part: np.float32(0)}), "num_gpus", of="memory")
+    assert ax.get_ylim()[1] >= 1.05 * max(sum(stacks_of(ax).values()))
 
 
-@pytest.mark.parametrize("bars", [1, 8, 20, 40])
-def test_labels_do_not_overlap(bars):
-    names = [f"cluster-with-a-long-name-{i}" for i in range(bars)]
-    ax = laid_out(plot.breakdowns(candidates(2, num_gpus=(262144,), cluster=names), ["cluster", "num_gpus"]))
-    lower = ax.get_figure(root=True).axes[1]
-    assert len(texts_of(lower.get_xticklabels())) == bars
-    assert overlapping(lower.get_xticklabels()) == []
-    assert overlapping(lower.get_xticklabels(minor=True)) == []
-    assert overlapping([*lower.get_xticklabels(), *lower.get_xticklabels(minor=True), *lower.texts]) == []
-    assert is_whole(ax)
+def spread(factor):
+    """Two bars, of which one takes `factor` times as long."""
+    df = candidates(1, num_gpus=(1, 2), strategy=("flat",)).assign(reject=0)
+    for name in (*TIME_PARTS, "step_time_s"):
+        df[name] = np.float32(0)
+    return df.assign(compute_s=(2.0 * factor, 1.0), bubble_s=(0.0, 1.0), step_time_s=(2.0 * factor, 2.0))
 
 
-def test_labels_that_do_not_fit_a_given_axis():
-    ax = Figure(figsize=(4, 3), layout="constrained").subplots()
-    df = candidates(2, num_gpus=range(1000, 1040))
-    assert plot.breakdown(df, "num_gpus", ax=ax) is ax
-    assert ax.get_figure(root=True).get_size_inches() == pytest.approx((4, 3))
-    laid_out(ax)
-    assert 5 < len(texts_of(ax.get_xticklabels())) < 40
-    assert texts_of(ax.get_xticklabels(minor=True)) == []
-    assert overlapping(ax.get_xticklabels()) == []
-
-
-def test_long_names_do_not_shrink_the_bars():
-    def height(name):
-        ax = laid_out(plot.breakdown(candidates(cluster=(name, name + "2", name + "3")), "cluster"))
-        return ax.get_window_extent().height
-
-    assert height("a" * 60) == pytest.approx(height("a"), rel=0.01)
+def test_times_that_are_far_apart_are_shares():
+    ax = laid_out(plot.breakdown(spread(21), "num_gpus"))
+    assert ax.get_ylabel() == "share of the step [%]"
+    found = stacks_of(ax)
+    np.testing.assert_allclose(found["compute_s"], [100, 50])
+    np.testing.assert_allclose(found["bubble_s"], [0, 50])
+    assert [text.get_text() for text in totals(ax)] == ["42.0 s", "2.00 s"]
+    assert texts_of(ax.get_yticklabels()) == ["0", "20", "40", "60", "80", "100"]
+    near = plot.breakdown(spread(19), "num_gpus")
+    assert near.get_ylabel() == "step time [s]"
+    np.testing.assert_allclose(sum(stacks_of(near).values()), [38, 2])
+    memory = plot.breakdown(spread(1).assign(peak_bytes=(1e12, 1e9)), "num_gpus", of="memory")
+    assert memory.get_ylabel() == "peak memory [GB]"
 
 
 def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
@@ -142,8 +91,9 @@ def test_a_value_without_a_feasible_plan_shows_the_fastest_rejected_one():
 def test_of_equal_rows_the_smallest_candidate():
     df = candidates().assign(step_time_s=1.0, reject=0)
     ax = laid_out(plot.breakdown(df, "num_gpus"))
-    expected = [group.nsmallest(1, "candidate").iloc[0]["tp"] for _, group in df.groupby("num_gpus")]
-    shown = [label.get_text().splitlines()[1] for label in ax.get_xticklabels(minor=True)]
+    expected = [group.nsmallest(1, "candidate").iloc[0]["cp"] for _, group in df.groupby("num_gpus")]
+    column = headings(ax)[-1].splitlines().index("CP")
+    shown = [label.get_text().splitlines()[column] for label in ax.get_xticklabels(minor=True)]
     assert shown == list(map(str, expected))
 
 
@@ -183,15 +133,28 @@ def test_no_rows(tmp_path):
     assert is_whole(laid_out(ax))
 
 
-def test_neighbours_differ_in_grey():
-    from matplotlib.colors import to_rgb
+def lightness(colour):
+    return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
 
-    def lightness(colour):
-        return np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
 
+def test_parts_can_be_told_apart_in_grey():
     for stack in STACKS.values():
-        greys = [lightness(part.colour) for part in stack.parts.values()]
-        assert np.abs(np.diff(greys)).min() > 0.1
+        parts = list(stack.parts.values())
+        greys = [lightness(part.colour) for part in parts]
+        assert np.abs(np.diff(greys)).min() > 0.15
+        for (one, grey), (other, beside) in itertools.combinations(zip(parts, greys, strict=True), 2):
+            assert abs(grey - beside) > 0.14 or bool(one.hatch) != bool(other.hatch), (one, other)
+        for part, grey in zip(parts, greys, strict=True):
+            assert part.hatch is None or abs(lightness(part.hatch) - grey) > 0.1
+
+
+def test_hatches_of_parts_and_of_rejected_bars_cross():
+    df = candidates()
+    df.loc[df["num_gpus"] == 2048, "reject"] = 1
+    hatches = {bars.get_label(): bars[0].get_hatch() for bars in plot.breakdown(df, "num_gpus").containers}
+    assert set(hatches["TP communication"]) == {"\\"}
+    assert set(hatches["rejected"]) == {"/"}
+    assert not hatches["compute"]
 
 
 def test_errors():

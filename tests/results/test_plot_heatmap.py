@@ -129,6 +129,35 @@ def test_colours_of_a_wide_range():
     assert overlapping(wide.collections[0].colorbar.ax.get_yticklabels()) == []
 
 
+def test_the_title_says_over_what_else_a_cell_is_the_best():
+    df = candidates(
+        num_gpus=(8, 16), cluster=("far", "near"), what_if={CAPACITY: (60e9, 90e9), BANDWIDTH: (1e12, 2e12)}
+    )
+
+    def title(ax):
+        assert is_whole(laid_out(ax))
+        assert ax.get_title() == ""
+        return " ".join(ax.get_title("left").split())
+
+    assert title(plot.heatmap(df, CAPACITY, "num_gpus")) == "best over cluster, HBM bandwidth"
+    assert title(plot.heatmap(df, "strategy", "tp")) == "best over cluster, number of GPUs, HBM capacity, HBM bandwidth"
+    assert title(plot.heatmap(df[df["cluster"] == "near"], CAPACITY, "num_gpus")) == "best over HBM bandwidth"
+    near = df[(df["cluster"] == "near") & (df[BANDWIDTH] == 1e12)]
+    assert title(plot.heatmap(near, "num_gpus", CAPACITY)) == ""
+    assert plot.heatmap(df.assign(reject=1), CAPACITY, "num_gpus").get_title("left") == ""
+
+
+def test_the_title_does_not_touch_the_legend():
+    df = candidates(
+        num_gpus=(8, 16), cluster=("far", "near"), what_if={CAPACITY: (60e9, 90e9), BANDWIDTH: (1e12, 2e12)}
+    )
+    df.loc[(df["strategy"] == "flat") & (df[CAPACITY] == 60e9), "reject"] = 1
+    ax = laid_out(plot.heatmap(df, CAPACITY, "strategy"))
+    (title,) = [text for text in ax.get_children() if getattr(text, "get_text", str)() == ax.get_title("left")]
+    assert not title.get_window_extent().overlaps(ax.get_legend().get_window_extent())
+    assert title.get_window_extent().y0 > ax.get_window_extent().y1
+
+
 def test_names_and_long_names():
     names = [f"cluster-with-a-long-name-{i}" for i in (3, 1, 2)]
     ax = laid_out(plot.heatmap(candidates(cluster=names), "cluster", "num_gpus"))

@@ -1,8 +1,13 @@
 import pytest
 from search.sweeps import set_workers
 
+from dsx.search import fronts, hot
+
 
 @pytest.fixture(autouse=True)
-def two_workers(monkeypatch):
-    """Price on one device: two would compile everything twice. Several are for the tests of devices."""
+def small(monkeypatch):
+    """What is soon compiled and run: one device, tiles that small spaces fill, few references of a front."""
     set_workers(monkeypatch, 2)
+    monkeypatch.setattr(hot, "STRIPS", 64)
+    monkeypatch.setattr(hot, "TILES", 16)
+    monkeypatch.setattr(fronts, "_REFERENCES", 5)

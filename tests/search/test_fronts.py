@@ -21,16 +21,13 @@ from dsx.space.candidates import NAMED, Candidates
 OBJECTIVES = [
     ["step_time_s"],
     ["step_time_s", "peak_bytes"],
-    ["-mfu", "-tokens_per_s"],
     ["-tokens_per_s", "activation_bytes", "tp"],  # a cost to maximise, one to minimise, a column of the key
     ["step_time_s", "num_gpus", "-global_batch_size"],  # columns of the choice
     ["num_gpus"],  # every plan of fewest GPUs is on the front
     ["tp", "-dp"],  # whole numbers alone, of the key and of the choice
-    ["-num_microbatches", "panels", "-tp_nvs"],
     ["bubble_s"],  # nothing is the least, and many need nothing
     ["bubble_s", "num_gpus"],
     ["pp_comm_s", "cp_comm_s", "-global_batch_size"],
-    ["step_time_s", "bubble_s"],
     ["recompute_s"],  # nobody recomputes
     ["ep_comm_s", "step_time_s"],
     ["vpp", "step_time_s"],  # what is not searched is the same everywhere and tells nothing apart
@@ -40,13 +37,12 @@ OBJECTIVES = [
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """A first front of a few candidates, few references, which are compiled sooner, and more chunks than workers."""
+def begun_with_little(small, monkeypatch):
+    """A first front of a few candidates, and more chunks than workers."""
     shrink(monkeypatch)
 
 
 def shrink(patch, sample=20, size=400):
-    patch.setattr(fronts, "_REFERENCES", 5)
     patch.setattr(fronts, "_SAMPLES", 3)
     patch.setattr(fronts, "_SAMPLE", sample)
     patch.setattr(strips, "_CHUNK", size)
@@ -82,7 +78,7 @@ def compare(found, rows, objectives):
 
 
 CASES = [(objectives, "float32") for objectives in OBJECTIVES]
-CASES += [(objectives, "float64") for objectives in OBJECTIVES[:4] + OBJECTIVES[8:10]]
+CASES += [(objectives, "float64") for objectives in (["step_time_s", "peak_bytes"], ["bubble_s", "num_gpus"])]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +115,7 @@ def test_any_objectives(objectives, signs, sample, size, precision):
     compare(rows, feasible_rows(), objectives)
 
 
-@pytest.mark.parametrize("references", [1, 32])
-@pytest.mark.parametrize(("sample", "size"), [(1, 1 << 17), (5000, 1 << 17), (1, 50)])
+@pytest.mark.parametrize(("references", "sample", "size"), [(1, 1, 1 << 17), (32, 5000, 1 << 17), (32, 1, 100)])
 def test_any_sample_and_references(monkeypatch, references, sample, size):
     shrink(monkeypatch, sample, size)
     monkeypatch.setattr(fronts, "_REFERENCES", references)

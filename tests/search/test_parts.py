@@ -32,11 +32,10 @@ KEEPS = {
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch):
+def few(small, monkeypatch):
     """Price three points at once, and begin a front with a few candidates."""
     monkeypatch.setattr(parts, "_POINTS", 3)
     monkeypatch.setattr(fronts, "_SAMPLES", 2)
-    monkeypatch.setattr(fronts, "_REFERENCES", 5)
 
 
 @cache

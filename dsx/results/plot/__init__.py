@@ -14,7 +14,7 @@
 A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
 makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
 no display and are freed like any other object. Every picture can be read in grey: colours differ in lightness,
-and lines in their markers and dashes.
+parts of a bar in their hatches too, and lines in their markers and dashes.
 
 Not covered: interactive pages.
 """

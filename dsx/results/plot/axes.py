@@ -108,6 +108,18 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[
     return texts
 
 
+def quantity_texts(df: "pd.DataFrame", column: str) -> list[str]:
+    """Return the values of a column with three digits, all in the unit that an axis of them has: "265 s", "3.23 s"."""
+    unit, values = unit_of(df, column), df[column].to_numpy(np.float64)
+    size, name = _step(unit, values) if unit in _SCALES else (1.0, unit)
+    return [f"{three_digits(value / size)} {name}".rstrip() for value in values]
+
+
+def three_digits(value: float) -> str:
+    """Return "1.23", "45.6", "789", "12345"."""
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
 def _in_print(text: str) -> str:
     """Return a quantity without zeros at its end, and with the sign for micro."""
     number, _, unit = text.partition(" ")

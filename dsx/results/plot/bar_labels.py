@@ -1,26 +1,65 @@
-"""What stands under the bars of a breakdown: the values that tell them apart, and in small print their plans.
+"""What stands above and under the bars of a breakdown.
 
-Both are rows of a table whose heading is at the left of the axis. Values that are too wide are turned, and plans
-that are too wide are left out.
+Above each is its total. Under each are the values that tell the bars apart, and in small print what else differs
+between their plans: rows of a table whose heading is at the left of the axis. Totals and values that are too wide are
+turned; small print that is too wide is left out, the placement first.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dsx.results.plot.axes import unit_of, value_texts, words
-from dsx.results.plot.layout import Layout, text_sizes
+from dsx.results.plot.layout import Layout, figure_of, text_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp", "panels")
+Heights = NDArray[np.float64]  # [bars], on the y axis
+
+_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_CHOICES = ("strategy", *_DEGREES, "vpp", "panels", "microbatch_size", "zero_stage", "recompute", "schedule")
 _FONT, _SMALL_FONT = 8.0, 6.5  # points
 _PAD = 4.0  # points between axis and labels
+_ABOVE = 2.0  # points between a bar and its total
+
+
+def label_totals(layout: Layout, ax: "Axes", tops: Heights, lines: Heights, texts: Sequence[str]) -> None:
+    """Write a text above each bar, which ends at `tops` [n]; the y axis grows until there is room for them.
+
+    A text that would be crossed by a line over its bar, at `lines` [n], NaN where there is none, stands above the line.
+    They are turned where they are too wide, and left out where they would still touch.
+    """
+    from matplotlib.transforms import offset_copy
+
+    above = offset_copy(ax.transData, figure_of(ax), y=_ABOVE, units="points")
+    style = {"transform": above, "ha": "center", "va": "bottom", "fontsize": _SMALL_FONT, "color": "0.25"}
+    labels = [ax.text(place, top, text, **style) for place, (top, text) in enumerate(zip(tops, texts, strict=True))]
+    places = range(len(labels))
+    if len(layout.apart(ax.xaxis, places, labels)) < len(labels):
+        for label in labels:
+            label.set_rotation(90)
+    if not labels or len(layout.apart(ax.xaxis, places, labels)) < len(labels):
+        # A few of them would stand across the bars beside theirs.
+        for label in labels:
+            label.remove()
+        return
+    # Of a very low axis half is left to the bars.
+    heights = np.array([height for _, height in text_sizes(labels)]) + 2 * _ABOVE
+    shares = np.minimum(heights / layout.room(ax)[1], 0.5)
+    ax.set_ylim(top=max(ax.get_ylim()[1], *(tops / (1.0 - shares))))
+    crossed = (tops <= lines) & (lines <= tops + shares * ax.get_ylim()[1])
+    feet = np.where(crossed, lines, tops)
+    ax.set_ylim(top=max(ax.get_ylim()[1], *(feet / (1.0 - shares))))
+    for label, foot in zip(labels, feet, strict=True):
+        label.set_y(foot)
 
 
 def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
-    """Write under bar i, at place i, the values of `columns` in row i of `rows`, and the plan of that row.
+    """Write under bar i, at place i, the values of `columns` in row i of `rows`, and what else differs in its plan.
 
     They go under the lowest axis.
     """
@@ -36,30 +75,52 @@ def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> 
         _heading(ax, ", ".join(heads), _PAD, _FONT)
     else:
         _heading(ax, "\n".join(heads), _PAD, _FONT)
-    plan = [name for name in _plan_columns(rows) if name not in columns]
-    if plan and places:
-        _small_print(layout, rows, plan)
+    plan = {
+        words(name): list(map(str, rows[name])) for name in _CHOICES if name not in columns and _differs(rows, name)
+    }
+    placement = _placement(rows, columns)
+    if not _small_print(layout, plan | placement) and placement:
+        _small_print(layout, plan)
 
 
-def _plan_columns(rows: "pd.DataFrame") -> list[str]:
-    """Return the columns that say the plans; a degree that is 1 everywhere is left out."""
-    used = [name for name in _DEGREES if name in rows.columns and max(rows[name], default=1) > 1]
-    return [name for name in ("strategy", *used, "microbatch_size") if name in rows.columns]
+def _differs(rows: "pd.DataFrame", column: str) -> bool:
+    """Return whether a column tells the bars apart; if there is only one, whether it says something of its plan."""
+    found = set(rows[column]) if column in rows.columns else set()
+    return len(found) > 1 or (len(rows) == 1 and not found <= {0, 1})
 
 
-def _small_print(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
+def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return a row of the small print that says which axes share a fast domain, as in "4 TP, 2 DP", if it differs.
+
+    An axis whose share is among `columns` is left out.
+    """
+    shares = {axis: f"{axis}_nvs" for axis in _DEGREES}
+    shown = {axis: name for axis, name in shares.items() if name in rows.columns and name not in columns}
+    if not any(_differs(rows, name) for name in shown.values()):
+        return {}
+    members = [dict(zip(shown, row, strict=True)) for row in zip(*(rows[name] for name in shown.values()), strict=True)]
+    lines = [[f"{share} {words(axis)}" for axis, share in row.items() if share > 1] for row in members]
+    return {words("nvs"): ["\n".join(texts) or "-" for texts in lines]}
+
+
+def _small_print(layout: Layout, table: dict[str, list[str]]) -> bool:
+    """Write a table, by its headings, below the labels of the bars; return whether there was room for it."""
+    if not table:
+        return True
     ax = layout.axes[-1]
     pad = _PAD + max(height for _, height in text_sizes(ax.get_xticklabels())) + 3.0
-    texts = ["\n".join(map(str, row)) for row in zip(*(rows[column] for column in columns), strict=True)]
+    texts = ["\n".join(cells) for cells in zip(*table.values(), strict=True)]
     # Minor ticks at the places of the major ones are a second row of labels.
     ax.xaxis.remove_overlapping_locs = False
     places = list(range(len(texts)))
     ax.set_xticks(places, labels=texts, minor=True)
     ax.tick_params("x", which="minor", labelsize=_SMALL_FONT, labelcolor="0.25", pad=pad, length=0)
-    if len(layout.apart(ax.xaxis, places, ax.get_xticklabels(minor=True))) < len(texts):
-        ax.set_xticks([], minor=True)
+    fits = len(layout.apart(ax.xaxis, places, ax.get_xticklabels(minor=True))) == len(texts)
+    if fits:
+        _heading(ax, "\n".join(table), pad, _SMALL_FONT)
     else:
-        _heading(ax, "\n".join(map(words, columns)), pad, _SMALL_FONT)
+        ax.set_xticks([], minor=True)
+    return fits
 
 
 def _heading(ax: "Axes", text: str, pad: float, size: float) -> None:

@@ -1,9 +1,12 @@
 """Heat map: the best that is feasible for each pair of values of two columns.
 
 Each value has a place of its own, however far it is from the next one. A cell without a feasible row is hatched,
-whether its rows are all rejected, were not kept, or were not asked for.
+whether its rows are all rejected, were not kept, or were not asked for. Which hardware or size of job a cell is the
+best of, where these vary further than the two columns say, stands above the cells.
 """
 
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +20,13 @@ from dsx.results.plot.axes import (
     log_ticks,
     plain_numbers,
     scale_of,
+    three_digits,
     unit_of,
     value_texts,
     words,
 )
 from dsx.results.plot.layout import Layout, figure_of
-from dsx.results.plot.selection import best_table, refuse_many
+from dsx.results.plot.selection import best_table, refuse_many, settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,14 +36,17 @@ if TYPE_CHECKING:
 MAX_VALUES = 200  # of one axis
 # A colour tells fewer values apart than a place does.
 _LINEAR_COLOURS = 8.0
-_FONT = 8.0  # points, of ticks
+_FONT = 8.0  # points, of ticks and title
+_WIDE = 0.6  # width of a digit, and about that of a letter, as a share of the font's size
 _SMALLEST_FONT, _LARGEST_FONT = 4.5, 9.0  # points, of values in cells
 
 
 def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
     """Draw the best feasible `value` for each pair of values of `x` and `y`, ascending to the right and upwards.
 
-    The best is the smallest, or the largest of mfu and tokens_per_s. Cells are annotated where a number fits.
+    The best is the smallest, or the largest of mfu and tokens_per_s. Cells are annotated where a number fits. If
+    `df` varies in further settings of a sweep (cluster, num_gpus, a field of what_if, ...), the best is also over
+    these, and the title says so.
 
     Args:
         df: a result set, or rows of one.
@@ -61,6 +68,8 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     size, label = scale_of(df, value, table.values)
     values = table.values / size
     _hatch(ax, ~np.isfinite(values))
+    if np.isfinite(values).any():
+        _name_others(layout, df, [name for name in settings(df.columns) if name not in (x, y, value)])
     mesh = _draw_cells(layout, values, label) if np.isfinite(values).any() else None
     ax.set(xlim=(-0.5, max(len(table.columns), 1) - 0.5), ylim=(-0.5, max(len(rows), 1) - 0.5))
     ax.tick_params(length=0, labelsize=_FONT)
@@ -90,6 +99,18 @@ def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> None:
         ax.legend(handles=[key], fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
+def _name_others(layout: Layout, df: "pd.DataFrame", columns: Sequence[str]) -> None:
+    """Say above the cells which other columns vary, because each cell shows the best over their values."""
+    ax = layout.axes[0]
+    varied = [words(name, unit_of(df, name)) for name in columns if len(df[name].drop_duplicates()) > 1]
+    if varied:
+        # A title is not made room for at its sides.
+        lines = wrap(f"best over {', '.join(varied)}", max(int(layout.room(ax)[0] / (_WIDE * _FONT)), 1))
+        # Above the legend, which has the other side.
+        pad = 24.0 if ax.get_legend() else 6.0
+        ax.set_title("\n".join(lines), loc="left", fontsize=_FONT, color="0.25", pad=pad)
+
+
 def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
     from matplotlib.colors import LogNorm, Normalize
 
@@ -108,20 +129,14 @@ def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
 
 def _annotate(layout: Layout, mesh: "QuadMesh", values: Numbers) -> None:
     """Write each value into its cell, in the size that fits; not at all where only a smaller one than is read does."""
-    texts = {tuple(cell): _three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
+    texts = {tuple(cell): three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
     ax = layout.axes[0]
     room = layout.room(ax)
     width, height = room[0] / values.shape[1], room[1] / values.shape[0]
-    # A digit is about 0.6 as wide as the font is high.
-    size = min(_LARGEST_FONT, 0.9 * width / (0.6 * max(map(len, texts.values()))), 0.7 * height)
+    size = min(_LARGEST_FONT, 0.9 * width / (_WIDE * max(map(len, texts.values()))), 0.7 * height)
     if size < _SMALLEST_FONT:
         return
     for (row, column), text in texts.items():
         red, green, blue, _ = mesh.to_rgba(values[row, column])
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
         ax.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if dark else "black")
-
-
-def _three_digits(value: float) -> str:
-    """Return "1.23", "45.6", "789", "12345"."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"

@@ -4,7 +4,7 @@ A group is a combination of values of some columns. Groups come in ascending ord
 strategies and clusters, in the order of the sweep.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,19 @@ if TYPE_CHECKING:
 # Of every other column the smallest value is the best.
 LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s"))
 
+_SETTINGS = ("cluster", "num_gpus", "global_batch_size")
+
 
 def column_list(columns: str | Sequence[str] | None) -> list[str]:
     """Return one column, several, or none as a list without repetitions."""
     given = [columns] if isinstance(columns, str) else list(columns or ())
     return list(dict.fromkeys(given))
+
+
+def settings(columns: Iterable[str]) -> list[str]:
+    """Return those of `columns` that a sweep states and does not choose: the cluster, the job, and its what-ifs."""
+    # Only what-if columns are paths.
+    return [name for name in columns if name in _SETTINGS or "." in name]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""Batches are handed to workers as they become free, and their results come in the order of the batches."""
+
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from laws.spaces import problem_of, space_of
+from search.sweeps import STRATEGIES, assert_identical, set_workers, study_of, swept
+
+from dsx.search import devices
+from dsx.search.devices import map_over_devices
+from dsx.spec.keep import KeepTop
+
+
+@pytest.fixture
+def all_devices(monkeypatch, small):
+    """The workers that there are without what other tests of this folder change."""
+    del small
+    monkeypatch.undo()
+
+
+def test_every_device_has_a_worker(all_devices):
+    assert set(devices.workers()) == set(jax.local_devices())
+    assert len(jax.local_devices()) == 2
+
+
+def test_a_cpu_has_a_worker_for_every_core(monkeypatch, all_devices):
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    first, second = jax.local_devices()
+    assert devices.workers() == [first] * 4 + [second] * 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_results_come_in_the_order_of_the_batches(monkeypatch, count):
+    set_workers(monkeypatch, count)
+    random = np.random.default_rng(0)
+    pauses = (random.random(30) * 0.003).tolist()
+
+    def run(device, batch):
+        time.sleep(pauses[batch])
+        return device, batch * batch
+
+    assert list(map_over_devices(run, range(30))) == [(n, (jax.local_devices()[0], n * n)) for n in range(30)]
+    assert list(map_over_devices(run, [])) == []
+
+
+def test_no_more_batches_run_at_once_than_there_are_workers(monkeypatch):
+    set_workers(monkeypatch, 3)
+    running, most, lock = 0, 0, threading.Lock()
+
+    def run(device, batch):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        with lock:
+            running -= 1
+
+    list(map_over_devices(run, range(20)))
+    assert 1 < most <= 3
+
+
+def test_batches_are_taken_as_they_are_needed(monkeypatch):
+    """Memory stays flat: a few batches per worker are made ahead, however slowly results are used."""
+    set_workers(monkeypatch, 2)
+    taken = []
+
+    def batches():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = map_over_devices(lambda _, batch: batch, batches())
+    for number in range(10):
+        assert next(results) == (number, number)
+        assert len(taken) <= number + 2 + 2 * devices._IN_FLIGHT
+    results.close()
+    assert len(taken) < 20
+
+
+def test_an_error_of_a_worker_is_raised_and_ends_the_others(monkeypatch):
+    set_workers(monkeypatch, 2)
+    done = []
+
+    def run(device, batch):
+        if batch == 3:
+            raise ValueError("three")
+        done.append(batch)
+
+    with pytest.raises(ValueError, match="three"):
+        list(map_over_devices(run, range(1000)))
+    assert len(done) < 20
+
+
+def test_a_sweep_on_two_devices(all_devices, monkeypatch):
+    study = study_of(problem_of("default", STRATEGIES), space_of("default", (24,), strategies=STRATEGIES))
+    rows, counts = swept([study], KeepTop(top=5), "float32", 500)
+    set_workers(monkeypatch, 2)
+    expected, same = swept([study], KeepTop(top=5), "float32", 500)
+    assert counts == same
+    assert_identical(rows, expected)
