@@ -71,8 +71,10 @@ class Blocks:
         begins = np.flatnonzero(changes)
         replica, share, microbatch_size = classes[:, begins]
         sizes = np.flatnonzero(_changes(np.stack([replica, share])))
+        domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
         tables = [
-            _placements(r, s, bounds) for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)
+            _placements(r, s, domains, bounds)
+            for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)
         ]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
@@ -177,10 +179,12 @@ def _multiples(sequences: int, bounds: Bounds) -> np.ndarray:
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(replica: int, share: int, bounds: Bounds) -> np.ndarray:
-    """Return the placements of replicas of `replica` model-parallel GPUs, `share` of them per fast domain."""
+def _placements(replica: int, share: int, domains: Sequence[int], bounds: Bounds) -> np.ndarray:
+    """Return the placements of replicas of `replica` model-parallel GPUs, `share` of them per fast domain.
+
+    `domains` are the GPUs of a fast domain that a job of each GPU count fills.
+    """
     pipelines = divisors(bounds.num_layers)
-    domains: Sequence[int] = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica or domain % share:
