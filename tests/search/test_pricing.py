@@ -35,9 +35,8 @@ def works(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("assumptions", ["default", "paper-2410.00273"])
-def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works, assumptions):
-    problem, space = problem_of(assumptions, STRATEGIES), space_of(assumptions, strategies=STRATEGIES)
+def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
+    problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
     table = leaves(price_keys(problem, space.keys))
     shared = sum(distinct for _, distinct in works)
     assert shared < len(space.keys["tp"])

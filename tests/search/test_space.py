@@ -1,17 +1,22 @@
 """Fixing and limiting columns of a space."""
 
+import numpy as np
 import pytest
 from laws.spaces import candidates_of, problem_of
 
 from dsx.errors import SpecError
 from dsx.search.rows import candidate_columns
 from dsx.search.space import Space
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.enumerate import KEY_COLUMNS
 from dsx.spec.ranges import Limit
+
+SEARCHED = (*KEY_COLUMNS, *CHOICE_COLUMNS)
 
 
 def ids(**options):
     problem = problem_of("default")
-    space = Space(problem, [12, 24], [24], **options)
+    space = Space(problem, [12, 24], [24, 36], **options)
     rows = candidate_columns(problem, space.keys, *candidates_of(space))
     assert space.size == len(rows["candidate"])
     return rows
@@ -21,22 +26,29 @@ def names(rows, where):
     return set(rows["candidate"][where].tolist())
 
 
-@pytest.mark.parametrize("column", ["tp", "cp", "pp", "dp", "microbatch_size", "panels", "tp_nvs", "pp_nvs"])
+@pytest.mark.parametrize("column", [column for column in SEARCHED if column != "ep"])  # only one value is priced
 def test_fix_keeps_the_values_that_are_named(column):
     rows = ids()
-    for values in ([1], [2], [1, 3], [2, 1000]):
+    for values in ([1], [2], [1, 3], [2, 1000], [0, 24], [12, 36, 6]):
         kept = names(rows, [value in values for value in rows[column].tolist()])
         assert names(ids(fix={column: values}), ...) == kept
     assert ids(fix={column: [1000]})["candidate"].tolist() == []
 
 
-@pytest.mark.parametrize("column", ["tp", "dp", "num_gpus", "microbatch_size"])
+@pytest.mark.parametrize("column", SEARCHED)
 @pytest.mark.parametrize("relation", ["<=", ">=", "<", ">", "=="])
 def test_limit_keeps_the_values_within(column, relation):
     rows = ids()
     holds = {"<=": int.__le__, ">=": int.__ge__, "<": int.__lt__, ">": int.__gt__, "==": int.__eq__}[relation]
-    kept = names(rows, [holds(value, 2) for value in rows[column].tolist()])
-    assert names(ids(limit={column: [Limit(relation, 2)]}), ...) == kept
+    for bound in {2, int(np.median(rows[column]))}:
+        kept = names(rows, [holds(value, bound) for value in rows[column].tolist()])
+        assert names(ids(limit={column: [Limit(relation, bound)]}), ...) == kept
+
+
+def test_every_column_varies_in_this_space():
+    """Or the tests of fixing and limiting would say little; nothing divides experts yet."""
+    rows = ids()
+    assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs"}
 
 
 def test_fix_and_limits_hold_together():

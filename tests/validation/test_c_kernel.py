@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from oracles.formulas import system_from_inputs
@@ -14,7 +15,7 @@ from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.pricing import price_rows
-from dsx.space.enumerate import CHOICE_COLUMNS
+from dsx.space.blocks import CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64
 KEYS, BLOCKS = 30, 40
@@ -55,7 +56,7 @@ def layer_table(random, weight_groups):
     weight_bytes[1:, ::3] = 0.0
     group_share = 2.0 ** random.integers(0, 3, (weight_groups, KEYS))
     unused = dict.fromkeys(("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s"), np.zeros(KEYS))
-    return LayerCosts(
+    costs = LayerCosts(
         **unused,
         forward_s=between(1e-3, 1e-1, KEYS),
         backward_s=between(1e-3, 1e-1, KEYS),
@@ -66,6 +67,7 @@ def layer_table(random, weight_groups):
         group_size=group_share * 2.0 ** random.integers(0, 2, (weight_groups, KEYS)),
         group_share=group_share,
     )
+    return jax.tree.map(lambda leaf: leaf[None], costs)  # one hardware point
 
 
 def random_block(random, number):
@@ -83,7 +85,7 @@ def expected(problem, table, blocks):
     positions = np.concatenate([np.repeat(keys, matrix.shape[1]) for keys, matrix, _ in blocks])
     rows = np.concatenate([np.tile(matrix, len(keys)) for keys, matrix, _ in blocks], axis=1)
     groups = np.concatenate([np.tile(group, len(keys)) for keys, _, group in blocks])
-    costs = price_rows(problem, table, positions, dict(zip(CHOICE_COLUMNS, rows, strict=True)))
+    costs = price_rows(problem, table, np.zeros_like(positions), positions, dict(zip(CHOICE_COLUMNS, rows, strict=True)))
     found = [{} for _ in range(GROUPS)]
     fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
     for row in np.flatnonzero(fits):

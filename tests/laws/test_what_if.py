@@ -1,0 +1,117 @@
+"""A column of what-ifs multiplies the rows of a sweep, and more of what is good never leaves fewer or slower plans."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from laws.spaces import LATENCIES, RATES, hardware, on, problem_of
+from search.sweeps import STRATEGIES, swept, where
+
+from dsx.search import parts
+from dsx.search.study import make_studies
+from dsx.spec.keep import KeepTop
+from dsx.spec.what_if import WhatIf
+
+CAPACITIES = (1e9, 2e9, 3e9, 4e9, 5e9, 6e9, 8e9, 12e9, 40e9)
+FIELDS = {
+    "matrix_flops": "device.matrix_flops",
+    "vector_flops": "device.vector_flops",
+    "hbm_bandwidth": "device.hbm_bandwidth",
+    "fast_bandwidth": "network.nvs.bandwidth",
+    "slow_bandwidth": "network.net.bandwidth",
+    "fast_latency": "network.nvs.latency",
+    "slow_latency": "network.net.latency",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def three_points_at_once():
+    """Ranges of as many points as in other tests, for which everything is compiled already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "_POINTS", 3)
+        yield
+
+
+def studies(fields, points, clusters=1):
+    problems = [
+        problem_of("default", STRATEGIES),
+        on(problem_of("default", STRATEGIES), hardware(matrix_flops=5e14)),
+    ]
+    return make_studies(problems[:clusters], WhatIf(fields, points), [24], [48])
+
+
+@cache
+def along_the_capacity():
+    """All rows at every capacity, on two clusters."""
+    return swept(studies(("device.hbm_capacity",), tuple((one,) for one in CAPACITIES), clusters=2), "all", "float32")[
+        0
+    ]
+
+
+def at(rows, capacity, cluster=0):
+    return where(rows, (rows["device.hbm_capacity"] == capacity) & (rows["cluster"] == cluster))
+
+
+def test_a_column_of_what_ifs_multiplies_the_rows():
+    rows = along_the_capacity()
+    (base,) = studies((), ((),))
+    assert len(rows["tp"]) == base.space.size * len(CAPACITIES) * 2
+    alone, _ = swept([base], "all", "float32")
+    for cluster in (0, 1):
+        for capacity in CAPACITIES:
+            here = at(rows, capacity, cluster)
+            np.testing.assert_array_equal(here["candidate"], alone["candidate"])
+            np.testing.assert_array_equal(here["peak_bytes"], alone["peak_bytes"])
+            np.testing.assert_array_equal(here["reject"] == 0, here["peak_bytes"].astype(float) <= capacity)
+            if cluster == 0:
+                np.testing.assert_allclose(here["step_time_s"], alone["step_time_s"], rtol=1e-6)
+            else:
+                assert (here["compute_s"] > alone["compute_s"]).all()
+
+
+def test_two_columns_multiply():
+    capacities, bandwidths = (3e9, 6e9), (1e11, 2e11, 4e11)
+    grid = tuple((one, other) for one in capacities for other in bandwidths)
+    rows, counts = swept(studies(("device.hbm_capacity", "network.nvs.bandwidth"), grid), "all", "float32")
+    size = studies((), ((),))[0].space.size
+    assert counts.candidates == len(rows["tp"]) == 6 * size
+    points = list(zip(rows["device.hbm_capacity"].tolist(), rows["network.nvs.bandwidth"].tolist(), strict=True))
+    assert points == [point for point in grid for _ in range(size)]
+
+
+@pytest.mark.parametrize("cluster", [0, 1])
+def test_more_memory_never_leaves_fewer_plans(cluster):
+    fits = []
+    for capacity in CAPACITIES:
+        here = at(along_the_capacity(), capacity, cluster)
+        fits.append(set(here["candidate"][here["reject"] == 0].tolist()))
+    for less, more in pairwise(fits):
+        assert less <= more
+    assert fits[0] == set()
+    assert len({len(one) for one in fits}) > 5
+    assert len(fits[-1]) == len(at(along_the_capacity(), CAPACITIES[0])["tp"])
+
+
+def test_more_memory_never_makes_the_best_plan_slower():
+    rows, counts = swept(
+        studies(("device.hbm_capacity",), tuple((one,) for one in CAPACITIES)), KeepTop(top=1), "float32"
+    )
+    assert rows["device.hbm_capacity"].tolist() == list(CAPACITIES[2:])  # nothing fits into the others
+    times = rows["step_time_s"].tolist()
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) > 2
+    first = where(along_the_capacity(), along_the_capacity()["cluster"] == 0)
+    assert (counts.candidates, counts.feasible) == (len(first["tp"]), (first["reject"] == 0).sum())
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_the_best_plan_is_never_slower_on_faster_hardware(name):
+    """Along the axis of any fact, at three points of it."""
+    assert set(FIELDS) == {*RATES, *LATENCIES}
+    values = (
+        (1e-4, 1e-5, 0.0) if name in LATENCIES else {"fast_bandwidth": (1e10, 1e11, 1e12)}.get(name, (1e11, 1e12, 1e13))
+    )
+    rows, _ = swept(studies((FIELDS[name],), tuple((one,) for one in values)), KeepTop(top=1), "float64")
+    times = dict(zip(rows[FIELDS[name]].tolist(), rows["step_time_s"].tolist(), strict=True))
+    assert times[values[0]] > times[values[1]] >= times[values[2]] * (1 - 1e-12)
