@@ -63,12 +63,12 @@ def ring(
     members: Group,
     network: Network,
     assumptions: Assumptions,
-    num_passes: Any = 1.0,
-    whole: Any = False,
+    num_passes: float = 1.0,
+    whole: bool = False,
 ) -> Linear:
     """Return the time of a ring collective over groups of GPUs.
 
-    The fields of `members`, `num_passes` and `whole` (see `sends_all`) broadcast.
+    The fields of `members` broadcast; for `num_passes` and `whole` see `passes` and `sends_all`.
     """
     one = jnp.ones_like(members.size)
     slow = 1.0 / (assumptions.network_efficiency * network.net.bandwidth)
@@ -80,8 +80,7 @@ def ring(
     )
     hops = members.domains - one
     latency = network.net.latency * hops + network.nvs.latency * (members.size - members.domains)
-    alone = members.size == one
-    part = jnp.where(alone, jnp.zeros_like(one), jnp.where(whole, one, one - members.per_gpu))
+    part = jnp.where(members.size > one, one, jnp.zeros_like(one)) if whole else one - members.per_gpu
     return Linear(num_passes * latency, num_passes * part * per_byte)
 
 
