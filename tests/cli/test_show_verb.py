@@ -23,10 +23,10 @@ HARDWARE = [(cluster, capacity) for cluster in ("a100-nvs8", "b200-nvs8") for ca
 @pytest.fixture(scope="module")
 def points(swept, command):
     """A result set of two clusters with two capacities each."""
-    sweep = swept.parent / "points.yaml"
+    sweep = swept.parent / "shown.yaml"
     sweep.write_text(SWEEP)
-    assert command("sweep", sweep, "-o", swept.parent / "points") == 0
-    return swept.parent / "points"
+    assert command("sweep", sweep, "-o", swept.parent / "shown") == 0
+    return swept.parent / "shown"
 
 
 def table_of(out: str) -> list[list[str]]:

@@ -180,6 +180,8 @@ def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
     made = layer_costs(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
     assert len(set(np.asarray(made.forward_s).tolist())) == len(WHICH)
     assert len(set(np.asarray(made.compute_s).tolist())) == 2
+    assert np.asarray(made.group_share)[0].tolist() == SHARES["cp"]
+    assert np.asarray(made.group_size)[0].tolist() == [4.0, 4.0, 4.0, 8.0, 8.0]
 
 
 def test_values_of_works_for_their_keys():

@@ -9,5 +9,5 @@ def small(monkeypatch):
     """What is soon compiled and run: one device, tiles that small spaces fill, few references of a front."""
     set_workers(monkeypatch, 2)
     monkeypatch.setattr(hot, "STRIPS", 64)
-    monkeypatch.setattr(hot, "TILES", 16)
+    monkeypatch.setattr(hot, "TILES", 4)
     monkeypatch.setattr(fronts, "_REFERENCES", 5)

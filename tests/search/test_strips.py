@@ -91,6 +91,11 @@ def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
         rows, _, chunks = chunks_of(blocks, groups, 0, len(blocks))
     known = {}
     for chunk in chunks:
+        lengths = {}
+        for row, code, length in zip(chunk.row.tolist(), chunk.group.tolist(), chunk.length.tolist(), strict=True):
+            lengths.setdefault((row, code), []).append(length)
+        # A group of a block is in no more runs than it must be.
+        assert all(sorted(found)[1:] == [choices] * (len(found) - 1) for found in lengths.values())
         for strip, placement, batch in runs(chunk):
             sizes = np.full(len(batch), chunk.microbatch_size[strip], dtype=np.int64)
             made = blocks.choices_at(placement, batch, sizes)
