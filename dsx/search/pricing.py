@@ -24,7 +24,7 @@ from dsx.space.enumerate import KEY_COLUMNS, Arrays
 _LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
-_WORKS = 4096  # works that are evaluated at once
+_WORKS = 16384  # works that are evaluated at once
 _GROUPED = ("weight_bytes", "group_size", "group_share")
 # A weight group that a strategy does not have: nothing to reduce, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0}
