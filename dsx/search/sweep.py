@@ -73,7 +73,7 @@ class Sweep:
         """Price parts by their numbers and hand each to `write`, which may be called by several threads at once."""
         if isinstance(self.keep, KeepTop | KeepPareto):
             for number in numbers:
-                write(number, *self._reduced(self.parts[number]))
+                write(number, *self._reduced(self.parts[number], self.keep))
             return
 
         def make(device: Any, number: int) -> int:
@@ -94,16 +94,15 @@ class Sweep:
             return front_of_groups(rows, hardware, self.keep.pareto)
         return rows
 
-    def _reduced(self, part: Part) -> tuple[Arrays, Counts]:
+    def _reduced(self, part: Part, keep: KeepTop | KeepPareto) -> tuple[Arrays, Counts]:
         study, table = self._tables.of(part)
         arguments = (study.problem, study.space, table)
         options: dict[str, Any] = {"precision": self.precision, "progress": self.progress}
         options["blocks"] = (part.start, part.stop)
-        if isinstance(self.keep, KeepPareto):
-            rows, counts = best_front(*arguments, self.keep.pareto, **options)
+        if isinstance(keep, KeepPareto):
+            rows, counts = best_front(*arguments, keep.pareto, **options)
         else:
-            assert isinstance(self.keep, KeepTop)
-            rows, counts = best(*arguments, self.keep.top, self.keep.per, **options)
+            rows, counts = best(*arguments, keep.top, keep.per, **options)
         return _with_hardware(study, rows), counts
 
     def _rows(self, device: Any, part: Part) -> tuple[Arrays, Counts]:

@@ -11,7 +11,8 @@ from laws.spaces import SYSTEM, assert_rows_equal, problem_of
 from search.sweeps import all_rows, assert_identical, at_one_point, feasible_rows, searched, set_workers, where
 from validation.cases import priced, problem_for
 
-from dsx.search import strips
+from dsx.search import best as best_module
+from dsx.search import devices, strips
 from dsx.search.best import best
 from dsx.search.hot import HotLoop
 from dsx.search.pricing import price_keys
@@ -156,7 +157,8 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
     assert len(set(times.tolist())) < len(times)
 
 
-def test_of_many_ties_the_first_are_left():
+@pytest.mark.parametrize("slack", [0, 4])
+def test_of_many_ties_the_first_are_left(monkeypatch, slack):
     """Twelve plans are exactly as fast, in blocks that are not in the order of their keys."""
     system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 16, "hbm_capacity": 1e12}
     problem = problem_for({"l": 8192, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "2d")
@@ -167,12 +169,14 @@ def test_of_many_ties_the_first_are_left():
     assert len(set(rows["step_time_s"].tolist())) == 1
     order = np.lexsort((rows["cp_nvs"], rows["tp_nvs"]))
     assert (np.diff(order) < 0).any()
-    for size in (1, 3, 1 << 17):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(strips, "_CHUNK", size)
-            for top in (1, 3):
-                found, _ = best(problem, space, table, top)
-                np.testing.assert_array_equal(found["candidate"], rows["candidate"][order[:top]])
+    set_workers(monkeypatch, 1)
+    monkeypatch.setattr(devices, "_IN_FLIGHT", 1)
+    monkeypatch.setattr(best_module, "_SLACK", slack)
+    for size in (1, 1 << 17):
+        monkeypatch.setattr(strips, "_CHUNK", size)
+        for top in (1, 3, 8):
+            found, _ = best(problem, space, table, top)
+            np.testing.assert_array_equal(found["candidate"], rows["candidate"][order[:top]])
 
 
 def test_another_objective():

@@ -85,7 +85,8 @@ def expected(problem, table, blocks):
     positions = np.concatenate([np.repeat(keys, matrix.shape[1]) for keys, matrix, _ in blocks])
     rows = np.concatenate([np.tile(matrix, len(keys)) for keys, matrix, _ in blocks], axis=1)
     groups = np.concatenate([np.tile(group, len(keys)) for keys, _, group in blocks])
-    costs = price_rows(problem, table, np.zeros_like(positions), positions, dict(zip(CHOICE_COLUMNS, rows, strict=True)))
+    choices = dict(zip(CHOICE_COLUMNS, rows, strict=True))
+    costs = price_rows(problem, table, np.zeros_like(positions), positions, choices)
     found = [{} for _ in range(GROUPS)]
     fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
     for row in np.flatnonzero(fits):
