@@ -55,7 +55,7 @@ CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[:
     ("per", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "all"
 )
 def test_best_of_groups(monkeypatch, per, precision):
-    monkeypatch.setattr(strips, "_CHUNK", 300)
+    monkeypatch.setattr(strips, "_CHUNK", 1000)
     problem, space, table = searched()
     told = []
     for top in (1, 7):
@@ -64,7 +64,7 @@ def test_best_of_groups(monkeypatch, per, precision):
         assert counts.feasible == len(feasible_rows()["tp"])
         compare(rows, feasible_rows(), per, top)
     assert sum(told) == 2 * problem.num_points * space.size
-    assert len(told) > 10
+    assert len(told) > 5
 
 
 def test_all_of_them():
@@ -74,7 +74,8 @@ def test_all_of_them():
     assert len(rows["tp"]) == len(feasible_rows()["tp"])
 
 
-@settings(max_examples=5)
+@pytest.mark.slow
+@settings(max_examples=30)
 @given(
     per=st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=3, unique=True),
     top=st.integers(1, 30),
