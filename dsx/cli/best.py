@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from dsx.cli import options
@@ -15,8 +16,7 @@ from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
-    from dsx.search.space import Space
+    from dsx.search.study import Study
 
 
 def best(
@@ -41,6 +41,7 @@ def best(
     from dsx.search.evaluate import priced_plans
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
+    from dsx.search.study import Study
 
     keep_compiled()
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
@@ -52,7 +53,7 @@ def best(
         described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
         print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": described})
     if not plans:
-        raise NothingFeasible(why_nothing(problem, [space], counts.candidates))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
     if not as_json:
         print(
             f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
@@ -112,26 +113,29 @@ def hardware_text(name: str, value: Any) -> str:
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)
 
 
-def why_nothing(problem: "Problem", spaces: "Sequence[Space]", candidates: int) -> str:
-    """Return why no plan is left, and what comes nearest."""
+def why_nothing(studies: "Sequence[Study]") -> str:
+    """Return why no plan of any study is left, and what comes nearest."""
     from dsx.search.evaluate import priced_plans
     from dsx.search.sweep import smallest
 
-    bounds = spaces[0].bounds
-    gpus = " or ".join(map(str, bounds.num_gpus))
-    if not candidates:
-        batches = " or ".join(map(str, bounds.global_batch_size))
+    problem, bounds = studies[0].problem, studies[0].space.bounds
+    searched = [study for study in studies if study.space.size]
+    if not searched:
+        gpus, batches = (" or ".join(map(str, numbers)) for numbers in (bounds.num_gpus, bounds.global_batch_size))
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
             f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
             f"{problem.num_layers} layers, dp the batch)"
         )
-    with progress(candidates, "looking for the smallest") as advance:
-        plan = priced_plans(problem, smallest(problem, spaces, advance))[0]
-    capacity = problem.cluster.device.hbm_capacity
+    with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
+        nearest, rows = smallest(searched, advance)
+    plan = priced_plans(nearest.problem, rows)[0]
+    capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
+    varied = min(map(np.min, capacities)) < max(map(np.max, capacities))
+    capacity = f"{'at most ' if varied else ''}{format_quantity(float(max(map(np.max, capacities))), 'bytes')}"
     return (
-        f"none of {counted(candidates, 'candidate')} fits: the one that needs least memory needs "
-        f"{format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {format_quantity(capacity, 'bytes')} "
+        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
+        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "
         f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
         "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
     )

@@ -24,9 +24,9 @@ def keep_compiled() -> None:
 
 
 def _folder() -> str | None:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # a folder that cannot be made, or a user without a home
         return None
     return str(folder) if os.access(folder, os.W_OK) else None

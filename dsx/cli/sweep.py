@@ -69,19 +69,20 @@ def sweep(
     """
     if finish and shard:
         raise InputError("--finish prices nothing, and --shard says what to price: give one of them")
+    if shard and plot:
+        raise InputError("--plot draws the whole set, of which --shard prices a share: give --plot with --finish")
     started = time.monotonic()
     try:
         run = SweepRun(spec_file, output or Path("results") / spec_file.stem, assignments or [])
         picture = _picture(run, plot)
         keep_compiled()
         manifest = _manifest(run, shard, finish, as_json)
+        if manifest is not None:
+            _report(run, manifest, time.monotonic() - started, as_json)
+            if plot and picture:
+                draw(run.folder, picture, plot)
     except KeyboardInterrupt:
         raise IncompleteSweep("interrupted; nothing is lost, the same command goes on") from None
-    if manifest is None:
-        return
-    _report(run, manifest, time.monotonic() - started, as_json)
-    if plot and picture:
-        draw(run.folder, picture, plot)
 
 
 def _picture(run: SweepRun, plot: Path | None) -> dict[str, Any] | None:
@@ -101,7 +102,7 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
         # Nothing is written without a candidate, so the corrected sweep can use the folder.
         if as_json:
             print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
-        raise NothingFeasible(why_nothing(run.problems[0], [run.sweep.studies[0].space], 0))
+        raise NothingFeasible(why_nothing(run.sweep.studies))
     done = run.finished()
     if done is not None:
         note(f"{run.folder} is complete since {done.finished}")
@@ -118,12 +119,9 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
 
 def _say_few_parts(run: SweepRun, shards: int) -> None:
     """Say that some of the shards have nothing to do, and which part_size would give all of them a part."""
-    from dsx.search.sweep import Sweep
+    from dsx.search.parts import size_for
 
-    # Blocks of candidates are not cut, so there may be fewer parts than the size alone would make.
-    size = run.sweep.size // shards
-    while size and len(Sweep(run.sweep.studies, run.spec.keep, run.spec.precision, size).parts) < shards:
-        size = size * 3 // 4
+    size = size_for(run.sweep.studies, run.spec.keep, shards)
     there = len(run.sweep.parts)
     advice = f"; give part_size: {size} in it to share it among {shards} shards" if size else ""
     note(f"the sweep has {counted(there, 'part')}, and {shards - there} of {shards} shards have nothing to do{advice}")
@@ -164,6 +162,4 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
             note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:
         sys.stdout.flush()
-        problem = run.sweep.studies[0].problem
-        spaces = [study.space for study in run.sweep.studies if study.problem is problem]
-        raise NothingFeasible(why_nothing(problem, spaces, sum(space.size for space in spaces)))
+        raise NothingFeasible(why_nothing(run.sweep.studies))

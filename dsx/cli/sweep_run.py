@@ -10,7 +10,6 @@ from dsx.cli.output import counted, note
 from dsx.cli.progress import progress
 from dsx.errors import IncompleteSweep, InputError
 from dsx.spec.cluster import load_cluster
-from dsx.spec.keep import KeepPareto, KeepTop
 from dsx.spec.overrides import split
 
 if TYPE_CHECKING:
@@ -137,15 +136,16 @@ class SweepRun:
 
         self.priced = sum(self.sweep.parts[number].size for number in missing)
         with progress(self.priced, "pricing") as advance:
-            self.sweep.progress = advance
 
             def write(number: int, rows: Any, counts: Any) -> None:
                 # Enumeration leaves only one rule to break.
                 rejected = {MEMORY.name: counts.candidates - counts.feasible}
                 writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected))
 
-            self.sweep.run(missing, write)
+            self.sweep.run(missing, write, advance)
 
     @property
     def _merge(self) -> Any:
-        return self.sweep.merged if isinstance(self.spec.keep, KeepTop | KeepPareto) else None
+        from dsx.search.parts import reduces
+
+        return self.sweep.merged if reduces(self.spec.keep) else None

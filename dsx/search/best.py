@@ -15,21 +15,18 @@ import numpy as np
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
+from dsx.search.groups import leading_rows, ranks
 from dsx.search.hot import HotLoop
 from dsx.search.minima import minima
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, priced_rows
 from dsx.search.space import Space
-from dsx.search.strips import CHOICES, PADDING, Chunk, block_ranges
+from dsx.search.strips import CHOICES, Chunk
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
-from dsx.space.rules import MODEL_AXES
 
 _SLACK = 4
 _RUNS = 512  # runs whose rows are priced in full at once
-# The order of candidates in a space: columns of the key, then of the choice.
-_ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))
-_ORDER += ("num_gpus", "pp", "pp_nvs", "global_batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +76,21 @@ def best(
     wide = precision == "float64"
     hot = HotLoop(problem, space, table, per, [objective], wide)
     low, high = blocks or (0, len(space.blocks))
-    kept, counts = _nothing(), Counts(0, 0)
+    kept, counts = _nothing(np.float64 if wide else np.float32), Counts(0, 0)
     count = top + _SLACK
 
-    def run(device: Any, chunk_blocks: tuple[int, int]) -> tuple[_Runs, Counts]:
-        chunk = hot.chunk(*chunk_blocks)
-        found, feasible = _nothing(), 0
-        worst = _Worst(kept, count)
+    def run(device: Any, chunk: Chunk) -> list[tuple[slice, Any, Any]]:
         with jax.enable_x64(wide), jax.default_device(device):
-            for strips, *arguments in hot.calls(device, chunk):
-                least, fitting = minima(*arguments, objective)
-                feasible += int(np.asarray(fitting).sum(dtype=np.float64))
-                found = found.with_others(_contenders(hot, chunk, strips, np.asarray(least, dtype=np.float64), worst))
-        first, last = space.blocks.first_candidate[list(chunk_blocks)]
-        return found.leading(count), Counts(problem.num_points * int(last - first), feasible)
+            calls = [(strips, minima(*arguments, objective)) for strips, *arguments in hot.calls(device, chunk)]
+            return [(strips, np.asarray(least), np.asarray(fitting)) for strips, (least, fitting) in calls]
 
-    for _, (found, made) in map_over_devices(run, block_ranges(space.blocks, low, high)):
-        kept = kept.with_others(found).leading(count)
-        counts = counts.plus(made)
-        progress(made.candidates)
+    for chunk, called in map_over_devices(run, hot.chunks(low, high)):
+        for strips, least, fitting in called:
+            found = _contenders(hot, chunk, strips, least, _Worst(kept, count))
+            kept = kept.with_others(found).leading(count)
+            counts = counts.plus(Counts(0, int(fitting.sum(dtype=np.float64))))
+        counts = counts.plus(Counts(problem.num_points * chunk.size, 0))
+        progress(problem.num_points * chunk.size)
     return _winners(problem, space, table, kept, top, per, objective), counts
 
 
@@ -106,21 +99,22 @@ class _Worst:
 
     def __init__(self, kept: _Runs, count: int) -> None:
         self.count = count
-        full = _rank_in_group([kept.group], len(kept.group)) == count - 1
+        full = ranks(kept.group) == count - 1
         self._group, self._minimum = kept.group[full], kept.minimum[full]
 
     def of(self, group: np.ndarray) -> np.ndarray:
-        """Return it for each of some groups; infinite where not enough runs are kept yet."""
+        """Return it for each of some groups; where not enough runs are kept yet, the largest finite number."""
+        most = np.finfo(self._minimum.dtype).max
         if not len(self._group):
-            return np.full(group.shape, np.inf)
+            return np.full(group.shape, most)
         at = np.minimum(np.searchsorted(self._group, group), len(self._group) - 1)
-        return np.where(self._group[at] == group, self._minimum[at], np.inf)
+        return np.where(self._group[at] == group, self._minimum[at], most)
 
 
-def _nothing() -> _Runs:
+def _nothing(kind: type) -> _Runs:
     no_rows = np.zeros(0, dtype=np.int64)
     no_choices = np.zeros((0, CHOICES), dtype=np.int32)
-    return _Runs(no_rows, np.zeros(0), no_rows, no_rows, no_choices, no_choices, no_rows)
+    return _Runs(no_rows, np.zeros(0, dtype=kind), no_rows, no_rows, no_choices, no_choices, no_rows)
 
 
 def _contenders(hot: HotLoop, chunk: Chunk, strips: slice, least: np.ndarray, worst: _Worst) -> _Runs:
@@ -128,16 +122,16 @@ def _contenders(hot: HotLoop, chunk: Chunk, strips: slice, least: np.ndarray, wo
     points, keys = len(least), hot.rows.keys[chunk.row[strips]]
     least = least.reshape(points, -1, least.shape[-1])[:, : len(keys)]
     span = hot.groups.span
-    code = np.arange(points)[:, None, None] * span + chunk.group[None, strips, None]
+    code = np.arange(points)[:, None, None] * span + chunk.group[chunk.run[strips]][None, :, None]
     if hot.groups.of_keys:
         code = code + hot.groups.of_key[keys]
-    point, strip, slot = np.nonzero((least <= worst.of(code)) & np.isfinite(least) & (keys != PADDING))
+    point, strip, slot = np.nonzero(least <= worst.of(code))
     group, minimum = np.broadcast_to(code, least.shape)[point, strip, slot], least[point, strip, slot]
-    key, strip = keys[strip, slot].astype(np.int64), strip + strips.start
-    start = chunk.start[strip]
-    first = (chunk.placement[start], chunk.global_batch_size[start])
+    key, run = keys[strip, slot].astype(np.int64), chunk.run[strip + strips.start]
+    first = (chunk.placement[chunk.start[run]], chunk.global_batch_size[chunk.start[run]])
     chosen = _leading(group, minimum, key, first, worst.count)
-    placement, batch = chunk.run(strip[chosen])
+    run = run[chosen]
+    placement, batch = chunk.choices(run)
     return _Runs(
         group=group[chosen],
         minimum=minimum[chosen],
@@ -145,7 +139,7 @@ def _contenders(hot: HotLoop, chunk: Chunk, strips: slice, least: np.ndarray, wo
         key=key[chosen],
         placement=placement,
         global_batch_size=batch,
-        length=chunk.length[strip[chosen]].astype(np.int64),
+        length=chunk.length[run].astype(np.int64),
     )
 
 
@@ -154,17 +148,7 @@ def _leading(
 ) -> np.ndarray:
     """Return the positions of the `count` smallest minima of each group, sorted; `first` is the run's first choice."""
     order = np.lexsort((*first[::-1], key, minimum, group))
-    return order[_rank_in_group([group[order]], len(order)) < count]
-
-
-def _rank_in_group(groups: list[np.ndarray], count: int) -> np.ndarray:
-    """Return each row's rank among the rows of equal columns that it is sorted with."""
-    starts = np.zeros(count, dtype=bool)
-    starts[:1] = True
-    for column in groups:
-        starts[1:] |= column[1:] != column[:-1]
-    position = np.arange(count)
-    return position - np.maximum.accumulate(np.where(starts, position, 0))
+    return order[ranks(group[order]) < count]
 
 
 def _winners(
@@ -183,16 +167,3 @@ def _winners(
         rows = priced_rows(problem, space.keys, table, point, key, choices)
         parts.append(leading_rows({n: c[rows["reject"] == 0] for n, c in rows.items()}, top, groups, objective))
     return leading_rows(joined(parts), top, groups, objective)
-
-
-def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:
-    """Return the rows of smallest objective of each group of equal columns, sorted by them.
-
-    Equal ones come in the order of the space. Runs are kept in that order too, so that of many ties the same
-    ones are left, however the space is cut.
-    """
-    columns = (*groups, objective, *_ORDER)
-    order = np.lexsort([rows[name] for name in reversed(columns)])
-    rows = {name: column[order] for name, column in rows.items()}
-    leading = _rank_in_group([rows[name] for name in groups], len(order)) < top
-    return {name: column[leading] for name, column in rows.items()}

@@ -10,25 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
+from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.hot import HotLoop
 from dsx.search.minima import Objective, undominated
-from dsx.search.pareto import front
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
-from dsx.search.strips import block_ranges
+from dsx.search.strips import Chunk
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
-_REFERENCES = 32
+_REFERENCES = 16
 _COMPARED = (*StepCosts.__dataclass_fields__, *KEY_COLUMNS, *CHOICE_COLUMNS)
-_SAMPLES, _SAMPLE = 64, 1024  # stretches of the space, and candidates of each, that give the first front
+_SAMPLE = 1 << 14  # candidates from all over the space, over all hardware points, that give the first front
 
 
 def best_front(
@@ -49,75 +48,44 @@ def best_front(
     compared = [name for name in objectives if name.removeprefix("-") in _COMPARED]
     sought = tuple(Objective(name.removeprefix("-"), name.startswith("-")) for name in compared)
     wide = precision == "float64"
+    kind = np.float64 if wide else np.float32
     hot = HotLoop(problem, space, table, (), [objective.column for objective in sought], wide)
     low, high = blocks or (0, len(space.blocks))
     counts = Counts(0, 0)
     kept = _front_of(_sample(problem, space, table, low, high), objectives)
 
-    def run(device: Any, chunk_blocks: tuple[int, int]) -> tuple[Arrays, Counts]:
-        chunk = hot.chunk(*chunk_blocks)
-        references = _references(kept, compared, problem.num_points)
+    def run(device: Any, batch: tuple[Chunk, np.ndarray]) -> tuple[Arrays, int]:
+        chunk, references = batch
         found, feasible = [no_rows(problem, space.keys)], 0
         with jax.enable_x64(wide), jax.default_device(device):
             for strips, *arguments in hot.calls(device, chunk):
-                kind = jnp.float64 if wide else jnp.float32
-                survives, fitting = undominated(*arguments, jnp.asarray(references, dtype=kind), sought)
+                survives, fitting = undominated(*arguments, references.astype(kind), sought)
                 feasible += int(np.asarray(fitting, dtype=np.int64).sum())
                 point, key, choices = hot.candidates(chunk, strips, np.asarray(survives))
                 found.append(priced_rows(problem, space.keys, table, point, key, choices))
-        first, last = space.blocks.first_candidate[list(chunk_blocks)]
-        return _front_of(joined(found), objectives), Counts(problem.num_points * int(last - first), feasible)
+        return _front_of(joined(found), objectives), feasible
 
-    for _, (found, made) in map_over_devices(run, block_ranges(space.blocks, low, high)):
+    batches = ((chunk, _references(kept, compared, problem.num_points)) for chunk in hot.chunks(low, high))
+    for (chunk, _), (found, feasible) in map_over_devices(run, batches):
         kept = _front_of(joined([kept, found]), objectives)
-        counts = counts.plus(made)
-        progress(made.candidates)
+        counts = counts.plus(Counts(problem.num_points * chunk.size, feasible))
+        progress(problem.num_points * chunk.size)
     return kept, counts
 
 
 def _sample(problem: Problem, space: Space, table: LayerCosts, low: int, high: int) -> Arrays:
     """Return the rows of some candidates from all over a range of blocks, at every hardware point."""
     first, last = space.blocks.first_candidate[[low, high]].tolist()
-    width = max(1, _SAMPLE // problem.num_points)
-    starts = np.unique(np.linspace(first, max(first, last - width), _SAMPLES).astype(np.int64)) if last > first else ()
-    parts = [no_rows(problem, space.keys)]
-    for start in starts:
-        positions, choices = space.blocks.rows(int(start), min(int(start) + width, last))
-        points = np.repeat(np.arange(problem.num_points), len(positions))
-        tiled = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
-        parts.append(priced_rows(problem, space.keys, table, points, np.tile(positions, problem.num_points), tiled))
-    return joined(parts)
+    count = min(last - first, _SAMPLE // problem.num_points)
+    positions, choices = space.blocks.rows_at(np.linspace(first, last, count, endpoint=False).astype(np.int64))
+    points = np.repeat(np.arange(problem.num_points), count)
+    tiled = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
+    return priced_rows(problem, space.keys, table, points, np.tile(positions, problem.num_points), tiled)
 
 
 def _front_of(rows: Arrays, objectives: Sequence[str]) -> Arrays:
     """Return the front of the feasible rows of each hardware point, each candidate once, sorted."""
     return front_of_groups({n: c[rows["reject"] == 0] for n, c in rows.items()}, ["point"], objectives)
-
-
-def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[str]) -> Arrays:
-    """Return the front of each group of equal columns `groups`, each candidate once, sorted by them and objectives."""
-    order = np.lexsort((rows["candidate"], *(rows[name] for name in reversed(groups))))
-    rows = {name: column[order] for name, column in rows.items()}
-    group = np.zeros(len(order), dtype=np.int64)
-    for name in groups:
-        group[1:] |= rows[name][1:] != rows[name][:-1]
-    group = np.cumsum(group)
-    again = np.zeros(len(order), dtype=bool)
-    again[1:] = (rows["candidate"][1:] == rows["candidate"][:-1]) & (group[1:] == group[:-1])
-    points = objective_points(rows, objectives)
-    kept = np.zeros(len(order), dtype=bool)
-    for code in np.unique(group).tolist():
-        here = np.flatnonzero((group == code) & ~again)
-        kept[here[front(points[here])]] = True
-    chosen = np.flatnonzero(kept)
-    chosen = chosen[np.lexsort((*points[chosen].T[::-1], group[chosen]))]
-    return {name: column[chosen] for name, column in rows.items()}
-
-
-def objective_points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
-    """Return the [N, D] objectives to minimise; one with a leading minus is maximised."""
-    columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
-    return np.array(columns, dtype=np.float64).reshape(len(columns), len(rows["candidate"])).T
 
 
 def _references(kept: Arrays, objectives: Sequence[str], num_points: int) -> np.ndarray:

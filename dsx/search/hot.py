@@ -9,15 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.layer import LayerCosts
-from dsx.search.minima import Choices, Common, Points, Strips
+from dsx.search.minima import Common, Points, Runs, Strips, make_runs
 from dsx.search.pricing import power_of_two
 from dsx.search.problem import Problem
 from dsx.search.space import Space
-from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, make_chunk
+from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, block_ranges, make_chunk
 from dsx.space.blocks import PLACEMENT_COLUMNS
 from dsx.space.enumerate import Arrays
 
 # Columns of a layer that neither the time nor the memory of a step depends on.
+# Choices and runs of a chunk, unless it has more: one length for nearly all chunks.
+_CHOICES, _RUNS = 1 << 17, 1 << 12
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 
@@ -43,41 +45,35 @@ class HotLoop:
         self._lock = threading.Lock()
         self._rows: tuple[LayerCosts, dict[str, np.ndarray]] | None = None
 
-    def chunk(self, low: int, high: int) -> Chunk:
-        """Return the chunk of some blocks."""
-        return make_chunk(self.blocks, self.rows, self.groups, low, high)
+    def chunks(self, low: int, high: int) -> Iterator[Chunk]:
+        """Yield the chunks of the blocks from `low` up to `high`."""
+        for first, last in block_ranges(self.blocks, low, high):
+            yield make_chunk(self.blocks, self.rows, self.groups, first, last)
 
-    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Choices, Strips]]:
+    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Runs, Strips]]:
         """Yield the arguments of each call for a chunk, on a device, and which of its strips they are.
 
         To be used under `enable_x64(wide)`, with the device as default.
         """
         points, common, placements = self._on(device)
-        length = max(1 << 17, power_of_two(len(chunk.placement)))
-        choices = Choices(
-            placements=placements,
-            placement=jnp.asarray(_filled(chunk.placement, length)),
-            global_batch_size=jnp.asarray(_filled(chunk.global_batch_size, length).astype(self._kind)),
+        # At least one empty run, for strips that are padding.
+        num_runs = max(_RUNS, power_of_two(len(chunk.length) + 1))
+        num_choices = max(_CHOICES, power_of_two(len(chunk.placement)))
+        runs = make_runs(
+            placements,
+            _filled(chunk.placement, num_choices),
+            _filled(chunk.global_batch_size, num_choices).astype(self._kind),
+            _filled(chunk.start, num_runs),
+            _filled(chunk.length, num_runs),
+            _filled(chunk.microbatch_size, num_runs).astype(self._kind),
+            CHOICES,
         )
         size = TILES * STRIPS
         for start in range(0, len(chunk.row), size):
             here = slice(start, min(start + size, len(chunk.row)))
-
-            def tiled(column: np.ndarray, kind: Any = np.int32, here: slice = here) -> Any:
-                return jnp.asarray(_filled(column[here], size).astype(kind).reshape(TILES, STRIPS))
-
-            yield (
-                here,
-                points,
-                common,
-                choices,
-                Strips(
-                    row=tiled(chunk.row),
-                    start=tiled(chunk.start),
-                    length=tiled(chunk.length),
-                    microbatch_size=tiled(chunk.microbatch_size, self._kind),
-                ),
-            )
+            row = _filled(chunk.row[here], size).reshape(TILES, STRIPS)
+            run = _filled(chunk.run[here], size, num_runs - 1).reshape(TILES, STRIPS)
+            yield here, points, common, runs, Strips(row=row, run=run)
 
     def candidates(self, chunk: Chunk, strips: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
         """Return (hardware points, positions in the key table, choices) of candidates of some strips of a chunk.
@@ -88,10 +84,11 @@ class HotLoop:
         where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
         point, strip, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
         strip = strip + strips.start
-        choice = chunk.start[strip] + position
         key = self.rows.keys[chunk.row[strip], slot].astype(np.int64)
+        run = chunk.run[strip]
+        choice = chunk.start[run] + position
         choices = self.blocks.choices_at(
-            chunk.placement[choice], chunk.global_batch_size[choice], chunk.microbatch_size[strip].astype(np.int64)
+            chunk.placement[choice], chunk.global_batch_size[choice], chunk.microbatch_size[run].astype(np.int64)
         )
         return point, key, choices
 
@@ -130,13 +127,13 @@ class HotLoop:
             return leaf[..., :1, None] if name in parts else leaf[..., at]
 
         leaves = {name: in_rows(name) for name in LayerCosts.__dataclass_fields__}
-        # What is behind the last key of a block never fits.
-        leaves["stash_bytes"] = np.where(at == PADDING, np.inf, leaves["stash_bytes"]).astype(self._kind)
+        # What is behind the last key of a block never fits, however large the memory.
+        leaves["stash_bytes"] = np.where(at == PADDING, np.nan, leaves["stash_bytes"]).astype(self._kind)
         return LayerCosts(**leaves), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
 
 
-def _filled(column: np.ndarray, length: int) -> np.ndarray:
-    """Return the column with zeros behind it."""
-    made = np.zeros(length, dtype=column.dtype)
+def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:
+    """Return the column with `value` behind it."""
+    made = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
     made[: len(column)] = column
     return made

@@ -22,16 +22,17 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.step import StepChoices, Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
-from dsx.search.strips import CHOICES
+
+# Registers of 512 bits where the processor has them; XLA's default is 256.
+_COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
 
 @record
-class Choices:
-    """The choices of a chunk; N choices over P placements."""
+class Runs:
+    """The runs of choices of a chunk; M of them, those behind the last one are empty."""
 
-    placements: Any  # {column: [P]} floats
-    placement: Any  # [N]
-    global_batch_size: Any  # [N] float
+    choices: StepChoices  # [M, CHOICES]
+    length: Any  # [M]
 
 
 @record
@@ -39,16 +40,14 @@ class Strips:
     """T tiles of S strips each, as `dsx.search.strips.Chunk` describes them; [T, S] each."""
 
     row: Any
-    start: Any
-    length: Any  # 0 for a strip that is padding
-    microbatch_size: Any  # float
+    run: Any  # an empty one for a strip that is padding
 
 
 @record
 class Points:
     """What differs from hardware point to hardware point; all leaves begin with H."""
 
-    table: LayerCosts  # [H, R, KEYS], or [H, J, R, KEYS]
+    table: LayerCosts  # [H, R, KEYS], or [H, J, R, KEYS]; [H, 1, 1] where no result needs the column
     hardware: Cluster
     assumptions: Assumptions
 
@@ -61,23 +60,30 @@ class Common:
     workload: Workload
 
 
-def _priced(point: Points, common: Common, choices: Choices, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
+@functools.partial(jax.jit, static_argnames="width")
+def make_runs(
+    placements: Any, placement: Any, global_batch_size: Any, start: Any, length: Any, microbatch_size: Any, width: int
+) -> Runs:
+    """Return runs of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its runs."""
+    position = jnp.arange(width, dtype=start.dtype)[None]
+    choice = jnp.maximum(start[:, None] + jnp.minimum(position, length[:, None] - 1), jnp.zeros_like(start)[:, None])
+    place, batch = placement[choice], global_batch_size[choice]
+    columns = {name: column[place] for name, column in placements.items()}
+    microbatches = jnp.round(batch / (columns["dp"] * microbatch_size[:, None]))
+    return Runs(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
+
+
+def _priced(point: Points, common: Common, runs: Runs, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
     """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
-    position = jnp.arange(CHOICES, dtype=jnp.int32)[None]
-    last = choices.placement.shape[0] - 1
-    at = jnp.minimum(strip.start[:, None] + position, last)
-    place = choices.placement[at]
-    columns = {name: column[place][:, None] for name, column in choices.placements.items()}
-    batch = choices.global_batch_size[at][:, None]
-    sequences = columns["dp"] * strip.microbatch_size[:, None, None]
-    run = StepChoices(**columns, global_batch_size=batch, num_microbatches=jnp.round(batch / sequences))
+    run = jax.tree.map(lambda column: column[strip.run][:, None], runs.choices)
     layer = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
     costs = step_costs(layer, run, common.workload, point.hardware, point.assumptions)
-    real = (position < strip.length[:, None])[:, None]
-    return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real
+    position = jnp.arange(runs.choices.pp.shape[-1], dtype=jnp.int32)[None]
+    real = position < runs.length[strip.run][:, None]
+    return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real[:, None]
 
 
-def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
+def _scan(tile: Callable[[Strips], Any], runs: Runs, strips: Strips) -> Any:
     """Return what `tile` makes of each tile that is not all padding, and zeros of the others."""
     first = jax.tree.map(lambda leaf: leaf[0], strips)
     made = jax.eval_shape(tile, first)
@@ -87,13 +93,13 @@ def _scan(tile: Callable[[Strips], Any], strips: Strips) -> Any:
             del strip
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
 
-        return carry, jax.lax.cond(strip.length[0] > 0, tile, nothing, strip)
+        return carry, jax.lax.cond(runs.length[strip.run[0]] > 0, tile, nothing, strip)
 
     return jax.lax.scan(step, None, strips)[1]
 
 
-@functools.partial(jax.jit, static_argnames="objective")
-def minima(points: Points, common: Common, choices: Choices, strips: Strips, objective: str) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
+def minima(points: Points, common: Common, runs: Runs, strips: Strips, objective: str) -> tuple[Any, Any]:
     """Return the smallest feasible `objective` of each key and run, and how many of its candidates are feasible.
 
     Both are [H, T, S, KEYS]. Where nothing is feasible, the minimum is infinity; a tile of padding alone has
@@ -102,14 +108,14 @@ def minima(points: Points, common: Common, choices: Choices, strips: Strips, obj
 
     def at_point(point: Points) -> tuple[Any, Any]:
         def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, _, feasible = _priced(point, common, choices, strip)
+            costs, _, feasible = _priced(point, common, runs, strip)
             value = getattr(costs, objective)
             value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
             # Kept from being fused into both sums: the cost model would be evaluated twice.
             value = jax.lax.optimization_barrier(value)
             return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
 
-        return _scan(tile, strips)
+        return _scan(tile, runs, strips)
 
     return jax.vmap(at_point)(points)
 
@@ -136,13 +142,15 @@ class Objective:
 _POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "training_days")
 # What float32 may be off by; candidates that close to the front are kept, and compared in float64 later.
 _MARGIN = 1e-5
+# The exposed reduction is a difference of near-equal times, taken once per layer.
+_MARGINS = {"dp_comm_s": 1e-3}
 
 
-@functools.partial(jax.jit, static_argnames="objectives")
+@functools.partial(jax.jit, static_argnames="objectives", compiler_options=_COMPILER)
 def undominated(
     points: Points,
     common: Common,
-    choices: Choices,
+    runs: Runs,
     strips: Strips,
     references: Any,
     objectives: tuple[Objective, ...],
@@ -155,7 +163,7 @@ def undominated(
 
     def at_point(point: Points, references: Any) -> tuple[Any, Any]:
         def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, run, feasible = _priced(point, common, choices, strip)
+            costs, run, feasible = _priced(point, common, runs, strip)
             dominated = jnp.zeros_like(feasible)
             bounds = [_bound(objective, common, strip, costs, run) for objective in objectives]
             for reference in range(references.shape[0] if objectives else 0):
@@ -166,7 +174,7 @@ def undominated(
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
 
-        return _scan(tile, strips)
+        return _scan(tile, runs, strips)
 
     return jax.vmap(at_point)(points, references)
 
@@ -179,4 +187,4 @@ def _bound(objective: Objective, common: Common, strip: Strips, costs: StepCosts
     if objective.whole:
         return sign * getattr(run, name)
     value = sign * getattr(costs, name)
-    return value - _MARGIN * jnp.abs(value)
+    return value - _MARGINS.get(name, _MARGIN) * jnp.abs(value)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.search.study import Study
+from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
 ROWS = 1 << 18  # candidates of a part whose rows are kept
 REDUCED = 1 << 32  # candidates of a part that is reduced to a few rows
@@ -27,6 +28,29 @@ class Part:
     start: int  # first candidate, counted over the points; or first block
     stop: int
     size: int  # candidates, over all points
+
+
+def make_parts(studies: Sequence[Study], keep: Keep, size: int | None = None) -> list[Part]:
+    """Return the parts of a sweep, of `size` candidates each if that is given."""
+    if reduces(keep):
+        return block_parts(studies, size or REDUCED)
+    return row_parts(studies, size or ROWS)
+
+
+def reduces(keep: Keep) -> bool:
+    """Return whether only a few of the rows are kept."""
+    return isinstance(keep, KeepTop | KeepPareto)
+
+
+def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
+    """Return a size of which there are at least `count` parts; 0 if there is none.
+
+    Blocks are not cut, so there may be fewer parts than the candidates alone would make.
+    """
+    size = sum(study.size for study in studies) // count
+    while size and len(make_parts(studies, keep, size)) < count:
+        size = size * 3 // 4
+    return size
 
 
 def row_parts(studies: Sequence[Study], size: int) -> list[Part]:

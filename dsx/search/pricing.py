@@ -7,6 +7,7 @@ repeats the last key and is cut off again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,10 +17,10 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts, layer_costs
 from dsx.cost.step import StepChoices, step_costs
-from dsx.cost.work import layer_work
+from dsx.cost.work import LayerWork, layer_work
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
 
 _LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
@@ -48,30 +49,51 @@ def power_of_two(count: int) -> int:
     return 1 << max(6, (count - 1).bit_length())
 
 
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some keys of one strategy, and their works."""
+
+    rows: np.ndarray  # [U] of the key table
+    which: np.ndarray  # [U] the work of each, increasing from 0
+    work: LayerWork
+    shares: Arrays  # {axis: [U]}
+
+
 def price_keys(problem: Problem, keys: Arrays) -> LayerCosts:
     """Return the layer costs of a [U] key table at all hardware points: NumPy float64, [H, U] (or [H, J, U])."""
-    stretches = [
-        (code, rows[start:stop])
-        for code in range(len(problem.strategies))
-        for rows in [np.flatnonzero(keys["strategy"] == code)]
-        for start, stop in _ranges(_works({name: column[rows] for name, column in keys.items()}), _WORKS, len(rows))
-    ]
 
-    def run(device: Any, stretch: tuple[int, np.ndarray]) -> list[LayerCosts]:
-        code, rows = stretch
+    def run(device: Any, stretch: _Stretch) -> list[LayerCosts]:
         with jax.default_device(device), jax.enable_x64(True):
-            return _price_stretch(problem, code, {name: column[rows] for name, column in keys.items()})
+            return _price_stretch(problem, stretch)
 
-    parts = [part for _, made in map_over_devices(run, stretches) for part in made]
-    return _assembled(parts, np.concatenate([np.zeros(0, dtype=np.int64), *(rows for _, rows in stretches)]))
+    # Works are made here, one after the other: threads that all run NumPy only wait for the interpreter.
+    made = list(map_over_devices(run, _stretches(problem, keys)))
+    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(stretch.rows for stretch, _ in made)])
+    return _assembled([part for _, parts in made for part in parts], rows)
+
+
+def _stretches(problem: Problem, keys: Arrays) -> Iterator[_Stretch]:
+    """Yield the keys of a table, one strategy after the other, a bounded number of works at a time."""
+    for code, layer in enumerate(problem.layers):
+        of_strategy = np.flatnonzero(keys["strategy"] == code)
+        works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS})
+        for start, stop in _ranges(works, _WORKS, len(works)):
+            rows, which = of_strategy[start:stop], works[start:stop] - works[start]
+            first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
+            work = layer_work(
+                layer,
+                problem.model.dimensions,
+                problem.assumptions_spec,
+                problem.sequence_length,
+                {name: column[first] for name, column in keys.items()},
+            )
+            shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
+            yield _Stretch(rows, which, work, shares)
 
 
 def _works(keys: Arrays) -> np.ndarray:
     """Return [U] numbers of the works of keys; the same for neighbours that differ in their shares alone."""
-    changes = np.zeros(len(keys["tp"]), dtype=np.int64)
-    for name in _WORK_COLUMNS:
-        changes[1:] |= keys[name][1:] != keys[name][:-1]
-    return np.cumsum(changes)
+    return np.cumsum(changes(*(keys[name] for name in _WORK_COLUMNS))) - 1
 
 
 def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
@@ -83,25 +105,17 @@ def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[
         start = stop
 
 
-def _price_stretch(problem: Problem, code: int, keys: Arrays) -> list[LayerCosts]:
-    """Price keys of one strategy: their works are evaluated together, and priced a fixed length at a time."""
-    which = _works(keys)
-    first = np.flatnonzero(np.diff(which, prepend=-1))
-    work = layer_work(
-        problem.layers[code],
-        problem.model.dimensions,
-        problem.assumptions_spec,
-        problem.sequence_length,
-        {name: column[first] for name, column in keys.items()},
-    )
+def _price_stretch(problem: Problem, stretch: _Stretch) -> list[LayerCosts]:
+    """Price the keys of a stretch, a fixed length at a time."""
+    which = stretch.which
     length = padded_length(len(which))
     num_works = length if length < _LENGTHS[-1] else length // 4
     parts: list[LayerCosts] = []
     for start, stop in _ranges(which, num_works, length):
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
         own = pad(which[start:stop] - which[start], length).astype(np.int32)
-        shares = {axis: pad(keys[f"{axis}_nvs"][start:stop], length).astype(np.float64) for axis in work.shares}
-        costs = _price_layers(work.of_keys(works, own, shares), problem.hardware, problem.assumptions)
+        shares = {axis: pad(share[start:stop], length) for axis, share in stretch.shares.items()}
+        costs = _price_layers(stretch.work.of_keys(works, own, shares), problem.hardware, problem.assumptions)
         parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 

@@ -44,6 +44,7 @@ class Groups:
     Attributes:
         of_key: [U] the key's part.
         span: codes are less than this.
+        of_keys: whether keys of one block may belong to several groups.
     """
 
     def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
@@ -56,11 +57,7 @@ class Groups:
         choices = math.prod(map(len, self._values))
         self.of_key *= choices
         self.span = choices * (int(self.of_key.max(initial=0)) // choices + 1)
-
-    @property
-    def of_keys(self) -> bool:
-        """Return whether keys of one block may belong to several groups."""
-        return bool(self.of_key.any())
+        self.of_keys = bool(self.of_key.any())
 
     @property
     def splits_runs(self) -> bool:
@@ -94,20 +91,21 @@ def _values(column: str, blocks: Blocks) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The choices of some blocks, N of them, and the S strips that cover the blocks' candidates."""
+    """The N choices of some blocks, in M runs, and the S strips that cover the blocks' candidates."""
 
     placement: np.ndarray  # [N] column of `Blocks.placements`
     global_batch_size: np.ndarray  # [N]
+    start: np.ndarray  # [M] first choice of a run
+    length: np.ndarray  # [M] choices of the run, at most CHOICES
+    microbatch_size: np.ndarray  # [M]
+    group: np.ndarray  # [M] the choice's part of the group's code
     row: np.ndarray  # [S] of `KeyRows.keys`
-    start: np.ndarray  # [S] first choice of the run
-    length: np.ndarray  # [S] choices in the run, at most CHOICES
-    microbatch_size: np.ndarray  # [S]
-    group: np.ndarray  # [S] the choice's part of the group's code
+    run: np.ndarray  # [S]
+    size: int  # candidates
 
-    def run(self, strips: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (placement, global_batch_size) of the runs of [M] strips, [M, CHOICES], the last one repeated."""
-        within = np.minimum(np.arange(CHOICES), self.length[strips, None] - 1)
-        where = self.start[strips, None] + within
+    def choices(self, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (placement, global_batch_size) of [R] runs, [R, CHOICES], the last one repeated."""
+        where = self.start[runs, None] + np.minimum(np.arange(CHOICES), self.length[runs, None] - 1)
         return self.placement[where], self.global_batch_size[where]
 
 
@@ -136,17 +134,19 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
     stretch = np.add.reduceat(segments.length, first)
     pieces = -(-stretch // CHOICES)
     within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begins = np.repeat(np.cumsum(stretch) - stretch, pieces)
-    lengths = np.minimum(np.repeat(stretch, pieces) - within * CHOICES, CHOICES)
+    start = np.repeat(np.cumsum(stretch) - stretch, pieces) + within * CHOICES
+    length = np.minimum(np.repeat(stretch, pieces) - within * CHOICES, CHOICES)
     block = np.repeat(segments.block[first], pieces)
     tall = rows.first[block + 1] - rows.first[block]
     row = np.arange(tall.sum()) - np.repeat(np.cumsum(tall) - tall, tall) + np.repeat(rows.first[block], tall)
     return Chunk(
         placement=np.repeat(segments.placement.astype(np.int32), segments.length),
         global_batch_size=blocks.batches[segments.positions()].astype(np.int32),
+        start=start.astype(np.int32),
+        length=length.astype(np.int32),
+        microbatch_size=blocks.microbatch_size[block].astype(np.int32),
+        group=np.repeat(code[first], pieces),
         row=row.astype(np.int32),
-        start=np.repeat((begins + within * CHOICES).astype(np.int32), tall),
-        length=np.repeat(lengths.astype(np.int32), tall),
-        microbatch_size=np.repeat(blocks.microbatch_size[block].astype(np.int32), tall),
-        group=np.repeat(np.repeat(code[first], pieces), tall),
+        run=np.repeat(np.arange(len(length), dtype=np.int32), tall),
+        size=int(blocks.first_candidate[high] - blocks.first_candidate[low]),
     )

@@ -7,7 +7,7 @@ real-valued facts of its hardware points are leaves of [H], and the candidates a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,8 +17,6 @@ from dsx.search.rows import joined
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.enumerate import Arrays
 from dsx.spec.what_if import WhatIf, field
-
-Record = TypeVar("Record")
 
 _ASSUMPTIONS = "assumptions."
 _KEYS = 1 << 19  # shard keys of a study: what bounds the memory of a large sweep
@@ -70,8 +68,8 @@ def make_studies(
     integers = [path for path in values if field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     found: list[Study] = []
+    spaces: dict[int, list[Space]] = {}  # by what they depend on of the hardware
     for code, problem in enumerate(problems):
-        spaces: dict[int, list[Space]] = {}
         for shape in dict.fromkeys(map(tuple, shapes.T.tolist())):
             here = np.flatnonzero((shapes.T == shape).all(axis=1))
             changed = at_points(problem, {path: column[here] for path, column in values.items()})
@@ -88,7 +86,7 @@ def _kind(path: str) -> type:
 
 
 def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
-    """Return the problem at H hardware points: `values` gives [H] values of fields, in SI units.
+    """Return a problem of one hardware point at H others: `values` gives [H] values of fields, in SI units.
 
     Integer fields must have one value.
     """
@@ -105,11 +103,10 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     return replace(problem, cluster=cluster, hardware=hardware, assumptions=assumptions)
 
 
-def _set(record: Record, path: Sequence[str], value: Any) -> Record:
+def _set(record: Any, path: Sequence[str], value: Any) -> Any:
     """Return a record with the field at `path` inside it set."""
     name, *rest = path
-    changes: Any = {name: _set(getattr(record, name), rest, value) if rest else value}
-    return replace(record, **changes)  # type: ignore[type-var]
+    return replace(record, **{name: _set(getattr(record, name), rest, value) if rest else value})
 
 
 def points_of(study: Study, first: int, last: int) -> Study:

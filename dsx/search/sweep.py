@@ -14,20 +14,20 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
-from dsx.search import parts
-from dsx.search.best import best, leading_rows
+from dsx.search.best import best
 from dsx.search.devices import map_over_devices
-from dsx.search.fronts import best_front, front_of_groups
-from dsx.search.parts import Part
+from dsx.search.fronts import best_front
+from dsx.search.groups import front_of_groups, leading_rows
+from dsx.search.parts import Part, make_parts
 from dsx.search.pricing import pad, power_of_two, price_keys, price_steps, rows_of, step_choices
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, joined, result_rows
-from dsx.search.space import Space
+from dsx.search.rows import Counts, result_rows
 from dsx.search.study import Study, at_points, points_of
 from dsx.space.enumerate import Arrays
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
 Write = Callable[[int, Arrays, Counts], None]
+Progress = Callable[[int], None]
 
 
 def _price(
@@ -48,20 +48,11 @@ class Sweep:
     field of `what_if` is a column.
     """
 
-    def __init__(
-        self,
-        studies: Sequence[Study],
-        keep: Keep,
-        precision: str,
-        part_size: int | None = None,
-        progress: Callable[[int], None] = lambda candidates: None,
-    ) -> None:
-        self.studies, self.keep = studies, keep
-        self.precision, self.progress = precision, progress
-        if isinstance(keep, KeepTop | KeepPareto):
-            self.parts = parts.block_parts(studies, part_size or parts.REDUCED)
-        else:
-            self.parts = parts.row_parts(studies, part_size or parts.ROWS)
+    def __init__(self, studies: Sequence[Study], keep: Keep, precision: str, part_size: int | None = None) -> None:
+        self.studies, self.keep, self.precision = studies, keep, precision
+        self.parts = make_parts(studies, keep, part_size)
+        # One length for all parts, the last and shortest too.
+        self._length = power_of_two(max((part.size for part in self.parts), default=0))
         self._tables = _Tables(studies, precision)
 
     @property
@@ -69,11 +60,14 @@ class Sweep:
         """Candidates, over all hardware points."""
         return sum(study.size for study in self.studies)
 
-    def run(self, numbers: Iterable[int], write: Write) -> None:
-        """Price parts by their numbers and hand each to `write`, which may be called by several threads at once."""
+    def run(self, numbers: Iterable[int], write: Write, progress: Progress = lambda candidates: None) -> None:
+        """Price parts by their numbers and hand each to `write`, which may be called by several threads at once.
+
+        `progress` is told the number of candidates whenever some are done.
+        """
         if isinstance(self.keep, KeepTop | KeepPareto):
             for number in numbers:
-                write(number, *self._reduced(self.parts[number], self.keep))
+                write(number, *self._reduced(self.parts[number], self.keep, progress))
             return
 
         def make(device: Any, number: int) -> int:
@@ -82,7 +76,7 @@ class Sweep:
             return self.parts[number].size
 
         for _, done in map_over_devices(make, numbers):
-            self.progress(done)
+            progress(done)
 
     def merged(self, rows: Arrays) -> Arrays:
         """Return what is kept of the rows of all parts, for a `keep` that reduces."""
@@ -94,10 +88,10 @@ class Sweep:
             return front_of_groups(rows, hardware, self.keep.pareto)
         return rows
 
-    def _reduced(self, part: Part, keep: KeepTop | KeepPareto) -> tuple[Arrays, Counts]:
+    def _reduced(self, part: Part, keep: KeepTop | KeepPareto, progress: Progress) -> tuple[Arrays, Counts]:
         study, table = self._tables.of(part)
         arguments = (study.problem, study.space, table)
-        options: dict[str, Any] = {"precision": self.precision, "progress": self.progress}
+        options: dict[str, Any] = {"precision": self.precision, "progress": progress}
         options["blocks"] = (part.start, part.stop)
         if isinstance(keep, KeepPareto):
             rows, counts = best_front(*arguments, keep.pareto, **options)
@@ -119,8 +113,7 @@ class Sweep:
         self, device: Any, problem: Problem, table: Any, points: np.ndarray, positions: np.ndarray, choices: Arrays
     ) -> StepCosts:
         count = len(positions)
-        # One length for all parts, the last and shortest too.
-        length = power_of_two(max(part.size for part in self.parts))
+        length = self._length
         kind = np.float64 if self.precision == "float64" else np.float32
         with jax.enable_x64(self.precision == "float64"), jax.default_device(device):
             costs = _price_rows(
@@ -136,34 +129,46 @@ class Sweep:
 
 
 class _Tables:
-    """The layer costs of the study and hardware points at hand, made once for all parts that share them."""
+    """The layer costs of studies at hardware points, made once for all parts that share them.
+
+    The last two are kept: workers may be at the end of one and at the beginning of the next.
+    """
 
     def __init__(self, studies: Sequence[Study], precision: str) -> None:
         self._studies, self._wide = studies, precision == "float64"
         self._lock = threading.Lock()
-        self._at: tuple[int, int] | None = None
-        self._study: Study = studies[0]
-        self._table: LayerCosts | None = None
-        self._on_device: dict[Any, Any] = {}
+        self._tables: dict[tuple[int, int], tuple[Study, LayerCosts]] = {}
+        self._on_device: dict[tuple[int, int, Any], Any] = {}
 
     def of(self, part: Part, device: Any = None) -> tuple[Study, Any]:
         """Return the study of a part at its hardware points, and its [H, U] layer costs.
 
-        In float64 as NumPy arrays, or, on a device, in the precision of the sweep.
+        In float64 as NumPy arrays, or, on a device, in the precision of the sweep and padded to a power of two.
         """
+        at = (part.study, part.first_point)
         with self._lock:
-            if self._at != (part.study, part.first_point) or self._table is None:
-                self._at = (part.study, part.first_point)
-                self._study = points_of(self._studies[part.study], part.first_point, part.last_point)
-                self._table = price_keys(self._study.problem, self._study.space.keys)
-                self._on_device = {}
+            if at not in self._tables:
+                study = points_of(self._studies[part.study], part.first_point, part.last_point)
+                table = price_keys(study.problem, study.space.keys)
+                self._tables = dict([*self._tables.items(), (at, (study, table))][-2:])
+                self._on_device = {key: made for key, made in self._on_device.items() if key[:2] in self._tables}
+            study, table = self._tables[at]
             if device is None:
-                return self._study, self._table
-            if device not in self._on_device:
-                kind = np.float64 if self._wide else np.float32
-                with jax.enable_x64(self._wide), jax.default_device(device):
-                    self._on_device[device] = jax.tree.map(lambda leaf: jnp.asarray(leaf.astype(kind)), self._table)
-            return self._study, self._on_device[device]
+                return study, table
+            if (*at, device) not in self._on_device:
+                self._on_device[(*at, device)] = self._put(table, device)
+            return study, self._on_device[(*at, device)]
+
+    def _put(self, table: LayerCosts, device: Any) -> Any:
+        kind = np.float64 if self._wide else np.float32
+        length = power_of_two(table.boundary_bytes.shape[-1])
+
+        def put(leaf: np.ndarray) -> Any:
+            widths = [(0, 0)] * (leaf.ndim - 1) + [(0, length - leaf.shape[-1])]
+            return jnp.asarray(np.pad(leaf.astype(kind), widths, mode="edge"))
+
+        with jax.enable_x64(self._wide), jax.default_device(device):
+            return jax.tree.map(put, table)
 
 
 def _with_hardware(study: Study, rows: Arrays) -> Arrays:
@@ -173,11 +178,15 @@ def _with_hardware(study: Study, rows: Arrays) -> Arrays:
     return rows | hardware | {path: column[point] for path, column in study.values.items()}
 
 
-def smallest(problem: Problem, spaces: Sequence[Space], progress: Callable[[int], None]) -> Arrays:
-    """Return the candidate that needs least memory, whether it fits or not, as a single row."""
-    boundless = at_points(problem, {"device.hbm_capacity": np.array([np.inf])})
-    found = [
-        best(boundless, space, price_keys(boundless, space.keys), 1, progress=progress, objective="peak_bytes")[0]
-        for space in spaces
-    ]
-    return leading_rows(joined(found), 1, [], "peak_bytes")
+def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Arrays]:
+    """Return the candidate that needs least memory, whether it fits or not, as a single row, and its study.
+
+    Each study is searched at its first hardware point, and must have a candidate.
+    """
+    found: list[tuple[Study, Arrays]] = []
+    for study in studies:
+        here = points_of(study, 0, 1)
+        boundless = at_points(here.problem, {"device.hbm_capacity": np.array([np.inf])})
+        table = price_keys(boundless, study.space.keys)
+        found.append((here, best(boundless, study.space, table, 1, progress=progress, objective="peak_bytes")[0]))
+    return min(found, key=lambda one: one[1]["peak_bytes"][0])

@@ -10,12 +10,13 @@ fast domain) times the batch sizes that dp and the microbatch size divide. Only 
 blocks share is there once, and any range of candidates can be made without those before it.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.space.enumerate import Arrays, Bounds, divisors, grid
+from dsx.space.enumerate import Arrays, Bounds, changes, divisors, grid
 from dsx.space.rules import MODEL_AXES, fill, placed
 
 PLACEMENT_COLUMNS: tuple[str, ...] = ("num_gpus", "pp", "dp", "pp_nvs", "dp_nvs")
@@ -67,10 +68,9 @@ class Blocks:
         share = placed(keys, MODEL_AXES)
         order = np.lexsort((keys["microbatch_size"], share, replica))
         classes = np.stack([column[order] for column in (replica, share, keys["microbatch_size"])])
-        changes = _changes(classes)
-        begins = np.flatnonzero(changes)
+        begins = np.flatnonzero(changes(*classes))
         replica, share, microbatch_size = classes[:, begins]
-        sizes = np.flatnonzero(_changes(np.stack([replica, share])))
+        sizes = np.flatnonzero(changes(replica, share))
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
         tables = [
             _placements(r, s, domains, bounds)
@@ -164,12 +164,22 @@ class Blocks:
         choice += first_choice[block - low]
         return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
 
-
-def _changes(columns: np.ndarray) -> np.ndarray:
-    """Return where a row of sorted [C, N] columns differs from the one before; the first one does."""
-    changes = np.ones(columns.shape[1], dtype=bool)
-    changes[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
-    return changes
+    def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """Return (positions in the key table, choices) of [N] candidates anywhere; for a range `rows` is faster."""
+        block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
+        key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
+        placement, batch = np.zeros_like(choice), np.zeros_like(choice)
+        for size in np.unique(self._size[block]).tolist():
+            here = np.flatnonzero(self._size[block] == size)
+            table = np.ix_(self._microbatch[block[here]], self._dp[self._slice(size)])
+            ends = np.cumsum(self._run_length[table], axis=1)
+            column = (ends <= choice[here, None]).sum(axis=1)
+            row = np.arange(len(here))
+            before = ends[row, column] - self._run_length[table][row, column]
+            placement[here] = column + self._first_placement[size]
+            batch[here] = self.batches[self._run_first[table][row, column] + choice[here] - before]
+        made = self.choices_at(placement, batch, self.microbatch_size[block])
+        return self.keys[self.first_key[block] + key], made
 
 
 def _multiples(sequences: int, bounds: Bounds) -> np.ndarray:
@@ -184,15 +194,21 @@ def _placements(replica: int, share: int, domains: Sequence[int], bounds: Bounds
 
     `domains` are the GPUs of a fast domain that a job of each GPU count fills.
     """
-    pipelines = divisors(bounds.num_layers)
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
-        if number % replica or domain % share:
-            continue
-        rest = number // replica
-        pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain // share))
-        dp, dp_nvs = rest // pp, domain // share // pp_nvs
-        good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
-        found.append(np.stack([np.full_like(pp, number), pp, dp, pp_nvs, dp_nvs])[:, good])
+        if number % replica == 0 and domain % share == 0:
+            replicas = _replicas(number // replica, domain // share, bounds.num_layers)
+            found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _replicas(rest: int, domain: int, num_layers: int) -> np.ndarray:
+    """Return [4, N] ways to have `rest` stages and replicas, `domain` of them per fast domain: pp, dp and shares."""
+    pipelines = divisors(num_layers)
+    pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
+    dp, dp_nvs = rest // pp, domain // pp_nvs
+    made = np.stack([pp, dp, pp_nvs, dp_nvs])[:, (pp % pp_nvs == 0) & (dp % dp_nvs == 0)]
+    made.flags.writeable = False  # shared by all who ask again
+    return made

@@ -64,6 +64,15 @@ def grid(*axes: np.ndarray) -> list[np.ndarray]:
     return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
 
 
+def changes(*columns: np.ndarray) -> np.ndarray:
+    """Return where a row of [N] columns differs from the one before; the first one does."""
+    found = np.ones(len(columns[0]), dtype=bool)
+    found[1:] = False
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
 def shard_keys(layers: Sequence[tuple[DerivedLayer, Mapping[str, int]]], bounds: Bounds) -> Arrays:
     """Return the [U] key table of all strategies; `layers` has one (layer, dimensions) per strategy."""
     tables = [_strategy_keys(code, layer, dims, bounds) for code, (layer, dims) in enumerate(layers)]

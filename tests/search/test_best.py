@@ -139,17 +139,17 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
     """The order in which chunks are done decides nothing."""
     problem, space, table = searched()
     random = np.random.default_rng(0)
-    make = HotLoop.chunk
+    make = HotLoop.calls
 
-    def at_its_own_pace(self, low, high):
+    def at_its_own_pace(self, device, chunk):
         time.sleep(random.random() * 0.01)
-        return make(self, low, high)
+        return make(self, device, chunk)
 
     found = []
     for count, size in ((1, 1 << 17), (1, 200), (4, 200), (4, 50)):
         set_workers(monkeypatch, count)
         monkeypatch.setattr(strips, "_CHUNK", size)
-        monkeypatch.setattr(HotLoop, "chunk", at_its_own_pace if count > 1 else make)
+        monkeypatch.setattr(HotLoop, "calls", at_its_own_pace if count > 1 else make)
         found.append(best(problem, space, table, 6, ("num_gpus",), precision))
     for rows, counts in found[1:]:
         assert counts == found[0][1]

@@ -11,7 +11,8 @@ from search.sweeps import all_rows, assert_identical, at_one_point, feasible_row
 
 from dsx.cost.columns import StepCosts
 from dsx.search import fronts, strips
-from dsx.search.fronts import best_front, front_of_groups, objective_points
+from dsx.search.fronts import best_front
+from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.hot import HotLoop
 from dsx.search.pricing import price_keys
 from dsx.search.rows import Counts, joined
@@ -47,7 +48,6 @@ def begun_with_little(small, monkeypatch):
 
 
 def shrink(patch, sample=20, size=400):
-    patch.setattr(fronts, "_SAMPLES", 3)
     patch.setattr(fronts, "_SAMPLE", sample)
     patch.setattr(strips, "_CHUNK", size)
 
@@ -149,17 +149,17 @@ def test_the_same_front_however_many_workers_and_chunks(monkeypatch, objectives)
     """Which references a chunk is compared with depends on which chunks were done; what is found does not."""
     problem, space, table = searched()
     random = np.random.default_rng(0)
-    make = HotLoop.chunk
+    make = HotLoop.calls
 
-    def at_its_own_pace(self, low, high):
+    def at_its_own_pace(self, device, chunk):
         time.sleep(random.random() * 0.01)
-        return make(self, low, high)
+        return make(self, device, chunk)
 
     found = []
     for count, sample, size in ((1, 20, 1 << 17), (1, 20, 200), (4, 20, 200), (4, 2000, 200), (4, 20, 2000)):
         set_workers(monkeypatch, count)
         shrink(monkeypatch, sample, size)
-        monkeypatch.setattr(HotLoop, "chunk", at_its_own_pace if count > 1 else make)
+        monkeypatch.setattr(HotLoop, "calls", at_its_own_pace if count > 1 else make)
         found.append(best_front(problem, space, table, objectives))
     for rows, counts in found[1:]:
         assert counts == found[0][1]

@@ -11,7 +11,7 @@ from search.sweeps import STRATEGIES, assert_identical, everything, run, set_wor
 from validation.cases import problem_for
 
 from dsx.search import fronts, parts, strips
-from dsx.search.fronts import objective_points
+from dsx.search.groups import objective_points
 from dsx.search.pareto import front
 from dsx.search.parts import block_parts, row_parts
 from dsx.search.rows import joined
@@ -37,7 +37,7 @@ KEEPS = {
 def few(small, monkeypatch):
     """Price three points at once, and begin a front with a few candidates."""
     monkeypatch.setattr(parts, "_POINTS", 3)
-    monkeypatch.setattr(fronts, "_SAMPLES", 2)
+    monkeypatch.setattr(fronts, "_SAMPLE", 40)
 
 
 @cache

@@ -29,7 +29,8 @@ def chunks_of(blocks, groups, low, high):
 def runs(chunk):
     """Every strip of a chunk with the choices of its run, as (strip, columns)."""
     for strip in range(len(chunk.row)):
-        here = slice(chunk.start[strip], chunk.start[strip] + chunk.length[strip])
+        run = chunk.run[strip]
+        here = slice(chunk.start[run], chunk.start[run] + chunk.length[run])
         yield strip, chunk.placement[here], chunk.global_batch_size[here]
 
 
@@ -42,8 +43,8 @@ def covered(blocks, rows, chunk):
     """How often each (key, *choice) is in the strips of a chunk."""
     found = Counter()
     for strip, placement, batch in runs(chunk):
-        assert len(placement) == len(batch) == chunk.length[strip]
-        sizes = np.full(len(batch), chunk.microbatch_size[strip], dtype=np.int64)
+        assert len(placement) == len(batch) == chunk.length[chunk.run[strip]]
+        sizes = np.full(len(batch), chunk.microbatch_size[chunk.run[strip]], dtype=np.int64)
         made = list(zip(*(c.tolist() for c in blocks.choices_at(placement, batch, sizes).values()), strict=True))
         for key in rows.keys[chunk.row[strip]].tolist():
             if key != PADDING:
@@ -68,6 +69,7 @@ def test_strips_cover_every_candidate_once(keys, given_bounds, per, shape, size,
     for (first, last), chunk in zip(ranges, chunks, strict=True):
         assert len(chunk.placement) == len(chunk.global_batch_size) == blocks.num_choices[first:last].sum()
         assert last == first + 1 or len(chunk.placement) <= size
+        assert chunk.size == blocks.first_candidate[last] - blocks.first_candidate[first]
         assert chunk.length.min() > 0
         assert chunk.length.max() <= shape[1]
         found = covered(blocks, rows, chunk)
@@ -92,18 +94,20 @@ def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
     known = {}
     for chunk in chunks:
         lengths = {}
-        for row, code, length in zip(chunk.row.tolist(), chunk.group.tolist(), chunk.length.tolist(), strict=True):
+        of_strips = (chunk.row, chunk.group[chunk.run], chunk.length[chunk.run])
+        for row, code, length in zip(*(column.tolist() for column in of_strips), strict=True):
             lengths.setdefault((row, code), []).append(length)
         # A group of a block is in no more runs than it must be.
         assert all(sorted(found)[1:] == [choices] * (len(found) - 1) for found in lengths.values())
         for strip, placement, batch in runs(chunk):
-            sizes = np.full(len(batch), chunk.microbatch_size[strip], dtype=np.int64)
+            run = chunk.run[strip]
+            sizes = np.full(len(batch), chunk.microbatch_size[run], dtype=np.int64)
             made = blocks.choices_at(placement, batch, sizes)
             (of_choice,) = set(zip(*(made[n].tolist() for n in groups.choice_columns), strict=True)) or {()}
             row = rows.keys[chunk.row[strip]]
             for key in row[row != PADDING].tolist():
                 of_key = tuple(int(keys[name][key]) for name in per if name in KEY_COLUMNS)
-                code = int(chunk.group[strip] + groups.of_key[key])
+                code = int(chunk.group[run] + groups.of_key[key])
                 assert 0 <= code < groups.span
                 assert known.setdefault((of_key, of_choice), code) == code
     assert len(set(known.values())) == len(known)
@@ -131,12 +135,13 @@ def test_the_choices_of_some_strips_in_full_width():
     blocks = Blocks(keys, bounds([16], range(16, 16 * 101, 16), num_layers=4))
     _, _, (chunk,) = chunks_of(blocks, Groups(keys, blocks, ["pp"]), 0, len(blocks))
     assert sorted(chunk.length.tolist()) == [36] * 3 + [64] * 3  # a hundred batch sizes of each of three pipelines
-    chosen = np.arange(len(chunk.row))[::-1]
-    placement, batch = chunk.run(chosen)
+    chosen = np.arange(len(chunk.length))[::-1]
+    placement, batch = chunk.choices(chosen)
     assert placement.shape == batch.shape == (len(chosen), strips.CHOICES)
-    for at, (strip, run_placement, run_batch) in enumerate(list(runs(chunk))[::-1]):
-        assert strip == chosen[at]
-        count = int(chunk.length[strip])
-        assert placement[at, :count].tolist() == run_placement.tolist()
-        assert batch[at, :count].tolist() == run_batch.tolist()
-        assert set(zip(placement[at, count:], batch[at, count:], strict=True)) <= {(run_placement[-1], run_batch[-1])}
+    for at, run in enumerate(chosen.tolist()):
+        count = int(chunk.length[run])
+        here = slice(int(chunk.start[run]), int(chunk.start[run]) + count)
+        assert placement[at, :count].tolist() == chunk.placement[here].tolist()
+        assert batch[at, :count].tolist() == chunk.global_batch_size[here].tolist()
+        last = chunk.placement[here][-1], chunk.global_batch_size[here][-1]
+        assert set(zip(placement[at, count:], batch[at, count:], strict=True)) <= {last}

@@ -12,6 +12,7 @@ from dsx.search.fronts import best_front
 from dsx.search.pricing import price_keys
 from dsx.search.rows import column_names
 from dsx.search.space import Space
+from dsx.search.study import Study, at_points
 from dsx.search.sweep import Sweep, smallest
 from dsx.spec.keep import KeepPareto, KeepTop
 
@@ -19,6 +20,7 @@ PROBLEM, SPACE = problem_of("default"), space_of("default")
 
 
 PART = 1000
+FEW = Space(PROBLEM, SPACE.bounds.num_gpus, SPACE.bounds.global_batch_size, fix={"pp": [2]})
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,9 @@ def test_feasible(whole):
 def test_progress_is_told_the_parts():
     for keep in ("all", "feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=1)):
         told = []
-        made = Sweep([study_of(PROBLEM, SPACE)], keep, "float32", PART, told.append)
+        made = Sweep([study_of(PROBLEM, SPACE)], keep, "float32", PART)
         assert len(made.parts) > 2
-        run(made)
+        made.run(range(len(made.parts)), lambda *part: None, told.append)
         assert sum(told) == made.size == SPACE.size
         assert len(told) >= len(made.parts)
         if isinstance(keep, str):
@@ -109,8 +111,21 @@ def test_where_nothing_fits():
         rows, counts = sweep(keep, problem=tiny)
         assert len(rows["candidate"]) == 0, keep
         assert counts.feasible == 0
-    (row,) = smallest(tiny, [SPACE], lambda rows: None)["peak_bytes"].tolist()
-    assert row == pytest.approx(priced(PROBLEM, SPACE)["peak_bytes"].min(), rel=1e-12)
+    study, rows = smallest([study_of(tiny, SPACE)], lambda candidates: None)
+    assert study.problem.num_points == 1
+    assert rows["peak_bytes"].tolist() == pytest.approx([priced(PROBLEM, SPACE)["peak_bytes"].min()], rel=1e-12)
+
+
+def test_the_smallest_of_several_studies_and_hardware_points():
+    """Where the memory is varied too, and where one study needs less than another."""
+    capacities = {"device.hbm_capacity": np.array([1.0, 2.0, 3.0])}
+    need = [priced(PROBLEM, space)["peak_bytes"].min() for space in (SPACE, FEW)]
+    studies = [Study(at_points(PROBLEM, capacities), space, 0, capacities) for space in (SPACE, FEW)]
+    told = []
+    study, rows = smallest(studies, told.append)
+    assert study.space is (SPACE if need[0] <= need[1] else FEW)
+    assert rows["peak_bytes"].tolist() == pytest.approx([min(need)], rel=1e-12)
+    assert sum(told) == SPACE.size + FEW.size
 
 
 def test_an_empty_space():
@@ -124,7 +139,6 @@ def test_an_empty_space():
         made = Sweep([study_of(PROBLEM, empty)], keep, "float32")
         assert (made.parts, made.size) == ([], 0)
         assert run(made) == {}
-    assert len(smallest(PROBLEM, [empty], lambda rows: None)["candidate"]) == 0
 
 
 def test_every_way_to_keep_has_the_same_columns(whole):

@@ -71,6 +71,14 @@ def test_any_stretch_of_rows(keys, given_bounds, data):
         assert rows(blocks, start, stop) == whole[start:stop]
 
 
+@given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
+def test_candidates_anywhere(keys, given_bounds, data):
+    blocks = Blocks(keys, given_bounds)
+    whole = rows(blocks)
+    wanted = data.draw(st.lists(st.integers(0, blocks.size - 1), max_size=20)) if blocks.size else []
+    assert tuples(*blocks.rows_at(np.array(wanted, dtype=np.int64))) == [whole[at] for at in wanted]
+
+
 def test_every_stretch_of_a_few_blocks():
     keys = {
         name: np.array([1, 2, 2, 2, 1]) if name in ("tp", "microbatch_size") else np.ones(5, int)

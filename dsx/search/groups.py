@@ -1,0 +1,56 @@
+"""Groups of rows: the rows of smallest objective of each, or the front of each.
+
+A group is the rows that are equal in some columns. What is left of equal rows is decided by the order of the
+space, so it does not depend on how the space was cut.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dsx.search.pareto import front
+from dsx.space.enumerate import Arrays, changes
+from dsx.space.rules import MODEL_AXES
+
+# The order of candidates in a space: columns of the key, then of the choice.
+_ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))
+_ORDER += ("num_gpus", "pp", "pp_nvs", "global_batch_size")
+
+
+def ranks(group: np.ndarray, *groups: np.ndarray) -> np.ndarray:
+    """Return each row's rank among the rows of equal columns, which it is sorted with."""
+    position = np.arange(len(group))
+    return position - np.maximum.accumulate(np.where(changes(group, *groups), position, 0))
+
+
+def leading_rows(rows: Arrays, top: int, groups: Sequence[str], objective: str = "step_time_s") -> Arrays:
+    """Return the `top` rows of smallest objective of each group of equal columns, sorted by them.
+
+    Equal ones come in the order of the space. Runs are kept in that order too, so that of many ties the same
+    ones are left, however the space is cut.
+    """
+    order = np.lexsort([rows[name] for name in reversed((*groups, objective, *_ORDER))])
+    rows = {name: column[order] for name, column in rows.items()}
+    leading = ranks(*(rows[name] for name in groups)) < top if groups else np.arange(len(order)) < top
+    return {name: column[leading] for name, column in rows.items()}
+
+
+def front_of_groups(rows: Arrays, groups: Sequence[str], objectives: Sequence[str]) -> Arrays:
+    """Return the front of each group of equal columns `groups`, each candidate once, sorted by them and objectives."""
+    order = np.lexsort((rows["candidate"], *(rows[name] for name in reversed(groups))))
+    rows = {name: column[order] for name, column in rows.items()}
+    columns = [rows[name] for name in groups]
+    first = np.flatnonzero(changes(*columns, rows["candidate"]))
+    rows = {name: column[first] for name, column in rows.items()}
+    begins = changes(*(rows[name] for name in groups))
+    points = objective_points(rows, objectives)
+    stretches = np.split(np.arange(len(first)), np.flatnonzero(begins)[1:])
+    chosen = np.concatenate([here[front(points[here])] for here in stretches if len(here)] or [first])
+    chosen = chosen[np.lexsort((*points[chosen].T[::-1], np.cumsum(begins)[chosen]))]
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def objective_points(rows: Arrays, objectives: Sequence[str]) -> np.ndarray:
+    """Return the [N, D] objectives to minimise; one with a leading minus is maximised."""
+    columns = [-rows[name[1:]] if name.startswith("-") else rows[name] for name in objectives]
+    return np.array(columns, dtype=np.float64).reshape(len(columns), len(rows["candidate"])).T
