@@ -70,6 +70,21 @@ def test_nothing_feasible(run, folder, keep):
     assert len(dsx.load("out")) == data["rows"] == (data["candidates"] if keep == "all" else 0)
 
 
+def test_nothing_feasible_at_any_hardware_point(run, folder):
+    done = swept(run, "what_if={device.hbm_capacity: [1 kB, 3 kB]}")
+    assert done.code == 3
+    candidates = json.loads(done.out)["candidates"]
+    assert f"none of {candidates:,} candidates fits" in done.err
+    assert "a GPU has at most 3.00 kB" in done.err
+
+
+def test_a_shard_draws_no_picture(run, folder):
+    done = run("sweep", "sweep.yaml", "-o", "out", "--shard", "1/2", "--plot", "front.png")
+    assert done.code == 2
+    assert "give --plot with --finish" in done.err
+    assert not (folder / "out").exists()
+
+
 @pytest.mark.parametrize("keep", KEEPS)
 def test_no_candidate(run, folder, keep):
     done = swept(run, f"keep={keep}", "num_gpus=127")
