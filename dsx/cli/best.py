@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from dsx.cli import options
@@ -131,8 +130,9 @@ def why_nothing(studies: "Sequence[Study]") -> str:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
-    varied = min(map(np.min, capacities)) < max(map(np.max, capacities))
-    capacity = f"{'at most ' if varied else ''}{format_quantity(float(max(map(np.max, capacities))), 'bytes')}"
+    largest = max(float(capacity.max()) for capacity in capacities)
+    varied = any(capacity.min() < largest for capacity in capacities)
+    capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
     return (
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "

@@ -41,7 +41,7 @@ class SweepSpec(Spec):
     """A sweep; made by `load_sweep` or `sweep_from_data`, which know the columns."""
 
     model: str
-    cluster: Names
+    cluster: Annotated[Names, Field(max_length=127)]  # a result set has a code of 8 bits for its cluster
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; the model's default where not given
