@@ -22,6 +22,9 @@ class DeviceSpec(Spec):
     vector_flops: FlopsPerSecond
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
+    fp8_flops: FlopsPerSecond | None = None  # dense, at 8 bits; none: such multiplies run at matrix_flops
+    num_sms: Count | None = None  # multiprocessors; none: unknown, so waves of tiles are not counted
+    host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; none: that of PCIe 4, 32 GB/s
 
 
 class TierSpec(Spec):
@@ -44,6 +47,13 @@ class NetworkSpec(Spec):
     net: TierSpec
 
 
+class RunTableSpec(Spec):
+    """What tables of measured runs call this machine."""
+
+    gpus: Annotated[list[str], Field(min_length=1)]  # how names of its GPU begin; case and punctuation do not count
+    gpus_per_node: Annotated[list[Count], Field(min_length=1)]  # as tables count them, not always the fast domain
+
+
 class ClusterSpec(Spec):
     """A machine of equal GPUs; how many of them is a setting of the sweep."""
 
@@ -51,6 +61,7 @@ class ClusterSpec(Spec):
     description: str = ""
     device: DeviceSpec
     network: NetworkSpec
+    run_tables: RunTableSpec | None = None
 
 
 def load_cluster(
