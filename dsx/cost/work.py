@@ -28,19 +28,43 @@ class CollectiveShape:
     panelled: bool
 
 
+@dataclass(frozen=True, slots=True)
+class MultiplyShape:
+    """What a matrix multiply is, whatever its size."""
+
+    kernel: int  # position among the layer's priced kernels
+    direction: int
+    linear: bool  # of an operator with a weight
+    fused: bool  # part of a kernel of several operators
+    of_weight: bool  # makes the gradient of a weight
+
+
+@record
+class Multiplies:
+    """Local sizes of the matrix multiplies of a layer, in the order of their shapes; [M, V] each."""
+
+    rows: Any
+    columns: Any
+    contracted: Any
+    batch: Any  # multiplies of that size
+    flops: Any  # of all of them; part of `LayerWork.matrix`
+
+
 _PER_WORK = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "boundary", "panels")
+_SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 
 @record
 class LayerWork:
-    """Work of one layer on one GPU for one microbatch; K kernels, C collectives, W weights, U keys, V <= U works.
+    """Work of one layer on one GPU for one microbatch; K kernels, M multiplies, C collectives, W weights.
 
-    Keys that differ in their shares of a fast domain alone have the same work.
+    There are U keys and V <= U works: keys that differ in their shares of a fast domain alone have the same work.
     """
 
     matrix: Any  # [2, K, V] FLOPs, forward and backward
     vector: Any  # [2, K, V] FLOPs
     bytes: Any  # [2, K, V] bytes
+    multiplies: Multiplies
     launches: Any  # [K, 1] 1 where a kernel runs
     volumes: Any  # [C, V] bytes
     weights: Any  # [W, V] bytes
@@ -52,12 +76,14 @@ class LayerWork:
     which: Any  # [U] the work of each key, or None where every key has its own
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
+    multiply_shapes: tuple[MultiplyShape, ...] = static()
 
     def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
         """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
         picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
-        return replace(self, **picked, sizes=sizes, which=which, shares=shares)
+        multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
+        return replace(self, **picked, multiplies=multiplies, sizes=sizes, which=which, shares=shares)
 
     def per_key(self, leaf: Any) -> Any:
         """Return [..., U] values of the keys for [..., V] values of their works."""
@@ -71,6 +97,16 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for collective in kernel.collectives[direction]
+    )
+
+
+def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
+    """Return the structure of a layer's matrix multiplies, in the order of `LayerWork.multiplies`."""
+    return tuple(
+        MultiplyShape(index, direction, multiply.linear, kernel.fused, multiply.of_weight)
+        for direction in (FORWARD, BACKWARD)
+        for index, kernel in enumerate(layer.priced_kernels)
+        for multiply in kernel.work[direction].multiplies
     )
 
 
@@ -128,11 +164,13 @@ def layer_work(
     def per_direction(field: str) -> Any:
         return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
 
+    multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
         vector=per_direction("vector"),
         bytes=per_direction("bytes"),
+        multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
         launches=xp.asarray([[float(kernel.runs)] for kernel in kernels]),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
@@ -144,4 +182,5 @@ def layer_work(
         which=None,
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
+        multiply_shapes=multiply_shapes(layer),
     )

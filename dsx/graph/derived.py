@@ -41,6 +41,7 @@ class KernelCosts:
     name: str
     operators: tuple[str, ...]
     kinds: tuple[str, ...]
+    fused: bool  # a `fuse ... end` of the text
     runs: bool  # False for views and operators that the assumptions do not count
     work: tuple[Work, Work]
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
@@ -123,6 +124,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 name=kernel.name,
                 operators=tuple(op.name for op in kernel.operators),
                 kinds=tuple(op.kind.name for op in kernel.operators),
+                fused=kernel.fused,
                 runs=bool(counted),
                 work=work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work()),
                 collectives=(tuple(ahead), tuple(back)),

@@ -6,12 +6,13 @@ kernel are the tensors that cross its border, and in its backward also what it k
 their forward FLOPs to the backward.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsx.graph.expressions import Name, combine, product, total
 from dsx.graph.layer import Argument, Layer, Operator
 from dsx.graph.match import Distribution, elements
+from dsx.graph.multiplies import Multiply, forward_multiply, gradient_multiply
 from dsx.graph.operators import Effort, Formula
 from dsx.graph.saved import (
     Regather,
@@ -25,17 +26,19 @@ from dsx.graph.saved import (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs on matrix and vector units and bytes moved, as expressions."""
+    """FLOPs on matrix and vector units and bytes moved, as expressions, and the shapes of the multiplies."""
 
     matrix: Any = 0
     vector: Any = 0
     bytes: Any = 0
+    multiplies: tuple[Multiply, ...] = ()  # their FLOPs are part of `matrix`
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
             combine("+", self.matrix, other.matrix),
             combine("+", self.vector, other.vector),
             combine("+", self.bytes, other.bytes),
+            self.multiplies + other.multiplies,
         )
 
 
@@ -146,10 +149,7 @@ def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str, uncounted: 
     if not kernel.fused:
         return forward, backward
     ahead_bytes, back_bytes = _border_bytes(layer, kernel, fused_backward_reads)
-    return (
-        Work(forward.matrix, forward.vector, ahead_bytes),
-        Work(backward.matrix, backward.vector, back_bytes),
-    )
+    return replace(forward, bytes=ahead_bytes), replace(backward, bytes=back_bytes)
 
 
 def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Any, Any]:
@@ -189,13 +189,20 @@ def _operator_work(layer: Layer, op: Operator) -> tuple[Work, Work]:
     letters = {dim.letter for name in op.outputs for dim in layer.tensors[name].distribution.dims}
     summed = _contracted([argument.distribution for argument in op.arguments], letters)
     forward = _work(op, ahead, sizes, summed)
+    # A contraction of more or fewer arguments has FLOPs, but no shape of rows and columns.
+    shaped = len(op.arguments) == 2
+    if shaped:
+        forward = replace(forward, multiplies=(forward_multiply(layer, op, forward.matrix),))
     backward = Work()
     for index, argument in enumerate(op.arguments):
         others = [other for other in op.arguments if other is not argument]
         exchanged = functions(layer, op, [argument, *others], dx=op.arguments[index])
         own = {dim.letter for dim in argument.distribution.dims}
         sources = [other.distribution for other in others] + [layer.tensors[op.name].distribution]
-        backward = backward + _work(op, back, exchanged, _contracted(sources, own))
+        made = _work(op, back, exchanged, _contracted(sources, own))
+        if shaped:
+            made = replace(made, multiplies=(gradient_multiply(layer, op, index, made.matrix),))
+        backward = backward + made
     return forward, backward
 
 

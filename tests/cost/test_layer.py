@@ -9,7 +9,7 @@ import pytest
 from cost.records import believed, machine
 
 from dsx.cost.layer import kernel_times, layer_costs, weight_groups
-from dsx.cost.work import CollectiveShape, LayerWork
+from dsx.cost.work import CollectiveShape, LayerWork, Multiplies
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
 
 FORWARD, BACKWARD = 0, 1
@@ -23,6 +23,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "matrix": matrix - 5e9,  # a launch less, so that the times are round
         "vector": jnp.zeros_like(matrix),
         "bytes": jnp.full_like(matrix, num_bytes),
+        "multiplies": Multiplies(*[jnp.zeros((0, 1))] * 5),
         "launches": jnp.ones((2, 1)),
         "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
         "weights": jnp.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
@@ -33,7 +34,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "which": None,
     }
-    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced)}
+    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": ()}
     return LayerWork(**fields | changes, **structure)
 
 
@@ -158,6 +159,7 @@ def two_works(works, shares, which):
     return replace(
         one,
         **{name: jnp.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},
+        multiplies=Multiplies(*[jnp.zeros((0, len(works)))] * 5),
         sizes={axis: jnp.asarray(np.asarray(size) * factor) for axis, size in one.sizes.items()},
         shares={axis: jnp.asarray(column) for axis, column in shares.items()},
         which=which,
