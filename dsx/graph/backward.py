@@ -49,6 +49,8 @@ def derive_backward(layer: Layer) -> Backward:
         for output in operator.outputs:
             moves += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
+            if layer.tensors[argument.tensor].data:
+                continue  # no gradient is made for it
             gradient = _gradient(layer, operator, argument, incoming)
             contributions[argument.tensor].append(_Contribution(gradient, operator))
     weight_axes: dict[str, tuple[str, ...]] = {}

@@ -40,7 +40,7 @@ def check_operator(
         if len(outputs) > 1:
             raise place.error(f"{kind.name} makes one result; only a view makes several")
         _check_letters(kind, arguments, outputs[0])
-        if kind.shape == "contract":
+        if kind.shape in ("contract", "lookup"):
             summed = _contracted(arguments, outputs[0])
             if partial & summed:
                 axis = ordered(partial & summed)[0]

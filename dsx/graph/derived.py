@@ -62,6 +62,7 @@ class Weight:
     bytes: Any
     reduced_over: tuple[str, ...]
     over_dp: bool  # False where the weight itself is divided over dp
+    tied: bool = False  # another layer of the model has it too
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ def _weights(layer: Layer) -> tuple[Weight, ...]:
             tensor_bytes(layer, name, tensor.distribution),
             tuple(axis for axis in axes[name] if axis != "dp"),
             "dp" not in tensor.distribution.axes,
+            tensor.tied,
         )
         for name, tensor in layer.tensors.items()
         if tensor.weight
@@ -226,6 +228,7 @@ def _divided(layer: Layer) -> tuple[Dim, ...]:
 def _letters(layer: Layer) -> frozenset[str]:
     """Return the dimensions that a model must give: those used and not defined."""
     used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
+    used |= {name for op in layer.operators for share in op.kind.work.get(op.modifier, ()) for name in names(share)}
     open_letters: set[str] = set()
     while used:
         letter = used.pop()

@@ -195,6 +195,8 @@ def _operator_work(layer: Layer, op: Operator) -> tuple[Work, Work]:
         forward = replace(forward, multiplies=(forward_multiply(layer, op, forward.matrix),))
     backward = Work()
     for index, argument in enumerate(op.arguments):
+        if layer.tensors[argument.tensor].data:
+            continue
         others = [other for other in op.arguments if other is not argument]
         exchanged = functions(layer, op, [argument, *others], dx=op.arguments[index])
         own = {dim.letter for dim in argument.distribution.dims}

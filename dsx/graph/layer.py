@@ -37,6 +37,8 @@ class Tensor:
     name: str
     distribution: Distribution
     weight: bool = False
+    data: bool = False  # given from outside the model: it has no gradient
+    tied: bool = False  # a weight that another layer of the model has too
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,11 @@ def _kept_for_all(operators: list[Operator]) -> list[Operator]:
     ]
 
 
+def _modified(entry: OperatorText | UseText, modifier: str) -> Any:
+    """Return a line of a block with the modifier that the block is used with in the place of ``{*}``."""
+    return replace(entry, modifier=modifier) if entry.modifier == FOLLOWS else entry
+
+
 class _Builder:
     """Collects the tensors and operators of a layer while its blocks are inlined."""
 
@@ -172,8 +179,8 @@ class _Builder:
         self.inside: list[LayerText] = []  # the texts being inlined, outermost first
         self.kernels = 0
 
-    def inline(self, text: LayerText, prefix: str, bound: dict[str, str]) -> dict[str, str]:
-        """Add the operators of `text`; returns the scope: local name -> tensor name."""
+    def inline(self, text: LayerText, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
+        """Add the operators of `text`, used with `modifier`; returns the scope: local name -> tensor name."""
         for letter, expr in text.definitions.items():
             if self.definitions.setdefault(letter, expr) != expr:
                 raise text.defined_at[letter].error(
@@ -187,26 +194,27 @@ class _Builder:
             if tensor.name in scope:
                 raise tensor.place.error(f"{tensor.name!r} is declared twice")
             if tensor in text.weights:
-                scope[tensor.name] = self.declare(tensor, prefix, weight=True)
+                scope[tensor.name] = self.declare(tensor, prefix, weight=True, tied=tensor.name in text.tied)
             else:
-                scope[tensor.name] = self.enter(tensor, prefix, bound.get(tensor.name))
+                outer = bound.get(tensor.name)
+                scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in text.data)
         offset = self.kernels
         self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
         latest = next(iter(scope.values()), None) if text.inputs else None
         self.inside.append(text)
         for entry in text.body:
             if isinstance(entry, UseText):
-                latest = self.use(entry, prefix, scope, latest)
+                latest = self.use(_modified(entry, modifier), prefix, scope, latest)
             else:
-                self.operate(entry, prefix, scope, offset)
+                self.operate(_modified(entry, modifier), prefix, scope, offset)
                 latest = scope.get(OUTPUT, latest)
         self.inside.pop()
         return scope
 
-    def enter(self, tensor: TensorText, prefix: str, outer: str | None) -> str:
+    def enter(self, tensor: TensorText, prefix: str, outer: str | None, data: bool = False) -> str:
         """Declare an input, or tie it to the tensor `outer` in the distribution that it states."""
         if outer is None:
-            name = self.declare(tensor, prefix, weight=False)
+            name = self.declare(tensor, prefix, weight=False, data=data)
             self.inputs.append(name)
             return name
         stated = Distribution(self.dims(tensor))
@@ -239,7 +247,7 @@ class _Builder:
             if len(free) > 1:
                 raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
             bound[free[0]] = latest
-        inner = self.inline(block, f"{prefix}{block.name}{count if count > 1 else ''}.", bound)
+        inner = self.inline(block, f"{prefix}{block.name}{count if count > 1 else ''}.", bound, use.modifier)
         if OUTPUT not in inner:
             raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
         made = use.bindings.get(OUTPUT, OUTPUT)
@@ -295,10 +303,12 @@ class _Builder:
             raise written.place.error(f"{written.name!r}: {why}") from None
         return Argument(tensor.name, wanted, written.made_again, written.place)
 
-    def declare(self, tensor: TensorText, prefix: str, weight: bool) -> str:
+    def declare(self, tensor: TensorText, prefix: str, weight: bool, data: bool = False, tied: bool = False) -> str:
         if tensor.partial:
             raise tensor.place.error(f"{tensor.name!r} is given from outside and cannot be a partial sum")
-        return self.add(tensor, prefix, Distribution(self.dims(tensor)), weight)
+        name = self.add(tensor, prefix, Distribution(self.dims(tensor)), weight)
+        self.tensors[name] = replace(self.tensors[name], data=data, tied=tied)
+        return name
 
     def add(self, tensor: TensorText, prefix: str, distribution: Distribution, weight: bool) -> str:
         name = prefix + tensor.name
@@ -318,7 +328,8 @@ class _Builder:
                 if item.name not in self.strategy.roles:
                     hint = did_you_mean(item.name, self.strategy.roles)
                     raise item.place.error(f"strategy {self.strategy.name!r} gives no role {item.name!r}{hint}")
-                item = self.strategy.roles[item.name]
+                given = self.strategy.roles[item.name]
+                item = Dim(item.letter or given.letter, given.axes)
             result.append(item)
         letters = [dim.letter for dim in result]
         for letter in letters:

@@ -1,7 +1,8 @@
 """Layer texts, strategies and operator tables found by name or path, and layers built from them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from dsx.errors import NotationError, UnknownNameError
 from dsx.graph.layer import Layer, build_layer
@@ -11,6 +12,7 @@ from dsx.graph.operators import OperatorKind, load_tables
 from dsx.spec.locate import find, names
 
 SUFFIX = ".layer"
+NO_BLOCKS: Mapping[str, str] = MappingProxyType({})
 
 
 def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict[str, OperatorKind]:
@@ -18,9 +20,16 @@ def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict
     return load_tables([find("operators", name, ".yaml", near) for name in table_names])
 
 
-def load_layer(name: str, strategy: str | None, table: dict[str, OperatorKind], near: Path | None = None) -> Layer:
+def load_layer(
+    name: str,
+    strategy: str | None,
+    table: dict[str, OperatorKind],
+    near: Path | None = None,
+    blocks: Mapping[str, str] = NO_BLOCKS,
+) -> Layer:
     """Build the layer (or a single block) called `name`, or at that path, under a strategy.
 
+    A block that the strategy brings, and then what `blocks` names for it, takes the place of the one that is used.
     `near` is the file that mentions the names. Raises NotationError or UnknownNameError.
     """
     text = _parse("layer", name, near)
@@ -29,6 +38,8 @@ def load_layer(name: str, strategy: str | None, table: dict[str, OperatorKind], 
     overlay = load_strategy(strategy, near) if strategy else None
 
     def find_block(block: str, place: Place) -> LayerText:
+        block = overlay.blocks.get(block, block) if overlay else block
+        block = blocks.get(block, block)
         try:
             found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
         except UnknownNameError as error:

@@ -6,7 +6,7 @@ role stands for, and the rules that limit it). This module knows the grammar and
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dsx.graph.lexer import Line, Place, parse_expression
 
 # Mesh axes that a text may divide by; the pipeline divides layers, not tensors.
 AXES = ("tp", "tp2", "cp", "ep", "dp")
-FOLLOWS = "*"
+FOLLOWS = "*"  # the partial axes of the arguments; the modifier that a block is used with
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,11 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A dimension that the strategy names: ``$rs``."""
+    """A dimension that the strategy names, ``$rs``, or another letter divided as that one is, ``$wf(v)``."""
 
     name: str
     place: Place
+    letter: str = ""  # the letter that takes the place of the role's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,12 @@ class OperatorText:
 
 @dataclass(frozen=True, slots=True)
 class UseText:
-    """One line ``use block (inner = outer, ...)``."""
+    """One line ``use block{modifier} (inner = outer, ...)``."""
 
     block: str
     bindings: dict[str, str]
     place: Place
+    modifier: str = ""  # what ``{*}`` stands for inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class LayerText:
     weights: tuple[TensorText, ...]
     body: tuple[OperatorText | UseText, ...]
     file: str
+    data: frozenset[str] = frozenset()  # inputs that come from outside the model: they have no gradient
+    tied: frozenset[str] = frozenset()  # weights that another layer of the model has too
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class StrategyText:
-    """An overlay: the dimension of each role, and the rules."""
+    """An overlay: the dimension of each role, the rules, and the blocks that it brings in place of others."""
 
     name: str
     roles: dict[str, Dim]
     rules: tuple[Rule, ...]
     file: str
+    blocks: dict[str, str] = field(default_factory=dict)
 
 
 def parse_file(path: Path) -> LayerText | StrategyText:
@@ -133,9 +138,17 @@ def parse(source: str, file: str = "<text>") -> LayerText | StrategyText:
 def _strategy(name: str, lines: list[Line], file: str) -> StrategyText:
     roles: dict[str, Dim] = {}
     rules: list[Rule] = []
+    blocks: dict[str, str] = {}
     for line in lines:
         while not line.done():
-            token = line.name("'role' or 'require'")
+            token = line.name("'role', 'require' or 'bring'")
+            if token.text == "bring":
+                replaced = line.word("the name of the block that it replaces")
+                line.expect("=", f" after 'bring {replaced.text}'")
+                if replaced.text in blocks:
+                    raise replaced.place.error(f"block {replaced.text!r} is replaced twice")
+                blocks[replaced.text] = line.word("the name of a block").text
+                continue
             if token.text == "require":
                 rules.append(_rule(line, token.place))
                 continue
@@ -145,7 +158,7 @@ def _strategy(name: str, lines: list[Line], file: str) -> StrategyText:
             if token.text in roles:
                 raise token.place.error(f"role {token.text!r} is given twice")
             roles[token.text] = _dim(line)
-    return StrategyText(name, roles, tuple(rules), file)
+    return StrategyText(name, roles, tuple(rules), file, blocks)
 
 
 def _rule(line: Line, place: Place) -> Rule:
@@ -166,6 +179,7 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
     defined_at: dict[str, Place] = {}
     inputs: list[TensorText] = []
     weights: list[TensorText] = []
+    marked: dict[str, set[str]] = {"data": set(), "tied": set()}
     body: list[OperatorText | UseText] = []
     fuse: tuple[str, int] | None = None
     fused = 0
@@ -178,12 +192,15 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
             line.expect("=")
             definitions[letter.text] = parse_expression(line)
             defined_at[letter.text] = letter.place
-        elif line.accept("input", "weight"):
-            target = inputs if first.text == "input" else weights
-            target.append(_tensor(line, declares=True))
+        elif line.accept("input", "data", "weight", "tied"):
+            target = inputs if first.text in ("input", "data") else weights
+            declared = [_tensor(line, declares=True)]
             while not line.done():
                 line.accept(",")
-                target.append(_tensor(line, declares=True))
+                declared.append(_tensor(line, declares=True))
+            target += declared
+            if first.text in marked:
+                marked[first.text] |= {tensor.name for tensor in declared}
         elif line.accept("use"):
             if fuse:
                 raise first.place.error(f"a block cannot be used inside a kernel; {fuse[0]!r} has no 'end' yet")
@@ -204,11 +221,23 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
         raise NotationError(f"kernel {fuse[0]!r} has no 'end'", file, lines[-1].number, 1)
     if not body:
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
-    return LayerText(name, kind, definitions, defined_at, tuple(inputs), tuple(weights), tuple(body), file)
+    return LayerText(
+        name,
+        kind,
+        definitions,
+        defined_at,
+        tuple(inputs),
+        tuple(weights),
+        tuple(body),
+        file,
+        frozenset(marked["data"]),
+        frozenset(marked["tied"]),
+    )
 
 
 def _use(line: Line, place: Place) -> UseText:
     block = line.word("the name of a block").text
+    modifier = _modifier(line)
     bindings: dict[str, str] = {}
     if line.accept("("):
         while not line.accept(")"):
@@ -218,7 +247,7 @@ def _use(line: Line, place: Place) -> UseText:
             line.expect("=")
             bindings[token.text] = line.name("a name outside the block").text
             line.accept(",")
-    return UseText(block, bindings, place)
+    return UseText(block, bindings, place, modifier)
 
 
 def _operator(line: Line, fuse: tuple[str, int] | None) -> OperatorText:
@@ -228,16 +257,21 @@ def _operator(line: Line, fuse: tuple[str, int] | None) -> OperatorText:
         outputs.append(_tensor(line, declares=True))
     line.expect("=")
     kind = line.name("an operator").text
-    modifier = ""
-    if line.accept("{"):
-        modifier = line.name("a modifier").text
-        line.expect("}")
+    modifier = _modifier(line)
     line.expect("(")
     arguments = [_tensor(line)]
     while line.accept(","):
         arguments.append(_tensor(line))
     line.expect(")")
     return OperatorText(tuple(outputs), kind, modifier, tuple(arguments), fuse, place)
+
+
+def _modifier(line: Line) -> str:
+    if not line.accept("{"):
+        return ""
+    modifier = FOLLOWS if line.accept(FOLLOWS) else line.name("a modifier").text
+    line.expect("}")
+    return modifier
 
 
 def _tensor(line: Line, declares: bool = False) -> TensorText:
@@ -264,7 +298,12 @@ def _tensor(line: Line, declares: bool = False) -> TensorText:
 
 def _item(line: Line) -> Dim | Role:
     if sign := line.accept("$"):
-        return Role(line.name("the name of a role").text, sign.place)
+        role = line.name("the name of a role").text
+        letter = ""
+        if line.accept("("):
+            letter = line.name("a dimension").text
+            line.expect(")")
+        return Role(role, sign.place, letter)
     return _dim(line)
 
 

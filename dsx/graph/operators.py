@@ -9,13 +9,13 @@ a panelled multiply, ``activation_bytes`` those of one element. No table names a
 | field | meaning |
 |---|---|
 | arguments | names of the arguments, in order |
-| shape | same (dimensions are kept), contract (an einsum), view, free (the operator decides) |
+| shape | same (dimensions are kept), contract (an einsum), lookup (rows of a table are picked), view, free |
 | linear | which partial sums pass: none, each (all arguments alike), one (of any one argument) |
 | forward, backward | matrix and vector FLOPs, bytes; an einsum has `gradient` instead, one per argument |
 | saved | what the backward reads: arguments, ``y``, or ``{bytes: expression}`` beside them |
 | in_kernel | what changes inside a fused kernel: saved, writes (bytes), keeps_output |
 | panels | forward and gradient of a panelled einsum |
-| work | by modifier, the share of FLOPs done, as [numerator, denominator] |
+| work | by modifier, the share of FLOPs done, as [numerator, denominator]: expressions in dimensions of the model |
 | statistics | row statistics that an operator needs whole when its last dimension is divided |
 | rearranges | a permutation of elements: its gradient is the inverse, nothing is summed |
 """
@@ -76,7 +76,7 @@ class OperatorKind:
 
     name: str
     arguments: tuple[str, ...]
-    shape: Literal["same", "contract", "view", "free"] = "same"
+    shape: Literal["same", "contract", "lookup", "view", "free"] = "same"
     linear: Literal["none", "each", "one"] = "none"
     forward: Effort = Effort()
     backward: Effort = Effort()
@@ -84,7 +84,7 @@ class OperatorKind:
     saved: tuple["str | Formula", ...] = ()
     in_kernel: InKernel | None = None
     panels: "dict[str, Effort]" = field(default_factory=dict)
-    work: "dict[str, tuple[int, int]]" = field(default_factory=dict)
+    work: "dict[str, tuple[Any, Any]]" = field(default_factory=dict)
     statistics: int = 0
     rearranges: bool = False
 
@@ -135,7 +135,7 @@ class _Reader:
             if key in entry:
                 values[key] = self.effort((name, key), entry[key])
         for key, choices in (
-            ("shape", ("same", "contract", "view", "free")),
+            ("shape", ("same", "contract", "lookup", "view", "free")),
             ("linear", ("none", "each", "one")),
         ):
             if key in entry:
@@ -174,15 +174,24 @@ class _Reader:
                 raise self.fail((*path, index), f"{entry!r} is neither an argument nor y")
         return tuple(result)
 
-    def work(self, path: tuple[Any, ...], entry: Any) -> dict[str, tuple[int, int]]:
-        shares: dict[str, tuple[int, int]] = {}
+    def work(self, path: tuple[Any, ...], entry: Any) -> dict[str, tuple[Any, Any]]:
+        shares: dict[str, tuple[Any, Any]] = {}
         for key, share in (entry if isinstance(entry, dict) else {"": None}).items():
             match share:
                 case [int(numerator), int(denominator)] if numerator >= 0 and denominator > 0:
                     shares[key] = (numerator, denominator)
+                case [str(numerator), str(denominator)]:
+                    shares[key] = (self.over_dimensions(path, numerator), self.over_dimensions(path, denominator))
                 case _:
                     raise self.fail((*path, key), f"expected 'modifier: [numerator, denominator]', found {share!r}")
         return shares
+
+    def over_dimensions(self, path: tuple[Any, ...], source: str) -> Any:
+        file, _, line = self.document.place(path).rpartition(":")
+        try:
+            return Formula(source, file, int(line)).resolve({})
+        except NotationError as error:
+            raise self.fail(path, f"{source!r} is no expression ({error})") from None
 
     def listed(self, path: tuple[Any, ...], entry: Any) -> list[Any]:
         if not isinstance(entry, list):

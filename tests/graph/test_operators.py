@@ -47,7 +47,7 @@ def table(tmp_path):
         ("f:\n  arguments: [x]\n  saved: x\n", 3, ["f.saved: expected a list"]),
         ("f:\n  arguments: [x]\n  saved: [{byte: 1}]\n", 3, ["no such field", "did you mean 'bytes'?"]),
         ("f:\n  arguments: [x]\n  saved: [{}]\n", 3, ["f.saved.0: the field 'bytes' is missing"]),
-        ("f:\n  arguments: [x]\n  shape: sum\n", 3, ["f.shape: 'sum' is none of same, contract, view, free"]),
+        ("f:\n  arguments: [x]\n  shape: sum\n", 3, ["f.shape: 'sum' is none of same, contract, lookup, view, free"]),
         ("f:\n  arguments: [x]\n  linear: yes\n", 3, ["f.linear: 'yes' is none of none, each, one"]),
         ("f:\n  arguments: [x]\n  statistics: two\n", 3, ["f.statistics: expected a count, found 'two'"]),
         ("f:\n  arguments: [x]\n  rearranges: 1\n", 3, ["f.rearranges: expected true or false, found 1"]),
