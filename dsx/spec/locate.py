@@ -14,7 +14,7 @@ from typing import Literal
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 
-Kind = Literal["models", "clusters", "assumptions", "operators", "layers"]
+Kind = Literal["models", "clusters", "assumptions", "operators", "layers", "families"]
 
 _SINGULAR: dict[Kind, str] = {
     "models": "model",
@@ -22,6 +22,7 @@ _SINGULAR: dict[Kind, str] = {
     "assumptions": "assumption set",
     "operators": "operator table",
     "layers": "layer",
+    "families": "model family",
 }
 
 

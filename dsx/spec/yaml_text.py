@@ -42,13 +42,21 @@ def load_document(path: Path) -> Document:
     Raises SpecError, with file:line:column where there is one, for a file that cannot be read, is not
     YAML, is empty, is not a mapping, or has a key twice.
     """
-    file = shown(path)
+    return parse_document(read_text(path), shown(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of the file at `path`; raises SpecError if it cannot be read or is not UTF-8."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(f"{file}: cannot be read: {error.strerror}") from error
+        raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start})") from error
+        raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from error
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Return the mapping that a YAML text holds; `file` names it in errors, which are those of `load_document`."""
     node = _compose(text, file)
     if node is None:
         raise SpecError(f"{file}:1: the file is empty: expected keys and values")

@@ -1,0 +1,194 @@
+"""A config.json: its family by its `model_type`, and the values of the keys that the family reads.
+
+JSON is read as the YAML that it is, so that a fault can name the line. A key that is null is one that is absent.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.spec.document import Document, KeyPath
+from dsx.spec.hf.family import FamilySpec, KeySpec, load_family
+from dsx.spec.hf.formula import Formula, evaluate
+from dsx.spec.locate import names, shown
+from dsx.spec.quantities import LARGEST_COUNT
+from dsx.spec.yaml_text import parse_document, read_text
+
+MODEL_TYPE = "model_type"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config.json, read by its family."""
+
+    model_type: str
+    family: FamilySpec
+    document: Document
+    section: KeyPath  # path of the part that is read; () is all of it
+    values: dict[str, Any]  # key -> value, or the default, of each key of the family
+
+
+def load_config(path: Path) -> Config:
+    """Return the config at `path`.
+
+    Raises SpecError, with file:line, for what is no JSON object, and all keys that are missing or hold what they
+    cannot; UnknownNameError for a `model_type` that no family has.
+    """
+    document = _load_json(path)
+    model_type = _model_type(document)
+    family = load_family(model_type)
+    section = _section(document, model_type, family)
+    return Config(model_type, family, document, section, _values(document, section, family))
+
+
+def place(config: Config, keys: Mapping[str, Any] | frozenset[str]) -> str:
+    """Return the place of the first of the `keys` that the file gives, or that of the part that is read."""
+    given = _part(config.document, config.section)
+    spelt = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
+    found = next(((*config.section, name) for name in spelt if name in given), config.section)
+    return config.document.place(found)
+
+
+def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, Any] | None = None) -> Any:
+    """Return what `formula` is for the config; raises SpecError with the place of its keys."""
+    try:
+        return evaluate(formula, config.values | dict(extra or {}))
+    except SpecError as error:
+        raise SpecError(f"{place(config, formula.names)}: {error}") from error
+
+
+def _load_json(path: Path) -> Document:
+    text, file = read_text(path), shown(path)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise SpecError(f"{file}: lists and objects are nested too deeply") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{file}:1: expected an object with keys, as a config.json holds, got {type(data).__name__}")
+    # YAML allows no tabs between its tokens, and JSON none inside of them.
+    return parse_document(text.replace("\t", " "), file)
+
+
+def _model_type(document: Document) -> str:
+    model_type = document.data.get(MODEL_TYPE)
+    if model_type is None:
+        near = did_you_mean(MODEL_TYPE, document.data)
+        raise SpecError(
+            f"{document.place(())}: {MODEL_TYPE}: is required, but missing{near} "
+            "(the config.json of a checkpoint for the transformers library has one)"
+        )
+    known = names("families", ".yaml")
+    if model_type not in known:
+        raise UnknownNameError(MODEL_TYPE, str(model_type), known, f" at {document.place((MODEL_TYPE,))}")
+    return model_type
+
+
+def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath:
+    if family.section is None:
+        return ()
+    given = document.data.get(family.section)
+    if not isinstance(given, dict):
+        what = "is missing" if given is None else f"is {given!r}"
+        near = did_you_mean(family.section, document.data) if given is None else ""
+        raise SpecError(
+            f"{document.place((family.section,))}: {family.section}: the section that describes the language model of "
+            f"a config of {MODEL_TYPE} {model_type!r} {what}{near}"
+        )
+    return (family.section,)
+
+
+def _part(document: Document, section: KeyPath) -> dict[str, Any]:
+    data: Any = document.data
+    for step in section:
+        data = data[step]
+    return data
+
+
+def _spellings(family: FamilySpec, key: str) -> list[str]:
+    return [key, *family.keys[key].also]
+
+
+def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Any]:
+    """Return the value of each key of the family; raises SpecError that lists all faults."""
+    part = _part(document, section)
+    stated: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, spec in family.keys.items():
+        try:
+            value = _stated(document, section, part, [key, *spec.also])
+            if value is not None:
+                stated[key] = _checked(value, spec)
+            elif spec.default is None:
+                near = did_you_mean(key, part.keys() - family.keys)
+                raise SpecError(f"{document.place(section)}: {_dotted(section, key)}: is required, but missing{near}")
+        except ValueError as error:
+            spelt = next(name for name in _spellings(family, key) if part.get(name) is not None)
+            faults.append(f"{document.place((*section, spelt))}: {_dotted(section, spelt)}: {error}")
+        except SpecError as error:
+            faults.append(str(error))
+    if faults:
+        raise SpecError("\n".join(faults))
+    return _with_defaults(stated, document.place(section), family)
+
+
+def _stated(document: Document, section: KeyPath, part: dict[str, Any], spellings: list[str]) -> Any:
+    given = [name for name in spellings if part.get(name) is not None]
+    for name in given[1:]:
+        if part[name] != part[given[0]]:
+            raise SpecError(
+                f"{document.place((*section, name))}: {_dotted(section, name)} is {part[name]!r}, but {given[0]}, "
+                f"another name of it, is {part[given[0]]!r}"
+            )
+    return part[given[0]] if given else None
+
+
+def _checked(value: Any, spec: KeySpec) -> Any:
+    """Return `value`; raises ValueError if it is not what its key holds."""
+    if spec.holds in ("count", "whole"):
+        least = 1 if spec.holds == "count" else 0
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        if not whole or not least <= value <= LARGEST_COUNT:
+            raise ValueError(f"expected a whole number from {least}, got {value!r}")
+        return int(value)
+    kind, what = {
+        "flag": (bool, "true or false"),
+        "text": (str, "a text"),
+        "list": (list, "a list"),
+        "section": (dict, "an object"),
+    }[spec.holds]
+    if not isinstance(value, kind):
+        raise ValueError(f"expected {what}, got {value!r}")
+    return value
+
+
+def _with_defaults(stated: dict[str, Any], where: str, family: FamilySpec) -> dict[str, Any]:
+    """Return the values with the defaults of absent keys, which may be formulas of other keys."""
+    values = dict(stated)
+    for key, default in _in_order(family, stated):
+        try:
+            value = evaluate(default, values)
+            values[key] = _checked(value, family.keys[key])
+        except (SpecError, ValueError) as error:
+            raise SpecError(f"{where}: {key}: is missing, and its default cannot be had: {error}") from error
+    return values
+
+
+def _in_order(family: FamilySpec, stated: dict[str, Any]) -> Iterator[tuple[str, Formula]]:
+    """Yield the absent keys and their defaults, each behind those that it reads."""
+    known = {*stated}
+    pending = {key: spec.default for key, spec in family.keys.items() if key not in stated and spec.default}
+    while ready := {key: default for key, default in pending.items() if default.names <= known}:
+        yield from ready.items()
+        known |= ready.keys()
+        pending = {key: default for key, default in pending.items() if key not in ready}
+    if pending:
+        raise SpecError(f"the defaults of {', '.join(pending)} need each other: the family's file is at fault")
+
+
+def _dotted(section: KeyPath, key: str) -> str:
+    return ".".join(map(str, (*section, key)))

@@ -1,0 +1,99 @@
+"""From a config to a model: dimensions, the sequence of layers, and the published total to compare with."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import SpecError
+from dsx.spec.document import Document
+from dsx.spec.hf.config import Config, evaluate_at, place
+from dsx.spec.hf.family import LAYER, LayersSpec, PublishedSpec
+from dsx.spec.model import LayerCount, ModelSpec
+from dsx.spec.validate import validate
+
+_ORIGIN = "_name_or_path"  # what a checkpoint was loaded from
+_USUAL_STEM = "config"
+_MOST_LAYERS = 100_000  # a config that asks for more is a slip of the pen, and would take long to say so
+
+
+def to_model(config: Config, name: str, source: str) -> ModelSpec:
+    """Return the model that the config describes, under that name.
+
+    Raises SpecError, with the place of the keys, for rules that the config breaks and layers that no kind describes.
+    """
+    _check_rules(config)
+    sizes = {letter: evaluate_at(config, formula) for letter, formula in config.family.dimensions.items()}
+    total = published_total(config)
+    data = {
+        "name": name,
+        "source": source,
+        "default_sequence_length": evaluate_at(config, config.family.default_sequence_length),
+        "dimensions": {letter: size for letter, size in sizes.items() if size},
+        "layers": list(_sequence(config)),
+        "parameters": total.total if total else None,
+    }
+    return validate(Document(data, {(): config.document.place(config.section)}), ModelSpec)
+
+
+def model_name(config: Config, file: Path, output: Path | None) -> str:
+    """Return what to call the model of the config in `file` that is written to `output`.
+
+    That is the name of the output file, since a file is found by it; else what the checkpoint was loaded from, the
+    name of the config file, or that of its folder.
+    """
+    if output is not None:
+        return output.stem
+    origin = config.document.data.get(_ORIGIN)
+    stated = origin.rstrip("/").rpartition("/")[2] if isinstance(origin, str) else ""
+    folder = file.absolute().parent.name
+    own = file.stem if file.stem != _USUAL_STEM else ""
+    return stated.lower() or own or folder or config.model_type
+
+
+def model_source(config: Config, file: Path) -> str:
+    """Return where the sizes come from, for the `source` of the model."""
+    origin = config.document.data.get(_ORIGIN)
+    of = f" of {origin}" if isinstance(origin, str) and origin else ""
+    return f"{file.name}{of}, model_type {config.model_type}"
+
+
+def published_total(config: Config) -> PublishedSpec | None:
+    """Return the published parameter total of the checkpoint that the config belongs to, if its family has one."""
+    return next((known for known in config.family.published if evaluate_at(config, known.when)), None)
+
+
+def _check_rules(config: Config) -> None:
+    faults = []
+    for rule in config.family.require.values():
+        if not evaluate_at(config, rule.rule):
+            given = ", ".join(f"{key} = {_shown(config.values[key])}" for key in sorted(rule.rule.names))
+            faults.append(f"{place(config, rule.rule.names)}: {rule.says} ({given})")
+    if faults:
+        raise SpecError("\n".join(faults))
+
+
+def _shown(value: Any) -> str:
+    return f"{len(value)} entries" if isinstance(value, list | dict) else repr(value)
+
+
+def _sequence(config: Config) -> Iterator[LayerCount]:
+    """Yield the layers from first to last, equal neighbours as one."""
+    kinds = [kind for layers in config.family.layers for kind in _kinds(config, layers)]
+    for kind, equal in groupby(kinds):
+        yield LayerCount(kind=kind, count=len(list(equal)))
+
+
+def _kinds(config: Config, layers: LayersSpec) -> Iterator[str]:
+    number = evaluate_at(config, layers.count)
+    if number > _MOST_LAYERS:
+        raise SpecError(f"{place(config, layers.count.names)}: {layers.count.text} = {number} layers are too many")
+    for index in range(number):
+        holds = (kind for kind, when in layers.kinds.items() if evaluate_at(config, when, {LAYER: index}))
+        kind = next(holds, None)
+        if kind is None:
+            keys = frozenset[str]().union(*(when.names for when in layers.kinds.values())) - {LAYER}
+            given = ", ".join(f"{key} = {config.values[key]!r}" for key in sorted(keys))
+            known = ", ".join(layers.kinds)
+            raise SpecError(f"{place(config, keys)}: layer {index} is of no kind (known: {known}) where {given}")
+        yield kind

@@ -1,0 +1,132 @@
+"""What a family file says of config keys: small expressions such as ``hidden_size / num_attention_heads``.
+
+Python's syntax, of which there are: names of keys, numbers, texts, True, False and None; ``+ - * // % **``; ``/``,
+which must leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]`` and
+``len``. An expression is checked when its file is read, so a value of a config is all that can go wrong later.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.errors import SpecError
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An expression in config keys."""
+
+    text: str
+    tree: ast.expr
+    names: frozenset[str]  # keys that it reads
+
+
+def parse(value: Any) -> Formula:
+    """Return `value`, a text or a plain constant of YAML, as a formula.
+
+    Raises ValueError for what is no such expression.
+    """
+    text = value if isinstance(value, str) else repr(value)
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{text!r} is no formula: {error.msg}") from error
+    for node in ast.walk(tree):
+        if not isinstance(node, _KNOWN):
+            raise ValueError(f"{text!r}: {type(node).__name__} is not part of a formula")
+        if isinstance(node, ast.Dict) and node.keys:
+            raise ValueError(f"{text!r}: an object of a formula is empty, as {{}}")
+        if isinstance(node, ast.Call) and (not _is_len(node) or len(node.args) != 1 or node.keywords):
+            raise ValueError(f"{text!r}: the only function of a formula is len, of one thing")
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"len"}
+    return Formula(text, tree, frozenset(names))
+
+
+def evaluate(formula: Formula, values: Mapping[str, Any]) -> Any:
+    """Return what the formula is for these values of its names.
+
+    Raises SpecError, with the formula and the values, where that is nothing: a remainder, an index past the end.
+    """
+    try:
+        return _value(formula.tree, values)
+    except _Remainder as error:
+        raise SpecError(f"{formula.text} = {error} leaves a remainder") from error
+    except (TypeError, ArithmeticError, LookupError) as error:
+        given = ", ".join(f"{name} = {values.get(name)!r}" for name in sorted(formula.names))
+        raise SpecError(f"{formula.text} has no value where {given}: {error}") from error
+
+
+class _Remainder(ArithmeticError):
+    pass
+
+
+def _divide(a: Any, b: Any) -> Any:
+    if b == 0 or a % b:
+        raise _Remainder(f"{a} / {b}")
+    return a // b
+
+
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {ast.Not: operator.not_, ast.USub: operator.neg}
+_KNOWN = (
+    *(*_BINARY, *_UNARY, ast.And, ast.Or, ast.Load),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Subscript),
+    *(ast.Name, ast.Constant, ast.List, ast.Dict),
+)
+
+
+def _is_len(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "len"
+
+
+def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.List(elts=items):
+            return [_value(item, values) for item in items]
+        case ast.Dict():
+            return {}
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](_value(left, values), _value(right, values))
+        case ast.UnaryOp(op=op, operand=operand):
+            return _UNARY[type(op)](_value(operand, values))
+        case ast.BoolOp(op=op, values=parts):
+            # Either ends at the first part that decides it, which is its value.
+            decides = isinstance(op, ast.Or)
+            for part in parts[:-1]:
+                value = _value(part, values)
+                if bool(value) is decides:
+                    return value
+            return _value(parts[-1], values)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            operands = [_value(operand, values) for operand in (left, *others)]
+            pairs = zip(ops, operands, operands[1:], strict=False)
+            return all(_BINARY[type(op)](a, b) for op, a, b in pairs)
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return _value(body if _value(test, values) else other, values)
+        case ast.Subscript(value=sequence, slice=index):
+            return _value(sequence, values)[_value(index, values)]
+        case ast.Call(args=[argument]):
+            return len(_value(argument, values))
+    raise TypeError(f"{type(node).__name__} is not part of a formula")

@@ -1,0 +1,50 @@
+"""The keys of a config that were not used: those that would change the cost, and those that would not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.spec.hf.config import MODEL_TYPE, Config
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Keys of a config that nothing was made of, by what they would change."""
+
+    unpriced: dict[str, str]  # key -> what of the cost it changes
+    unknown: dict[str, Any]  # key -> its value; whether it matters is not known
+    no_cost: dict[str, list[str]]  # topic -> keys
+
+
+def ignored_keys(config: Config) -> Ignored:
+    """Return the keys that were not used; those of a section as section.key."""
+    topics = {key: topic for topic, keys in config.family.no_cost.items() for key in keys}
+    unpriced: dict[str, str] = {}
+    unknown: dict[str, Any] = {}
+    no_cost: dict[str, list[str]] = {}
+    for shown, key, value in _not_read(config):
+        spec = config.family.unpriced.get(key)
+        if spec and value is not None and value not in spec.unless:
+            unpriced[shown] = spec.what
+        elif spec:
+            no_cost.setdefault(_NEUTRAL, []).append(shown)
+        elif key in topics:
+            no_cost.setdefault(topics[key], []).append(shown)
+        else:
+            unknown[shown] = value
+    return Ignored(unpriced, unknown, no_cost)
+
+
+_NEUTRAL = "switched off"
+
+
+def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
+    """Yield (key with its section, key, value) of each key that the family does not read."""
+    read = {MODEL_TYPE, *(name for key, spec in config.family.keys.items() for name in (key, *spec.also))}
+    part: Any = config.document.data
+    outside = {*config.section, MODEL_TYPE}
+    for step in config.section:
+        yield from ((key, key, value) for key, value in part.items() if key not in outside)
+        part = part[step]
+    prefix = "".join(f"{step}." for step in config.section)
+    yield from ((f"{prefix}{key}", key, value) for key, value in part.items() if key not in read)

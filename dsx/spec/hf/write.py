@@ -1,0 +1,63 @@
+"""A model as the text of a model file, and the file: whole or absent, and never in the place of another unasked."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+from dsx.errors import SpecError, StoreError
+from dsx.spec.hf.family import PublishedSpec
+from dsx.spec.model import ModelSpec
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # a text that YAML reads as itself
+_WORDS = {"null", "true", "false"}  # those that it does not
+_SUFFIX = ".yaml"
+
+
+def model_text(model: ModelSpec, published: PublishedSpec | None = None) -> str:
+    """Return the model as YAML that `load_model` reads as that model; `published` gives its total a source."""
+    dimensions = ", ".join(f"{letter}: {size}" for letter, size in model.dimensions.items())
+    lines = [
+        f"name: {_text(model.name)}",
+        *([f"description: {_text(model.description)}"] if model.description else []),
+        f"source: {_text(model.source)}",
+        f"default_sequence_length: {model.default_sequence_length}",
+        f"dimensions: {{{dimensions}}}",
+        "layers:",
+        *(f"  - {{kind: {_text(layers.kind)}, count: {layers.count}}}" for layers in model.layers),
+    ]
+    if model.parameters is not None:
+        source = f", source: {_text(published.source)}" if published else ""
+        lines.append(f"parameters: {{value: {model.parameters}{source}}}")
+    return "\n".join(lines) + "\n"
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Raise SpecError unless `path` is a name for a model file; StoreError if it may not be written.
+
+    An existing file is left as it is unless `overwrite`.
+    """
+    if path.suffix != _SUFFIX:
+        raise SpecError(f"{path}: a model file ends in {_SUFFIX}: choose {path.with_suffix(_SUFFIX)}")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; choose another file with -o")
+    if os.path.lexists(path) and not overwrite:
+        raise StoreError(f"{path} exists; choose another file with -o, or replace it with --overwrite")
+
+
+def write(text: str, path: Path) -> None:
+    """Write `text` to `path`, whole or not at all; raises StoreError where that cannot be done."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
+    finally:
+        if partial.is_file():
+            partial.unlink()
+
+
+def _text(text: str) -> str:
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
