@@ -1,19 +1,23 @@
 """A model: dimensions, and its layers as a sequence of (kind, count), each kind with its layer text.
 
-A layer kind is derived once per strategy. Embedding, head and loss are not described yet.
+A layer kind is derived once per strategy. The first layer may be an embedding, the last one head and loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
-from dsx.graph.layer import Layer
+from dsx.graph.layer import Layer, Tensor
 from dsx.graph.library import load_layer, load_operators
+from dsx.graph.match import Distribution
 from dsx.graph.notation import AXES
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.model import ModelSpec
+from dsx.spec.model import LayerCount, ModelSpec
+
+_RUNS = 4  # more runs of layers than this alternate
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,59 @@ class Model:
     name: str
     dimensions: dict[str, int]
     layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
+    leading: int = 0  # entries of `layers` that only the first stage of a pipeline has: an embedding
+    trailing: int = 0  # entries that only the last stage has: final norm, head and loss
 
     @property
     def num_layers(self) -> int:
         """Layers in all."""
         return sum(count for _, count in self.layers)
+
+    @property
+    def body(self) -> tuple[tuple[DerivedLayer, int], ...]:
+        """The entries between the ends: what a pipeline cuts."""
+        return self.layers[self.leading : len(self.layers) - self.trailing]
+
+    @property
+    def num_body_layers(self) -> int:
+        """Layers between the ends."""
+        return sum(count for _, count in self.body)
+
+    @property
+    def kinds(self) -> tuple[DerivedLayer, ...]:
+        """The layer kinds, each once, in the order in which they appear."""
+        return tuple({id(layer): layer for layer, _ in self.layers}.values())
+
+    @property
+    def first(self) -> tuple[DerivedLayer, ...]:
+        """The kinds that only the first stage has."""
+        return tuple(layer for layer, _ in self.layers[: self.leading])
+
+    @property
+    def last(self) -> tuple[DerivedLayer, ...]:
+        """The kinds that only the last stage has."""
+        return tuple(layer for layer, _ in self.layers[len(self.layers) - self.trailing :])
+
+    @property
+    def segments(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The body as segments of (position among `kinds`, count).
+
+        Runs of one kind are a segment each; a body of many short runs (layers that alternate) is one segment of
+        several kinds.
+        """
+        where = {id(layer): position for position, layer in enumerate(self.kinds)}
+        runs: list[list[int]] = []
+        for layer, count in self.body:
+            if runs and runs[-1][0] == where[id(layer)]:
+                runs[-1][1] += count
+            else:
+                runs.append([where[id(layer)], count])
+        if len(runs) <= _RUNS:
+            return tuple(((kind, count),) for kind, count in runs)
+        total: dict[int, int] = {}
+        for kind, count in runs:
+            total[kind] = total.get(kind, 0) + count
+        return (tuple(total.items()),)
 
 
 def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
@@ -46,45 +98,104 @@ def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
     )
 
 
+def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
+    """Return the layers of a model that an assumption set counts, in order; raises SpecError if there are none."""
+    found = [entry for entry in spec.layers if entry.kind not in assumptions.uncounted_layers]
+    if not found:
+        kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.layers))
+        raise SpecError(f"assumption set {assumptions.name!r} counts no layer of model {spec.name!r} (it has: {kinds})")
+    return found
+
+
 def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
     """Build and derive every layer kind of a model under `strategy`.
 
-    Raises SpecError if a layer asks for a dimension that the model does not give, UnknownNameError for an
-    uncounted operator that no table has.
+    A first layer that takes data (an embedding) and a last one that ends otherwise than it begins (a head) are the
+    ends; what lies between is the body. Raises SpecError where a layer cannot take the result of the one before it
+    or asks for a dimension that the model does not give, UnknownNameError for an uncounted operator that no table has.
     """
     table = load_operators(assumptions.operators, near)
     for kind in assumptions.uncounted:
         if kind not in table:
             raise UnknownNameError("operator", kind, table)
-    made: dict[str, DerivedLayer] = {}
-    for entry in spec.layers:
-        if entry.kind in made:
+    entries = counted(spec, assumptions)
+    built: dict[str, Layer] = {}
+    derived: dict[str, DerivedLayer] = {}
+    for kind in dict.fromkeys(entry.kind for entry in entries):
+        text = layer_text(kind, spec.name, assumptions)
+        built[kind] = layer = load_layer(text, strategy, table, near, assumptions.blocks)
+        derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
+        check_dimensions(derived[kind], spec.dimensions, spec.name)
+    leading, trailing = check_chain(spec.name, [(built[entry.kind], entry.count) for entry in entries])
+    layers = tuple((derived[entry.kind], entry.count) for entry in entries)
+    return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
+
+
+def parameters(model: Model) -> int:
+    """Return the parameters of the layers of a model: the elements of their weights, each once where it is tied."""
+    total = 0
+    for layer, count in model.layers:
+        values = unsharded(layer, model.dimensions, 1)
+        total += count * sum(evaluate(weight.bytes, values) for weight in layer.weights if not weight.tied)
+    return total
+
+
+def check_chain(model: str, layers: Sequence[tuple[Layer, int]]) -> tuple[int, int]:
+    """Check that each layer begins as the one before it ends; return how many lead and trail the body: 0 or 1 each.
+
+    Otherwise a collective between two layers would belong to neither. Raises SpecError.
+    """
+    first, last = layers[0][0], layers[-1][0]
+    _check_ends(first)
+    leading = int(_begins(first).data)
+    trailing = int(len(layers) > 1 and _begins(last).distribution != _ends(last))
+    if len(layers) == leading + trailing:
+        names_of = ", ".join(layer.name for layer, _ in layers)
+        raise SpecError(f"model {model!r} has no layer between its ends ({names_of})")
+    for position, (layer, count) in enumerate(layers):
+        is_end = (position < leading) or (position >= len(layers) - trailing)
+        if is_end and count > 1:
+            raise SpecError(f"model {model!r}: {layer.name!r} stands {count} times at an end; an end is one layer")
+        if not is_end:
+            check_repeats(layer)
+        if position == 0:
             continue
-        layer = load_layer(layer_text(entry.kind, spec.name, assumptions), strategy, table, near)
-        check_repeats(layer)
-        derived = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
-        check_dimensions(derived, spec.dimensions, spec.name)
-        made[entry.kind] = derived
-    return Model(spec.name, dict(spec.dimensions), tuple((made[entry.kind], entry.count) for entry in spec.layers))
+        before = layers[position - 1][0]
+        if _begins(layer).data:
+            raise SpecError(f"model {model!r}: layer {layer.name!r} takes data, so it can only be the first one")
+        if _begins(layer).distribution != _ends(before):
+            raise SpecError(
+                f"model {model!r}: layer {before.name!r} ends as {_ends(before)} and {layer.name!r} behind it begins "
+                f"as {_begins(layer).distribution}; each layer begins as the one before it ends"
+            )
+    return leading, trailing
 
 
 def check_repeats(layer: Layer) -> None:
-    """Raise SpecError unless the next layer can take this one's result as it lies.
-
-    Otherwise a collective between two layers would belong to neither.
-    """
-    if len(layer.inputs) != 1 or len(layer.outputs) != 1:
-        raise SpecError(
-            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the results "
-            f"{', '.join(layer.outputs)}; layers that follow each other in a model have one of each"
-        )
-    begins = layer.tensors[layer.inputs[0]].distribution
-    ends = layer.tensors[layer.outputs[0]].distribution
+    """Raise SpecError unless a layer can follow itself: unless it ends as it begins."""
+    _check_ends(layer)
+    begins, ends = _begins(layer).distribution, _ends(layer)
     if begins != ends:
         raise SpecError(
             f"layer {layer.name!r} begins as {begins} and ends as {ends}: the next layer could not take its result; "
             f"let its last operator be a view, as in output{begins} = view(y{begins})"
         )
+
+
+def _check_ends(layer: Layer) -> None:
+    if len(layer.inputs) != 1 or len(layer.outputs) != 1:
+        raise SpecError(
+            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the results "
+            f"{', '.join(layer.outputs)}; layers that follow each other in a model have one of each"
+        )
+
+
+def _begins(layer: Layer) -> Tensor:
+    return layer.tensors[layer.inputs[0]]
+
+
+def _ends(layer: Layer) -> Distribution:
+    return layer.tensors[layer.outputs[0]].distribution
 
 
 def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:

@@ -8,9 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, Choice, Count, Flag, Fraction, NonNegative, Seconds, Sourced
+from dsx.spec.quantities import Bytes, Choice, Count, Flag, Fraction, NonNegative, Positive, Seconds, Share, Sourced
+
+
+class AlgorithmsSpec(Spec):
+    """The algorithms that a library has for each kind of collective; the fastest is taken."""
+
+    all_gather: Annotated[list[Literal["ring", "hierarchical"]], Field(min_length=1), Sourced]
+    reduce_scatter: Annotated[list[Literal["ring", "hierarchical"]], Field(min_length=1), Sourced]
+    all_reduce: Annotated[list[Literal["ring", "tree", "hierarchical"]], Field(min_length=1), Sourced]
+    all_to_all: Annotated[list[Literal["ring", "exchange"]], Field(min_length=1), Sourced]
+    broadcast: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
+    reduce: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
 
 
 class AssumptionsSpec(Spec):
@@ -21,7 +34,9 @@ class AssumptionsSpec(Spec):
     source: str
     calibrated: Flag  # whether it stands for measurements
 
-    layers: dict[str, str]  # layer kind of a model -> name of a layer text; a kind not listed is its own name
+    layers: dict[str, str]  # layer kind of a model -> name of a layer text; where it is empty, a kind is its own name
+    uncounted_layers: list[str]  # layer kinds that cost nothing and have no weights
+    blocks: dict[str, str]  # block that a layer uses -> block that takes its place
     operators: list[str]  # operator tables; a later one wins
     uncounted: list[str]  # operators that cost nothing
     default_strategy: str  # where a search names none
@@ -29,9 +44,36 @@ class AssumptionsSpec(Spec):
 
     matrix_efficiency: Fraction  # of matrix_flops
     vector_efficiency: Fraction  # of vector_flops
+    # How a multiply falls behind matrix_efficiency (dsx.cost.multiply): by its contracted size, by the tiles that its
+    # result is cut into and the waves that these run in; attention in fused kernels, and 8 bits, over it.
+    contracted_half: NonNegative  # elements
+    tile_half: NonNegative  # elements
+    tile_quantisation: Share
+    wave_quantisation: Share
+    tiles: list[tuple[Count, Count]]  # rows and columns, the first one is the best; none: as if any fitted
+    attention_efficiency: Fraction
+    attention_gradient_efficiency: Fraction
+    attention_half: NonNegative  # elements
+    linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
+    fp8_efficiency: Fraction
     hbm_efficiency: Fraction  # of hbm_bandwidth
-    network_efficiency: Fraction  # of the bandwidth of every tier
-    launch_latency: Seconds  # of one kernel
+    nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
+    net_efficiency: Fraction  # of the bandwidth between fast domains
+    launch_latency: Seconds  # of one launch
+    launch_hidden: Share  # of a launch, behind its kernel's memory traffic: 1 is max(launch + compute, memory)
+    # What is launched: each operator once in either direction, or as many kernels as it has work for.
+    launches: Annotated[Literal["operators", "kernels"], Sourced]
+
+    call_latency: Seconds  # of starting one collective or send
+    relay: NonNegative  # extra time of a NIC's byte, as a share, where one GPU receives it there and sends it on
+    bulk_latency: Positive  # a hop of the protocol for large messages, over the latency of the tier
+    eager_nvs_latency: Positive  # a hop of the protocol for small messages inside a domain, likewise
+    eager_net_latency: Positive  # and between domains
+    eager_bandwidth: Fraction  # of one GPU's links, with that protocol
+    tree_latency: Positive  # a hop's latency in a tree over that in a ring
+    tree_bandwidth: Fraction  # of a ring's bandwidth
+    protocols: Annotated[list[Literal["bulk", "eager"]], Field(min_length=1), Sourced]  # the fastest is taken
+    algorithms: AlgorithmsSpec
 
     # What the backward of a fused kernel reads: the tensors that the forward saved, or those it consumed.
     fused_backward_reads: Annotated[Literal["stored", "consumed"], Sourced]

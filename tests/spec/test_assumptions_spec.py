@@ -8,11 +8,14 @@ from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 
 def test_the_set_of_the_paper():
     paper = load_assumptions("paper-2410.00273")
-    assert paper.layers == {"transformer": "transformer-2410.00273"}
+    assert paper.layers["transformer"] == "transformer-2410.00273"
+    assert set(paper.layers.values()) == {"transformer-2410.00273"}
+    assert {"embedding", "head"} <= set(paper.uncounted_layers)
+    assert paper.blocks == {}
     assert paper.operators == ["standard", "arxiv-2410.00273"]
     assert paper.uncounted == ["add"]
     assert paper.fixed == {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
-    rates = (paper.matrix_efficiency, paper.vector_efficiency, paper.hbm_efficiency, paper.network_efficiency)
+    rates = (paper.matrix_efficiency, paper.vector_efficiency, paper.hbm_efficiency, paper.net_efficiency)
     assert rates == (0.8, 0.8, 1.0, 0.7)
     assert (paper.launch_latency, paper.overhead) == (20e-6, 0.0)
     assert (paper.fused_backward_reads, paper.charge_replicated_gradients) == ("stored", False)
