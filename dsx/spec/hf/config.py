@@ -125,7 +125,9 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
                 stated[key] = _checked(value, spec)
             elif spec.default is None:
                 near = did_you_mean(key, part.keys() - family.keys)
-                raise SpecError(f"{document.place(section)}: {_dotted(section, key)}: is required, but missing{near}")
+                raise SpecError(
+                    f"{document.place((*section, key))}: {_dotted(section, key)}: is required, but missing{near}"
+                )
         except ValueError as error:
             spelt = next(name for name in _spellings(family, key) if part.get(name) is not None)
             faults.append(f"{document.place((*section, spelt))}: {_dotted(section, spelt)}: {error}")

@@ -1,5 +1,6 @@
 """From a config to a model: dimensions, the sequence of layers, and the published total to compare with."""
 
+import reprlib
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -74,7 +75,7 @@ def _check_rules(config: Config) -> None:
 
 
 def _shown(value: Any) -> str:
-    return f"{len(value)} entries" if isinstance(value, list | dict) else repr(value)
+    return f"{len(value)} entries" if isinstance(value, list | dict) else reprlib.repr(value)
 
 
 def _sequence(config: Config) -> Iterator[LayerCount]:
@@ -93,7 +94,12 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[str]:
         kind = next(holds, None)
         if kind is None:
             keys = frozenset[str]().union(*(when.names for when in layers.kinds.values())) - {LAYER}
-            given = ", ".join(f"{key} = {config.values[key]!r}" for key in sorted(keys))
+            given = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
             known = ", ".join(layers.kinds)
             raise SpecError(f"{place(config, keys)}: layer {index} is of no kind (known: {known}) where {given}")
         yield kind
+
+
+def _at(index: int, key: str, value: Any) -> str:
+    entry = isinstance(value, list) and index < len(value)
+    return f"{key}[{index}] = {value[index]!r}" if entry else f"{key} = {reprlib.repr(value)}"

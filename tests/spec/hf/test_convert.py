@@ -1,0 +1,128 @@
+"""From a config to a model: dimensions, layers in order, rules, names."""
+
+from pathlib import Path
+
+import pytest
+from spec.hf.configs import CONFIGS, NAMES, write
+
+from dsx.errors import SpecError
+from dsx.spec.hf.config import load_config
+from dsx.spec.hf.convert import model_name, model_source, to_model
+
+
+def model(file: Path):
+    return to_model(load_config(file), "tried", "a test")
+
+
+def kinds(file: Path) -> list[str]:
+    return [layers.kind for layers in model(file).layers for _ in range(layers.count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "sizes", "num_layers"),
+    [
+        ("llama-3-8b", 8192, {"e": 4096, "h": 32, "g": 8, "k": 128, "f": 14336, "v": 128256}, 32),
+        ("llama-3.2-1b", 8192, {"e": 2048, "h": 32, "g": 8, "k": 64, "f": 8192}, 16),
+        ("mistral-7b", 32768, {"g": 8, "k": 128}, 32),
+        ("phi-3-mini", 4096, {"g": 32, "k": 96}, 32),
+        ("mixtral-8x7b", 32768, {"f": 14336}, 32),
+        ("qwen2-7b", 131072, {"e": 3584, "g": 4, "k": 128}, 28),
+        ("qwen3-8b", 40960, {"k": 128}, 36),
+        ("qwen3-30b-a3b", 40960, {"e": 2048, "h": 32, "k": 128}, 48),
+        ("gemma-2-9b", 8192, {"e": 3584, "h": 16, "k": 256}, 42),
+        ("gemma-3-1b", 32768, {"g": 1}, 26),
+        ("gemma-3-4b", 131072, {"e": 2560, "h": 8, "g": 4, "k": 256, "f": 10240, "v": 262208}, 34),
+        ("gpt2", 1024, {"e": 768, "h": 12, "g": 12, "k": 64, "f": 3072, "v": 50257}, 12),
+        ("gpt-neox-20b", 2048, {"k": 96, "f": 24576}, 44),
+        ("gpt-oss-20b", 4096, {"e": 2880, "h": 64, "g": 8, "k": 64}, 24),
+        ("falcon-7b", 2048, {"e": 4544, "h": 71, "g": 1, "k": 64, "f": 18176}, 32),
+        ("falcon-40b", 2048, {"g": 8, "k": 64, "f": 32768}, 60),
+        ("deepseek-v3", 4096, {"e": 7168, "h": 128, "f": 18432}, 61),
+        ("vit-l-16", 197, {"e": 1024, "k": 64, "f": 4096}, 24),
+        ("mamba2-2.7b", 2048, {"e": 2560}, 64),
+    ],
+)
+def test_sizes_of_published_configs(name, length, sizes, num_layers):
+    found = model(CONFIGS / f"{name}.json")
+    assert found.default_sequence_length == length
+    assert found.dimensions | sizes == found.dimensions
+    first, *body, last = kinds(CONFIGS / f"{name}.json")
+    assert len(body) == num_layers
+    assert "embedding" in first
+    assert "head" in last
+
+
+def sliding(file: Path) -> list[bool]:
+    return ["sliding" in kind for kind in kinds(file)[1:-1]]
+
+
+def test_layers_that_alternate(tmp_path):
+    assert sliding(CONFIGS / "gemma-2-9b.json") == [True, False] * 21
+    assert sliding(CONFIGS / "gemma-3-1b.json") == ([True] * 5 + [False]) * 4 + [True] * 2
+    assert sliding(CONFIGS / "gpt-oss-20b.json") == [True, False] * 12
+    assert sliding(write(tmp_path, "gpt-oss-20b", ("layer_types",))) == [True, False] * 12
+    stated = ["full_attention", "sliding_attention", "sliding_attention"]
+    assert sliding(write(tmp_path, "gemma-2-9b", num_hidden_layers=3, layer_types=stated)) == [False, True, True]
+    windowed = {"use_sliding_window": True, "max_window_layers": 20}
+    assert sliding(write(tmp_path, "qwen2-7b", **windowed)) == [False] * 20 + [True] * 8
+    assert not any(sliding(write(tmp_path, "mistral-7b", sliding_window=None)))
+
+
+def test_dense_layers_among_experts(tmp_path):
+    dense = ["moe" not in kind for kind in kinds(CONFIGS / "deepseek-v3.json")[1:-1]]
+    assert dense == [True] * 3 + [False] * 58
+    dense = ["moe" not in kind for kind in kinds(write(tmp_path, "qwen3-30b-a3b", decoder_sparse_step=2))[1:-1]]
+    assert dense == [True, False] * 24
+    dense = ["moe" not in kind for kind in kinds(write(tmp_path, "qwen3-30b-a3b", mlp_only_layers=[0, 47]))[1:-1]]
+    assert dense == [True] + [False] * 46 + [True]
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        ("llama-3-8b", {"num_key_value_heads": 5}, "(num_attention_heads = 32, num_key_value_heads = 5)"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "a token cannot go to more experts than there are"),
+        ("gpt-oss-20b", {"num_hidden_layers": 36}, "layer_types must have an entry for each of num_hidden_layers"),
+        ("gpt-oss-20b", {"attention_bias": False}, "no layer text has biases in the experts alone"),
+        ("gemma-2-9b", {"layer_types": ["chunked_attention"] * 42}, "layer_types[0] = 'chunked_attention'"),
+        ("gpt2", {"n_head": 13}, "n_embd / n_head = 768 / 13 leaves a remainder"),
+        ("deepseek-v3", {"first_k_dense_replace": 62}, "there cannot be more dense layers than layers"),
+        ("vit-l-16", {"patch_size": 15}, "image_size must be a multiple of patch_size"),
+        ("mamba2-2.7b", {"num_heads": 40}, "num_heads * head_dim must be expand * hidden_size"),
+        ("falcon-7b", {"parallel_attn": False}, "layer 0 is of no kind"),
+        ("llama-3-8b", {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000 layers are too many"),
+    ],
+)
+def test_configs_that_contradict_themselves(tmp_path, base, changes, says):
+    file = write(tmp_path, base, **changes)
+    with pytest.raises(SpecError) as caught:
+        model(file)
+    assert says in str(caught.value)
+    assert "config.json:" in str(caught.value)
+
+
+def test_a_fault_is_placed_at_its_key(tmp_path):
+    file = write(tmp_path, "llama-3-8b", num_key_value_heads=5)
+    number = next(i for i, line in enumerate(file.read_text().splitlines(), 1) if '"num_attention_heads"' in line)
+    with pytest.raises(SpecError, match=f"config.json:{number}: num_attention_heads must be a multiple"):
+        model(file)
+
+
+def test_what_a_model_is_called(tmp_path):
+    phi = CONFIGS / "phi-3-mini.json"
+    config = load_config(phi)
+    assert model_name(config, phi, Path("out/mine.yaml")) == "mine"
+    assert model_name(config, phi, None) == "phi-3-mini-4k-instruct"
+    assert model_source(config, phi) == "phi-3-mini.json of Phi-3-mini-4k-instruct, model_type phi3"
+    gpt2 = CONFIGS / "gpt2.json"
+    assert model_name(load_config(gpt2), gpt2, None) == "gpt2"
+    (tmp_path / "My-Model").mkdir()
+    usual = write(tmp_path / "My-Model", "gpt2")
+    assert model_name(load_config(usual), usual, None) == "My-Model"
+
+
+def test_there_is_a_config_of_every_family():
+    from dsx.spec.locate import names
+
+    families = {load_config(CONFIGS / f"{name}.json").model_type for name in NAMES}
+    assert families == set(names("families", ".yaml"))

@@ -1,0 +1,52 @@
+"""The text of a model file, and that a file is written whole or not at all."""
+
+import pytest
+from spec.hf.configs import CONFIGS, NAMES
+
+from dsx.errors import SpecError, StoreError
+from dsx.spec.hf.config import load_config
+from dsx.spec.hf.convert import model_source, published_total, to_model
+from dsx.spec.hf.write import check_target, model_text, write
+from dsx.spec.model import ModelSpec, load_model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_written_is_the_model(name, tmp_path):
+    file = CONFIGS / f"{name}.json"
+    config = load_config(file)
+    model = to_model(config, name, model_source(config, file))
+    write(model_text(model, published_total(config)), tmp_path / "model.yaml")
+    assert load_model(tmp_path / "model.yaml") == model
+    assert model.parameters
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "true", "7b", "- a", "a: b # c", 'say "x"', "caf\xe9", "tab\tbell\x07", "~", "1e5"]
+)
+def test_texts_that_yaml_could_misread(text, tmp_path):
+    layers = [{"kind": text, "count": 1}]
+    data = {"name": text, "source": text, "default_sequence_length": 8, "dimensions": {"e": 8}, "layers": layers}
+    model = ModelSpec.model_validate(data)
+    write(model_text(model), tmp_path / "model.yaml")
+    assert load_model(tmp_path / "model.yaml") == model
+
+
+def test_an_existing_file_is_kept_unless_told(tmp_path):
+    target = tmp_path / "model.yaml"
+    target.write_text("mine\n")
+    with pytest.raises(StoreError, match=r"exists; choose another file with -o, or replace it with --overwrite"):
+        check_target(target, overwrite=False)
+    check_target(target, overwrite=True)
+    write("new\n", target)
+    assert target.read_text() == "new\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["model.yaml"]
+
+
+def test_targets_that_cannot_be(tmp_path):
+    with pytest.raises(SpecError, match=r"model\.json: a model file ends in \.yaml: choose .*model\.yaml"):
+        check_target(tmp_path / "model.json", overwrite=True)
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(StoreError, match="is a folder"):
+        check_target(tmp_path / "folder.yaml", overwrite=True)
+    with pytest.raises(StoreError, match=r"cannot write .*: No such file or directory"):
+        write("new\n", tmp_path / "none" / "model.yaml")
