@@ -1,101 +1,65 @@
-"""Ring collectives over a group that lies on two tiers, as latency and seconds per byte.
+"""Time of a collective: the fastest of the algorithms and protocols that a library has for it.
 
-A group of n GPUs, t of them in each fast domain, forms N = n/t domains. A ring crosses N-1 slow and n-N
-fast hops; its bandwidth is the fast link's inside one domain, the NIC's where every GPU is alone in its
-domain, and else the slower of the fast link and the t NICs of a domain (arXiv 2410.00273, section 3,
-with an all-reduce making two passes on every branch). Gathers, scatters and exchanges send (n-1)/n of
-their volume, broadcasts and reduces all of it. Not modelled: trees, message sizes, contention.
+Each pair of an algorithm and a protocol is linear in bytes, so a collective is one call's latency and the least
+of a few lines; which pairs there are is data of the assumption set. Groups that share a NIC are all taken to
+send at once, as the replicas of a job do: a GPU has its own share of a NIC, and a group of t in a domain t.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from dsx.cost.algorithms import ALGORITHMS
 from dsx.cost.assumptions import Assumptions
-from dsx.graph.match import ALL_REDUCE, BROADCAST, REDUCE
+from dsx.cost.groups import Group
+from dsx.cost.protocols import PROTOCOLS, Linear
 from dsx.hardware.network import Network
 
 
-class Group(NamedTuple):
-    """A group of GPUs on two tiers, as the factors that its collectives need.
+class Fastest(NamedTuple):
+    """The least of some linear times, after the latency of a call."""
 
-    A group over several axes is the product of theirs. The reciprocals are kept because in the hot loop axes
-    of a key meet axes of a choice, and a division for each pair would be most of the work.
-    """
-
-    size: Any  # GPUs
-    domains: Any  # fast domains that it lies on
-    per_gpu: Any  # 1 / size
-    per_share: Any  # 1 / GPUs of it in one fast domain
-
-    def times(self, other: "Group") -> "Group":
-        """Return the group over the axes of both."""
-        return Group(*(a * b for a, b in zip(self, other, strict=True)))
-
-
-def group(size: Any, share: Any) -> Group:
-    """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast."""
-    return Group(size, size / share, 1.0 / size, 1.0 / share)
-
-
-class Linear(NamedTuple):
-    """A time that is linear in bytes: ``latency_s + seconds_per_byte * bytes``."""
-
-    latency_s: Any
-    seconds_per_byte: Any
+    call_s: Any
+    lines: tuple[Linear, ...]
 
     def __call__(self, num_bytes: Any) -> Any:
         """Return the seconds for `num_bytes`."""
-        return self.latency_s + self.seconds_per_byte * num_bytes
+        return self.call_s + functools.reduce(jnp.minimum, [line(num_bytes) for line in self.lines])
 
 
-def passes(kind: str) -> float:
-    """Return how often the ring is run through: an all-reduce scatters and then gathers."""
-    return 2.0 if kind == ALL_REDUCE else 1.0
+def collective(kind: str, members: Group, network: Network, assumptions: Assumptions) -> Fastest:
+    """Return the time of a collective over groups of GPUs; `kind` is one of `dsx.graph.match`'s.
 
-
-def sends_all(kind: str) -> bool:
-    """Return whether all of the volume crosses each link, not (n-1)/n of it."""
-    return kind in (BROADCAST, REDUCE)
-
-
-def ring(
-    members: Group,
-    network: Network,
-    assumptions: Assumptions,
-    num_passes: float = 1.0,
-    whole: bool = False,
-) -> Linear:
-    """Return the time of a ring collective over groups of GPUs.
-
-    The fields of `members` broadcast; for `num_passes` and `whole` see `passes` and `sends_all`.
+    The fields of `members` broadcast. A group of one has nothing to do.
     """
+    protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
+    algorithms = [ALGORITHMS[name] for name in dict(assumptions.algorithms)[kind]]
     one = jnp.ones_like(members.size)
-    slow = 1.0 / (assumptions.network_efficiency * network.net.bandwidth)
-    fast = 1.0 / (assumptions.network_efficiency * network.nvs.bandwidth)
-    per_byte = jnp.where(
-        members.domains == members.size,
-        slow * one,
-        jnp.where(members.domains == one, fast * one, jnp.maximum(slow * members.per_share, fast * one)),
+    return Fastest(
+        jnp.where(members.size > one, assumptions.call_latency * one, jnp.zeros_like(one)),
+        tuple(algorithm(kind, members, protocol, network) for algorithm in algorithms for protocol in protocols),
     )
-    hops = members.domains - one
-    latency = network.net.latency * hops + network.nvs.latency * (members.size - members.domains)
-    part = jnp.where(members.size > one, one, jnp.zeros_like(one)) if whole else one - members.per_gpu
-    return Linear(num_passes * latency, num_passes * part * per_byte)
 
 
-def send(size: Any, share: Any, network: Network, assumptions: Assumptions) -> Linear:
+def send(size: Any, share: Any, network: Network, assumptions: Assumptions) -> Fastest:
     """Return the mean time between neighbours of a pipeline of `size` stages, `share` of them per domain.
 
-    Of its size-1 links, size/share - 1 are slow.
+    Of its size-1 links, size/share - 1 are slow. They are crossed by one of `share` GPUs of a domain at a time,
+    so of a NIC that GPUs share each of those has the shares of the others too.
     """
     one = jnp.ones_like(size)
     links = jnp.maximum(size - one, one)
     slow_links = jnp.floor(size / share) - one
     fast_links = size - one - slow_links
-    slow = 1.0 / (assumptions.network_efficiency * network.net.bandwidth)
-    fast = 1.0 / (assumptions.network_efficiency * network.nvs.bandwidth)
-    return Linear(
-        (fast_links * network.nvs.latency + slow_links * network.net.latency) / links,
-        (fast_links * fast + slow_links * slow) / links,
-    )
+    shares = jnp.clip(share, 1.0, network.gpus_per_nic)
+    lines = []
+    for name in assumptions.protocols:
+        protocol = PROTOCOLS[name](network, assumptions)
+        lines.append(
+            Linear(
+                (fast_links * protocol.fast_latency + slow_links * protocol.slow_latency) / links,
+                (fast_links * protocol.fast + slow_links * (protocol.slow / shares)) / links,
+            )
+        )
+    return Fastest(assumptions.call_latency * one, tuple(lines))

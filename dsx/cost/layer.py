@@ -1,4 +1,4 @@
-"""The cost of one layer for U shard keys: kernels by their roofline, collectives by their rings.
+"""The cost of one layer for U shard keys: kernels by their roofline, collectives by their network.
 
 Per kernel and direction, time = max(compute, memory) + communication. The collectives of a panelled
 multiply run while it computes: with s the time of one panel's collectives and n panels, the exposed time
@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import group, passes, ring, sends_all
+from dsx.cost.collectives import collective
+from dsx.cost.groups import group
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -123,13 +124,7 @@ def _communication(
     panel: dict[tuple[int, int], dict[str, Any]] = {}
     groups = {axis: group(work.per_key(work.sizes[axis]), work.shares[axis]) for axis in work.sizes}
     for index, shape in enumerate(work.shapes):
-        link = ring(
-            groups[shape.axis],
-            cluster.network,
-            assumptions,
-            passes(shape.kind),
-            sends_all(shape.kind),
-        )
+        link = collective(shape.kind, groups[shape.axis], cluster.network, assumptions)
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
             columns = panel.setdefault((shape.direction, shape.kernel), {})
@@ -175,7 +170,7 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
         reduced = [i for i, axes in enumerate(work.reduced_over) if axis in axes and not is_data_axis(axis)]
         if reduced:
             members = group(work.per_key(work.sizes[axis]), work.shares[axis])
-            link = ring(members, cluster.network, assumptions, passes(ALL_REDUCE))
+            link = collective(ALL_REDUCE, members, cluster.network, assumptions)
             time = link(per_weight_byte * work.per_key(work.weights[jnp.array(reduced)].sum(axis=0)))
             total = total + time
     return total

@@ -24,12 +24,16 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         vector_flops=spec.device.vector_flops,
         hbm_bandwidth=spec.device.hbm_bandwidth,
         hbm_capacity=spec.device.hbm_capacity,
+        fp8_flops=spec.device.fp8_flops or spec.device.matrix_flops,
+        num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )
     nvs, net = spec.network.nvs, spec.network.net
     network = Network(
         nvs=Tier(bandwidth=nvs.bandwidth, latency=nvs.latency, name="nvs", size=nvs.size),
         net=Tier(bandwidth=net.bandwidth, latency=net.latency, name="net", size=0),
+        peers=nvs.size - 1 if nvs.mesh else 0,
+        gpus_per_nic=(net.nic_bandwidth or net.bandwidth) / net.bandwidth,
     )
     return Cluster(device=device, network=network, name=spec.name)
 
@@ -38,4 +42,4 @@ def anonymous(cluster: Cluster) -> Cluster:
     """Return the cluster without names and sizes, so that machines share what is compiled for them."""
     tiers = (replace(tier, name="", size=0) for tier in (cluster.network.nvs, cluster.network.net))
     nvs, net = tiers
-    return Cluster(device=replace(cluster.device, name=""), network=Network(nvs=nvs, net=net), name="")
+    return Cluster(device=replace(cluster.device, name=""), network=replace(cluster.network, nvs=nvs, net=net), name="")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, BytesPerSecond, Count, FlopsPerSecond, Seconds
+from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds
 
 
 class DeviceSpec(Spec):
@@ -38,13 +38,28 @@ class FastTierSpec(TierSpec):
     """The fast domain: NVLink and NVSwitch, or what another maker calls it."""
 
     size: Count  # GPUs that share it
+    mesh: Flag = False  # links from each GPU to each other, no switch: some of them have the links among those alone
+
+
+class SlowTierSpec(TierSpec):
+    """The network between domains; `bandwidth` is a GPU's share of its NIC where all GPUs of a domain send."""
+
+    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that GPUs share; none: each GPU has one
+
+    @field_validator("nic_bandwidth")
+    @classmethod
+    def _holds_a_share(cls, value: float | None, info: ValidationInfo) -> float | None:
+        share = info.data.get("bandwidth")
+        if value is not None and share is not None and value < share:
+            raise ValueError(f"{value:g} B/s is less than bandwidth, {share:g} B/s, one GPU's share of the NIC")
+        return value
 
 
 class NetworkSpec(Spec):
     """The tiers: inside a fast domain, and between fast domains."""
 
     nvs: FastTierSpec
-    net: TierSpec
+    net: SlowTierSpec
 
 
 class RunTableSpec(Spec):

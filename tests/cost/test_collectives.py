@@ -1,19 +1,26 @@
-"""Rings and sends by hand: 50 GB/s and 10 us on a slow link, 400 GB/s and 1 us on a fast one."""
+"""Collectives and sends by hand: 50 GB/s and 10 us on a slow link, 400 GB/s and 1 us on a fast one."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost.records import believed, machine
+from cost.records import KINDS, believed, machine
 
-from dsx.cost.collectives import group, passes, ring, send, sends_all
+from dsx.cost.collectives import collective, send
+from dsx.cost.groups import group
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 
 GB = 1e9
 
 
-def time(size, share, volume, kind=ALL_GATHER, **changes):
+def time(size, share, volume, kind=ALL_GATHER, algorithms=("ring",), network=None, **beliefs):
     members = group(jnp.asarray([float(size)]), jnp.asarray([float(share)]))
-    return float(ring(members, machine(**changes).network, believed(), passes(kind), sends_all(kind))(volume)[0])
+    assumptions = believed(**{"algorithms": ((kind, algorithms),)} | beliefs)
+    return float(collective(kind, members, network or machine().network, assumptions)(volume)[0])
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -28,14 +35,16 @@ def time(size, share, volume, kind=ALL_GATHER, **changes):
         (1, 1, 8 * GB, 0.0, 0.0),  # no one to talk to
     ],
 )
-def test_a_gather(size, share, volume, latency, seconds):
+def test_a_ring(size, share, volume, latency, seconds):
     for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
-        assert time(size, share, volume, kind) == pytest.approx(latency + seconds, rel=1e-12), kind
+        assert time(size, share, volume, kind) == close(latency + seconds), kind
 
 
 @pytest.mark.parametrize(("size", "share"), [(8, 1), (8, 8), (16, 4), (32, 16), (1, 1)])
 def test_an_all_reduce_makes_two_passes(size, share):
-    assert time(size, share, GB, ALL_REDUCE) == pytest.approx(2 * time(size, share, GB), rel=1e-12)
+    for algorithm in ("ring", "hierarchical"):
+        gather = time(size, share, GB, algorithms=(algorithm,))
+        assert time(size, share, GB, ALL_REDUCE, (algorithm,)) == close(2 * gather)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +53,87 @@ def test_an_all_reduce_makes_two_passes(size, share):
 )
 def test_a_broadcast_sends_everything(size, share, latency, seconds):
     for kind in (BROADCAST, REDUCE):
-        assert time(size, share, 8 * GB, kind) == pytest.approx(latency + seconds, rel=1e-12), kind
+        assert time(size, share, 8 * GB, kind) == close(latency + seconds), kind
 
 
 def test_an_empty_message_still_costs_its_hops():
-    assert time(8, 1, 0.0) == pytest.approx(7 * 10e-6)
+    assert time(8, 1, 0.0) == close(7 * 10e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "latency", "seconds"),
+    [
+        (8, 1, 2 * 3 * 10e-6, 1 / 50 / 0.8),  # three levels, each hop twice a ring's
+        (16, 4, 2 * (2 * 10e-6 + 3 * 1e-6), 1 / 200 / 0.8),  # a chain of four in each of four domains
+        (8, 8, 2 * 7 * 1e-6, 1 / 400 / 0.8),
+        (1, 1, 0.0, 0.0),
+    ],
+)
+def test_a_tree(size, share, latency, seconds):
+    for kind, passes in ((BROADCAST, 1), (REDUCE, 1), (ALL_REDUCE, 2)):
+        assert time(size, share, GB, kind, ("tree",)) == close(passes * (latency + seconds)), kind
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "latency", "seconds"),
+    [
+        (16, 4, 3 * 10e-6 + 3 * 1e-6, 12 / 400 + 3 / 50),  # 16 GB inside, 4 GB between on each of four rails
+        (8, 1, 7 * 10e-6, 14 / 50),
+        (8, 8, 7 * 1e-6, 14 / 400),
+        (1, 1, 0.0, 0.0),
+    ],
+)
+def test_two_stages(size, share, latency, seconds):
+    for kind in (ALL_GATHER, REDUCE_SCATTER):
+        assert time(size, share, 16 * GB, kind, ("hierarchical",)) == close(latency + seconds), kind
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "latency", "seconds"),
+    [
+        (16, 4, 10e-6 + 15 * 1e-6, 12 / 50),  # twelve sixteenths leave the domain, on the GPU's own NIC
+        (8, 8, 7 * 1e-6, 14 / 400),
+        (8, 1, 10e-6 + 7 * 1e-6, 14 / 50),
+        (1, 1, 0.0, 0.0),
+    ],
+)
+def test_an_exchange(size, share, latency, seconds):
+    assert time(size, share, 16 * GB, ALL_TO_ALL, ("exchange",)) == close(latency + seconds)
+
+
+def test_the_inside_of_an_exchange_can_be_what_takes_long():
+    slow_inside = machine(nvs_bandwidth=2e9).network  # 1 GB/s
+    assert time(8, 4, 8 * GB, ALL_TO_ALL, ("exchange",), slow_inside) == close(10e-6 + 7 * 1e-6 + 3 / 1)
+
+
+def test_a_call_and_its_protocols():
+    one = time(8, 1, 8 * GB, bulk_latency=3.0, call_latency=5e-6)
+    assert one == close(5e-6 + 3 * 70e-6 + 7 / 50)
+    both = {"protocols": ("bulk", "eager"), "bulk_latency": 3.0, "call_latency": 5e-6}
+    assert time(8, 1, 8 * GB, **both) == one  # large: the short hops do not pay
+    assert time(8, 1, 8e4, **both) == close(5e-6 + 35e-6 + 7e4 / (0.25 * 50e9))  # 80 kB: half of a hop, a quarter
+    assert time(8, 8, 8e4, **both) == close(5e-6 + 7 * 0.2e-6 + 7e4 / (0.25 * 400e9))
+    assert time(16, 4, 16e4, **both) == close(5e-6 + 3 * 5e-6 + 12 * 0.2e-6 + 15e4 / (0.25 * 50e9))  # one NIC of four
+    assert time(1, 1, 8 * GB, **both) == 0.0
+
+
+def test_a_gpu_that_relays_between_its_nic_and_itself():
+    assert time(8, 1, 8 * GB, relay=0.5) == close(70e-6 + 7 / 50 * 1.5)
+    assert time(16, 4, 16 * GB, relay=0.5) == close(42e-6 + 15 / 200 * 1.125)  # a quarter of the traffic
+    assert time(8, 8, 8 * GB, relay=0.5) == time(8, 8, 8 * GB)
+
+
+@pytest.mark.parametrize(("share", "links"), [(2, 1), (3, 2), (4, 3)])
+def test_a_domain_without_a_switch_has_the_links_among_the_members(share, links):
+    network = machine()
+    meshed = type(network.network)(nvs=network.network.nvs, net=network.network.net, peers=3)
+    found = time(share, share, share * GB, network=meshed)
+    assert found == close((share - 1) * 1e-6 + (share - 1) / (400 * links / 3))
 
 
 def test_groups_of_several_sizes_at_once():
     sizes, shares = jnp.asarray([8.0, 8.0, 1.0]), jnp.asarray([1.0, 8.0, 1.0])
-    link = ring(group(sizes, shares), machine().network, believed())
+    link = collective(ALL_GATHER, group(sizes, shares), machine().network, believed())
     np.testing.assert_allclose(link(8 * GB), [70e-6 + 7 / 50, 7e-6 + 7 / 400, 0.0], rtol=1e-12)
 
 
@@ -63,9 +143,26 @@ def test_a_group_over_two_axes_is_the_product_of_theirs():
     np.testing.assert_allclose(product, whole, rtol=1e-15)
 
 
-def hop(size, share, volume):
-    link = send(jnp.asarray([float(size)]), jnp.asarray([float(share)]), machine().network, believed())
-    return float(link(volume)[0])
+def test_the_fields_can_be_fitted():
+    """The derivative of a time by a belief is finite wherever the time is, groups of one among them."""
+    members = group(jnp.asarray([1.0, 2.0, 16.0, 64.0]), jnp.asarray([1.0, 2.0, 4.0, 1.0]))
+    algorithms = tuple((kind, ("ring", "tree")) for kind in KINDS)
+
+    def total(belief, volume):
+        assumptions = believed(relay=belief, call_latency=belief, tree_bandwidth=belief, algorithms=algorithms)
+        return collective(ALL_REDUCE, members, machine().network, assumptions)(volume).sum()
+
+    for volume in (0.0, 1e5, 1e9):
+        slope = jax.grad(total)(0.5, volume)
+        step = 1e-6
+        assert float(slope) == pytest.approx(
+            float(total(0.5 + step, volume) - total(0.5 - step, volume)) / (2 * step), rel=1e-6
+        )
+
+
+def hop(size, share, volume, network=None, **beliefs):
+    stages = jnp.asarray([float(size)]), jnp.asarray([float(share)])
+    return float(send(*stages, network or machine().network, believed(**beliefs))(volume)[0])
 
 
 SLOW, FAST = 10e-6 + 1 / 50, 1e-6 + 1 / 400  # one GB over one link
@@ -83,4 +180,19 @@ SLOW, FAST = 10e-6 + 1 / 50, 1e-6 + 1 / 400  # one GB over one link
     ],
 )
 def test_a_send_takes_the_mean_of_the_links(size, share, seconds):
-    assert hop(size, share, GB) == pytest.approx(seconds, rel=1e-12)
+    assert hop(size, share, GB) == close(seconds)
+
+
+def test_a_small_send_is_eager():
+    beliefs = {"protocols": ("bulk", "eager"), "call_latency": 5e-6}
+    assert hop(2, 1, 1e4, **beliefs) == close(5e-6 + 5e-6 + 1e4 / (0.25 * 50e9))
+    assert hop(2, 1, GB, **beliefs) == close(5e-6 + SLOW)
+
+
+@pytest.mark.parametrize(("share", "used"), [(1, 1), (2, 2), (4, 4), (8, 4)])
+def test_a_send_uses_the_shares_of_a_nic_that_others_leave_idle(share, used):
+    network = machine().network
+    shared = type(network)(nvs=network.nvs, net=network.net, gpus_per_nic=4.0)
+    slow, fast = 10e-6 + 1 / (50 * used), share - 1
+    links = 2 * share - 1
+    assert hop(2 * share, share, GB, shared) == close((2 * fast * FAST + slow) / links)

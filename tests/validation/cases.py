@@ -75,7 +75,7 @@ def problem_for(model, system, *strategies, assumptions=PAPER):
     assert efficiency == system.get("slow_efficiency", 0.7), "dsx has one efficiency of the network"
     believed = load_assumptions(assumptions)
     if assumptions == PAPER:
-        believed = believed.model_copy(update={"network_efficiency": efficiency})
+        believed = believed.model_copy(update={"nvs_efficiency": efficiency, "net_efficiency": efficiency})
     return make_problem(model_spec(model), cluster_spec(system), believed, strategies)
 
 

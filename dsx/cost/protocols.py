@@ -1,0 +1,68 @@
+"""Protocols of a collective library: what a hop and a byte cost under each.
+
+A library has a protocol for large messages, whose hops wait until a whole chunk lies in memory and is fenced,
+and one for small messages, whose words carry their own flag: hops are short, and bandwidth is given away.
+NCCL calls them Simple and LL (with LL128 between them) and takes the faster one by a model that is linear in
+bytes (NCCL, "NCCL_PROTO" in its documentation, and src/graph/tuning.cc: a table of latencies per protocol
+and link, and a share of the bandwidth per protocol). A time linear in bytes is Hockney's model (Parallel
+Computing 20, 1994), ``latency + bytes / bandwidth``: latency times bandwidth is the message size that reaches
+half of the bandwidth.
+"""
+
+from typing import Any, NamedTuple
+
+from dsx.cost.assumptions import Assumptions
+from dsx.hardware.network import Network
+
+
+class Linear(NamedTuple):
+    """A time that is linear in bytes: ``latency_s + seconds_per_byte * bytes``."""
+
+    latency_s: Any
+    seconds_per_byte: Any
+
+    def __call__(self, num_bytes: Any) -> Any:
+        """Return the seconds for `num_bytes`."""
+        return self.latency_s + self.seconds_per_byte * num_bytes
+
+
+class Protocol(NamedTuple):
+    """What messages meet on the two tiers under one protocol."""
+
+    fast_latency: Any  # s, one hop inside a fast domain
+    slow_latency: Any  # s, one hop between domains
+    fast: Any  # s/byte of one GPU's links inside its domain
+    slow: Any  # s/byte of one GPU's NIC
+    relay: Any  # share of `slow` that a NIC's byte costs more where one GPU receives it and sends it on
+    rails: bool  # whether a message crosses domains on the NICs of all members there, or on one
+    tree_latency: Any  # hops' latencies in a tree over those in a ring
+    tree_bandwidth: Any  # bandwidth of a tree over that of a ring
+
+
+def bulk(network: Network, assumptions: Assumptions) -> Protocol:
+    """Return the protocol of large messages, which runs on all NICs that a group has in a domain."""
+    return Protocol(
+        fast_latency=assumptions.bulk_latency * network.nvs.latency,
+        slow_latency=assumptions.bulk_latency * network.net.latency,
+        fast=1.0 / (assumptions.nvs_efficiency * network.nvs.bandwidth),
+        slow=1.0 / (assumptions.net_efficiency * network.net.bandwidth),
+        relay=assumptions.relay,
+        rails=True,
+        tree_latency=assumptions.tree_latency,
+        tree_bandwidth=assumptions.tree_bandwidth,
+    )
+
+
+def eager(network: Network, assumptions: Assumptions) -> Protocol:
+    """Return the protocol of small messages, which runs on few channels: one NIC of a domain."""
+    large = bulk(network, assumptions)
+    return large._replace(
+        fast_latency=assumptions.eager_nvs_latency * network.nvs.latency,
+        slow_latency=assumptions.eager_net_latency * network.net.latency,
+        fast=large.fast / assumptions.eager_bandwidth,
+        slow=large.slow / assumptions.eager_bandwidth,
+        rails=False,
+    )
+
+
+PROTOCOLS = {"bulk": bulk, "eager": eager}
