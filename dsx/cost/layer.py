@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
+from dsx.cost.multiply import per_kernel, stretches
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -112,8 +113,10 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 
 def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
     """Return the compute time and the exposed memory time of every kernel, [2, K, V] each."""
-    compute = compute_time(work.matrix, work.vector, work.launches[None], cluster.device, assumptions)
-    return compute, exposed_memory_time(work.bytes, compute, cluster.device, assumptions)
+    slower = stretches(work.multiplies, work.multiply_shapes, cluster.device, assumptions) - 1.0
+    beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
+    compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
+    return compute, exposed_memory_time(work.bytes, compute, work.launches, cluster.device, assumptions)
 
 
 def _communication(

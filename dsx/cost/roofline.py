@@ -1,7 +1,9 @@
 """The roofline of a kernel: the larger of compute and memory time, with a launch.
 
 T_flop = launch + F_matrix / (eff * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
-(arXiv 2410.00273, section 3 and its released code). Not modelled: efficiency that depends on shape.
+(arXiv 2410.00273, section 3 and its released code). F_matrix counts each multiply as many times as its shape
+makes it slower than the ceiling (dsx.cost.multiply). A launch comes once, before compute and traffic, of which
+the longer counts; `launch_hidden` lets traffic hide it.
 """
 
 from typing import Any
@@ -19,7 +21,8 @@ def compute_time(matrix: Any, vector: Any, launches: Any, device: Device, assump
     return launches * assumptions.launch_latency + matrix_s + vector_s
 
 
-def exposed_memory_time(num_bytes: Any, compute_s: Any, device: Device, assumptions: Assumptions) -> Any:
-    """Return the seconds of HBM traffic that `compute_s` does not hide."""
+def exposed_memory_time(num_bytes: Any, compute_s: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:
+    """Return the seconds of HBM traffic that `compute_s`, its launches included, does not hide."""
     memory_s = num_bytes / (assumptions.hbm_efficiency * device.hbm_bandwidth)
-    return jnp.maximum(memory_s - compute_s, jnp.zeros_like(memory_s))
+    before_s = (1.0 - assumptions.launch_hidden) * assumptions.launch_latency * launches
+    return jnp.maximum(memory_s - (compute_s - before_s), jnp.zeros_like(memory_s))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer
+from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import define
 from dsx.graph.notation import AXES
@@ -65,7 +65,7 @@ class LayerWork:
     vector: Any  # [2, K, V] FLOPs
     bytes: Any  # [2, K, V] bytes
     multiplies: Multiplies
-    launches: Any  # [K, 1] 1 where a kernel runs
+    launches: Any  # [2, K, 1]
     volumes: Any  # [C, V] bytes
     weights: Any  # [W, V] bytes
     stash: Any  # [V] bytes saved for the backward
@@ -98,6 +98,16 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
         for index, kernel in enumerate(layer.priced_kernels)
         for collective in kernel.collectives[direction]
     )
+
+
+def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) -> int:
+    """Return how often a kernel of the layer text is launched in one direction."""
+    if assumptions.launches == "operators" or not kernel.runs:
+        return int(kernel.runs)
+    work = kernel.work[direction]
+    has_work = any(amount != 0 for amount in (work.matrix, work.vector, work.bytes))
+    # The gradients of an operator's arguments are kernels of their own, unless they are fused.
+    return int(has_work) if kernel.fused else max(int(has_work), len(work.multiplies))
 
 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
@@ -171,7 +181,9 @@ def layer_work(
         vector=per_direction("vector"),
         bytes=per_direction("bytes"),
         multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
-        launches=xp.asarray([[float(kernel.runs)] for kernel in kernels]),
+        launches=xp.asarray(
+            [[[float(launches(k, direction, assumptions))] for k in kernels] for direction in (FORWARD, BACKWARD)]
+        ),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
         stash=stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),

@@ -1,6 +1,6 @@
 """One GPU: two compute rates and one memory.
 
-Not modelled: rates that depend on the precision or the size of a kernel, caches, power.
+Not modelled: caches, power; how far a kernel stays behind the peaks is a belief (dsx.cost.multiply).
 """
 
 from typing import Any
@@ -16,4 +16,6 @@ class Device:
     vector_flops: Any  # FLOP/s, everything else
     hbm_bandwidth: Any  # bytes/s
     hbm_capacity: Any  # bytes
+    fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; matrix_flops where the device has none
+    num_sms: Any  # multiprocessors; 1 where unknown, so that waves of tiles are whole
     name: str = static()

@@ -90,6 +90,7 @@ Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
 Count = Annotated[int, BeforeValidator(count)]  # at least 1
 Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes
 Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]  # of a peak: above 0, at most 1
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]  # from 0 to 1
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
 Flag = Annotated[bool, Strict(), BeforeValidator(unsourced)]  # true or false

@@ -9,18 +9,21 @@ from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
 
+_DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "num_sms")
+
 
 def machine(**changes):
     """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
+        "fp8_flops": 2e15, "num_sms": 100.0,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
         Tier(bandwidth=facts[f"{name}_bandwidth"], latency=facts[f"{name}_latency"], name="", size=0)
         for name in ("nvs", "net")
     )
-    device = {name: facts[name] for name in ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity")}
+    device = {name: facts[name] for name in _DEVICE}
     return Cluster(device=Device(**device, name=""), network=Network(nvs=nvs, net=net), name="")
 
 
@@ -29,16 +32,27 @@ def believed(**changes):
     return Assumptions(
         **{
             "matrix_efficiency": 0.5,
+            "contracted_half": 0.0,
+            "tile_half": 0.0,
+            "tile_quantisation": 0.0,
+            "wave_quantisation": 0.0,
+            "attention_efficiency": 1.0,
+            "attention_gradient_efficiency": 1.0,
+            "attention_half": 0.0,
+            "fp8_efficiency": 1.0,
             "vector_efficiency": 0.5,
             "hbm_efficiency": 0.5,
             "network_efficiency": 0.5,
             "launch_latency": 1e-5,
+            "launch_hidden": 1.0,
             "weight_bytes": 2.0,
             "gradient_bytes": 2.0,
             "optimizer_bytes_per_parameter": 12.0,
             "optimizer_traffic_per_parameter": 0.0,
             "overhead": 0.0,
             "charge_replicated_gradients": False,
+            "linear_dtype": "bf16",
+            "tiles": (),
         }
         | changes
     )

@@ -24,7 +24,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "vector": jnp.zeros_like(matrix),
         "bytes": jnp.full_like(matrix, num_bytes),
         "multiplies": Multiplies(*[jnp.zeros((0, 1))] * 5),
-        "launches": jnp.ones((2, 1)),
+        "launches": jnp.ones((2, 2, 1)),
         "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
         "weights": jnp.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
         "stash": jnp.asarray([7.0]),

@@ -27,5 +27,19 @@ def test_compute_time(matrix, vector, launches, seconds):
     [(3e10, 0.010, 0.020), (3e10, 0.030, 0.0), (3e10, 0.050, 0.0), (0.0, 0.010, 0.0), (3e10, 0.0, 0.030)],
 )
 def test_memory_time_that_compute_does_not_hide(num_bytes, compute_s, seconds):
-    found = exposed_memory_time(jnp.asarray(num_bytes), jnp.asarray(compute_s), machine().device, believed())
+    arguments = jnp.asarray(num_bytes), jnp.asarray(compute_s), jnp.asarray(1.0)
+    found = exposed_memory_time(*arguments, machine().device, believed())
     assert float(found) == pytest.approx(seconds, rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize(("hidden", "seconds"), [(1.0, 0.030), (0.5, 0.030_005), (0.0, 0.030_01)])
+def test_a_launch_comes_once_before_traffic_unless_traffic_hides_it(hidden, seconds):
+    beliefs, launches = believed(launch_hidden=hidden), jnp.asarray(1.0)
+    zero = jnp.asarray(0.0)
+    compute_s = compute_time(zero, zero, launches, machine().device, beliefs)
+    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, beliefs)
+    assert float(found) == pytest.approx(seconds, rel=1e-12)
+    # Where compute is longer than traffic there is one launch, whatever traffic hides.
+    compute_s = compute_time(jnp.asarray(5e13), zero, launches, machine().device, beliefs)
+    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, beliefs)
+    assert float(found) == pytest.approx(0.100_01, rel=1e-12)

@@ -1,0 +1,87 @@
+"""How long a matrix multiply takes, over what it would take at the ceiling `matrix_efficiency`.
+
+A multiply of (m x k) by (k x n), `batch` times, outside a fused kernel:
+
+    x = (k + contracted_half) / k * min over tiles of (tile cost * tile waste * wave waste)
+
+A tile of r x c elements of the result costs 1 + tile_half (1/r + 1/c), over what the first tile listed costs:
+small tiles load more operands for each multiplication. Its waste is what is computed beyond the edges of the
+result, and what idles while the last wave of tiles runs on the multiprocessors; weights between 0 and 1 say
+how much of each a library does not avoid (NVIDIA, Matrix Multiplication Background User's Guide).
+
+Inside a fused kernel, multiplies of two activations (attention) take 1 / attention efficiency, and the more
+the smaller their smallest side, the head dimension, is: (d + attention_half) / d (arXiv 2205.14135, 2307.08691).
+Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency).
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.work import Multiplies, MultiplyShape
+from dsx.graph.derived import FORWARD
+from dsx.hardware.device import Device
+
+
+def stretches(
+    multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
+) -> Any:
+    """Return the time of each multiply over that of its FLOPs at the ceiling, [M, V]."""
+    one = jnp.ones_like(multiplies.rows)
+    rows, columns, contracted, batch = (
+        jnp.maximum(size, one)
+        for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
+    )
+    fill = (contracted + assumptions.contracted_half) / contracted
+    library = fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
+    smallest = jnp.minimum(jnp.minimum(rows, columns), contracted)
+    attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, assumptions)
+    return jnp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
+
+
+def is_attention(shape: MultiplyShape) -> bool:
+    """Return whether a multiply is one of two activations inside a fused kernel."""
+    return shape.fused and not shape.linear
+
+
+def per_kernel(values: Any, shapes: tuple[MultiplyShape, ...], num_kernels: int) -> Any:
+    """Return [2, K, V] sums of [M, V] values over the multiplies of each direction and kernel."""
+    member = np.zeros((2, num_kernels, len(shapes)))
+    for index, shape in enumerate(shapes):
+        member[shape.direction, shape.kernel, index] = 1.0
+    return jnp.tensordot(jnp.asarray(member, dtype=values.dtype), values, axes=1)
+
+
+def _tiled(rows: Any, columns: Any, batch: Any, device: Device, assumptions: Assumptions) -> Any:
+    """Return the time on the best tile over that on a perfect fit of the first one."""
+    loads = [1.0 + assumptions.tile_half * (1.0 / height + 1.0 / width) for height, width in assumptions.tiles]
+    times: list[Any] = []
+    for (height, width), load in zip(assumptions.tiles, loads, strict=True):
+        down, across = jnp.ceil(rows / height), jnp.ceil(columns / width)
+        tiles = batch * down * across
+        tile_waste = (down * height) * (across * width) / (rows * columns) - 1.0
+        wave_waste = jnp.ceil(tiles / device.num_sms) * device.num_sms / tiles - 1.0
+        waste = (1.0 + assumptions.tile_quantisation * tile_waste) * (1.0 + assumptions.wave_quantisation * wave_waste)
+        times.append(load / loads[0] * waste)
+    return functools.reduce(jnp.minimum, times) if times else jnp.ones_like(rows)
+
+
+def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Any:
+    """Return [M, 1] time at the precision of each multiply over that at `matrix_flops`."""
+    linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
+    faster = device.matrix_flops / (device.fp8_flops * assumptions.fp8_efficiency)
+    return jnp.where(linear, faster, jnp.ones_like(faster))
+
+
+def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+    forward = _column([shape.direction == FORWARD for shape in shapes])
+    efficiencies = assumptions.attention_efficiency, assumptions.attention_gradient_efficiency
+    ahead, back = (jnp.asarray(1.0 / efficiency) for efficiency in efficiencies)
+    return jnp.where(forward, ahead, back)
+
+
+def _column(flags: list[bool]) -> Any:
+    return jnp.asarray(np.array(flags, dtype=bool).reshape(-1, 1))

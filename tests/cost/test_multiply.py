@@ -1,0 +1,119 @@
+"""Stretches of multiplies by hand: contracted size, tiles, waves, attention, 8 bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cost.records import believed, machine
+
+from dsx.cost.layer import layer_costs
+from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.work import Multiplies, MultiplyShape, layer_work
+from dsx.graph.derived import BACKWARD, FORWARD, derive
+from dsx.graph.library import load_layer, load_operators
+from dsx.spec.assumptions import load_assumptions
+
+LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of_weight=False)
+ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False)
+
+
+def stretch(rows, columns, contracted, batch=1.0, shape=LINEAR, **beliefs):
+    sizes = (jnp.asarray([[float(size)]]) for size in (rows, columns, contracted, batch, 0.0))
+    found = stretches(Multiplies(*sizes), (shape,), machine().device, believed(**beliefs))
+    return float(found[0, 0])
+
+
+@pytest.mark.parametrize("shape", [LINEAR, ATTENTION])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (4096, 4096, 4096), (100, 77, 3), (0, 0, 0)])
+def test_with_neutral_beliefs_a_multiply_runs_at_the_ceiling_exactly(shape, sizes):
+    assert stretch(*sizes, shape=shape) == 1.0
+    assert stretch(*sizes, shape=shape, tiles=((128, 128), (64, 64))) == 1.0
+
+
+def test_a_multiply_of_the_half_size_takes_twice_as_long():
+    assert stretch(4096, 4096, 128, contracted_half=128.0) == 2.0
+    assert stretch(4096, 4096, 1024, contracted_half=128.0) == 1.125
+
+
+@pytest.mark.parametrize(("weight", "waste"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)])
+def test_what_is_beyond_the_edges_of_the_result(weight, waste):
+    # 64 x 128 fill half of a tile.
+    assert stretch(64, 128, 64, tiles=((128, 128),), tile_quantisation=weight) == pytest.approx(1.0 + waste)
+
+
+@pytest.mark.parametrize(("batch", "waste"), [(100, 0.0), (101, 200 / 101 - 1), (50, 1.0), (1000, 0.0), (950, 1 / 19)])
+def test_what_idles_in_the_last_wave(batch, waste):
+    # One tile each, on 100 multiprocessors.
+    beliefs = {"tiles": ((128, 128),), "wave_quantisation": 0.5}
+    assert stretch(128, 128, 64, batch, **beliefs) == pytest.approx(1.0 + 0.5 * waste)
+
+
+def test_the_best_tile_is_taken():
+    beliefs = {"tile_quantisation": 1.0, "tile_half": 64.0}
+    load = {side: 1 + 64 * 2 / side for side in (128, 64)}
+    both = {"tiles": ((128, 128), (64, 64)), **beliefs}
+    assert stretch(1280, 1280, 64, **both) == 1.0
+    assert stretch(64, 64, 64, **both) == pytest.approx(load[64] / load[128])
+    assert stretch(64, 64, 64, tiles=((128, 128),), **beliefs) == pytest.approx(4.0)
+
+
+def test_attention_has_an_efficiency_of_its_own_in_either_direction():
+    beliefs = {"attention_efficiency": 0.8, "attention_gradient_efficiency": 0.5, "attention_half": 32.0}
+    beliefs |= {"contracted_half": 1e6, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
+    back = MultiplyShape(0, BACKWARD, linear=False, fused=True, of_weight=False)
+    for sizes in ((2048, 2048, 64), (2048, 64, 2048)):  # the head dimension is the smallest side
+        assert stretch(*sizes, shape=ATTENTION, **beliefs) == pytest.approx(1.5 / 0.8)
+        assert stretch(*sizes, shape=back, **beliefs) == pytest.approx(1.5 / 0.5)
+    unfused = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False)
+    assert stretch(2048, 2048, 64, shape=unfused, **beliefs | {"tiles": (), "contracted_half": 64.0}) == 2.0
+
+
+def test_eight_bits_are_for_multiplies_with_a_weight():
+    beliefs = {"linear_dtype": "fp8", "fp8_efficiency": 0.8}
+    assert stretch(4096, 4096, 4096, **beliefs) == pytest.approx(1 / (2 * 0.8))
+    assert stretch(4096, 4096, 4096, shape=ATTENTION, **beliefs) == 1.0
+
+
+def test_values_go_to_their_kernel_and_direction():
+    shapes = tuple(MultiplyShape(k, d, True, False, False) for d, k in ((0, 0), (0, 2), (1, 2), (1, 2)))
+    found = per_kernel(jnp.asarray([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]), shapes, 3)
+    assert found.tolist() == [[[1, 5], [0, 0], [2, 6]], [[0, 0], [0, 0], [7, 15]]]
+    assert per_kernel(jnp.zeros((0, 2)), (), 3).shape == (2, 3, 2)
+
+
+def layer(assumptions, **changes):
+    spec = load_assumptions(assumptions, [])
+    table = load_operators(spec.operators)
+    made = derive(load_layer("transformer", "1d", table), spec.fused_backward_reads, spec.uncounted)
+    keys = {"microbatch_size": np.array([1, 4]), "panels": np.array([1, 1]), "tp": np.array([1, 8])}
+    keys |= {"tp_nvs": np.array([1, 8])}
+    sizes = {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 16384} | changes
+    return layer_work(made, sizes, spec, 2048, keys)
+
+
+def test_launches_are_those_of_operators_or_of_kernels():
+    by_operator, by_kernel = (layer(name) for name in ("paper-2410.00273", "default"))
+    assert set(by_operator.launches.ravel().tolist()) == {0.0, 1.0}
+    ahead, back = by_kernel.launches[..., 0]
+    assert ahead.tolist() == [1.0] * 10  # two norms, four multiplies, attention, gelu, two additions
+    assert back.tolist() == [1.0, 2.0, 1.0, 2.0, 0.0, 1.0, 2.0, 1.0, 2.0, 0.0]
+
+
+def test_every_belief_about_multiplies_can_be_fitted():
+    work = layer("default")
+    beliefs = believed(
+        tiles=((256, 128), (128, 128)), linear_dtype="fp8", launch_hidden=0.5,
+        contracted_half=128.0, tile_half=32.0, tile_quantisation=0.5, wave_quantisation=0.5,
+        attention_half=24.0, attention_efficiency=0.8, attention_gradient_efficiency=0.6, fp8_efficiency=0.7,
+    )  # fmt: skip
+
+    def seconds(beliefs):
+        costs = layer_costs(jax.tree.map(jnp.asarray, work), machine(), beliefs)
+        return (costs.forward_s + costs.backward_s).sum()
+
+    slopes = jax.grad(seconds)(jax.tree.map(jnp.asarray, beliefs))
+    names = ("attention_efficiency", "attention_gradient_efficiency", "fp8_efficiency", "matrix_efficiency")
+    assert all(float(getattr(slopes, name)) < 0 for name in names)
+    names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")
+    assert all(float(getattr(slopes, name)) > 0 for name in names)
+    assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
