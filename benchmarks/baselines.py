@@ -96,7 +96,7 @@ def _flat_function(problem: Problem) -> Callable[[Any], Any]:
         )
         layer = layer_costs(work, hardware, assumptions)
         choices = step_choices(columns, lambda column: column)
-        costs = step_costs(layer, choices, problem.workload, hardware, assumptions)
+        costs = step_costs((layer,), choices, problem.workload, hardware, assumptions)
         step = jnp.where(costs.peak_bytes <= hardware.device.hbm_capacity, costs.step_time_s, jnp.inf)
         return jnp.argmin(step), step.min()
 

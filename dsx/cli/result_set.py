@@ -87,7 +87,7 @@ def layer_of(manifest: "Manifest", strategy: str) -> "DerivedLayer":
         AssumptionsSpec.model_validate(resolved["assumptions"]),
     )
     near = Path(manifest.spec_file) if manifest.spec_file else None
-    return build_model(model, assumptions, given, near).layers[0][0]
+    return build_model(model, assumptions, given, near).body[0][0]
 
 
 def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:

@@ -1,23 +1,29 @@
-"""Memory of the worst stage's GPU.
+"""Memory of a stage's GPU.
 
-With L layers on a stage, a layer's weights W bytes, its saved activations A bytes, and f microbatches in
-flight: weights L*W, gradients L*W scaled to their element size, optimizer state over its group (ZeRO
-stage 1: the ranks that hold the same parameters), activations L*A*f with f = min(pp, microbatches) in
-1F1B (Narayanan et al., SC21; arXiv 2410.00273, section 4). Not modelled: embedding, head, fragmentation.
+With n_k layers of kind k on a stage, weights W_k bytes, saved activations A_k and f microbatches in flight:
+weights sum n_k W_k, gradients the same scaled to their element size, optimizer state, activations
+f sum n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
+parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3, where two
+layers' weights are gathered at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
+section 4). Not modelled: fragmentation beside the assumption set's `overhead`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import Group
+from dsx.cost.choices import StepChoices, pick
+from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.stages import Stage
+from dsx.space.codes import Open
 
 
 class Memory(NamedTuple):
-    """The memory parts of a step, in bytes."""
+    """The memory parts of a stage, in bytes."""
 
     weight_bytes: Any
     gradient_bytes: Any
@@ -25,25 +31,60 @@ class Memory(NamedTuple):
     activation_bytes: Any
     overhead_bytes: Any
 
+    @property
+    def peak_bytes(self) -> Any:
+        """All parts together."""
+        return sum(self[1:], self[0])
+
 
 def stage_memory(
-    layer: LayerCosts, layers: Any, in_flight: Any, shards: Sequence[Group], assumptions: Assumptions
+    kinds: Sequence[LayerCosts],
+    shards: Sequence[Sequence[Group]],
+    stash_bytes: Sequence[Any],
+    working_bytes: Sequence[Any],
+    stage: Stage,
+    microbatches: Any,
+    choices: StepChoices,
+    known: Open,
+    assumptions: Assumptions,
 ) -> Memory:
-    """Return the memory of a stage of `layers` layers with `in_flight` microbatches.
+    """Return the memory of a stage with so many `microbatches` in flight.
 
-    `shards` has one entry per weight group: the ranks that its optimizer state is divided over.
+    Per kind: its weight groups' ranks, over which ZeRO divides, its saved activations, and its transient.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    optimizer = jnp.zeros_like(layers * layer.stash_bytes)
-    weights = jnp.zeros_like(optimizer)
-    for index, members in enumerate(shards):
-        held = layers * layer.weight_bytes[index]
-        weights = weights + held
-        optimizer = optimizer + held * (per_weight_byte * assumptions.optimizer_bytes_per_parameter) * members.per_gpu
+    weights = divided = stash = working = gathered = jnp.zeros_like(microbatches * stash_bytes[0])
+    for kind, layers in stage.layers.items():
+        of_kind = jnp.zeros_like(kinds[kind].stash_bytes)
+        for index, members in enumerate(shards[kind]):
+            held = kinds[kind].weight_bytes[index]
+            of_kind = of_kind + held
+            divided = divided + (layers * held) * members.per_gpu
+        weights = weights + layers * of_kind
+        stash = stash + layers * stash_bytes[kind]
+        present = jnp.minimum(layers, jnp.ones_like(layers))
+        working = jnp.maximum(working, present * working_bytes[kind])
+        gathered = jnp.maximum(gathered, present * (2.0 * of_kind))
+    options = {
+        "weight": (weights, weights, weights, divided + gathered),
+        "gradient": (weights, weights, divided, divided),
+        "optimizer": (weights, divided, divided, divided),
+    }
+    held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
     return Memory(
-        weight_bytes=weights,
-        gradient_bytes=weights * (assumptions.gradient_bytes * per_weight_byte),
-        optimizer_bytes=optimizer,
-        activation_bytes=layers * layer.stash_bytes * in_flight,
-        overhead_bytes=assumptions.overhead * jnp.ones_like(optimizer),
+        weight_bytes=held["weight"],
+        gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
+        optimizer_bytes=held["optimizer"] * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
+        activation_bytes=stash * microbatches + working,
+        overhead_bytes=assumptions.overhead * jnp.ones_like(weights),
     )
+
+
+def worst(memories: Sequence[Memory]) -> Memory:
+    """Return the memory of the stage whose peak is highest, by plan."""
+
+    def larger(one: Memory, other: Memory) -> Memory:
+        is_other = other.peak_bytes > one.peak_bytes
+        return Memory(*(jnp.where(is_other, b, a) for a, b in zip(one, other, strict=True)))
+
+    return functools.reduce(larger, memories)

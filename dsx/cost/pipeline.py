@@ -1,24 +1,54 @@
-"""The pipeline: sending between stages, and the bubble, of an even cut under 1F1B.
+"""The pipeline: what a schedule adds to the work of the stages.
 
-A step of m microbatches over pp stages takes (m + pp - 1) times the slowest stage's microbatch, sends
-included (Narayanan et al., SC21; arXiv 2410.00273, section 3).
+A step of m microbatches over p stages of v chunks takes m microbatches of the slowest stage, the fill and
+drain of the others, and the sends. In 1F1B and GPipe one microbatch passes all other stages once; with v
+chunks it waits for a chunk of each only (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain
+with weight gradients: of the bubble (p-1)(T_F + T_B) with T_B the whole backward, 2(p-1)T_W goes (Qi et al.,
+2024, table 2, which counts T_W apart from T_B). Microbatches in flight on stage i: all m in GPipe; p - i in
+1F1B; with v chunks, 2(p-i-1) + (v-1)p + 1 chunks (Korthikanti et al., 2022, section 4).
 """
 
 from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from dsx.cost.choices import StepChoices, pick
+from dsx.space.codes import SCHEDULES, Open
+
+GPIPE = SCHEDULES.index("gpipe")
+ZERO_BUBBLE = SCHEDULES.index("zb-h1")
 
 
 class Pipeline(NamedTuple):
     """The pipeline parts of a step, in seconds."""
 
-    busy_microbatches: Any  # microbatches of work that a stage does
     pp_comm_s: Any
     bubble_s: Any
 
 
-def one_f_one_b(stage_s: Any, send_s: Any, stages: Any, num_microbatches: Any) -> Pipeline:
-    """Return the pipeline parts for a stage of `stage_s` and sends of `send_s` per microbatch."""
-    return Pipeline(
-        busy_microbatches=num_microbatches,
-        pp_comm_s=num_microbatches * send_s,
-        bubble_s=(stages - 1.0) * (stage_s + send_s),
-    )
+def pipeline(
+    slowest_s: Any, mean_s: Any, weight_gradient_s: Any, send_s: Any, choices: StepChoices, known: Open
+) -> Pipeline:
+    """Return the pipeline parts for one microbatch's seconds on the slowest stage and on the mean one.
+
+    `weight_gradient_s` is the part of the mean that only makes weight gradients; `send_s` are the sends of a
+    microbatch between two neighbours, there and back.
+    """
+    others = choices.pp * mean_s - slowest_s
+    waiting = choices.num_microbatches * (slowest_s - mean_s)
+    spared = jnp.maximum(others - 2.0 * (choices.pp - 1.0) * weight_gradient_s, jnp.zeros_like(others))
+    fill = pick(known.schedule, choices.schedule, {**dict.fromkeys(range(len(SCHEDULES)), others), ZERO_BUBBLE: spared})
+    if known.vpp == (1,):
+        return Pipeline(choices.num_microbatches * send_s, waiting + fill + (choices.pp - 1.0) * send_s)
+    sends = choices.num_microbatches * choices.vpp * send_s
+    return Pipeline(sends, waiting + fill / choices.vpp + (choices.pp - 1.0) * send_s)
+
+
+def in_flight(index: Any, choices: StepChoices, known: Open) -> Any:
+    """Return the microbatches whose activations stage `index` holds at most."""
+    behind = choices.pp - index
+    if known.vpp != (1,):
+        chunks = 2.0 * behind - 1.0 + (choices.vpp - 1.0) * choices.pp
+        behind = jnp.where(choices.vpp > 1.0, chunks / choices.vpp, behind)
+    most = dict.fromkeys(range(len(SCHEDULES)), behind) | {GPIPE: choices.num_microbatches}
+    return jnp.minimum(pick(known.schedule, choices.schedule, most), choices.num_microbatches)

@@ -1,80 +1,135 @@
 """The cost of a step: layer costs combined by the choices that do not change them.
 
+A stage takes the layers that an even cut gives it; the step is what the pipeline makes of the slowest stage,
+what the data-parallel reduction leaves exposed, and the optimizer's update. Time columns are means over the
+stages, and waiting for the slowest is part of the bubble; memory columns are those of the worst stage.
+
 Arrays broadcast: layer costs are [U, 1] (or [U]) and choices [1, G] (or [U]), so the same function prices
 a block of keys times choices, a list of plans, or one plan.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import Group, Linear, group, ring, send
+from dsx.cost.choices import StepChoices, pick
+from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
+from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.memory import stage_memory
-from dsx.cost.pipeline import one_f_one_b
+from dsx.cost.memory import stage_memory, worst
+from dsx.cost.pipeline import in_flight, pipeline
+from dsx.cost.reduction import reduction
+from dsx.cost.stages import Stack, Stage, stages
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
+from dsx.space.codes import RECOMPUTE, Open
 
-
-@record
-class StepChoices:
-    """The choices that combine layer costs; [G] floats each, shaped to broadcast with the layer costs."""
-
-    num_gpus: Any
-    global_batch_size: Any
-    pp: Any
-    dp: Any
-    num_microbatches: Any
-    pp_nvs: Any
-    dp_nvs: Any
+NONE = RECOMPUTE.index("none")
 
 
 @record
 class Workload:
     """What is trained, as far as a step's cost depends on it."""
 
-    num_layers: Any
+    stack: Stack
     sequence_length: Any
     forward_flops: Any  # matrix FLOPs of one sequence through all layers, unsharded
     train_tokens: Any  # NaN where not given
+    open: Open
 
 
 def step_costs(
-    layer: LayerCosts, choices: StepChoices, workload: Workload, cluster: Cluster, assumptions: Assumptions
+    kinds: Sequence[LayerCosts], choices: StepChoices, workload: Workload, cluster: Cluster, assumptions: Assumptions
 ) -> StepCosts:
-    """Price steps; every result has the broadcast shape of `layer` and `choices`."""
-    layers = jnp.floor(workload.num_layers / choices.pp)
+    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all.
+
+    Layers of the ends are never made again: recomputation is of body layers.
+    """
+    stack, known = workload.stack, workload.open
     microbatches = choices.num_microbatches
+    ends = {*stack.first, *stack.last}
+    made_again = [NONE if kind in ends else choices.recompute for kind in range(len(kinds))]
+
+    def under(name: str, kind: int) -> Any:
+        """Return a leaf of the recompute modes under the mode of the plan."""
+        leaf = getattr(kinds[kind], name, None)
+        if leaf is None or leaf.shape == kinds[kind].forward_s.shape:
+            leaf = [jnp.zeros_like(kinds[kind].forward_s) if leaf is None else leaf] * len(RECOMPUTE)
+        values = (NONE,) if kind in ends else known.recompute
+        return pick(values, made_again[kind], [leaf[mode] for mode in range(len(RECOMPUTE))])
+
+    every = range(len(kinds))
+    recompute = [under("recompute_s", kind) for kind in every]
+    backward = [kinds[kind].backward_s + recompute[kind] for kind in every]
+    passes = [kinds[kind].forward_s + backward[kind] for kind in every]
+    held = stages(stack, choices.pp, choices.vpp)
+    first = held[0]
+
+    def on(stage: Stage, values: Sequence[Any]) -> Any:
+        return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
+
+    totals = stack.totals()
+    mean = first.layers if stack.uniform else {kind: count / choices.pp for kind, count in totals.items()}
+
+    def busy(values: Sequence[Any]) -> Any:
+        """Return the seconds that all microbatches of a step take on the mean stage."""
+        return functools.reduce(jnp.add, [(microbatches * layers) * values[kind] for kind, layers in mean.items()])
+
+    def column(name: str) -> Any:
+        return busy([getattr(costs, name) for costs in kinds])
+
+    slowest_s = functools.reduce(jnp.maximum, [on(stage, passes) for stage in held])
+    mean_s = slowest_s if stack.uniform else on(Stage(first.index, mean), passes)
+    slowest_s = jnp.maximum(slowest_s, mean_s)
+    spare_s = on(
+        Stage(first.index, mean),
+        [getattr(costs, "weight_gradient_s", jnp.zeros_like(costs.forward_s)) for costs in kinds],
+    )
+    boundary = kinds[stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, cluster.network, assumptions)
-    send_s = 2.0 * jnp.where(choices.pp > 1, between(layer.boundary_bytes), jnp.zeros_like(layer.boundary_bytes))
-    stage_s = layers * (layer.forward_s + layer.backward_s)
-    pipeline = one_f_one_b(stage_s, send_s, choices.pp, microbatches)
-    busy = layers * pipeline.busy_microbatches
-    replicas = group(choices.dp, choices.dp_nvs)
-    shards = [
-        replicas.times(group(layer.group_size[index], layer.group_share[index]))
-        for index in range(layer.group_size.shape[0])
-    ]
-    dp_comm = _reduction(layer, choices, layers, shards, cluster, assumptions)
-    memory = stage_memory(layer, layers, jnp.minimum(choices.pp, microbatches), shards, assumptions)
-    peak = sum(memory[1:], memory[0])
-    update = _update(layer, layers, shards, cluster, assumptions)
-    step = busy * (layer.forward_s + layer.backward_s) + pipeline.pp_comm_s + pipeline.bubble_s + dp_comm + update
+    send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
+    pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
+    shards = [_shards(costs, choices) for costs in kinds]
+    dp_comm = reduction(kinds, shards, backward, first, stack.segments[0][0], choices, known, cluster, assumptions)
+    stash = [under("stash_bytes", kind) for kind in every]
+    working = [under("working_bytes", kind) for kind in every]
+    memory = worst(
+        [
+            stage_memory(
+                kinds,
+                shards,
+                stash,
+                working,
+                stage,
+                in_flight(stage.index, choices, known),
+                choices,
+                known,
+                assumptions,
+            )
+            for stage in held
+        ]
+    )
+    peak = memory.peak_bytes
+    update = _update(kinds, first, shards, choices, known, cluster, assumptions)
+    recompute_s = busy(recompute)
+    step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
     one = jnp.ones_like(step)
     return StepCosts(
-        compute_s=busy * layer.compute_s,
-        memory_s=busy * layer.memory_s,
-        tp_comm_s=busy * layer.tp_comm_s,
-        cp_comm_s=busy * layer.cp_comm_s,
-        ep_comm_s=busy * layer.ep_comm_s,
-        pp_comm_s=pipeline.pp_comm_s * one,
+        compute_s=column("compute_s"),
+        memory_s=column("memory_s"),
+        tp_comm_s=column("tp_comm_s"),
+        cp_comm_s=column("cp_comm_s"),
+        ep_comm_s=column("ep_comm_s"),
+        pp_comm_s=pipe.pp_comm_s * one,
         dp_comm_s=dp_comm * one,
-        bubble_s=pipeline.bubble_s * one,
-        recompute_s=jnp.zeros_like(step),
+        bubble_s=pipe.bubble_s * one,
+        recompute_s=recompute_s * one,
         optimizer_s=update * one,
         step_time_s=step,
         weight_bytes=memory.weight_bytes * one,
@@ -89,37 +144,30 @@ def step_costs(
     )
 
 
-def _reduction(
-    layer: LayerCosts,
+def _shards(layer: LayerCosts, choices: StepChoices) -> list[Group]:
+    """Return, per weight group, the ranks that hold the same parameters."""
+    replicas = group(choices.dp, choices.dp_nvs)
+    return [
+        replicas.times(group(layer.group_size[index], layer.group_share[index]))
+        for index in range(layer.group_size.shape[0])
+    ]
+
+
+def _update(
+    kinds: Sequence[LayerCosts],
+    stage: Stage,
+    shards: Sequence[Sequence[Group]],
     choices: StepChoices,
-    layers: Any,
-    shards: list[Group],
+    known: Open,
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> Any:
-    """Return the exposed reduction: gradients scattered behind the backward, weights gathered in the forward.
-
-    The last layer's reduction has nothing to hide behind; each other one hides behind a layer of one
-    microbatch (arXiv 2410.00273, section 3).
-    """
-    nothing = jnp.zeros_like(shards[0].size * layer.boundary_bytes)
-    gather = scatter = nothing
-    for index, members in enumerate(shards):
-        link: Linear = ring(members, cluster.network, assumptions)
-        held = layer.weight_bytes[index]
-        per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
-        # A group without weights, which another strategy of the search has, does not even cost its hops.
-        gather = gather + jnp.where(held > 0, link(held), nothing)
-        scatter = scatter + jnp.where(held > 0, link(held * per_weight_byte), nothing)
-    behind_forward = jnp.maximum(gather - layer.forward_s, nothing)
-    behind_backward = jnp.maximum(scatter - layer.backward_s, nothing)
-    exposed = gather + scatter + (layers - 1.0) * (behind_forward + behind_backward)
-    return exposed + layers * layer.replicated_gradient_s
-
-
-def _update(layer: LayerCosts, layers: Any, shards: list[Group], cluster: Cluster, assumptions: Assumptions) -> Any:
-    """Return the seconds in which the optimizer reads and writes its state."""
+    """Return the seconds in which the optimizer of a stage reads and writes its state."""
+    whole = divided = 0.0
+    for kind, layers in stage.layers.items():
+        for index, members in enumerate(shards[kind]):
+            held = layers * kinds[kind].weight_bytes[index]
+            whole, divided = whole + held, divided + held * members.per_gpu
+    updated = pick(known.zero_stage, choices.zero_stage, [whole, divided, divided, divided])
     traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
-    seconds_per_byte = 1.0 / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth)
-    held = sum(layer.weight_bytes[index] * members.per_gpu for index, members in enumerate(shards))
-    return layers * held * (traffic * seconds_per_byte)
+    return updated * (traffic / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth))

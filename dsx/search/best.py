@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
 from dsx.search.groups import leading_rows, ranks
 from dsx.search.hot import HotLoop
 from dsx.search.minima import minima
+from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, priced_rows
 from dsx.search.space import Space
@@ -56,7 +56,7 @@ class _Runs:
 def best(
     problem: Problem,
     space: Space,
-    table: LayerCosts,
+    table: Kinds,
     top: int,
     per: Sequence[str] = (),
     precision: str = "float64",
@@ -152,7 +152,7 @@ def _leading(
 
 
 def _winners(
-    problem: Problem, space: Space, table: LayerCosts, kept: _Runs, top: int, per: Sequence[str], objective: str
+    problem: Problem, space: Space, table: Kinds, kept: _Runs, top: int, per: Sequence[str], objective: str
 ) -> Arrays:
     """Price the kept runs in full and return the best rows of each group."""
     groups = ["point", *per]

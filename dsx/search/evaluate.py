@@ -1,7 +1,7 @@
 """One plan: its cost, whether it fits, the rules it breaks, and its operators one by one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from dsx.search.problem import PRICED, Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.candidates import NAMED, Candidates
+from dsx.space.codes import OPEN, opened
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, Limits
@@ -41,10 +42,12 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     Raises PlanError if the plan is not well formed.
     """
     layer = problem.layers[0]
-    plan = parse_plan(settings, layer, problem.strategies[0], num_gpus, global_batch_size, problem.num_layers, PRICED)
+    defaults = {name: (getattr(problem.workload.open, name) or (1,))[0] for name in OPEN}
+    limits = Limits(problem.num_layers, problem.nvs_size)
+    plan = parse_plan(settings, layer, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, PRICED)
+    problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
     columns = _columns(problem, plan)
     costs = {name: float(column[0]) for name, column in cost_columns(price_plans(problem, columns)).items()}
-    limits = Limits(problem.num_layers, problem.nvs_size)
     broken = violations(plan, layer, problem.model.dimensions, problem.sequence_length, limits)
     capacity = problem.cluster.device.hbm_capacity
     if costs["peak_bytes"] > capacity:

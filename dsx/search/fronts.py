@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import LayerCosts
 from dsx.search.devices import map_over_devices
 from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.hot import HotLoop
 from dsx.search.minima import Objective, undominated
+from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
@@ -33,7 +33,7 @@ _SAMPLE = 1 << 14  # candidates from all over the space, over all hardware point
 def best_front(
     problem: Problem,
     space: Space,
-    table: LayerCosts,
+    table: Kinds,
     objectives: Sequence[str],
     precision: str = "float64",
     progress: Callable[[int], None] = lambda rows: None,
@@ -73,7 +73,7 @@ def best_front(
     return kept, counts
 
 
-def _sample(problem: Problem, space: Space, table: LayerCosts, low: int, high: int) -> Arrays:
+def _sample(problem: Problem, space: Space, table: Kinds, low: int, high: int) -> Arrays:
     """Return the rows of some candidates from all over a range of blocks, at every hardware point."""
     first, last = space.blocks.first_candidate[[low, high]].tolist()
     count = min(last - first, _SAMPLE // problem.num_points)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.minima import Common, Points, Runs, Strips, make_runs
-from dsx.search.pricing import power_of_two
+from dsx.search.pricing import Kinds, power_of_two
 from dsx.search.problem import Problem
 from dsx.search.space import Space
 from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, block_ranges, make_chunk
@@ -33,7 +33,7 @@ class HotLoop:
     """
 
     def __init__(
-        self, problem: Problem, space: Space, table: LayerCosts, per: Sequence[str], columns: Sequence[str], wide: bool
+        self, problem: Problem, space: Space, table: Kinds, per: Sequence[str], columns: Sequence[str], wide: bool
     ) -> None:
         self.problem, self.blocks, self.wide = problem, space.blocks, wide
         self.rows = KeyRows(space.blocks)
@@ -43,7 +43,7 @@ class HotLoop:
         self._table, self._needed = table, {*columns}
         self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        self._rows: tuple[LayerCosts, dict[str, np.ndarray]] | None = None
+        self._rows: tuple[Kinds, dict[str, np.ndarray]] | None = None
 
     def chunks(self, low: int, high: int) -> Iterator[Chunk]:
         """Yield the chunks of the blocks from `low` up to `high`."""
@@ -112,7 +112,7 @@ class HotLoop:
                 self._devices[device] = points, common, placements
             return self._devices[device]
 
-    def _in_rows(self) -> tuple[LayerCosts, dict[str, np.ndarray]]:
+    def _in_rows(self) -> tuple[Kinds, dict[str, np.ndarray]]:
         """Return the layer costs and the columns of the keys in rows, padded to a power of two.
 
         Spaces of about the same size then share what is compiled for them.
@@ -122,14 +122,16 @@ class HotLoop:
         at[:count] = self.rows.keys
         parts = set(_PARTS) - self._needed
 
-        def in_rows(name: str) -> np.ndarray:
-            leaf = np.asarray(getattr(self._table, name), dtype=self._kind)
+        def in_rows(costs: LayerCosts, name: str) -> np.ndarray:
+            leaf = np.asarray(getattr(costs, name), dtype=self._kind)
+            if name == "weight_bytes":
+                # What is behind the last key of a block never fits, however large the memory.
+                return np.where(at == PADDING, np.array(np.nan, dtype=self._kind), leaf[..., at])
             return leaf[..., :1, None] if name in parts else leaf[..., at]
 
-        leaves = {name: in_rows(name) for name in LayerCosts.__dataclass_fields__}
-        # What is behind the last key of a block never fits, however large the memory.
-        leaves["stash_bytes"] = np.where(at == PADDING, np.nan, leaves["stash_bytes"]).astype(self._kind)
-        return LayerCosts(**leaves), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+        names = LayerCosts.__dataclass_fields__
+        table = tuple(LayerCosts(**{name: in_rows(costs, name) for name in names}) for costs in self._table)
+        return table, {name: column[at].astype(self._kind) for name, column in self._columns.items()}
 
 
 def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:

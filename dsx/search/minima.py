@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
-from dsx.cost.step import StepChoices, Workload, step_costs
+from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
 
@@ -47,7 +48,9 @@ class Strips:
 class Points:
     """What differs from hardware point to hardware point; all leaves begin with H."""
 
-    table: LayerCosts  # [H, R, KEYS], or [H, J, R, KEYS]; [H, 1, 1] where no result needs the column
+    table: tuple[
+        LayerCosts, ...
+    ]  # per layer kind, [H, R, KEYS], or [H, J, R, KEYS]; [H, 1, 1] where no result needs the column
     hardware: Cluster
     assumptions: Assumptions
 
@@ -76,8 +79,8 @@ def make_runs(
 def _priced(point: Points, common: Common, runs: Runs, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
     """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
     run = jax.tree.map(lambda column: column[strip.run][:, None], runs.choices)
-    layer = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
-    costs = step_costs(layer, run, common.workload, point.hardware, point.assumptions)
+    layers = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
+    costs = step_costs(layers, run, common.workload, point.hardware, point.assumptions)
     position = jnp.arange(runs.choices.pp.shape[-1], dtype=jnp.int32)[None]
     real = position < runs.length[strip.run][:, None]
     return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real[:, None]

@@ -6,7 +6,7 @@ Keys are padded to a few fixed lengths, so each strategy's layer is compiled onc
 repeats the last key and is cut off again.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts, layer_costs
-from dsx.cost.step import StepChoices, step_costs
+from dsx.cost.step import step_costs
 from dsx.cost.work import LayerWork, layer_work
+from dsx.graph.derived import DerivedLayer
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
+
+# Layer costs of a key table: one record for each layer kind.
+Kinds = tuple[LayerCosts, ...]
 
 _LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
@@ -59,22 +64,30 @@ class _Stretch:
     shares: Arrays  # {axis: [U]}
 
 
-def price_keys(problem: Problem, keys: Arrays) -> LayerCosts:
-    """Return the layer costs of a [U] key table at all hardware points: NumPy float64, [H, U] (or [H, J, U])."""
+def price_keys(problem: Problem, keys: Arrays) -> Kinds:
+    """Return the costs of each layer kind for a [U] key table at all hardware points.
+
+    NumPy float64; leaves are [H, U], or [H, J, U].
+    """
+    return tuple(_price_kind(problem, layers, keys) for layers in zip(*problem.kinds, strict=True))
+
+
+def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> LayerCosts:
+    """Return the costs of one layer kind, which is one of `layers` under each strategy."""
 
     def run(device: Any, stretch: _Stretch) -> list[LayerCosts]:
         with jax.default_device(device), jax.enable_x64(True):
             return _price_stretch(problem, stretch)
 
     # Works are made here, one after the other: threads that all run NumPy only wait for the interpreter.
-    made = list(map_over_devices(run, _stretches(problem, keys)))
+    made = list(map_over_devices(run, _stretches(problem, layers, keys)))
     rows = np.concatenate([np.zeros(0, dtype=np.int64), *(stretch.rows for stretch, _ in made)])
     return _assembled([part for _, parts in made for part in parts], rows)
 
 
-def _stretches(problem: Problem, keys: Arrays) -> Iterator[_Stretch]:
+def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> Iterator[_Stretch]:
     """Yield the keys of a table, one strategy after the other, a bounded number of works at a time."""
-    for code, layer in enumerate(problem.layers):
+    for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
         works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS})
         for start, stop in _ranges(works, _WORKS, len(works)):
@@ -147,9 +160,7 @@ def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
     return price_rows(problem, table, np.zeros_like(positions), positions, columns)
 
 
-def price_rows(
-    problem: Problem, table: LayerCosts, points: np.ndarray, positions: np.ndarray, choices: Arrays
-) -> StepCosts:
+def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays) -> StepCosts:
     """Price [N] rows in float64: `points` and `positions` in a table of [H, U] costs, and the choices of each row."""
     results: list[StepCosts] = []
     for start in range(0, len(positions), _LENGTHS[-1]):

@@ -1,7 +1,7 @@
 """A problem: a model on a cluster under an assumption set, for the strategies that are compared."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -10,13 +10,15 @@ import jax
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.errors import SpecError
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer, load_operators
-from dsx.graph.model import Model, build_model, layer_text, unsharded
+from dsx.graph.model import Model, build_model, counted, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
+from dsx.space.codes import OPEN, code, opened
 from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
@@ -25,7 +27,7 @@ from dsx.spec.model import ModelSpec
 T = TypeVar("T")
 
 # Columns that this version does not search, and the only value of each that it prices.
-PRICED = {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
+PRICED = {"ep": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,28 @@ class Problem:
     sequence_length: int
 
     @property
+    def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
+        """The layer kinds of each strategy, in the same order."""
+        return tuple(model.kinds for model in self.models)
+
+    @property
     def layers(self) -> tuple[DerivedLayer, ...]:
-        """The layer of each strategy."""
-        return tuple(model.layers[0][0] for model in self.models)
+        """The first body layer of each strategy, whose rules and axes are those of all."""
+        return tuple(model.body[0][0] for model in self.models)
 
     @property
     def num_layers(self) -> int:
-        """Layers of the model."""
-        return self.models[0].num_layers
+        """Body layers of the model: what a pipeline cuts."""
+        return self.models[0].num_body_layers
+
+    def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
+        """Return the problem with the values of `fix` open, of columns that it holds fixed by itself.
+
+        Raises SpecError for a value that a column does not have.
+        """
+        values = {name: [code(name, value) for value in fix[name]] for name in OPEN if name in fix}
+        known = {name: getattr(self.workload.open, name) for name in OPEN}
+        return replace(self, workload=replace(self.workload, open=opened(known | values)))
 
     @property
     def nvs_size(self) -> int:
@@ -82,8 +98,8 @@ class Problem:
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that was derived from its texts."""
         return {
-            name: hashlib.sha256(repr(_content(layer)).encode()).hexdigest()
-            for name, layer in zip(self.strategies, self.layers, strict=True)
+            name: hashlib.sha256(repr([_content(layer) for layer in kinds]).encode()).hexdigest()
+            for name, kinds in zip(self.strategies, self.kinds, strict=True)
         }
 
 
@@ -110,19 +126,18 @@ def make_problem(
 
     Raises SpecError for what this version does not price.
     """
-    _check_fixed(assumptions)
-    if len(model.layers) > 1:
-        kinds = ", ".join(f"{entry.count} x {entry.kind}" for entry in model.layers)
-        raise SpecError(f"model {model.name!r} has several layer kinds ({kinds}); one kind is priced so far")
+    fixed = _fixed(assumptions)
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
     for built, strategy in zip(models, strategies, strict=True):
-        layer = built.layers[0][0]
-        used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
-        for axis in ("dp", "ep"):
-            if axis in used:
-                raise SpecError(f"{layer.name!r} under {strategy!r} uses {axis}; that is derived, but not priced yet")
-    called = tuple(built.layers[0][0].strategy for built in models)
+        for layer in built.kinds:
+            used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
+            for axis in ("dp", "ep"):
+                if axis in used:
+                    raise SpecError(
+                        f"{layer.name!r} under {strategy!r} uses {axis}; that is derived, but not priced yet"
+                    )
+    called = tuple(built.kinds[0].strategy for built in models)
     for name in called:
         if called.count(name) > 1:
             raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
@@ -136,12 +151,25 @@ def make_problem(
         hardware=_as_point(anonymous(machine)),
         assumptions=_as_point(assumptions_from_spec(assumptions)),
         workload=Workload(
-            num_layers=float(models[0].num_layers),
+            stack=stack_of(models[0]),
             sequence_length=float(length),
             forward_flops=forward_flops(model, assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
+            open=opened(fixed),
         ),
         sequence_length=length,
+    )
+
+
+def stack_of(model: Model) -> Stack:
+    """Return the layers of a model as the cost of a step takes them."""
+    segments = model.segments
+    ends = len(model.kinds) - len(model.last)
+    return Stack(
+        counts=tuple(tuple(float(count) for _, count in segment) for segment in segments),
+        segments=tuple(tuple(kind for kind, _ in segment) for segment in segments),
+        first=tuple(range(len(model.first))),
+        last=tuple(range(ends, len(model.kinds))),
     )
 
 
@@ -155,7 +183,7 @@ def forward_flops(
     """
     table = load_operators(assumptions.operators, near)
     total = 0
-    for entry in model.layers:
+    for entry in counted(model, assumptions):
         layer = load_layer(layer_text(entry.kind, model.name, assumptions), strategy, table, near)
         plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
         values = unsharded(plain, model.dimensions, sequence_length)
@@ -163,15 +191,22 @@ def forward_flops(
     return float(total)
 
 
-def _check_fixed(assumptions: AssumptionsSpec) -> None:
+def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
+    """Return the values of the columns that an assumption set holds fixed; raises SpecError for a wrong one."""
+    found: dict[str, list[int]] = {}
     for column, value in assumptions.fixed.items():
-        if column not in PRICED:
+        where = f"assumption set {assumptions.name!r}"
+        if column in PRICED:
+            if value != PRICED[column]:
+                raise SpecError(f"{where}: {column} = {value} is not priced yet; only {column} = {PRICED[column]} is")
+        elif column not in OPEN:
             raise SpecError(
-                f"assumption set {assumptions.name!r}: 'fixed' holds {column!r}, which is not a column that can be "
-                f"held fixed there (those are {', '.join(PRICED)}); use 'fix:' of a sweep"
+                f"{where}: 'fixed' holds {column!r}, which is not a column that can be "
+                f"held fixed there (those are {', '.join((*OPEN, *PRICED))}); use 'fix:' of a sweep"
             )
-        if value != PRICED[column]:
-            raise SpecError(
-                f"assumption set {assumptions.name!r}: {column} = {value} is not priced yet; "
-                f"only {column} = {PRICED[column]} is"
-            )
+        else:
+            try:
+                found[column] = [code(column, value)]
+            except SpecError as error:
+                raise SpecError(f"{where}: fixed: {error}") from error
+    return found

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import LayerCosts
-from dsx.search.pricing import price_rows
+from dsx.search.pricing import Kinds, price_rows
 from dsx.search.problem import PRICED, Problem
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.candidates import Candidates
+from dsx.space.codes import CODES
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids
 from dsx.space.rules import MEMORY
@@ -32,8 +32,7 @@ def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
     """Return the names that the codes of the coded columns stand for."""
     return {
         "strategy": problem.strategies,
-        "recompute": (str(PRICED["recompute"]),),
-        "schedule": (str(PRICED["schedule"]),),
+        **CODES,
     }
 
 
@@ -45,8 +44,7 @@ def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, cho
     columns["sequence_length"] = np.full(count, problem.sequence_length)
     for name in Candidates.__dataclass_fields__:
         if name not in columns:
-            value = PRICED[name]
-            columns[name] = np.full(count, 0 if isinstance(value, str) else value)
+            columns[name] = np.full(count, PRICED[name])
     columns["candidate"] = candidate_ids(columns, column_names(problem))
     return columns
 
@@ -68,7 +66,7 @@ def result_rows(
 
 
 def priced_rows(
-    problem: Problem, keys: Arrays, table: LayerCosts, points: np.ndarray, positions: np.ndarray, choices: Arrays
+    problem: Problem, keys: Arrays, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays
 ) -> Arrays:
     """Return all columns of [N] rows, priced in float64."""
     costs = price_rows(problem, table, points, positions, choices)

@@ -10,6 +10,7 @@ from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.search.problem import PRICED, Problem
 from dsx.space.blocks import CHOICE_COLUMNS, Blocks
+from dsx.space.codes import OPEN, code
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, Bounds, shard_keys
 from dsx.spec.ranges import Limit
 
@@ -28,7 +29,7 @@ class Space:
         fix: Selection | None = None,
         limit: Limitation | None = None,
     ) -> None:
-        fixed = _searched_only(fix or {})
+        fixed = _searched_only(fix or {}, problem)
         limited = dict(limit or {})
         for column in limited:
             if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
@@ -38,12 +39,13 @@ class Space:
             global_batch_size=tuple(global_batch_size),
             sequence_length=problem.sequence_length,
             num_layers=problem.num_layers,
+            open=problem.workload.open,
             nvs_size=problem.nvs_size,
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
         )
         dimensions = problem.model.dimensions
-        self.keys: Arrays = shard_keys([(layer, dimensions) for layer in problem.layers], self.bounds)
+        self.keys: Arrays = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -69,13 +71,18 @@ class Space:
         return found
 
 
-def _searched_only(fix: Selection) -> dict[str, Sequence[int | str]]:
-    """Return the fixed columns that are searched; the others may only be fixed to what is priced."""
+def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
+    """Return the fixed columns that are searched, names as codes; the others may only be fixed to what is priced."""
     result: dict[str, Sequence[int | str]] = {}
     for column, values in fix.items():
         if column in PRICED:
             if wrong := [value for value in values if value != PRICED[column]]:
                 raise SpecError(f"fix: {column} = {wrong[0]} is not priced yet; only {PRICED[column]} is")
+        elif column in OPEN:
+            result[column] = [code(column, value) for value in values]
+            known = getattr(problem.workload.open, column)
+            if known and (wrong := set(result[column]) - set(known)):
+                raise SpecError(f"fix: {column} = {min(wrong)} is not open in this problem: see Problem.opening")
         elif words := [value for value in values if isinstance(value, str)]:
             raise SpecError(f"fix: {column} = {words[0]!r} is no whole number")
         elif column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import LayerCosts
 from dsx.search.best import best
 from dsx.search.devices import map_over_devices
 from dsx.search.fronts import best_front
 from dsx.search.groups import front_of_groups, leading_rows
 from dsx.search.parts import Part, make_parts
-from dsx.search.pricing import pad, power_of_two, price_keys, price_steps, rows_of, step_choices
+from dsx.search.pricing import Kinds, pad, power_of_two, price_keys, price_steps, rows_of, step_choices
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, result_rows
 from dsx.search.study import Study, at_points, points_of
@@ -137,7 +136,7 @@ class _Tables:
     def __init__(self, studies: Sequence[Study], precision: str) -> None:
         self._studies, self._wide = studies, precision == "float64"
         self._lock = threading.Lock()
-        self._tables: dict[tuple[int, int], tuple[Study, LayerCosts]] = {}
+        self._tables: dict[tuple[int, int], tuple[Study, Kinds]] = {}
         self._on_device: dict[tuple[int, int, Any], Any] = {}
 
     def of(self, part: Part, device: Any = None) -> tuple[Study, Any]:
@@ -159,9 +158,9 @@ class _Tables:
                 self._on_device[(*at, device)] = self._put(table, device)
             return study, self._on_device[(*at, device)]
 
-    def _put(self, table: LayerCosts, device: Any) -> Any:
+    def _put(self, table: Kinds, device: Any) -> Any:
         kind = np.float64 if self._wide else np.float32
-        length = power_of_two(table.boundary_bytes.shape[-1])
+        length = power_of_two(table[0].boundary_bytes.shape[-1])
 
         def put(leaf: np.ndarray) -> Any:
             widths = [(0, 0)] * (leaf.ndim - 1) + [(0, length - leaf.shape[-1])]

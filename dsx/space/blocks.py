@@ -16,11 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsx.space.codes import Open
 from dsx.space.enumerate import Arrays, Bounds, changes, divisors, grid
-from dsx.space.rules import MODEL_AXES, fill, placed
+from dsx.space.rules import MODEL_AXES, fill, placed, schedule_fits
 
-PLACEMENT_COLUMNS: tuple[str, ...] = ("num_gpus", "pp", "dp", "pp_nvs", "dp_nvs")
-CHOICE_COLUMNS: tuple[str, ...] = ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
+PLACEMENT_COLUMNS: tuple[str, ...] = (
+    "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
+)  # fmt: skip
+CHOICE_COLUMNS: tuple[str, ...] = (
+    "num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs",
+    "vpp", "zero_stage", "recompute", "schedule",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,9 @@ class Blocks:
     def _make_batches(self, microbatch_size: np.ndarray, bounds: Bounds) -> None:
         """Make the runs of batch sizes, and the table that finds the run of a dp and a microbatch size."""
         known, self._microbatch = np.unique(microbatch_size, return_inverse=True)
-        degrees, self._dp = np.unique(self.placements[PLACEMENT_COLUMNS.index("dp")], return_inverse=True)
+        dp, pp, vpp = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in ("dp", "pp", "vpp"))
+        # Interleaved, microbatches go through the pipeline in groups of its length.
+        degrees, self._dp = np.unique(dp * np.where(vpp > 1, pp, 1), return_inverse=True)
         sequences, where = np.unique(known[:, None] * degrees[None], return_inverse=True)
         runs = [_multiples(number, bounds) for number in sequences.tolist()]
         self.batches = np.concatenate([*runs, np.zeros(0, dtype=np.int64)])
@@ -197,18 +205,26 @@ def _placements(replica: int, share: int, domains: Sequence[int], bounds: Bounds
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
-            replicas = _replicas(number // replica, domain // share, bounds.num_layers)
+            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, domain: int, num_layers: int) -> np.ndarray:
-    """Return [4, N] ways to have `rest` stages and replicas, `domain` of them per fast domain: pp, dp and shares."""
+def _replicas(rest: int, domain: int, num_layers: int, known: Open) -> np.ndarray:
+    """Return [8, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
+
+    The rows are the columns of a placement behind num_gpus.
+    """
     pipelines = divisors(num_layers)
-    pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
+    chunks = np.array(known.vpp) if known.vpp else pipelines
+    settings = map(np.array, (known.zero_stage, known.recompute, known.schedule))
+    pp, pp_nvs, vpp, zero, recompute, schedule = grid(
+        pipelines[rest % pipelines == 0], divisors(domain), chunks, *settings
+    )
     dp, dp_nvs = rest // pp, domain // pp_nvs
-    made = np.stack([pp, dp, pp_nvs, dp_nvs])[:, (pp % pp_nvs == 0) & (dp % dp_nvs == 0)]
+    good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0) & schedule_fits(pp, vpp, schedule, known, num_layers)
+    made = np.stack([pp, dp, pp_nvs, dp_nvs, vpp, zero, recompute, schedule])[:, good]
     made.flags.writeable = False  # shared by all who ask again
     return made

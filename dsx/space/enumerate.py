@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from dsx.graph.derived import DerivedLayer
+from dsx.space.codes import Open
 from dsx.space.rules import MODEL_AXES, allowed, fill, placed
 
 KEY_COLUMNS: tuple[str, ...] = (
@@ -40,6 +41,7 @@ class Bounds:
     global_batch_size: tuple[int, ...]
     sequence_length: int
     num_layers: int
+    open: Open
     nvs_size: int
     keep_keys: Filter
     keep_choices: Filter
@@ -73,19 +75,19 @@ def changes(*columns: np.ndarray) -> np.ndarray:
     return found
 
 
-def shard_keys(layers: Sequence[tuple[DerivedLayer, Mapping[str, int]]], bounds: Bounds) -> Arrays:
-    """Return the [U] key table of all strategies; `layers` has one (layer, dimensions) per strategy."""
-    tables = [_strategy_keys(code, layer, dims, bounds) for code, (layer, dims) in enumerate(layers)]
+def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: Bounds) -> Arrays:
+    """Return the [U] key table of all strategies; each has its (layer kinds, dimensions)."""
+    tables = [_strategy_keys(code, layers, dims, bounds) for code, (layers, dims) in enumerate(strategies)]
     return {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
 
 
-def _strategy_keys(code: int, layer: DerivedLayer, dimensions: Mapping[str, int], bounds: Bounds) -> Arrays:
-    axes = [axis for axis in MODEL_AXES if axis in layer.axes]
+def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], bounds: Bounds) -> Arrays:
+    axes = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
     degrees = _degrees(len(axes), bounds.num_gpus)
     table = {axis: np.ones(degrees.shape[1], dtype=np.int64) for axis in MODEL_AXES}
     table |= dict(zip(axes, degrees, strict=True))
     table["panels"] = np.ones_like(table["tp"])
-    if layer.panelled:
+    if any(layer.panelled for layer in layers):
         table = _with_panels(table, axes, max(dimensions.values()))
     sizes = all_divisors(bounds.global_batch_size)
     parts = [{name: np.zeros(0, dtype=np.int32) for name in KEY_COLUMNS}]
@@ -93,7 +95,8 @@ def _strategy_keys(code: int, layer: DerivedLayer, dimensions: Mapping[str, int]
     step = max(1, _CROSSED // len(sizes))
     for start in range(0, len(table["tp"]), step):
         part = _cross(_take(table, slice(start, start + step)), "microbatch_size", sizes)
-        part = _take(part, allowed(layer, dimensions, bounds.sequence_length, part))
+        for layer in layers:
+            part = _take(part, allowed(layer, dimensions, bounds.sequence_length, part))
         part = _with_shares(part, axes, bounds)
         part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
         part = _take(part, bounds.keep_keys(part))

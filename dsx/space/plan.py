@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.errors import PlanError, did_you_mean
+from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate, names, text
+from dsx.space.codes import CODES, code
 from dsx.space.enumerate import divisors
 from dsx.space.rules import (
     GENERAL,
@@ -48,15 +49,17 @@ def parse_plan(
     strategy: str,
     num_gpus: int,
     global_batch_size: int,
-    num_layers: int,
-    priced: Mapping[str, int | str],
+    limits: Limits,
+    defaults: Plan,
+    priced: Mapping[str, int],
 ) -> Plan:
-    """Return the integer columns of a plan.
+    """Return the integer columns of a plan; names are codes.
 
-    `priced` gives the only value that is priced of each column that is not searched. Raises PlanError.
+    `defaults` has the values of vpp, zero_stage, recompute and schedule where the plan gives none, `priced` the
+    only value that is priced of each column that is not searched. Raises PlanError.
     """
-    plan = dict.fromkeys((*PLACED, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1)
-    known = [*PLACED, *SIZES, *SHARES, *(name for name in priced if name not in PLACED)]
+    plan = dict.fromkeys((*PLACED, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1) | defaults
+    known = [*PLACED, *SIZES, *SHARES, *defaults]
     seen: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
@@ -67,21 +70,30 @@ def parse_plan(
             raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
         if name not in known:
             raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
-        if name in priced and name not in PLACED:
-            if value != str(priced[name]):
-                raise PlanError(f"{name}={value} is not priced yet; only {name}={priced[name]} is")
+        if name in defaults:
+            plan[name] = _setting(name, value)
             continue
         if not value.isdecimal() or int(value) < 1:
             raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
         plan[_column(name)] = int(value)
     _check_axes(plan, layer, strategy)
-    _check_sizes(plan, num_gpus, global_batch_size, num_layers)
+    for name, value in priced.items():
+        if plan[name] != value:
+            raise PlanError(f"{name}={plan[name]} is not priced yet; only {name}={value} is")
+    _check_sizes(plan, num_gpus, global_batch_size, limits.num_layers)
     sequences = global_batch_size // plan["dp"]
     return plan | {
         "num_gpus": num_gpus,
         "global_batch_size": global_batch_size,
         "num_microbatches": sequences // plan["microbatch_size"],
     }
+
+
+def _setting(name: str, value: str) -> int:
+    try:
+        return code(name, int(value) if value.isdecimal() else value)
+    except SpecError as error:
+        raise PlanError(str(error)) from error
 
 
 def _column(name: str) -> str:
@@ -154,6 +166,11 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
         f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
+        "chunks_not_divisible": f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide "
+        f"{limits.num_layers} layers",
+        "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}",
+        "microbatches_not_in_groups": f"vpp={plan['vpp']}: pp={plan['pp']} does not divide the "
+        f"{plan['num_microbatches']} microbatches",
         "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
         f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
         "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "

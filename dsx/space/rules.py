@@ -17,6 +17,7 @@ from dsx.graph.expressions import RELATIONS, evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
+from dsx.space.codes import SCHEDULES, Open
 from dsx.spec.model import ALPHABET
 
 Columns = Mapping[str, Any]
@@ -79,6 +80,20 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
         lambda plan, limits: limits.num_layers % plan["pp"] == 0,
     ),
     (
+        Reason("chunks_not_divisible", "vpp does not divide the layers of a stage, or there is no pipeline to divide"),
+        lambda plan, limits: (
+            (plan["vpp"] == 1) | ((plan["pp"] > 1) & (limits.num_layers % (plan["pp"] * plan["vpp"]) == 0))
+        ),
+    ),
+    (
+        Reason("chunks_without_1f1b", "only 1f1b is interleaved"),
+        lambda plan, limits: (plan["vpp"] == 1) | (plan["schedule"] == SCHEDULES.index("1f1b")),
+    ),
+    (
+        Reason("microbatches_not_in_groups", "with vpp above 1, pp does not divide the number of microbatches"),
+        lambda plan, limits: (plan["vpp"] == 1) | (plan["num_microbatches"] % plan["pp"] == 0),
+    ),
+    (
         Reason("batch_not_divisible", "dp does not divide global_batch_size"),
         lambda plan, limits: plan["global_batch_size"] % plan["dp"] == 0,
     ),
@@ -96,6 +111,16 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
         lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
     ),
 )
+
+
+def schedule_fits(pp: Any, vpp: Any, schedule: Any, known: Open, num_layers: int) -> Any:
+    """Return which pipelines a schedule fits, and only one schedule of those that are the same.
+
+    Chunks divide the layers of a stage and are of 1F1B alone; without a pipeline all schedules are one.
+    """
+    plain = schedule == SCHEDULES.index("1f1b")
+    chunked = (vpp == 1) | (plain & (pp > 1) & (num_layers % (pp * vpp) == 0))
+    return chunked & ((pp > 1) | (schedule == known.schedule[0]))
 
 
 def strategy_reasons(layer: DerivedLayer) -> list[Reason]:

@@ -4,10 +4,17 @@ import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.layer import LayerCosts
-from dsx.cost.step import StepChoices, Workload
+from dsx.cost.choices import StepChoices
+from dsx.cost.stages import Stack
+from dsx.cost.step import Workload
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
+
+KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
+from dsx.space.codes import Open
+
 
 _DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "num_sms")
 
@@ -42,8 +49,17 @@ def believed(**changes):
             "fp8_efficiency": 1.0,
             "vector_efficiency": 0.5,
             "hbm_efficiency": 0.5,
-            "network_efficiency": 0.5,
+            "nvs_efficiency": 0.5,
+            "net_efficiency": 0.5,
             "launch_latency": 1e-5,
+            "call_latency": 0.0,
+            "relay": 0.0,
+            "bulk_latency": 1.0,
+            "eager_nvs_latency": 0.2,
+            "eager_net_latency": 0.5,
+            "eager_bandwidth": 0.25,
+            "tree_latency": 2.0,
+            "tree_bandwidth": 0.8,
             "launch_hidden": 1.0,
             "weight_bytes": 2.0,
             "gradient_bytes": 2.0,
@@ -51,6 +67,8 @@ def believed(**changes):
             "optimizer_traffic_per_parameter": 0.0,
             "overhead": 0.0,
             "charge_replicated_gradients": False,
+            "protocols": ("bulk",),
+            "algorithms": tuple((kind, ("ring",)) for kind in KINDS),
             "linear_dtype": "bf16",
             "tiles": (),
         }
@@ -82,9 +100,9 @@ def choices(**changes):
     """48 sequences on 32 GPUs: 4 stages, 8 replicas, 6 microbatches."""
     fields = {
         "num_gpus": 32.0, "global_batch_size": 48.0, "pp": 4.0, "dp": 8.0, "num_microbatches": 6.0,
-        "pp_nvs": 1.0, "dp_nvs": 1.0,
+        "pp_nvs": 1.0, "dp_nvs": 1.0, "vpp": 1.0, "zero_stage": 1.0, "recompute": 0.0, "schedule": 0.0,
     } | changes  # fmt: skip
     return StepChoices(**{name: jnp.asarray([value]) for name, value in fields.items()})
 
 
-WORKLOAD = Workload(num_layers=12.0, sequence_length=1000.0, forward_flops=1e12, train_tokens=8.64e9)
+WORKLOAD = Workload(stack=Stack(counts=((12.0,),), segments=((0,),)), open=Open(), sequence_length=1000.0, forward_flops=1e12, train_tokens=8.64e9)

@@ -8,7 +8,7 @@ from dsx.cost.step import step_costs
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
     costs = step_costs(
-        layer or layer_costs(), made or choices(), workload, cluster or machine(), assumptions or believed()
+        (layer or layer_costs(),), made or choices(), workload, cluster or machine(), assumptions or believed()
     )
     return {name: float(getattr(costs, name)[0]) for name in costs.__dataclass_fields__}
 

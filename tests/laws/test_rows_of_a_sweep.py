@@ -60,7 +60,7 @@ def test_rows_do_not_depend_on_what_else_is_searched(tmp_path):
     strategies = ("1d", str(file), "summa")
     problem = problem_of("default", strategies)
     rows = priced(problem, Space(problem, [24], [48]))
-    assert price_keys(problem, Space(problem, [24], [48]).keys).weight_bytes.shape[1] == 2
+    assert price_keys(problem, Space(problem, [24], [48]).keys)[0].weight_bytes.shape[1] == 2
     for code, strategy in enumerate(strategies):
         alone = problem_of("default", (strategy,))
         expected = priced(alone, Space(alone, [24], [48]))

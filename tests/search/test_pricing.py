@@ -37,7 +37,7 @@ def works(monkeypatch):
 
 def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
-    table = leaves(price_keys(problem, space.keys))
+    table = leaves(price_keys(problem, space.keys)[0])
     shared = sum(distinct for _, distinct in works)
     assert shared < len(space.keys["tp"])
     for code, layer in enumerate(problem.layers):
@@ -54,9 +54,9 @@ def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
 
 def test_every_key_alone():
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
-    table = leaves(price_keys(problem, space.keys))
+    table = leaves(price_keys(problem, space.keys)[0])
     for key in range(0, len(space.keys["tp"]), 23):
-        alone = leaves(price_keys(problem, {name: column[[key]] for name, column in space.keys.items()}))
+        alone = leaves(price_keys(problem, {name: column[[key]] for name, column in space.keys.items()})[0])
         groups = alone["weight_bytes"].shape[1]
         expected = {n: (c[:, :groups] if c.ndim == 3 else c)[..., [key]] for n, c in table.items()}
         assert_rows_equal(alone, expected, REL)
@@ -65,7 +65,7 @@ def test_every_key_alone():
 @pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
 def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, lengths, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
-    expected = leaves(price_keys(problem, space.keys))
+    expected = leaves(price_keys(problem, space.keys)[0])
     assert all(count == distinct for count, distinct in works)  # each is evaluated once
     total = sum(count for count, _ in works)
     works.clear()
@@ -80,7 +80,7 @@ def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, leng
     monkeypatch.setattr(pricing, "_LENGTHS", lengths)
     monkeypatch.setattr(pricing, "_WORKS", most)
     monkeypatch.setattr(pricing, "_price_layers", seen)
-    assert_rows_equal(leaves(price_keys(problem, space.keys)), expected, REL)
+    assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
     assert all(count <= most for count, _ in works)
     assert sum(count for count, _ in works) == total
     assert set(priced) <= {*((length, length) for length in lengths[:-1]), (lengths[-1], lengths[-1] // 4)}
@@ -92,7 +92,7 @@ def test_points_together_are_points_alone():
     assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
     assert table.weight_bytes.shape[::2] == table.forward_s.shape
     for point in range(problem.num_points):
-        alone = leaves(price_keys(at_one_point(point), space.keys))
+        alone = leaves(price_keys(at_one_point(point), space.keys)[0])
         assert_rows_equal(alone, {name: leaf[point : point + 1] for name, leaf in leaves(table).items()}, REL)
 
 
@@ -117,7 +117,7 @@ def test_no_keys_and_no_rows():
     problem = at_points(problem_of("default", STRATEGIES), POINTS)
     nothing = {name: np.zeros(0, dtype=np.int64) for name in KEY_COLUMNS}
     table = price_keys(problem, nothing)
-    assert all(leaf.shape[-1] == 0 for leaf in leaves(table).values())
+    assert all(leaf.shape[-1] == 0 for leaf in leaves(table[0]).values())
     none = np.zeros(0, dtype=np.int64)
     assert len(price_rows(problem, table, none, none, {}).step_time_s) == 0
 

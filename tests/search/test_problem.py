@@ -49,13 +49,13 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("zero_stage", 3, "zero_stage = 3 is not priced yet; only zero_stage = 1 is"),
-        ("recompute", "full", "recompute = full is not priced yet; only recompute = none is"),
-        ("vpp", 2, "vpp = 2 is not priced yet; only vpp = 1 is"),
+        ("zero_stage", 4, "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        ("recompute", "ful", "recompute = 'ful' is not known; did you mean 'full'?"),
+        ("ep", 2, "ep = 2 is not priced yet; only ep = 1 is"),
         ("tp", 2, "'fixed' holds 'tp', which is not a column that can be held fixed there"),
     ],
 )
-def test_unpriced_fixed_columns_are_refused(column, value, message):
+def test_what_cannot_be_held_fixed(column, value, message):
     fixed = DEFAULT.model_copy(update={"fixed": DEFAULT.fixed | {column: value}})
     with pytest.raises(SpecError) as caught:
         make(assumptions=fixed)

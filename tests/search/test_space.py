@@ -58,18 +58,18 @@ def test_fix_and_limits_hold_together():
     assert len(rows["pp"]) > 0
 
 
-def test_a_column_that_is_not_searched_may_be_fixed_to_what_is_priced():
+def test_a_column_may_be_fixed_to_the_value_that_it_has():
     assert names(ids(fix={"zero_stage": [1], "recompute": ["none"], "vpp": [1], "ep": [1]}), ...) == names(ids(), ...)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not priced yet; only 1 is"),
-        ({"fix": {"schedule": ["zero-bubble"]}}, "fix: schedule = zero-bubble is not priced yet; only 1f1b is"),
+        ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not open in this problem"),
+        ({"fix": {"schedule": ["zb-h2"]}}, "schedule = 'zb-h2' is not known; did you mean 'zb-h1'?"),
+        ({"fix": {"ep": [2]}}, "fix: ep = 2 is not priced yet; only 1 is"),
         ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' is no whole number"),
         ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not searched"),
-        ({"limit": {"zero_stage": [Limit("<=", 1)]}}, "limit: 'zero_stage' is not searched"),
         ({"limit": {"sequence_length": [Limit("<=", 1)]}}, "limit: 'sequence_length' is not searched"),
     ],
 )

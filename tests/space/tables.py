@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from dsx.space.codes import Open
 from dsx.space.enumerate import KEY_COLUMNS, Bounds
 from dsx.space.rules import MODEL_AXES
 
@@ -25,9 +26,9 @@ def only(**values):
     return keep
 
 
-def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything):
+def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, known=Open()):  # noqa: B008
     """Bounds for blocks; keys are given, so what only they depend on is left open."""
-    return Bounds(tuple(num_gpus), tuple(global_batch_size), 1, num_layers, nvs_size, everything, keep_choices)
+    return Bounds(tuple(num_gpus), tuple(global_batch_size), 1, num_layers, known, nvs_size, everything, keep_choices)
 
 
 @st.composite
@@ -51,5 +52,8 @@ BOUNDS = st.builds(
     num_gpus=st.lists(st.sampled_from([48, 24, 36, 16, 12, 8, 4, 1]), min_size=2, max_size=4, unique=True),
     global_batch_size=st.lists(st.sampled_from([*range(24, 241, 12), 7, 1]), min_size=2, max_size=20, unique=True),
     num_layers=st.sampled_from([1, 6, 12]),
+    known=st.sampled_from(
+        [Open(), Open(vpp=()), Open(vpp=(1, 2, 4), schedule=(0, 1, 2)), Open((1,), (0, 3), (0, 2), (2,))]
+    ),
     nvs_size=st.sampled_from([1, 2, 3, 4, 8, 72]),
 )

@@ -1,6 +1,8 @@
 """Blocks against plain loops over everything that could go with a key."""
 
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from space.tables import BOUNDS, bounds, key_tables, only
 
 from dsx.space.blocks import CHOICE_COLUMNS, PLACEMENT_COLUMNS, Blocks
+from dsx.space.codes import SCHEDULES
 from dsx.space.enumerate import KEY_COLUMNS
 from dsx.space.rules import MODEL_AXES
 
@@ -39,9 +42,23 @@ def by_loops(keys, given):
                             continue
                         for batch in given.global_batch_size:
                             microbatches, left = divmod(batch, dp * here["microbatch_size"])
-                            if not left:
-                                found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs)] += 1
+                            if left:
+                                continue
+                            for settings in schedules(given, pp, microbatches):
+                                found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs, *settings)] += 1
     return found
+
+
+def schedules(given, pp, microbatches):
+    """Every (vpp, zero_stage, recompute, schedule) of a pipeline."""
+    known = given.open
+    for vpp in known.vpp or divisors(given.num_layers):
+        if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
+            continue
+        for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
+            if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and SCHEDULES[schedule] != "1f1b"):
+                continue
+            yield vpp, zero, recompute, schedule
 
 
 def tuples(positions, choices):
@@ -162,13 +179,7 @@ def test_a_filter_keeps_the_rows_it_keeps(column, keys, given_bounds, values):
 
 
 def bounds_with(given_bounds, keep_choices):
-    return bounds(
-        given_bounds.num_gpus,
-        given_bounds.global_batch_size,
-        given_bounds.num_layers,
-        given_bounds.nvs_size,
-        keep_choices,
-    )
+    return replace(given_bounds, keep_choices=keep_choices)
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS)

@@ -6,6 +6,7 @@ from space.tables import everything, only
 from space.texts import EXPERTS, ONE_AXIS, PANELS, TWO_AXES, layer
 
 from dsx.space.blocks import CHOICE_COLUMNS, Blocks
+from dsx.space.codes import Open
 from dsx.space.enumerate import KEY_COLUMNS, Bounds, divisors, shard_keys
 from dsx.space.rules import fill
 
@@ -17,11 +18,12 @@ def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=1
         global_batch_size=tuple(batch),
         sequence_length=length,
         num_layers=layers,
+        open=Open(),
         nvs_size=nvs_size,
         keep_keys=filters.get("keys", everything),
         keep_choices=filters.get("choices", everything),
     )
-    keys = shard_keys([(layer(strategy), dims) for strategy in strategies], bounds)
+    keys = shard_keys([((layer(strategy),), dims) for strategy in strategies], bounds)
     blocks = Blocks(keys, bounds)
     positions, choices = blocks.rows(0, blocks.size)
     columns = {name: column[positions] for name, column in keys.items()} | choices
@@ -56,7 +58,8 @@ def test_fill(num_gpus, nvs_size, filled):
 
 def test_one_gpu():
     found = candidates([ONE_AXIS], DIMS, [1], [1])
-    assert found == [{name: 0 if name == "strategy" else 1 for name in (*KEY_COLUMNS, *CHOICE_COLUMNS)}]
+    codes = ("strategy", "recompute", "schedule")
+    assert found == [{name: 0 if name in codes else 1 for name in (*KEY_COLUMNS, *CHOICE_COLUMNS)}]
 
 
 def test_degrees_of_one_axis():

@@ -4,15 +4,17 @@ import pytest
 from space.texts import EXPERTS, ONE_AXIS, PANELS, layer
 
 from dsx.errors import PlanError
+from dsx.space.codes import RECOMPUTE, SCHEDULES
 from dsx.space.plan import parse_plan, violations
 from dsx.space.rules import Limits
 
-PRICED = {"zero_stage": 1, "recompute": "none", "ep": 1}
+DEFAULTS = {"vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0}
+PRICED = {"ep": 1}
 DIMS = {"e": 8, "f": 16}
 
 
 def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
-    return parse_plan(settings, layer(strategy), "its-name", num_gpus, batch, layers, PRICED)
+    return parse_plan(settings, layer(strategy), "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS, PRICED)
 
 
 def test_what_is_left_out_is_one():
@@ -20,13 +22,18 @@ def test_what_is_left_out_is_one():
         "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
         "tp_nvs": 1, "tp2_nvs": 1, "cp_nvs": 1, "ep_nvs": 1, "pp_nvs": 1, "dp_nvs": 1,
         "num_gpus": 8, "global_batch_size": 8, "num_microbatches": 2,
+        "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0,
     }  # fmt: skip
 
 
 def test_everything_can_be_said():
-    plan = parse("tp=2", "pp=2", "dp=2", "microbatch_size=2", "nvs.tp=2", "nvs.dp=2", "nvs.pp=1", "zero_stage=1")
+    plan = parse(
+        "tp=2", "pp=2", "dp=2", "microbatch_size=2", "nvs.tp=2", "nvs.dp=2", "nvs.pp=1", "zero_stage=3", "vpp=2"
+    )
+    assert (plan["zero_stage"], plan["vpp"]) == (3, 2)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["num_microbatches"]) == (2, 2, 2)
-    assert parse("tp=8", "recompute=none")["tp"] == 8
+    assert parse("tp=8", "recompute=full")["recompute"] == RECOMPUTE.index("full")
+    assert parse("tp=8", "schedule=gpipe")["schedule"] == SCHEDULES.index("gpipe")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +44,10 @@ def test_everything_can_be_said():
         (["nvs.tpp=2"], "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
         (["tp_nvs=2"], "unknown setting 'tp_nvs'"),
         (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
-        (["zero_stage=3"], "zero_stage=3 is not priced yet; only zero_stage=1 is"),
-        (["recompute=full"], "recompute=full is not priced yet; only recompute=none is"),
+        (["zero_stage=4"], "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        (["recompute=ful"], "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full)"),
+        (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1)"),
+        (["vpp=0"], "vpp = 0: a whole number of at least 1 is wanted"),
         (["tp=0"], "'tp=0': tp must be a whole number of at least 1"),
         (["tp=-2"], "'tp=-2': tp must be a whole number"),
         (["tp=2.0"], "'tp=2.0': tp must be a whole number"),
@@ -68,7 +77,7 @@ def test_no_hint_where_no_dp_would_do():
 
 def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS):
     made = layer(strategy)
-    plan = parse_plan(settings, made, "its-name", num_gpus, batch, layers, PRICED)
+    plan = parse_plan(settings, made, "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS, PRICED)
     found = violations(plan, made, dims, length, Limits(layers, nvs_size))
     return [(violation.reason.name, violation.detail) for violation in found]
 

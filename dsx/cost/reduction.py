@@ -1,0 +1,86 @@
+"""The data-parallel reduction: gradients scattered behind the backward, weights gathered before the forward.
+
+Once a step, a layer's gradients are reduced and its weights gathered over the ranks that hold the same
+parameters. The first layer to be gathered and the last one to be reduced have nothing to hide behind; each
+other one hides behind a layer of one microbatch (arXiv 2410.00273, section 3). ZeRO decides what is moved and
+how often (Rajbhandari et al., 2020, section 7): without it gradients are all-reduced once; in stage 1 they are
+scattered once and the weights gathered once; in stage 2 they are scattered with every microbatch; in stage 3
+weights are also gathered with every forward and every backward.
+
+It is counted on the first stage, whose backward ends last: later stages reduce while it still computes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices, pick
+from dsx.cost.collectives import collective
+from dsx.cost.groups import Group
+from dsx.cost.layer import LayerCosts
+from dsx.cost.stages import Stage
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from dsx.hardware.cluster import Cluster
+from dsx.space.codes import Open
+
+
+def reduction(
+    kinds: Sequence[LayerCosts],
+    shards: Sequence[Sequence[Group]],
+    backward_s: Sequence[Any],
+    stage: Stage,
+    edge: int,
+    choices: StepChoices,
+    known: Open,
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> Any:
+    """Return the exposed seconds of the reduction of `stage` in one step.
+
+    `backward_s` has the backward of each kind with what is made again; `edge` is the kind of the layer that
+    has nothing to hide behind.
+    """
+    of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
+    once_forward = once_backward = repeated_forward = repeated_backward = replicated = 0.0
+    for kind, layers in stage.layers.items():
+        held = (kinds[kind], shards[kind], cluster, assumptions)
+        gather = _seconds(ALL_GATHER, 1.0, *held)
+        scatter = _seconds(REDUCE_SCATTER, of_gradients, *held)
+        nothing = jnp.zeros_like(gather)
+        moved = {1: scatter, 2: scatter, 3: gather + scatter}
+        if 0 in known.zero_stage:
+            moved[0] = _seconds(ALL_REDUCE, of_gradients, *held)
+        back = pick(known.zero_stage, choices.zero_stage, moved)
+        behind_forward = jnp.maximum(gather - kinds[kind].forward_s, nothing)
+        behind_backward = jnp.maximum(back - backward_s[kind], nothing)
+        repeated_forward = repeated_forward + layers * behind_forward
+        repeated_backward = repeated_backward + layers * behind_backward
+        if kind == edge:
+            once_forward, once_backward = gather - behind_forward, back - behind_backward
+        replicated = replicated + layers * kinds[kind].replicated_gradient_s
+    microbatches = choices.num_microbatches
+    one, none = jnp.ones_like(microbatches), jnp.zeros_like(microbatches)
+    forwards = pick(known.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
+    backwards = pick(known.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
+    gathers = jnp.minimum(forwards, one) * once_forward + forwards * repeated_forward
+    return gathers + once_backward + backwards * repeated_backward + replicated
+
+
+def _seconds(
+    kind: str,
+    bytes_per_weight_byte: Any,
+    layer: LayerCosts,
+    shards: Sequence[Group],
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> Any:
+    """Return the seconds of a collective over a layer's weights, one for all that are reduced over the same ranks."""
+    total = nothing = jnp.zeros_like(shards[0].size * layer.boundary_bytes)
+    for index, members in enumerate(shards):
+        held = layer.weight_bytes[index]
+        time = collective(kind, members, cluster.network, assumptions)(held * bytes_per_weight_byte)
+        # A group without weights, which another strategy of the search has, does not even cost its hops.
+        total = total + jnp.where(held > 0, time, nothing)
+    return total

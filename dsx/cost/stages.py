@@ -1,0 +1,105 @@
+"""Stages of an even cut: which layers each stage of a pipeline holds.
+
+The layers of a model are a stack: what only the first stage has (an embedding), segments of body layers,
+and what only the last stage has (final norm, head and loss). An even cut gives every chunk of every stage
+the same number of body layers; where that does not come out, embedding and head count as one layer each
+(Megatron-LM's account-for-embedding and account-for-loss options). With vpp chunks a stage holds every
+pp-th chunk of the stack.
+
+Few stages differ: the first, the last, those at the border of two segments, and one that stands for all
+others. Only those are priced.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from dsx.records import record, static
+
+
+@record
+class Stack:
+    """The layers of a model by kind, first to last."""
+
+    counts: tuple[tuple[Any, ...], ...]  # per segment, layers of each of its kinds; floats
+    segments: tuple[tuple[int, ...], ...] = static()  # per segment its kinds; several alternate evenly
+    first: tuple[int, ...] = static(default=())  # kinds that only the first stage has
+    last: tuple[int, ...] = static(default=())  # kinds that only the last stage has
+
+    @property
+    def uniform(self) -> bool:
+        """Return whether all stages hold the same."""
+        return len(self.segments) == 1 and not self.first and not self.last
+
+    @property
+    def num_body_layers(self) -> Any:
+        """Layers between the ends."""
+        return sum(sum(counts) for counts in self.counts)
+
+    def totals(self) -> dict[int, Any]:
+        """Return the layers of each kind in the whole model."""
+        found: dict[int, Any] = {kind: 1.0 for kind in (*self.first, *self.last)}
+        for kinds, counts in zip(self.segments, self.counts, strict=True):
+            for kind, count in zip(kinds, counts, strict=True):
+                found[kind] = found.get(kind, 0.0) + count
+        return found
+
+
+class Stage(NamedTuple):
+    """One stage: its position, and how many layers of each kind it holds."""
+
+    index: Any
+    layers: dict[int, Any]
+
+
+def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
+    """Return the stages that may be slowest or largest, the first one first; pp and vpp broadcast."""
+    if stack.uniform:
+        share = jnp.floor(stack.num_body_layers / pp)
+        whole = stack.num_body_layers
+        kinds = zip(stack.segments[0], stack.counts[0], strict=True)
+        return [Stage(jnp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
+    one = jnp.ones_like(pp)
+    ends = _ends_counted(stack, pp * vpp)
+    chunk = (stack.num_body_layers + 2.0 * ends) / (pp * vpp)
+    indices = [jnp.zeros_like(pp), jnp.minimum(one, pp - 1.0), pp - 1.0]
+    begin = jnp.zeros_like(stack.num_body_layers)
+    for counts in stack.counts[:-1]:
+        begin = begin + sum(counts)
+        position = jnp.floor((begin + ends) / chunk)
+        at_border = position - pp * jnp.floor(position / pp)
+        indices += [at_border, jnp.minimum(at_border + 1.0, pp - 1.0)]
+    return [_stage(stack, index, pp, chunk, ends) for index in indices]
+
+
+def _ends_counted(stack: Stack, chunks: Any) -> Any:
+    """Return 1 where embedding and head count as layers because the body alone cannot be cut evenly."""
+    layers = stack.num_body_layers / chunks
+    even = jnp.floor(layers) == layers
+    has_ends = 1.0 if stack.first and stack.last else 0.0
+    return jnp.where(even, jnp.zeros_like(layers), jnp.full_like(layers, has_ends))
+
+
+def _stage(stack: Stack, index: Any, pp: Any, chunk: Any, ends: Any) -> Stage:
+    turn = chunk * pp
+
+    def before(position: Any) -> Any:
+        """Return how many of the first `position` layers this stage holds."""
+        whole = jnp.floor(position / turn)
+        rest = position - whole * turn - index * chunk
+        return whole * chunk + jnp.clip(rest, jnp.zeros_like(rest), chunk)
+
+    layers: dict[int, Any] = {}
+    begin = ends
+    for kinds, counts in zip(stack.segments, stack.counts, strict=True):
+        end = begin + sum(counts)
+        held = before(end) - before(begin)
+        for kind, count in zip(kinds, counts, strict=True):
+            layers[kind] = layers.get(kind, 0.0) + held * (count / sum(counts))
+        begin = end
+    one, none = jnp.ones_like(index), jnp.zeros_like(index)
+    for kind in stack.first:
+        layers[kind] = jnp.where(index == none, one, none)
+    for kind in stack.last:
+        layers[kind] = jnp.where(index == pp - 1.0, one, none)
+    return Stage(index, layers)
