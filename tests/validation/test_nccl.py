@@ -1,0 +1,78 @@
+"""Collectives against NCCL's measured times (data/validation/nccl.csv) from 1 MB up.
+
+The errors are a frozen copy: whoever changes a prediction changes them here, and in docs/validation.md by
+`python benchmarks/collectives.py --write docs/validation.md`.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from dsx.spec.assumptions import load_assumptions
+
+ROOT = Path(__file__).resolve().parents[2]
+FROZEN = {
+    ALL_GATHER: (0.0583, 0.0813),
+    REDUCE_SCATTER: (0.0567, 0.0764),
+    ALL_REDUCE: (0.0400, 0.0631),
+    "all": (0.0536, 0.0738),
+}
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("collectives", ROOT / "benchmarks" / "collectives.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def measured(benchmark):
+    return benchmark.measurements()
+
+
+@pytest.fixture(scope="module")
+def found(benchmark, measured):
+    with jax.enable_x64(True):
+        own = assumptions_from_spec(load_assumptions("default"))
+        return benchmark.medians(measured, np.asarray(benchmark.predicted(measured, own)))
+
+
+def test_all_of_the_file_is_read(measured):
+    assert len(measured.bytes) == 664
+    assert set(measured.nodes) == {1, 2, 4, 8, 16, 32, 64, 128, 256}
+    assert measured.seconds[0] == pytest.approx(10.18e-6)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_errors_are_those_that_were_published(found, name):
+    """Median and mean, as shares."""
+    assert found[name][-2:] == pytest.approx(FROZEN[name], abs=5e-5)
+
+
+def test_the_errors_are_small_enough(found):
+    assert max(row[-2] for row in found.values()) < 0.09
+    assert found["all"][-2] < 0.08
+
+
+def test_the_document_shows_them(found):
+    text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
+    for name, row in found.items():
+        shown = " | ".join(f"{100 * value:.1f} %" for value in row)
+        assert f"| {name} | {shown} |" in text, name
+
+
+@pytest.mark.slow
+def test_the_fields_of_the_set_are_what_a_fit_gives(benchmark, measured):
+    with jax.enable_x64(True):
+        own = assumptions_from_spec(load_assumptions("default"))
+        values = benchmark.fitted(measured, own)
+    for name, value in values.items():
+        assert getattr(own, name) == pytest.approx(value, rel=0.03), name
