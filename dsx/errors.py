@@ -7,6 +7,7 @@
     │   ├── UnknownNameError      no model, cluster, strategy, ... of that name
     │   ├── NotationError         a layer text; carries file, line and column
     │   ├── PlanError             a plan that is not well formed
+    │   ├── RunTableError         a table of measured runs: a column, a value
     │   └── StoreError            a result folder that cannot be read or written
     ├── NothingFeasible       3   every candidate is rejected
     └── IncompleteSweep       4   a sweep stopped before its last part
@@ -61,6 +62,10 @@ class NotationError(InputError):
 
 class PlanError(InputError):
     """A plan that is not well formed: an unknown column, degrees that do not make up the GPUs."""
+
+
+class RunTableError(InputError):
+    """A table of measured runs lacks a column, or has a value that cannot be one of its column."""
 
 
 class StoreError(InputError):

@@ -24,7 +24,8 @@ ALLOWED = {
     "trace": _MODEL,
     "place": _MODEL,
     "results": _MODEL | {"search"},
-    "cli": _MODEL | {"search", "trace", "place", "results"},
+    "measured": _MODEL | {"search"},
+    "cli": _MODEL | {"search", "trace", "place", "results", "measured"},
 }
 WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py")
 

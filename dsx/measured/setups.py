@@ -1,0 +1,154 @@
+"""From rows of a run table to setups that dsx can price: blanks filled, names resolved, degrees checked."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from dsx.measured.architecture import Sizes, known_models, model_of
+from dsx.measured.defaults import fill
+from dsx.measured.machines import cluster_of, known_clusters
+from dsx.measured.reasons import Reason, impossible
+from dsx.measured.runs import Run
+from dsx.spec.cluster import ClusterSpec
+from dsx.spec.model import ModelSpec
+
+# Beginnings of a precision -> the precision of the matrix multiplies, without regard to case; the longest wins.
+PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
+    ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
+)
+RECOMPUTE = ("none", "selective", "full")
+# Words for a schedule, in the column `schedule` or in `framework`, where some tables put it. With several chunks per
+# stage 1f1b is interleaved, which the degree vpp says; ZB-1p and ZB-2p are the automatic schedules with the memory of
+# H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
+SCHEDULES = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "1f1b-i": "1f1b",
+    "interleaved": "1f1b",
+    "zb-h1": "zb-h1",
+    "zb-1p": "zb-h1",
+    "zb-h2": "zb-h2",
+    "zb-2p": "zb-h2",
+}
+_SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(SCHEDULES, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A training run that dsx can price. Degrees are bare; dp counts replicas of the dense part."""
+
+    run: Run  # what was printed, and measured
+    sizes: Sizes
+    model: ModelSpec  # with embedding and head; equal architectures have equal names
+    cluster: ClusterSpec
+    precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
+    fused_attention: bool
+    sequence_length: int  # tokens
+    global_batch_size: int  # sequences
+    microbatch_size: int  # sequences
+    num_microbatches: int
+    num_gpus: int
+    gpus_per_node: int
+    tp: int
+    sp: bool  # sequence parallelism over tp
+    cp: int
+    ep: int
+    pp: int
+    vpp: int
+    dp: int
+    zero_stage: int
+    recompute: str  # one of RECOMPUTE
+    schedule: str  # one of the values of SCHEDULES
+    filled: tuple[str, ...]  # columns that were blank and whose default matters
+
+
+def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
+    """Return the setup of each row, or why it has none; the order is that of `runs`."""
+    known = _Known(known_clusters(), known_models(), {}, {})
+    return [_setup(run, known) for run in runs]
+
+
+def count_filled(made: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return in how many rows the default of each column was used, most first."""
+    counts = Counter(column for setup in made if isinstance(setup, Setup) for column in setup.filled)
+    return dict(counts.most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The packaged machines and models, and those that rows so far were found to be."""
+
+    clusters: list[ClusterSpec]
+    models: list[ModelSpec]
+    cluster_of: dict[tuple[str, int], ClusterSpec | Reason]
+    model_of: dict[tuple[Sizes, int], ModelSpec | Reason]
+
+    def cluster(self, gpu: str, gpus_per_node: int) -> ClusterSpec | Reason:
+        key = (gpu, gpus_per_node)
+        if key not in self.cluster_of:
+            self.cluster_of[key] = cluster_of(gpu, gpus_per_node, self.clusters)
+        return self.cluster_of[key]
+
+    def model(self, sizes: Sizes, sequence_length: int) -> ModelSpec | Reason:
+        key = (sizes, sequence_length)
+        if key not in self.model_of:
+            self.model_of[key] = model_of(sizes, sequence_length, self.models)
+        return self.model_of[key]
+
+
+def _setup(run: Run, known: _Known) -> Setup | Reason:
+    values, filled = fill({field.name: getattr(run, field.name) for field in fields(Run)})
+    if reason := impossible(values):
+        return reason
+    cluster = known.cluster(values["gpu"], values["gpus_per_node"])
+    sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
+    model = known.model(sizes, values["seq"])
+    precision = _by_beginning(values["precision"], PRECISIONS, "precision")
+    recompute = _by_beginning(values["recompute"], {name: name for name in RECOMPUTE}, "recompute")
+    schedule = _schedule(run)
+    # One by one, so that each is known to be no reason.
+    if isinstance(cluster, Reason):
+        return cluster
+    if isinstance(model, Reason):
+        return model
+    if isinstance(precision, Reason):
+        return precision
+    if isinstance(recompute, Reason):
+        return recompute
+    if isinstance(schedule, Reason):
+        return schedule
+    return Setup(
+        run=run,
+        sizes=sizes,
+        model=model,
+        cluster=cluster,
+        precision=precision,
+        fused_attention=values["flash"],
+        sequence_length=values["seq"],
+        global_batch_size=values["global_batch"],
+        microbatch_size=values["microbatch"],
+        num_microbatches=values["global_batch"] // (values["dp"] * values["microbatch"]),
+        num_gpus=values["n_gpus"],
+        gpus_per_node=values["gpus_per_node"],
+        **{degree: values[degree] for degree in ("tp", "sp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")},
+        recompute=recompute,
+        schedule=schedule,
+        filled=filled,
+    )
+
+
+def _by_beginning(text: str, known: dict[str, str], column: str) -> str | Reason:
+    beginnings = [beginning for beginning in known if text.lower().startswith(beginning)]
+    if not beginnings:
+        return Reason(f"{column} is not known", f"{text!r}, known: {', '.join(known)}")
+    return known[max(beginnings, key=len)]
+
+
+def _schedule(run: Run) -> str | Reason:
+    if run.schedule is None:
+        word = _SCHEDULE.search(run.framework or "")
+        return SCHEDULES[word[1].lower()] if word else "1f1b"
+    if run.schedule.lower() not in SCHEDULES:
+        return Reason("schedule is not known", f"{run.schedule!r}, known: {', '.join(SCHEDULES)}")
+    return SCHEDULES[run.schedule.lower()]

@@ -1,0 +1,117 @@
+"""Reading a run table: types, blanks, and errors with file, line, column and value."""
+
+from dataclasses import fields
+
+import pytest
+from measured.tables import ROW, write
+
+from dsx.errors import RunTableError, SpecError
+from dsx.measured.runs import COLUMNS, Run, read_runs
+
+
+def test_cells_have_the_types_of_their_columns(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", {"year": "2024", "measured_iter_s": "2.5e0", "further": "x"}))
+    assert (run.line, run.id, run.year, run.tp, run.measured_iter_s) == (2, "own-1", 2024, 2, 2.5)
+    assert (run.sp, run.oom, run.flash) == (True, False, True)
+    assert (run.experts, run.framework, run.schedule, run.notes) == (None, None, None, None)
+
+
+def test_every_field_is_a_column():
+    assert {"line", *COLUMNS} == {field.name for field in fields(Run)}
+
+
+def test_a_column_that_is_left_out_is_blank(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", without=("cp", "ep", "vpp", "zero_stage", "flops_kind")))
+    assert (run.cp, run.ep, run.vpp, run.zero_stage) == (None, None, None, None)
+
+
+def test_rows_are_named_by_the_line_that_they_begin_in(tmp_path):
+    path = write(tmp_path / "runs.csv", {"notes": "two\nlines"}, {"notes": "one"})
+    assert [run.line for run in read_runs(path)] == [2, 4]
+
+
+def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
+    path = write(tmp_path / "runs.csv")
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8") + ",,\n\n", encoding="utf-8")
+    assert len(read_runs(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("tp", "0", "'0' is not a whole number from 1 to"),
+        ("tp", "-2", "'-2' is not a whole number from 1"),
+        ("dp", "2.5", "'2.5' is not a whole number"),
+        ("pp", "two", "'two' is not a finite number"),
+        ("experts", "-1", "'-1' is not a whole number from 0"),
+        ("sp", "2", "'2' is neither 0 nor 1"),
+        ("zero_stage", "4", "'4' is no ZeRO stage: 0, 1, 2 or 3"),
+        ("measured_iter_s", "0", "'0' is not above 0"),
+        ("measured_iter_s", "nan", "'nan' is not a finite number"),
+        ("measured_mfu", "41.2", "'41.2' is not a fraction of at most 1; 41.2 % is 0.412"),
+        ("id", "", "is blank; every row needs one"),
+        ("source_id", " ", "is blank; every row needs one"),
+        ("n_gpus", "9" * 12, "is not a whole number from 1 to 2147483647"),
+    ],
+)
+def test_a_cell_that_is_no_value_of_its_column(tmp_path, column, value, says):
+    path = write(tmp_path / "runs.csv", {}, {column: value})
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert str(caught.value).startswith(f"{path}:3: {column}: ")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("without", "more", "says"),
+    [
+        (("hidden",), {}, "1: lacks the column 'hidden'"),
+        (("hidden",), {"hiden": "1"}, "1: lacks the column 'hidden'; did you mean 'hiden'?"),
+        (("tp", "dp"), {}, "lacks the columns 'tp', 'dp'"),
+        (("vpp",), {"vp": "2"}, "column 'vp' is not known; did you mean 'vpp'?"),
+        (("recompute",), {"recompte": "full"}, "column 'recompte' is not known; did you mean 'recompute'?"),
+        (tuple(name for name in ROW if name.startswith("measured") or name == "oom"), {}, "has no measurement"),
+    ],
+)
+def test_a_header_that_lacks_something(tmp_path, without, more, says):
+    path = write(tmp_path / "runs.csv", more, without=without)
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "1: is empty: a run table begins with the names of its columns"),
+        ("id,id\n", "1: column 'id' stands there twice"),
+        (",".join(ROW) + "\n", "has no rows below its header"),
+        (",".join(ROW) + "\na,b\n", "2: has 2 cells, but the header has "),
+        (",".join(ROW) + '\n"a\n', "is no CSV file in UTF-8: "),
+    ],
+)
+def test_a_file_that_is_no_table(tmp_path, text, says):
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunTableError, match="is no CSV file in UTF-8"):
+        read_runs(path)
+
+
+def test_two_rows_of_one_id(tmp_path):
+    path = write(tmp_path / "runs.csv", {"id": "a"}, {"id": "a"})
+    with pytest.raises(RunTableError, match=r"3: id: 'a' stands in line 2 already"):
+        read_runs(path)
+
+
+def test_no_such_file(tmp_path):
+    write(tmp_path / "runs.csv")
+    with pytest.raises(SpecError, match=r"is not a file; did you mean 'runs.csv'\?"):
+        read_runs(tmp_path / "run.csv")
