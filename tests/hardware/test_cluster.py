@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from dsx.hardware.cluster import cluster_from_spec
+from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.spec.cluster import load_cluster
 
 
@@ -27,7 +27,7 @@ def test_the_numbers_are_those_of_the_file(cluster):
 
 def test_real_numbers_are_leaves_and_integers_are_structure(cluster):
     leaves = jax.tree_util.tree_leaves(cluster)
-    assert len(leaves) == 8
+    assert len(leaves) == 10
     assert all(type(leaf) is float for leaf in leaves)
     other = cluster_from_spec(load_cluster("a100-nvs8"))
     assert jax.tree_util.tree_structure(cluster) != jax.tree_util.tree_structure(other)
@@ -42,3 +42,15 @@ def test_a_what_if_is_a_map_over_leaves(cluster):
     doubled = jax.tree_util.tree_map(lambda leaf: 2 * leaf, cluster)
     assert doubled.device.hbm_capacity == 160e9
     assert doubled.network.nvs.size == 4
+
+
+def test_links_of_each_gpu_to_each_other():
+    meshed = cluster_from_spec(load_cluster("a100-80-nvs4"))
+    switched = cluster_from_spec(load_cluster("a100-nvs4"))
+    assert (meshed.network.peers, switched.network.peers) == (3, 0)
+    assert anonymous(meshed).network.peers == 3
+
+
+def test_a_nic_that_gpus_share():
+    assert cluster_from_spec(load_cluster("v100-16-nvs8")).network.gpus_per_nic == 8.0
+    assert cluster_from_spec(load_cluster("h100-nvs8")).network.gpus_per_nic == 1.0

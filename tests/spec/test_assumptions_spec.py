@@ -43,6 +43,10 @@ def test_the_default_set_says_that_it_is_not_calibrated():
         ("operators", "standard", "operators: input should be a valid list, got 'standard'"),
         ("launch_latncy", "1 us", "unknown path 'launch_latncy'; did you mean 'launch_latency'?"),
         ("fixed.vp", "1", "unknown path 'fixed.vp'; did you mean 'fixed.vpp'?"),
+        ("algorithms.all_gather", "[rings]", "'rings' is not one of ring, hierarchical; did you mean 'ring'?"),
+        ("algorithms.all_gather", "[tree]", "'tree' is not one of ring, hierarchical"),
+        ("algorithms.all_gather", "[]", "list should have at least 1 item"),
+        ("protocols", "[lazy]", "'lazy' is not one of bulk, eager"),
     ],
 )
 def test_a_fault_names_value_rule_and_place(path, value, says):

@@ -49,6 +49,11 @@ def test_an_override_replaces_value_and_source():
             "B200",
             "device: expected a section with the keys name, matrix_flops, vector_flops, hbm_bandwidth, ",
         ),
+        (
+            "network.net",
+            "{bandwidth: 100 GB/s, latency: 1 us, nic_bandwidth: 1 GB/s}",
+            "nic_bandwidth: 1e+09 B/s is less than bandwidth, 1e+11 B/s, one GPU's share of the NIC",
+        ),
         ("network.nvs.siz", "8", "unknown path 'network.nvs.siz'; did you mean 'network.nvs.size'?"),
     ],
 )
