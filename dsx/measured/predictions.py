@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -19,7 +20,7 @@ class Predictions:
     high: np.ndarray  # [N] s, its upper end
     peak_bytes: np.ndarray  # [N] on the fullest GPU
     fits: np.ndarray  # [N] bool, whether peak_bytes are less than a GPU has
-    reason: tuple[str | None, ...]  # [N] why a setup cannot be priced; None where it was
+    reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None where it was
 
 
 class Predict(Protocol):

@@ -81,14 +81,14 @@ def _measured_step_time(run: Run, setup: Setup | Reason) -> float | Reason | Non
 
 
 def _reason(
-    run: Run, seconds: float | Reason | None, memory: float | Reason | None, predicted: str | None
+    run: Run, seconds: float | Reason | None, memory: float | Reason | None, predicted: Reason | None
 ) -> Reason | None:
     for value in (seconds, memory):
         if isinstance(value, Reason):
             return value
     if seconds is None and memory is None and run.oom is None:
         return Reason("nothing was measured")
-    return None if predicted is None else Reason(predicted)
+    return predicted
 
 
 def _numbers(values: Sequence[float | bool | Reason | None]) -> np.ndarray:

@@ -1,0 +1,123 @@
+"""``dsx validate``: how far the predictions are from a table of measured runs."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.cli.output import counted, note, print_json, print_table
+from dsx.errors import RunTableError, StoreError
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.locate import shown
+
+if TYPE_CHECKING:
+    from dsx.measured.predictions import Predict
+    from dsx.measured.reasons import Reason
+    from dsx.measured.rows import Rows
+    from dsx.measured.runs import Run
+    from dsx.measured.setups import Setup
+
+SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
+
+
+def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, output: Path | None) -> None:
+    """Compare the run table at `path` with what `predict` says of it, print the figures, and write the rows.
+
+    Raises SpecError, UnknownNameError, or RunTableError for a table that cannot be read or holds no row that a
+    training run could be; StoreError if `output` cannot be written.
+    """
+    from dsx.measured.report import report
+    from dsx.measured.rows import compare
+    from dsx.measured.runs import read_runs
+    from dsx.measured.setups import count_filled, setups
+
+    assumed = load_assumptions(assumptions)
+    runs = read_runs(path)
+    if output is not None and output.exists() and output.samefile(path):
+        raise StoreError(f"-o {shown(output)}: is the run table itself; choose another file")
+    made = setups(runs)
+    _check(path, runs, made)
+    rows = compare(runs, made, predict, assumed)
+    if output is not None:
+        write_rows(rows, output)
+    figures = report(rows) | {"filled": count_filled(made)}
+    if as_json:
+        print_json(figures)
+    else:
+        _print(figures, path, assumed.name)
+
+
+def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") -> None:
+    """Say which rows can be no setup; raise RunTableError if that is every row."""
+    from dsx.measured.reasons import Reason
+
+    faults = [
+        f"{path}:{run.line}: {run.id}: {setup}"
+        for run, setup in zip(runs, made, strict=True)
+        if isinstance(setup, Reason)
+    ]
+    more = [f"and {counted(len(faults) - SHOWN_ROWS, 'row')} more"] if len(faults) > SHOWN_ROWS else []
+    lines = [*faults[:SHOWN_ROWS], *more]
+    if len(faults) == len(runs):
+        raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
+    for line in lines:
+        note(f"not modelled: {line}")
+
+
+def write_rows(rows: "Rows", path: Path) -> None:
+    """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails."""
+    times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
+            for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
+                writer.writerow([name, *map(_number, seconds), reason or ""])
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(path)}: {error.strerror}") from error
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else ""
+
+
+_COLUMNS = {
+    "median_ape": "median\nerror",
+    "mape": "mean\nerror",
+    "bias": "bias",
+    "inside_interval": "inside\ninterval",
+    "memory_mape": "memory\nerror",
+}
+
+
+def _print(figures: dict[str, Any], path: Path, assumptions: str) -> None:
+    overall = figures["overall"]
+    print(f"{shown(path)} under {assumptions!r}: {counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled")
+    header = ["source", "rows", "modelled", *_COLUMNS.values()]
+    body = [
+        [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
+        + [_percent(source[column]) for column in _COLUMNS]
+        for source in [*figures["sources"], overall]
+    ]
+    print_table(header, body)
+    regret, oom = figures["regret"], figures["oom"]
+    print()
+    print(
+        f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
+        f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
+        f"{_percent(regret['within_5_percent'])} of them"
+    )
+    correlation = figures["spearman_median"]
+    print(f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}")
+    print(
+        f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
+        "out of memory predicted so"
+    )
+    for title, counts in (("not modelled", figures["not_modelled"]), ("blank, filled", figures["filled"])):
+        if counts:
+            print(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,132 @@
+"""What `dsx validate` prints and writes, over a stand-in for the predictor."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from measured.tables import write
+
+from dsx.cli.validate import validated
+from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
+from dsx.measured.predictions import Predictions
+from dsx.measured.reasons import Reason
+
+
+def half(setups, assumptions):
+    """Predict half a second per tensor-parallel GPU, and no memory beyond two."""
+    assert assumptions.name == "default"
+    seconds = np.array([setup.tp / 2 for setup in setups])
+    fits = np.array([setup.tp <= 2 for setup in setups])
+    reasons = tuple(Reason("no layer text", "x") if setup.sizes.experts else None for setup in setups)
+    unknown = np.array([reason is not None for reason in reasons])
+    seconds = np.where(unknown, np.nan, seconds)
+    return Predictions(seconds, 0.8 * seconds, 1.2 * seconds, np.full(len(setups), 6e10), fits, reasons)
+
+
+CHANGES = (
+    {"measured_iter_s": "1.1"},
+    {"tp": "4", "dp": "2", "measured_iter_s": "2.5", "measured_mem_gb": "40", "mem_unit": "GB", "vpp": ""},
+    {"tp": "8", "dp": "1", "measured_iter_s": "", "oom": "1"},
+    {"experts": "8", "topk": "2"},
+    {"n_gpus": "24"},
+    {"source_id": "other", "measured_iter_s": "", "measured_tokens_per_s_per_gpu": "8192"},
+)
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path / "runs.csv", *CHANGES)
+
+
+def test_json_has_the_figures(table, capsys):
+    validated(table, "default", half, True, None)
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert data.keys() == {
+        *("schema_version", "overall", "sources", "regret", "spearman_median", "oom", "not_modelled", "filled")
+    }
+    own, other = data["sources"]
+    assert (own["source_id"], own["rows"], own["modelled"]) == ("own", 5, 3)
+    assert own["mape"] == pytest.approx(((1 - 1 / 1.1) + (1 - 2 / 2.5)) / 2)
+    assert own["memory_mape"] == pytest.approx(0.5)
+    assert (other["rows"], other["bias"], other["inside_interval"]) == (1, pytest.approx(0.0), 1.0)
+    assert data["oom"] == {"fit": 3, "fit_correct": 2, "oom": 1, "oom_correct": 1}
+    assert data["not_modelled"] == {"no layer text": 1, "tp * pp * cp * dp is not n_gpus": 1}
+    assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
+    assert data["filled"] == {"vpp": 1}
+    assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in err
+
+
+def test_people_see_a_table(table, capsys):
+    validated(table, "default", half, False, None)
+    out = capsys.readouterr().out
+    assert "runs.csv under 'default': 6 rows, 4 modelled" in out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("own", "other", "all"))] == [
+        *("own", "other", "all")
+    ]
+    assert "memory: 2 of 3 that ran and 1 of 1 out of memory predicted so" in out
+    assert "not modelled: no layer text (1), tp * pp * cp * dp is not n_gpus (1)" in out
+    assert "blank, filled: vpp (1)" in out
+    assert "nan" not in out.lower().split()
+
+
+def test_rows_are_written(table, tmp_path):
+    validated(table, "default", half, True, tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["id", "measured_s", "predicted_s", "low", "high", "reason"]
+    assert [row["id"] for row in rows] == [f"own-{number}" for number in range(1, 7)]
+    assert [float(rows[0][name]) for name in ("measured_s", "predicted_s", "low", "high")] == [1.1, 1.0, 0.8, 1.2]
+    assert (rows[2]["measured_s"], rows[2]["predicted_s"], rows[2]["reason"]) == ("", "4.0", "")
+    assert (rows[3]["predicted_s"], rows[3]["reason"]) == ("", "no layer text (x)")
+    assert rows[4]["measured_s"] == "3.5"
+    assert rows[4]["reason"].startswith("tp * pp * cp * dp is not n_gpus (tp=2, ")
+
+
+def test_a_row_without_a_measurement_has_a_reason(tmp_path, capsys):
+    path = write(tmp_path / "runs.csv", {}, {"measured_iter_s": "", "oom": ""})
+    validated(path, "default", half, True, None)
+    assert json.loads(capsys.readouterr().out)["not_modelled"] == {"nothing was measured": 1}
+
+
+def test_a_table_of_impossible_rows_is_an_error(tmp_path, capsys):
+    path = write(tmp_path / "runs.csv", *[{"n_gpus": "24"}] * 5)
+    with pytest.raises(RunTableError) as caught:
+        validated(path, "default", half, True, tmp_path / "rows.csv")
+    assert str(caught.value).startswith("no row of the table can be modelled\n")
+    assert f"{path}:2: own-1: tp * pp * cp * dp is not n_gpus (tp=2, pp=2" in str(caught.value)
+    assert str(caught.value).endswith("and 2 rows more")
+    assert not (tmp_path / "rows.csv").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_predictor_is_asked_only_for_what_can_be(tmp_path, capsys):
+    path = write(tmp_path / "runs.csv", {"n_gpus": "24"}, {})
+    asked = []
+
+    def ask(setups, assumptions):
+        asked.extend(setup.run.id for setup in setups)
+        return half(setups, assumptions)
+
+    validated(path, "default", ask, True, None)
+    assert asked == ["own-2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "assumptions", "output", "error", "says"),
+    [
+        ("runs.csv", "defalt", None, UnknownNameError, "did you mean 'default'?"),
+        ("run.csv", "default", None, SpecError, "is not a file; did you mean 'runs.csv'?"),
+        ("runs.csv", "default", "runs.csv", StoreError, "-o runs.csv: is the run table itself"),
+        ("runs.csv", "default", "none/rows.csv", StoreError, "cannot write none/rows.csv: No such file or directory"),
+    ],
+)
+def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, name, assumptions, output, error, says):
+    before = table.read_bytes()
+    with pytest.raises(error) as caught:
+        validated(tmp_path / name, assumptions, half, True, output and tmp_path / output)
+    assert says in str(caught.value)
+    assert capsys.readouterr().out == ""
+    assert table.read_bytes() == before
