@@ -8,14 +8,30 @@ there is one; of a row with fewer layers, as in truncated proxies, its first lay
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from dsx.measured.reasons import Reason
 from dsx.spec.locate import names
 from dsx.spec.model import LayerCount, ModelSpec, load_model
 
-EMBEDDING, HEAD = "embedding", "head"
-LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}
-EXPERTS, GATED, PLAIN = "moe-transformer", "gated-transformer", "biased-transformer"
+LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # of the layer notation, with their columns
+CAPACITY_PERCENT = 100  # dropless experts, whose mean load is their even share
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The layer kinds of a model that no packaged one stands for."""
+
+    embedding: str
+    layer: str
+    head: str
+
+
+EXPERTS = Kinds("embedding", "moe-transformer", "head")
+GATED = Kinds("embedding", "gated-transformer", "head")  # as Llama
+# Without gates: grouped queries came with rotary positions and without biases (Nemotron-4), others are as GPT-2 and 3.
+PLAIN_GROUPED = Kinds("embedding", "squared-relu-transformer", "head-layernorm")
+PLAIN = Kinds("embedding-learned", "biased-transformer", "head-layernorm-tied")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +62,33 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
     """
     known = next((model for model in models if _is_the_only_one_to_know(model, sizes)), None)
     if known is not None:
-        return _spec(known.dimensions | {"v": sizes.vocab}, _first_layers(known, sizes.layers), sequence_length)
+        dimensions = known.dimensions | {"v": sizes.vocab}
+        return _spec(dimensions, _first_layers(known, sizes.layers), sequence_length)
     if sizes.head_dim is None and sizes.hidden % sizes.heads:
         detail = f"hidden={sizes.hidden}, heads={sizes.heads}"
         return Reason("hidden is no multiple of heads, and head_dim is blank", detail)
     dimensions = {
         **{letter: getattr(sizes, column) for letter, column in LETTERS.items()},
         "k": sizes.head_dim or sizes.hidden // sizes.heads,
-        "f": sizes.ffn_hidden,
         "v": sizes.vocab,
     }
     if sizes.experts:
-        dimensions |= {"x": sizes.experts, "topk": sizes.topk}
-    kind = EXPERTS if sizes.experts else GATED if sizes.gated_mlp else PLAIN
-    return _spec(dimensions, [kind] * sizes.layers, sequence_length)
+        dimensions |= {"x": sizes.experts, "fx": sizes.ffn_hidden, "topk": sizes.topk}
+        dimensions |= {"capacity_percent": CAPACITY_PERCENT}
+    else:
+        dimensions |= {"f": sizes.ffn_hidden}
+    kinds = _kinds(sizes)
+    if kinds is PLAIN:
+        dimensions |= {"positions": sequence_length}
+    return _spec(dimensions, [kinds.embedding, *[kinds.layer] * sizes.layers, kinds.head], sequence_length)
+
+
+def _kinds(sizes: Sizes) -> Kinds:
+    if sizes.experts:
+        return EXPERTS
+    if sizes.gated_mlp:
+        return GATED
+    return PLAIN_GROUPED if sizes.kv_heads < sizes.heads else PLAIN
 
 
 def _is_the_only_one_to_know(model: ModelSpec, sizes: Sizes) -> bool:
@@ -75,27 +104,23 @@ def _is_the_only_one_to_know(model: ModelSpec, sizes: Sizes) -> bool:
     return bool(sizes.experts) or given.get("h", 0) * given.get("k", 0) != given.get("e")
 
 
-def _spec(dimensions: dict[str, int], body: list[str], seq: int) -> ModelSpec:
-    """Return a model of embedding, `body` and head."""
-    runs: list[tuple[str, int]] = []
-    for kind in (EMBEDDING, *body, HEAD):
-        if runs and runs[-1][0] == kind:
-            runs[-1] = (kind, runs[-1][1] + 1)
-        else:
-            runs.append((kind, 1))
+def _spec(dimensions: dict[str, int], kinds: Sequence[str], sequence_length: int) -> ModelSpec:
+    """Return a model whose layers have these kinds, first to last."""
+    runs = [(kind, len([*same])) for kind, same in groupby(kinds)]
     sizes = " ".join(f"{letter}={size}" for letter, size in sorted(dimensions.items()))
     return ModelSpec(
         name=f"{sizes} {'+'.join(f'{count}x{kind}' for kind, count in runs)}",
         source="a row of a run table",
-        default_sequence_length=seq,
+        default_sequence_length=sequence_length,
         dimensions=dimensions,
         layers=[LayerCount(kind=kind, count=count) for kind, count in runs],
     )
 
 
 def _first_layers(model: ModelSpec, layers: int) -> list[str]:
-    """Return the kinds of the first `layers` layers of a model; of more than it has, the rest are its commonest."""
-    body = [entry.kind for entry in model.layers for _ in range(entry.count)]
-    body = [kind for kind in body if not kind.startswith((EMBEDDING, HEAD))]
+    """Return the kinds of a model cut to `layers` layers; of more than it has, the rest are its commonest."""
+    kinds = [entry.kind for entry in model.layers for _ in range(entry.count)]
+    first, last = ([kind for kind in kinds if word in kind.split("-")] for word in ("embedding", "head"))
+    body = [kind for kind in kinds if kind not in (*first, *last)]
     commonest = Counter(body).most_common(1)[0][0]
-    return [*body[:layers], *[commonest] * (layers - len(body))]
+    return [*first, *body[:layers], *[commonest] * (layers - len(body)), *last]

@@ -164,10 +164,18 @@ def test_precisions_are_matched_by_their_beginning(made, precision, read):
 
 
 def test_layer_kinds_follow_from_the_columns(made):
-    plain, gated, experts = made({"gated_mlp": "0"}, {}, {"experts": "8", "topk": "2"})
-    kinds = [setup.model.layers[1].kind for setup in (plain, gated, experts)]
-    assert kinds == ["biased-transformer", "gated-transformer", "moe-transformer"]
-    assert (experts.model.dimensions["x"], experts.model.dimensions["topk"]) == (8, 2)
+    plain, grouped, gated, experts = made(
+        {"gated_mlp": "0"}, {"gated_mlp": "0", "kv_heads": "8"}, {}, {"experts": "8", "topk": "2"}
+    )
+    kinds = [[layer.kind for layer in setup.model.layers] for setup in (plain, grouped, gated, experts)]
+    assert kinds == [
+        ["embedding-learned", "biased-transformer", "head-layernorm-tied"],
+        ["embedding", "squared-relu-transformer", "head-layernorm"],
+        ["embedding", "gated-transformer", "head"],
+        ["embedding", "moe-transformer", "head"],
+    ]
+    assert plain.model.dimensions["positions"] == 2048
+    assert [experts.model.dimensions[letter] for letter in ("x", "fx", "topk")] == [8, 11008, 2]
 
 
 def test_equal_architectures_have_equal_names(made):
@@ -184,7 +192,7 @@ layers:
   - {kind: embedding, count: 1}
   - {kind: gated-transformer, count: 2}
   - {kind: own-kind, count: 6}
-  - {kind: head, count: 1}
+  - {kind: head-tied, count: 1}
 """
 
 
@@ -198,6 +206,7 @@ def test_what_columns_do_not_say_is_taken_from_the_model_with_these_dimensions(
     sizes = {"hidden": "512", "heads": "8", "kv_heads": "8", "ffn_hidden": "256", "experts": "16", "topk": "4"}
     setup, other = made(sizes | {"layers": str(layers)}, sizes | {"topk": "2"})
     body = [(layer.kind, layer.count) for layer in setup.model.layers[1:-1]]
+    assert [setup.model.layers[0].kind, setup.model.layers[-1].kind] == ["embedding", "head-tied"]
     assert body == [*zip(["gated-transformer", "own-kind"], counts, strict=True)]
     assert (setup.model.dimensions["k"], setup.model.dimensions["v"]) == (96, 32000)
     assert other.model.layers[1].kind == "moe-transformer"
