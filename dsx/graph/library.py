@@ -29,7 +29,7 @@ def load_layer(
 ) -> Layer:
     """Build the layer (or a single block) called `name`, or at that path, under a strategy.
 
-    A block that the strategy brings, and then what `blocks` names for it, takes the place of the one that is used.
+    What `blocks` names for a block takes its place, and what the strategy brings in the place of that one.
     `near` is the file that mentions the names. Raises NotationError or UnknownNameError.
     """
     text = _parse("layer", name, near)
@@ -38,8 +38,8 @@ def load_layer(
     overlay = load_strategy(strategy, near) if strategy else None
 
     def find_block(block: str, place: Place) -> LayerText:
-        block = overlay.blocks.get(block, block) if overlay else block
         block = blocks.get(block, block)
+        block = overlay.blocks.get(block, block) if overlay else block
         try:
             found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
         except UnknownNameError as error:

@@ -24,7 +24,7 @@ _TAKEN = {
     **dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes"), "element size, an assumption"),
 }
 # The letters that layer texts and strategies agree on; a model gives those that its layers use.
-ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t")
+ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")
 
 
 def _letter(letter: str) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dsx.errors import NotationError
 from dsx.graph.expressions import text as written
+from dsx.graph.notation import parse
 from dsx.spec.locate import packaged_data
 
 LAYERS = packaged_data() / "layers"
@@ -87,8 +88,21 @@ def test_any_characters(text):
     builds(f"layer a\ninput x[b]\n{text}\ny[b] = gelu(x)", "")
 
 
-@pytest.mark.parametrize("strategy", OVERLAYS)
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.split("\n")[-3][:20])
+def pairs():
+    """Every text under every strategy.
+
+    A block that a strategy brings is made for that one; and under 2d-copied-kv only those that have a block there.
+    """
+    for text in TEXTS:
+        name = parse(text).name
+        bringers = {overlay for overlay in OVERLAYS if name in parse(overlay).blocks.values()}
+        usual = {overlay for overlay in OVERLAYS if parse(overlay).name != "2d-copied-kv"}
+        for overlay in OVERLAYS:
+            if overlay in (bringers or usual):
+                yield pytest.param(text, overlay, id=f"{name}-{parse(overlay).name}")
+
+
+@pytest.mark.parametrize(("text", "strategy"), list(pairs()))
 def test_without_faults_they_build(text, strategy):
     # What the design prints of the block leaves out that its first multiply is a sum under summa.
     if text == MLP_BLOCK:

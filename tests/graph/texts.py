@@ -1,6 +1,7 @@
 """Layers built from texts written in a test, and their derived quantities at plain numbers."""
 
 from collections import Counter
+from functools import cache
 from textwrap import dedent
 
 import pytest
@@ -19,9 +20,14 @@ AG, RS, AR, A2A = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 FORWARD, BACKWARD = 0, 1
 
 
+@cache
+def parse_block(source):
+    return parse(dedent(source), "block.layer")
+
+
 def build(text, strategy="", blocks=(), table=STANDARD):
     """The layer of `text`, under the strategy and with the blocks that the texts give."""
-    known = {block.name: block for block in (parse(dedent(source), "block.layer") for source in blocks)}
+    known = {block.name: block for block in map(parse_block, blocks)}
 
     def find_block(name, place):
         if name not in known:
