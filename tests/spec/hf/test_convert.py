@@ -23,23 +23,23 @@ def kinds(file: Path) -> list[str]:
     [
         ("llama-3-8b", 8192, {"e": 4096, "h": 32, "g": 8, "k": 128, "f": 14336, "v": 128256}, 32),
         ("llama-3.2-1b", 8192, {"e": 2048, "h": 32, "g": 8, "k": 64, "f": 8192}, 16),
-        ("mistral-7b", 32768, {"g": 8, "k": 128}, 32),
-        ("phi-3-mini", 4096, {"g": 32, "k": 96}, 32),
-        ("mixtral-8x7b", 32768, {"f": 14336}, 32),
+        ("mistral-7b", 32768, {"g": 8, "k": 128, "window": 4096}, 32),
+        ("phi-3-mini", 4096, {"g": 32, "k": 96, "window": 2047}, 32),
+        ("mixtral-8x7b", 32768, {"fx": 14336, "x": 8, "topk": 2}, 32),
         ("qwen2-7b", 131072, {"e": 3584, "g": 4, "k": 128}, 28),
         ("qwen3-8b", 40960, {"k": 128}, 36),
-        ("qwen3-30b-a3b", 40960, {"e": 2048, "h": 32, "k": 128}, 48),
+        ("qwen3-30b-a3b", 40960, {"h": 32, "k": 128, "fx": 768, "x": 128, "topk": 8}, 48),
         ("gemma-2-9b", 8192, {"e": 3584, "h": 16, "k": 256}, 42),
         ("gemma-3-1b", 32768, {"g": 1}, 26),
         ("gemma-3-4b", 131072, {"e": 2560, "h": 8, "g": 4, "k": 256, "f": 10240, "v": 262208}, 34),
         ("gpt2", 1024, {"e": 768, "h": 12, "g": 12, "k": 64, "f": 3072, "v": 50257}, 12),
         ("gpt-neox-20b", 2048, {"k": 96, "f": 24576}, 44),
-        ("gpt-oss-20b", 4096, {"e": 2880, "h": 64, "g": 8, "k": 64}, 24),
+        ("gpt-oss-20b", 4096, {"e": 2880, "h": 64, "g": 8, "k": 64, "x": 32, "window": 128}, 24),
         ("falcon-7b", 2048, {"e": 4544, "h": 71, "g": 1, "k": 64, "f": 18176}, 32),
         ("falcon-40b", 2048, {"g": 8, "k": 64, "f": 32768}, 60),
-        ("deepseek-v3", 4096, {"e": 7168, "h": 128, "f": 18432}, 61),
-        ("vit-l-16", 197, {"e": 1024, "k": 64, "f": 4096}, 24),
-        ("mamba2-2.7b", 2048, {"e": 2560}, 64),
+        ("deepseek-v3", 4096, {"h": 128, "f": 18432, "rq": 1536, "nope": 128, "fx": 2048, "fs": 2048, "x": 256}, 61),
+        ("vit-l-16", 197, {"e": 1024, "patch": 16, "positions": 197, "classes": 1000}, 24),
+        ("mamba2-2.7b", 2048, {"e": 2560, "h": 80, "g": 1, "state": 128, "conv": 4, "chunk": 256}, 64),
     ],
 )
 def test_sizes_of_published_configs(name, length, sizes, num_layers):
@@ -53,7 +53,7 @@ def test_sizes_of_published_configs(name, length, sizes, num_layers):
 
 
 def sliding(file: Path) -> list[bool]:
-    return ["sliding" in kind for kind in kinds(file)[1:-1]]
+    return ["window" in kind for kind in kinds(file)[1:-1]]
 
 
 def test_layers_that_alternate(tmp_path):
@@ -63,8 +63,7 @@ def test_layers_that_alternate(tmp_path):
     assert sliding(write(tmp_path, "gpt-oss-20b", ("layer_types",))) == [True, False] * 12
     stated = ["full_attention", "sliding_attention", "sliding_attention"]
     assert sliding(write(tmp_path, "gemma-2-9b", num_hidden_layers=3, layer_types=stated)) == [False, True, True]
-    windowed = {"use_sliding_window": True, "max_window_layers": 20}
-    assert sliding(write(tmp_path, "qwen2-7b", **windowed)) == [False] * 20 + [True] * 8
+    assert all(sliding(CONFIGS / "mistral-7b.json"))
     assert not any(sliding(write(tmp_path, "mistral-7b", sliding_window=None)))
 
 

@@ -12,12 +12,11 @@ FAMILIES = names("families", ".yaml")
 
 
 def test_three_groups(tmp_path):
-    changes = {"attention_dropout": 0.1, "attention_bias": True, "mlp_bias": False, "quantum_layers": 3}
+    changes = {"attention_dropout": 0.0, "mlp_bias": True, "quantum_layers": 3}
     ignored = ignored_keys(load_config(write(tmp_path, "llama-3-8b", **changes)))
-    assert set(ignored.unpriced) == {"attention_dropout", "attention_bias"}
-    assert ignored.unpriced["attention_bias"] == "biases of the four multiplies of attention"
+    assert ignored.unpriced == {"mlp_bias": "biases of the three multiplies of the feed-forward network"}
     assert ignored.unknown == {"quantum_layers": 3}
-    assert ignored.no_cost["switched off"] == ["mlp_bias"]
+    assert ignored.no_cost["switched off"] == ["attention_dropout"]
     assert ignored.no_cost["initial values"] == ["initializer_range"]
 
 
