@@ -6,6 +6,7 @@ is s + max(n*s - max(compute, memory), 0) (arXiv 2410.00273, section 3, SUMMA; r
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from dsx.cost.groups import group
 from dsx.cost.multiply import per_kernel, stretches
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.work import LayerWork
+from dsx.graph.again import MODES
 from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_REDUCE
 from dsx.graph.notation import AXES
@@ -40,24 +42,33 @@ class KernelTimes:
 
 @record
 class LayerCosts:
-    """Cost of one layer for one microbatch; [U] each, but for the J weight groups, [J, U].
+    """Cost of one layer for one microbatch; [U] each, but for the J weight groups, [J, U], and the modes, [3, U].
 
-    A weight group is what is reduced over the same ranks: dp, and `group_size` members of other axes.
+    The modes are those of recomputation, in the order of `dsx.graph.again.MODES`. A weight group is what is
+    reduced over the same ranks: dp, and `group_size` members of other axes.
     """
 
     forward_s: Any
-    backward_s: Any
+    backward_s: Any  # without recomputation
+    weight_gradient_s: Any  # the part of it that only makes gradients of weights
+    recompute_s: Any  # [3, U] forward that the backward runs again
     compute_s: Any  # forward and backward
     memory_s: Any
     tp_comm_s: Any
     cp_comm_s: Any
     ep_comm_s: Any
     replicated_gradient_s: Any  # once a step: reducing gradients of parameters replicated over tp
-    stash_bytes: Any
+    stash_bytes: Any  # [3, U] saved for the backward
+    working_bytes: Any  # [3, U] beside them, while the backward of the layer runs
     boundary_bytes: Any
     weight_bytes: Any  # [J, U]
     group_size: Any  # [J, U]
     group_share: Any  # [J, U] members of it in one fast domain
+
+
+def stash(layer: LayerCosts, mode: str) -> Any:
+    """Return the [U] bytes that a layer saves for its backward under a recompute mode."""
+    return layer.stash_bytes[MODES.index(mode)]
 
 
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
@@ -85,23 +96,34 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     compute, memory = _busy_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, cluster, assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
+    made_again = [kernel for kernel, again in enumerate(work.again) if again]
 
-    def added(direction: int, *columns: str) -> Any:
-        parts = [time for (where, _, name), time in exposed.items() if where == direction and name in columns]
+    def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> Any:
+        parts = [
+            time
+            for (where, kernel, name), time in exposed.items()
+            if where == direction and name in columns and (kernels is None or kernel in kernels)
+        ]
         return functools.reduce(jnp.add, parts, nothing)
 
     busy = work.per_key((compute + memory).sum(axis=1))
     groups = weight_groups(work.reduced_over)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = jnp.ones_like(nothing)
+    forward_s = busy[FORWARD] + added(FORWARD, *_COLUMNS)
+    of_regions = (compute + memory)[FORWARD, jnp.array(made_again, dtype=int)].sum(axis=0)
+    selective_s = work.per_key(of_regions) + added(FORWARD, *_COLUMNS, kernels=made_again)
     return LayerCosts(
-        forward_s=busy[FORWARD] + added(FORWARD, *_COLUMNS),
+        forward_s=forward_s,
         backward_s=busy[BACKWARD] + added(BACKWARD, *_COLUMNS),
+        weight_gradient_s=work.per_key(_weight_gradients(work, compute, memory, cluster, assumptions)),
+        recompute_s=jnp.stack([nothing, selective_s, forward_s]),
         compute_s=work.per_key(compute.sum(axis=(0, 1))),
         memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.per_key(work.stash),
+        working_bytes=work.per_key(work.working),
         boundary_bytes=work.per_key(work.boundary),
         weight_bytes=work.per_key(
             jnp.stack([work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
@@ -117,6 +139,20 @@ def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
     compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
     return compute, exposed_memory_time(work.bytes, compute, work.launches, cluster.device, assumptions)
+
+
+def _weight_gradients(work: LayerWork, compute: Any, memory: Any, cluster: Cluster, assumptions: Assumptions) -> Any:
+    """Return the [V] seconds of multiplies that make gradients of weights.
+
+    Of a kernel's exposed memory time they take the share that they have of its compute time.
+    """
+    shapes = work.multiply_shapes
+    slower = stretches(work.multiplies, shapes, cluster.device, assumptions)
+    own = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    flops = per_kernel(work.multiplies.flops * slower * own, shapes, work.matrix.shape[1])[BACKWARD]
+    seconds = flops / (assumptions.matrix_efficiency * cluster.device.matrix_flops)
+    busy = compute[BACKWARD]
+    return (seconds * (1.0 + memory[BACKWARD] / jnp.where(busy > 0, busy, jnp.ones_like(busy)))).sum(axis=0)
 
 
 def _communication(

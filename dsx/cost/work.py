@@ -3,14 +3,14 @@
 This does not depend on hardware, so it is done once with NumPy, in float64; pricing it is JAX.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
-from dsx.graph.expressions import evaluate
+from dsx.graph.expressions import evaluate, total
 from dsx.graph.model import define
 from dsx.graph.notation import AXES
 from dsx.records import record, static
@@ -50,7 +50,7 @@ class Multiplies:
     flops: Any  # of all of them; part of `LayerWork.matrix`
 
 
-_PER_WORK = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "boundary", "panels")
+_PER_WORK = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "working", "boundary", "panels")
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 
@@ -68,7 +68,8 @@ class LayerWork:
     launches: Any  # [2, K, 1]
     volumes: Any  # [C, V] bytes
     weights: Any  # [W, V] bytes
-    stash: Any  # [V] bytes saved for the backward
+    stash: Any  # [3, V] bytes saved for the backward under each recompute mode
+    working: Any  # [3, V] bytes beside them while the layer's backward runs
     boundary: Any  # [V] bytes handed to the next stage
     panels: Any  # [V]
     sizes: Any  # {axis: [V]} degrees of the axes
@@ -77,6 +78,7 @@ class LayerWork:
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
+    again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
 
     def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
         """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
@@ -133,8 +135,8 @@ def layer_values(
     `keys` gives [U] arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
     2^53, far beyond any size, and FLOP counts do not overflow.
     """
-    values: dict[str, Any] = {name: float(size) for name, size in dimensions.items()}
-    values["s"] = float(sequence_length)
+    values: dict[str, Any] = {name: xp.asarray(size, dtype=float) for name, size in dimensions.items()}
+    values["s"] = xp.asarray(sequence_length, dtype=float)
     values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
     values["panels"] = xp.asarray(keys["panels"], dtype=float)
     values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
@@ -160,12 +162,14 @@ def layer_work(
     count = len(values["b"])
     kernels = layer.priced_kernels
     memo: dict[int, Any] = {}
+    alive: list[Any] = []  # what the memo has seen, so that no other expression takes its identity
 
     def floor_divide(left: Any, right: Any) -> Any:
         # Exact below 2^53, and ten times faster than NumPy's own on floats.
         return xp.floor(left / right)
 
     def number(expr: Any) -> Any:
+        alive.append(expr)
         return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
 
     def stack(expressions: list[Any]) -> Any:
@@ -175,6 +179,12 @@ def layer_work(
         return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
 
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
+    saved = (
+        stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),
+        stack([total(saved.bytes for saved in kernel.kept) for kernel in layer.kernels]).sum(axis=0),
+        number(layer.input_bytes),
+    )
+    stash = xp.stack(saved)
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -186,7 +196,8 @@ def layer_work(
         ),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
-        stash=stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),
+        stash=stash,
+        working=_working(layer, stash, stack, xp) if assumptions.charge_transients else xp.zeros_like(stash),
         boundary=number(layer.boundary_bytes),
         panels=values["panels"],
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
@@ -195,4 +206,21 @@ def layer_work(
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         multiply_shapes=multiply_shapes(layer),
+        again=tuple(kernel.again is not None for kernel in kernels),
     )
+
+
+def _working(layer: DerivedLayer, stash: Any, stack: Callable[[list[Any]], Any], xp: Any) -> Any:
+    """Return [3, V] bytes beside the stash: of the kernel that needs most, with what has been made again by then.
+
+    In full recomputation all that the backward reads has been made again; in selective, that of one region.
+    """
+    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
+    most = transient.max(axis=0)
+    selective = most
+    held = {saved.key for kernel in layer.kernels for saved in kernel.kept}
+    for region in {kernel.again: None for kernel in layer.kernels if kernel.again}:
+        inside = [index for index, kernel in enumerate(layer.kernels) if kernel.again == region]
+        made = [saved.bytes for index in inside for saved in layer.kernels[index].saved if saved.key not in held]
+        selective = xp.maximum(selective, stack(made).sum(axis=0) + transient[xp.asarray(inside)].max(axis=0))
+    return xp.stack([most, selective, xp.maximum(stash[0] - stash[2], 0.0) + most])

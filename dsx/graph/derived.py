@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.graph.again import input_bytes, kept, transient_bytes
 from dsx.graph.backward import derive_backward
 from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
@@ -47,6 +48,9 @@ class KernelCosts:
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
     saved: tuple[Saved, ...]
     replicated: tuple[str, ...]  # axes whose members all do the same work
+    again: tuple[str, int] | None  # the region of selective recomputation that it is in
+    kept: tuple[Saved, ...]  # what is saved then
+    transient_bytes: Any  # beside what is saved, while its backward runs
 
     @property
     def saved_bytes(self) -> Any:
@@ -76,6 +80,7 @@ class DerivedLayer:
     kernels: tuple[KernelCosts, ...]
     weights: tuple[Weight, ...]
     boundary_bytes: Any
+    input_bytes: Any  # what full recomputation keeps
     rules: tuple[Rule, ...]
     panelled: bool
     letters: frozenset[str]  # dimensions that must have a size
@@ -113,11 +118,10 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         into[booked.name][BACKWARD].extend(
             _collective(move, size, f"d {gradient.tensor}", panelled) for move in gradient.moves
         )
-    seen: set[tuple[str, str]] = set()
+    saved = _fresh(kernel.saved for kernel in kernels)
+    held = _fresh(kept(layer, kernels))
     made: list[KernelCosts] = []
-    for kernel in kernels:
-        fresh = [saved for saved in kernel.saved if saved.key not in seen]
-        seen |= {saved.key for saved in fresh}
+    for index, kernel in enumerate(kernels):
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
         ahead, back = into[kernel.operators[0].name]
         made.append(
@@ -129,8 +133,11 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 runs=bool(counted),
                 work=work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work()),
                 collectives=(tuple(ahead), tuple(back)),
-                saved=tuple(fresh),
+                saved=saved[index],
                 replicated=_replicated(layer, kernel),
+                again=kernel.again,
+                kept=held[index],
+                transient_bytes=transient_bytes(layer, kernel),
             )
         )
     first = layer.inputs[0]
@@ -142,11 +149,22 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         kernels=tuple(made),
         weights=_weights(layer),
         boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
+        input_bytes=input_bytes(layer),
         rules=layer.rules,
         panelled=layer.panelled,
         letters=_letters(layer),
         divided=_divided(layer),
     )
+
+
+def _fresh(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
+    """Return the tensors that each kernel is the first one to list."""
+    seen: set[tuple[str, str]] = set()
+    result: list[tuple[Saved, ...]] = []
+    for listed in lists:
+        result.append(tuple(saved for saved in listed if saved.key not in seen))
+        seen |= {saved.key for saved in listed}
+    return result
 
 
 def _collective(move: Move, size: Any, tensor: str, panelled: bool) -> Collective:

@@ -54,6 +54,11 @@ class Kernel:
     border: tuple[Argument, ...]  # what crosses into a fused kernel and its backward reads
     regathers: tuple[tuple[Operator, Regather], ...]
 
+    @property
+    def again(self) -> tuple[str, int] | None:
+        """The region of selective recomputation that it is in."""
+        return self.operators[0].again
+
 
 def split_into_kernels(layer: Layer) -> list[Kernel]:
     """Group the layer's operators into kernels, in order."""
@@ -88,7 +93,7 @@ class _Collector:
     def __init__(self, layer: Layer, operators: list[Operator], fused: bool) -> None:
         self.layer, self.fused = layer, fused
         self.inner = {name: op for op in operators for name in op.outputs} if fused else {}
-        self.crossing = _crossing(layer, operators)
+        self.crossing = crossing(layer, operators)
         self.saved: dict[tuple[str, str], Saved] = {}
         self.border: dict[tuple[str, str], Argument] = {}
         self.regathers: list[tuple[Operator, Regather]] = []
@@ -128,7 +133,7 @@ class _Collector:
                 self.regathers.append((op, regather))
 
 
-def _crossing(layer: Layer, operators: list[Operator]) -> list[str]:
+def crossing(layer: Layer, operators: list[Operator]) -> list[str]:
     """Return the results that are consumed outside the group."""
     inside = {op.name for op in operators}
     outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
@@ -161,7 +166,7 @@ def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tu
         for arg in op.arguments
         if arg.tensor not in inside
     }
-    leaving = [tensor_bytes(layer, name, layer.tensors[name].distribution) for name in _crossing(layer, operators)]
+    leaving = [tensor_bytes(layer, name, layer.tensors[name].distribution) for name in crossing(layer, operators)]
     writes = [
         op.kind.in_kernel.writes.resolve(functions(layer, op))
         for op in operators

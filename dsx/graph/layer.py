@@ -62,6 +62,7 @@ class Operator:
     fuse: tuple[str, int] | None
     panelled: bool
     place: Place
+    again: tuple[str, int] | None = None  # the region that selective recomputation makes again
 
     @property
     def name(self) -> str:
@@ -178,6 +179,8 @@ class _Builder:
         self.blocks: list[str] = []
         self.inside: list[LayerText] = []  # the texts being inlined, outermost first
         self.kernels = 0
+        self.regions = 0
+        self.again: tuple[str, int] | None = None  # the region that the block being inlined is in
 
     def inline(self, text: LayerText, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
         """Add the operators of `text`, used with `modifier`; returns the scope: local name -> tensor name."""
@@ -200,16 +203,31 @@ class _Builder:
                 scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in text.data)
         offset = self.kernels
         self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
+        regions = self.regions
+        self.regions += len({entry.again for entry in text.body if entry.again})
+        outer = self.again
         latest = next(iter(scope.values()), None) if text.inputs else None
         self.inside.append(text)
         for entry in text.body:
+            self.again = self.region(entry, outer, regions)
             if isinstance(entry, UseText):
                 latest = self.use(_modified(entry, modifier), prefix, scope, latest)
             else:
                 self.operate(_modified(entry, modifier), prefix, scope, offset)
                 latest = scope.get(OUTPUT, latest)
         self.inside.pop()
+        self.again = outer
         return scope
+
+    def region(self, entry: OperatorText | UseText, outer: tuple[str, int] | None, offset: int) -> Any:
+        """Return the region that a line is in: its own text's, or the one that its block is used in."""
+        if not entry.again:
+            return outer
+        if outer:
+            raise entry.place.error(
+                f"region {entry.again[0]!r} is used inside region {outer[0]!r}; regions do not nest"
+            )
+        return entry.again[0], entry.again[1] + offset
 
     def enter(self, tensor: TensorText, prefix: str, outer: str | None, data: bool = False) -> str:
         """Declare an input, or tie it to the tensor `outer` in the distribution that it states."""
@@ -223,7 +241,7 @@ class _Builder:
         argument = self.argument(TensorText(outer, tensor.dims, (), False, tensor.place), {outer: outer})
         name = self.declare(tensor, prefix, weight=False)
         view = OperatorKind("view", ("x",), shape="view", linear="each", rearranges=True)
-        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place))
+        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place, self.again))
         return name
 
     def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
@@ -277,7 +295,8 @@ class _Builder:
         fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
-        self.operators.append(Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place))
+        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.again)
+        self.operators.append(made)
 
     def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
         """Resolve an argument and check that its distribution can be reached."""

@@ -6,7 +6,7 @@ role stands for, and the rules that limit it). This module knows the grammar and
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class OperatorText:
     arguments: tuple[TensorText, ...]
     fuse: tuple[str, int] | None  # name of the kernel it is part of, and which one of that name
     place: Place
+    again: tuple[str, int] | None = None  # the region that is made again, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class UseText:
     bindings: dict[str, str]
     place: Place
     modifier: str = ""  # what ``{*}`` stands for inside
+    again: tuple[str, int] | None = None  # the region that it is in
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
     marked: dict[str, set[str]] = {"data": set(), "tied": set()}
     body: list[OperatorText | UseText] = []
     fuse: tuple[str, int] | None = None
-    fused = 0
+    again: tuple[str, int] | None = None
+    fused = regions = 0
     for line in lines:
         first = line.peek()
         if line.accept("dim"):
@@ -204,21 +207,30 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerText:
         elif line.accept("use"):
             if fuse:
                 raise first.place.error(f"a block cannot be used inside a kernel; {fuse[0]!r} has no 'end' yet")
-            body.append(_use(line, first.place))
+            body.append(replace(_use(line, first.place), again=again))
         elif line.accept("fuse"):
             if fuse:
                 raise first.place.error(f"kernel {fuse[0]!r} has no 'end' yet; kernels do not nest")
             fused += 1
             fuse = (line.name("the name of the kernel").text, fused)
+        elif line.accept("again"):
+            if fuse:
+                raise first.place.error(f"a kernel is made again as a whole; {fuse[0]!r} has no 'end' yet")
+            if again:
+                raise first.place.error(f"region {again[0]!r} has no 'end' yet; regions do not nest")
+            regions += 1
+            again = (line.name("the name of the region").text, regions)
         elif line.accept("end"):
-            if not fuse:
-                raise first.place.error("'end' without a 'fuse'")
-            fuse = None
+            if not (fuse or again):
+                raise first.place.error("'end' without a 'fuse' or an 'again'")
+            fuse, again = None, again if fuse else None
         else:
-            body.append(_operator(line, fuse))
+            body.append(replace(_operator(line, fuse), again=again))
         line.finish()
     if fuse:
         raise NotationError(f"kernel {fuse[0]!r} has no 'end'", file, lines[-1].number, 1)
+    if again:
+        raise NotationError(f"region {again[0]!r} has no 'end'", file, lines[-1].number, 1)
     if not body:
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
     return LayerText(

@@ -37,6 +37,7 @@ class AssumptionsSpec(Spec):
     layers: dict[str, str]  # layer kind of a model -> name of a layer text; where it is empty, a kind is its own name
     uncounted_layers: list[str]  # layer kinds that cost nothing and have no weights
     blocks: dict[str, str]  # block that a layer uses -> block that takes its place
+    unfused_blocks: dict[str, str]  # block -> the one that stands for it where attention is not fused
     operators: list[str]  # operator tables; a later one wins
     uncounted: list[str]  # operators that cost nothing
     default_strategy: str  # where a search names none
@@ -79,6 +80,8 @@ class AssumptionsSpec(Spec):
     fused_backward_reads: Annotated[Literal["stored", "consumed"], Sourced]
     # Whether gradients of parameters replicated over a tensor parallel axis are reduced at a cost.
     charge_replicated_gradients: Flag
+    # Whether memory counts what a layer needs beside its saved tensors: gradients on their way, copies gathered again.
+    charge_transients: Flag
 
     activation_bytes: Count  # bytes per element
     weight_bytes: Count  # bytes per element

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cost.records import believed, machine
 
-from dsx.cost.layer import kernel_times, layer_costs, weight_groups
-from dsx.cost.work import CollectiveShape, LayerWork, Multiplies
+from dsx.cost.layer import kernel_times, layer_costs, stash, weight_groups
+from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
 
 FORWARD, BACKWARD = 0, 1
@@ -27,14 +27,15 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "launches": jnp.ones((2, 2, 1)),
         "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
         "weights": jnp.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
-        "stash": jnp.asarray([7.0]),
+        "stash": jnp.asarray([[7.0], [5.0], [1.0]]),
+        "working": jnp.asarray([[2.0], [3.0], [8.0]]),
         "boundary": jnp.asarray([5.0]),
         "panels": jnp.asarray([panels]),
         "sizes": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "which": None,
     }
-    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": ()}
+    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": (), "again": (False, True)}
     return LayerWork(**fields | changes, **structure)
 
 
@@ -47,8 +48,32 @@ def test_kernels_add_up():
     assert float(found.forward_s[0]) == close(0.030)
     assert float(found.backward_s[0]) == close(0.060)
     assert float(found.compute_s[0]) == close(0.090)
-    assert float(found.stash_bytes[0]) == 7.0
+    assert [float(stash(found, mode)[0]) for mode in ("none", "selective", "full")] == [7.0, 5.0, 1.0]
+    assert found.working_bytes[:, 0].tolist() == [2.0, 3.0, 8.0]
     assert float(found.boundary_bytes[0]) == 5.0
+
+
+def test_recomputation_runs_the_forward_of_regions_or_of_the_layer_again():
+    shapes = [CollectiveShape(k, FORWARD, ALL_GATHER, "tp", False) for k in (0, 1)]
+    found = layer_costs(work(shapes, [8e9, 4e9]), machine(), believed())
+    none, selective, full = found.recompute_s[:, 0].tolist()
+    assert none == 0.0
+    assert selective == close(0.020 + GATHER)  # the second kernel is in a region
+    assert full == close(float(found.forward_s[0]))
+    plain = layer_costs(replace(work(), again=(False, False)), machine(), believed())
+    assert plain.recompute_s[:2, 0].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("num_bytes", "seconds"), [(0.0, 0.018), (8e10, 0.018 * 80 / 40)])
+def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
+    """9 of 20 TFLOPs of the second kernel's backward; of the time that memory adds they take their share."""
+    made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True)
+    other = replace(made, of_weight=False)
+    sizes = [jnp.ones((2, 1))] * 4
+    multiplies = Multiplies(*sizes, flops=jnp.asarray([[9e12], [1e12]]))
+    given = replace(work(num_bytes=num_bytes), multiplies=multiplies, multiply_shapes=(made, other))
+    found = layer_costs(given, machine(), believed())
+    assert float(found.weight_gradient_s[0]) == close(seconds)
 
 
 def test_each_kernel_has_its_own_roofline():
@@ -155,7 +180,7 @@ def two_works(works, shares, which):
     """Some of two works that differ in everything, for keys with some shares."""
     one = work(WORK_SHAPES, [8e9, 4e9, 2e9], 4.0, 15e9, ([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
     factor = np.array([1.0, 2.0])[works]
-    scaled = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "boundary", "panels")
+    scaled = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "working", "boundary", "panels")
     return replace(
         one,
         **{name: jnp.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},

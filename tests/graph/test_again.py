@@ -1,0 +1,155 @@
+"""Recomputation: what is kept under each mode, in numbers of Korthikanti et al., 2022; regions and their faults."""
+
+import numpy as np
+import pytest
+from graph.texts import STANDARD, build, derived, fails, kernel, number
+
+from dsx.cost.work import layer_work
+from dsx.graph.again import MODES
+from dsx.graph.derived import derive
+from dsx.spec.assumptions import load_assumptions
+
+# The layer of Korthikanti et al., section 4: biases, unfused attention, dropout of one byte an element.
+STANDARD_LAYER = """
+layer standard
+dim c = 3 * h * k
+dim m = h * k
+dim t = s
+input  x[b, s/tp, e]
+weight g1[e] o1[e] wqkv[e, c/tp] bqkv[c/tp] wo[m/tp, e] bo[e] g2[e] o2[e] w1[e, f/tp] b1[f/tp] w2[f/tp, e] b2[e]
+n1[b, s/tp, e]         = layernorm(x, g1, o1)
+z1[b, s, c/tp]         = einsum(n1[b, s, e]~, wqkv)
+qkv[b, s, c/tp]        = bias(z1, bqkv)
+q[b, s, h/tp, k], kk[b, s, h/tp, k], vv[b, s, h/tp, k] = view(qkv)
+k1[b, t, h/tp, k]      = view(kk)
+v1[b, t, h/tp, k]      = view(vv)
+again core
+a[b, h/tp, s, t]       = einsum(q, k1)
+p[b, h/tp, s, t]       = softmax(a)
+pd[b, h/tp, s, t]      = dropout(p)
+o[b, s, h/tp, k]       = einsum(pd, v1)
+end
+om[b, s, m/tp]         = view(o)
+y[b, s, e @tp]         = einsum(om, wo)
+yb[b, s/tp, e]         = bias(y[b, s/tp, e], bo)
+yd[b, s/tp, e]         = dropout(yb)
+r[b, s/tp, e]          = add(x, yd)
+n2[b, s/tp, e]         = layernorm(r, g2, o2)
+z2[b, s, f/tp]         = einsum(n2[b, s, e]~, w1)
+zb[b, s, f/tp]         = bias(z2, b1)
+u[b, s, f/tp]          = gelu(zb)
+d[b, s, e @tp]         = einsum(u, w2)
+db[b, s/tp, e]         = bias(d[b, s/tp, e], b2)
+dd[b, s/tp, e]         = dropout(db)
+output[b, s/tp, e]     = add(r, dd)
+"""
+B, S, H, K = 2, 1024, 16, 64
+E = H * K
+SIZES = {"b": B, "s": S, "e": E, "h": H, "k": K, "f": 4 * E}
+
+
+def work(text, tp=1):
+    keys = {"microbatch_size": np.array([B]), "panels": np.array([1]), "tp": np.array([tp]), "tp_nvs": np.array([1])}
+    sizes = {name: size for name, size in SIZES.items() if name not in "bs"}
+    return layer_work(derived(text), sizes, load_assumptions("default"), S, keys)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_activations_of_a_layer_are_those_of_korthikanti_table_2(tp):
+    """sbh (34 + 5as/h), 34 sbh without the core, 2 sbh with the input alone; sequence parallelism divides all by t."""
+    unit = S * B * E // tp
+    none, selective, full = work(STANDARD_LAYER, tp).stash[:, 0].tolist()
+    assert none == unit * 34 + 5 * H * S * S * B // tp
+    assert selective == unit * 34
+    assert full == unit * 2
+
+
+def test_without_sequence_parallelism_a_part_is_not_divided():
+    """sbh (10 + 24/t + 5as/ht): norms, their results and the masks of the residual stream are whole."""
+    whole = STANDARD_LAYER.replace("s/tp", "s").replace("[b, s, e]~", "")
+    none, selective, full = work(whole, 4).stash[:, 0].tolist()
+    unit = S * B * E
+    assert (none, selective, full) == (unit * 16 + 5 * H * S * S * B // 4, unit * 16, unit * 2)
+
+
+def test_a_layer_without_a_region_keeps_as_much_as_without_recomputation():
+    plain = work(STANDARD_LAYER.replace("again core\n", "").replace("end\n", "", 1))
+    none, selective, _ = plain.stash[:, 0].tolist()
+    assert none == selective
+    assert plain.working[0, 0] == plain.working[1, 0]
+
+
+def test_what_runs_beside_the_stash():
+    """Under none the kernel of most gradients; under selective the core too; in full the layer's own stash."""
+    found = work(STANDARD_LAYER)
+    none, selective, full = found.working[:, 0].tolist()
+    square, unit = H * S * S * B, S * B * E
+    assert none == 2 * square * 2  # gradients of softmax's argument and result
+    assert selective == 5 * square + 4 * square  # probabilities, mask and dropped ones have been made again
+    assert full == found.stash[0, 0] - found.stash[2, 0] + 4 * square
+    assert full - selective == 32 * unit
+
+
+def test_work_without_recomputation_does_not_depend_on_the_region():
+    plain = work(STANDARD_LAYER.replace("again core\n", "").replace("end\n", "", 1))
+    marked = work(STANDARD_LAYER)
+    for name in ("matrix", "vector", "bytes", "volumes"):
+        assert np.array_equal(getattr(plain, name), getattr(marked, name))
+    assert not any(plain.again)
+    assert sum(marked.again) == 4
+
+
+FUSED = """
+layer fused
+dim t = s
+input q[b, s/cp, h, k] kv[b, s/cp, h, k]
+again core
+fuse attention
+k1[b, t, h, k]    = view(kv[b, s, h, k]~)
+a[b, h, s/cp, t]  = einsum(q, k1)
+p[b, h, s/cp, t]  = softmax(a)
+o[b, s/cp, h, k]  = einsum(p, k1)
+end
+end
+output[b, s/cp, h, k] = gelu(o)
+"""
+
+
+def test_a_fused_kernel_in_a_region_keeps_its_inputs_and_what_others_read():
+    layer = derived(FUSED)
+    held = {entry.key: number(layer, entry.bytes, **SIZES, cp=2) for k in layer.kernels for entry in k.kept}
+    share = 2 * B * (S // 2) * E
+    assert held == {("q", ""): share, ("kv", ""): share, ("o", ""): share}
+    assert len(kernel(layer, "attention").saved) == 4  # and the statistics of softmax
+
+
+def test_a_block_may_be_used_inside_a_region():
+    block = "block twice\ninput x[b, e]\nu[b, e] = gelu(x)\noutput[b, e] = gelu(u)"
+    layer = build("layer a\ninput x[b, e]\nagain mine\nuse twice\nend\nagain other\nuse twice\nend", blocks=[block])
+    assert [op.again for op in layer.operators] == [("mine", 1)] * 2 + [("other", 2)] * 2
+    kept = [entry.key[0] for one in derive(layer).kernels for entry in one.kept]
+    assert kept == ["x", "twice.output"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("again f\n ^again h\ny[b] = gelu(x)\nend\nend", ["region 'f' has no 'end' yet", "do not nest"]),
+        ("fuse f\n ^again h\ny[b] = gelu(x)\nend\nend", ["made again as a whole", "'f' has no 'end' yet"]),
+        ("again f\n^y[b] = gelu(x)", ["region 'f' has no 'end'"]),
+        ("again f\nuse inner\n^again\nend", ["region 'f'"]),
+    ],
+)
+def test_faults_of_a_region(lines, words):
+    fails(f"layer a\ninput x[b]\n{lines}", *words)
+
+
+def test_a_region_of_a_block_inside_another_one():
+    block = "block inner\ninput x[b]\nagain own\noutput[b] = gelu(x)\nend"
+    with pytest.raises(Exception, match="region 'own' is used inside region 'outer'; regions do not nest"):
+        build("layer a\ninput x[b]\nagain outer\nuse inner\nend", blocks=[block])
+
+
+def test_the_modes_are_in_the_order_of_their_arrays():
+    assert MODES == ("none", "selective", "full")
+    assert STANDARD["dropout"].saved
