@@ -111,7 +111,8 @@ def _check(counted: int, published: "PublishedSpec | None") -> str:
     if published is None:
         return f"{counted:,} parameters; no published total is known"
     difference = counted - published.total
-    if 2 * abs(difference) <= published.rounding - 1:
-        return f"{counted:,} parameters, as published ({published.source})"
+    if 2 * abs(difference) < published.rounding:
+        stated = "as published" if not difference else f"which rounds to the published {published.total:,}"
+        return f"{counted:,} parameters, {stated} ({published.source})"
     off = f"{abs(difference):,} ({share(abs(difference), published.total, 2)}) {'more' if difference > 0 else 'fewer'}"
     return f"{counted:,} parameters, {off} than the published {published.total:,} ({published.source})"

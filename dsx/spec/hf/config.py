@@ -44,7 +44,7 @@ def load_config(path: Path) -> Config:
     return Config(model_type, family, document, section, _values(document, section, family))
 
 
-def place(config: Config, keys: Mapping[str, Any] | frozenset[str]) -> str:
+def place(config: Config, keys: frozenset[str]) -> str:
     """Return the place of the first of the `keys` that the file gives, or that of the part that is read."""
     given = _part(config.document, config.section)
     spelt = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
@@ -58,6 +58,12 @@ def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, Any] | Non
         return evaluate(formula, config.values | dict(extra or {}))
     except SpecError as error:
         raise SpecError(f"{place(config, formula.names)}: {error}") from error
+
+
+def known_keys(family: FamilySpec) -> set[str]:
+    """Return the keys that the family reads, in all spellings, or says something of."""
+    read = {name for key in family.keys for name in _spellings(family, key)}
+    return {MODEL_TYPE, *read, *family.unpriced, *(key for keys in family.no_cost.values() for key in keys)}
 
 
 def _load_json(path: Path) -> Document:
@@ -124,7 +130,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
             if value is not None:
                 stated[key] = _checked(value, spec)
             elif spec.default is None:
-                near = did_you_mean(key, part.keys() - family.keys)
+                near = did_you_mean(key, part.keys() - known_keys(family))
                 raise SpecError(
                     f"{document.place((*section, key))}: {_dotted(section, key)}: is required, but missing{near}"
                 )
