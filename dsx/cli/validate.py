@@ -4,8 +4,11 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from dsx.cli import options
 from dsx.cli.output import counted, note, print_json, print_table
 from dsx.errors import RunTableError, StoreError
 from dsx.spec.assumptions import load_assumptions
@@ -19,6 +22,25 @@ if TYPE_CHECKING:
     from dsx.measured.setups import Setup
 
 SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
+
+
+def validate(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Table of measured runs.")],
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    as_json: options.Json = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="ROWS.csv", help="Write measured and predicted time of every row."),
+    ] = None,
+) -> None:
+    """Compare measured runs with what dsx predicts for them.
+
+    A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default. Errors are
+    relative; the sources of the table weigh the same in the last line.
+    """
+    from dsx.measured.predict import predict
+
+    validated(runs, assumptions, predict, as_json, output)
 
 
 def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, output: Path | None) -> None:
