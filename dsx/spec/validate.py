@@ -38,8 +38,9 @@ def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) ->
     if location and location[-1] == "[key]":  # a fault of the key itself, which pydantic marks this way
         location = location[:-1]
     path: KeyPath = tuple(step for step in location if not _is_tag(step))
-    where = f"{document.place(path)}: {'.'.join(map(str, path))}"
-    return f"{where}: {_message(model, location, details)}"
+    # What concerns the whole document has no path.
+    where = [document.place(path), *([".".join(map(str, path))] if path else [])]
+    return ": ".join([*where, _message(model, location, details)])
 
 
 def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
