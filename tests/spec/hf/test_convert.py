@@ -8,6 +8,8 @@ from spec.hf.configs import CONFIGS, NAMES, write
 from dsx.errors import SpecError
 from dsx.spec.hf.config import load_config
 from dsx.spec.hf.convert import model_name, model_source, to_model
+from dsx.spec.locate import names
+from dsx.spec.model import load_model
 
 
 def model(file: Path):
@@ -121,7 +123,13 @@ def test_what_a_model_is_called(tmp_path):
 
 
 def test_there_is_a_config_of_every_family():
-    from dsx.spec.locate import names
-
     families = {load_config(CONFIGS / f"{name}.json").model_type for name in NAMES}
     assert families == set(names("families", ".yaml"))
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} & {*names("models", ".yaml")}))
+def test_packaged_models_are_what_their_configs_say(name):
+    found, packaged = model(CONFIGS / f"{name}.json"), load_model(name)
+    assert found.dimensions == packaged.dimensions
+    assert found.layers == packaged.layers
+    assert found.parameters == packaged.parameters
