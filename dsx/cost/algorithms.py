@@ -108,7 +108,8 @@ def _pace(members: Group, protocol: Protocol, network: Network) -> Any:
     one = jnp.ones_like(members.size)
     inside = _inside(members, protocol, network)
     # t members receive on one NIC and send on another, but for the 1/t of their traffic that stays on one GPU.
-    shared = members.per_share if protocol.rails else one
+    # One channel has one NIC, which is several shares where GPUs share it.
+    shared = members.per_share if protocol.rails else jnp.maximum(members.per_share, one / network.gpus_per_nic)
     crossing = protocol.slow * shared * (1.0 + protocol.relay * shared)
     return jnp.where(
         members.domains == members.size,
