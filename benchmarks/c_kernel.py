@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.layer import LayerCosts
+from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS
 
@@ -86,18 +86,18 @@ class Share:
 
 
 def shares(
-    problem: Problem, table: LayerCosts, blocks: Iterable[PlainBlock], num_groups: int, threads: int
+    problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int
 ) -> list[Share]:
     """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
 
-    `table` is [H, U]; the first hardware point is priced.
+    `table` is [H, U] of one layer kind; the first hardware point is priced.
     """
     dealt: list[list[PlainBlock]] = [[] for _ in range(threads)]
     for index, block in enumerate(sorted(blocks, key=lambda block: -len(block[0]) * block[1].shape[1])):
         # Out and back again: who gets the larger block of one round gets the smaller one of the next.
         turn = index % (2 * threads)
         dealt[min(turn, 2 * threads - 1 - turn)].append(block)
-    floats = {name: _floats(getattr(table, name)[0]) for name in (*_PER_KEY, *_PER_GROUP)}
+    floats = {name: _floats(getattr(table[0], name)[0]) for name in (*_PER_KEY, *_PER_GROUP)}
     return [_share(_terms(problem), floats, part, num_groups) for part in dealt if part]
 
 
@@ -117,7 +117,7 @@ def _terms(problem: Problem) -> _Terms:
     hardware, believed = problem.at_point(0)
     device, network = hardware.device, hardware.network
     return _Terms(
-        num_layers=problem.workload.num_layers,
+        num_layers=problem.workload.stack.num_body_layers,
         hbm_capacity=device.hbm_capacity,
         hbm_seconds_per_byte=1.0 / (believed.hbm_efficiency * device.hbm_bandwidth),
         nvs_latency=network.nvs.latency,

@@ -55,7 +55,7 @@ def stage_memory(
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights = divided = stash = working = gathered = jnp.zeros_like(microbatches * stash_bytes[0])
     for kind, layers in stage.layers.items():
-        of_kind = jnp.zeros_like(kinds[kind].stash_bytes)
+        of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
             held = kinds[kind].weight_bytes[index]
             of_kind = of_kind + held

@@ -56,9 +56,7 @@ def step_costs(
 
     def under(name: str, kind: int) -> Any:
         """Return a leaf of the recompute modes under the mode of the plan."""
-        leaf = getattr(kinds[kind], name, None)
-        if leaf is None or leaf.shape == kinds[kind].forward_s.shape:
-            leaf = [jnp.zeros_like(kinds[kind].forward_s) if leaf is None else leaf] * len(RECOMPUTE)
+        leaf = getattr(kinds[kind], name)
         values = (NONE,) if kind in ends else known.recompute
         return pick(values, made_again[kind], [leaf[mode] for mode in range(len(RECOMPUTE))])
 
@@ -87,7 +85,7 @@ def step_costs(
     slowest_s = jnp.maximum(slowest_s, mean_s)
     spare_s = on(
         Stage(first.index, mean),
-        [getattr(costs, "weight_gradient_s", jnp.zeros_like(costs.forward_s)) for costs in kinds],
+        [costs.weight_gradient_s for costs in kinds],
     )
     boundary = kinds[stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, cluster.network, assumptions)

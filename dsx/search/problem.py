@@ -184,7 +184,7 @@ def forward_flops(
     table = load_operators(assumptions.operators, near)
     total = 0
     for entry in counted(model, assumptions):
-        layer = load_layer(layer_text(entry.kind, model.name, assumptions), strategy, table, near)
+        layer = load_layer(layer_text(entry.kind, model.name, assumptions), strategy, table, near, assumptions.blocks)
         plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
         values = unsharded(plain, model.dimensions, sequence_length)
         total += entry.count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)

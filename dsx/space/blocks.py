@@ -110,9 +110,11 @@ class Blocks:
         known, self._microbatch = np.unique(microbatch_size, return_inverse=True)
         dp, pp, vpp = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in ("dp", "pp", "vpp"))
         # Interleaved, microbatches go through the pipeline in groups of its length.
-        degrees, self._dp = np.unique(dp * np.where(vpp > 1, pp, 1), return_inverse=True)
-        sequences, where = np.unique(known[:, None] * degrees[None], return_inverse=True)
-        runs = [_multiples(number, bounds) for number in sequences.tolist()]
+        pairs, self._dp = np.unique(np.stack([dp, np.where(vpp > 1, pp, 1)]), axis=1, return_inverse=True)
+        degrees, groups = pairs
+        wanted = np.stack([known[:, None] * degrees[None], np.broadcast_to(groups, (len(known), len(groups)))])
+        unique, where = np.unique(wanted.reshape(2, -1), axis=1, return_inverse=True)
+        runs = [_multiples(sequences, group, bounds) for sequences, group in unique.T.tolist()]
         self.batches = np.concatenate([*runs, np.zeros(0, dtype=np.int64)])
         lengths = np.array([len(run) for run in runs], dtype=np.int64)
         where = where.reshape(len(known), len(degrees))
@@ -190,10 +192,10 @@ class Blocks:
         return self.keys[self.first_key[block] + key], made
 
 
-def _multiples(sequences: int, bounds: Bounds) -> np.ndarray:
-    """Return the batch sizes that replicas and microbatches of so many sequences divide."""
+def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
+    """Return the batch sizes that are whole groups of microbatches, of so many sequences over all replicas."""
     batch = np.array(bounds.global_batch_size, dtype=np.int64)
-    batch = batch[batch % sequences == 0]
+    batch = batch[batch % (sequences * group) == 0]
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 

@@ -88,7 +88,7 @@ def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, leng
 
 
 def test_points_together_are_points_alone():
-    problem, space, table = searched()
+    problem, space, (table,) = searched()
     assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
     assert table.weight_bytes.shape[::2] == table.forward_s.shape
     for point in range(problem.num_points):

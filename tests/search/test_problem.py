@@ -10,7 +10,6 @@ from validation.cases import STRATEGIES, cluster_spec, model_spec
 from dsx.errors import SpecError
 from dsx.search.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import LayerCount
 
 MODEL = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 4})
 DEFAULT = load_assumptions("default")
@@ -18,17 +17,6 @@ DEFAULT = load_assumptions("default")
 
 def make(model=MODEL, assumptions=DEFAULT, strategies=("1d",), **options):
     return make_problem(model, cluster_spec(SYSTEM), assumptions, strategies, **options)
-
-
-def test_several_layer_kinds_are_refused():
-    several = MODEL.model_copy(
-        update={"layers": [LayerCount(kind="transformer", count=1), LayerCount(kind="gated-transformer", count=3)]}
-    )
-    with pytest.raises(SpecError) as caught:
-        make(several)
-    assert str(caught.value) == (
-        "model 'case' has several layer kinds (1 x transformer, 3 x gated-transformer); one kind is priced so far"
-    )
 
 
 def test_tensors_divided_over_dp_are_refused(tmp_path):

@@ -8,6 +8,7 @@ from dsx.errors import SpecError
 from dsx.search.rows import candidate_columns
 from dsx.search.space import Space
 from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.codes import OPEN
 from dsx.space.enumerate import KEY_COLUMNS
 from dsx.spec.ranges import Limit
 
@@ -26,7 +27,7 @@ def names(rows, where):
     return set(rows["candidate"][where].tolist())
 
 
-@pytest.mark.parametrize("column", [column for column in SEARCHED if column != "ep"])  # only one value is priced
+@pytest.mark.parametrize("column", [column for column in SEARCHED if column not in ("ep", *OPEN)])
 def test_fix_keeps_the_values_that_are_named(column):
     rows = ids()
     for values in ([1], [2], [1, 3], [2, 1000], [0, 24], [12, 36, 6]):
@@ -48,7 +49,21 @@ def test_limit_keeps_the_values_within(column, relation):
 def test_every_column_varies_in_this_space():
     """Or the tests of fixing and limiting would say little; nothing divides experts yet."""
     rows = ids()
-    assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs"}
+    assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs", *OPEN}
+
+
+def test_columns_that_an_assumption_set_holds_fixed_can_be_opened():
+    fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "schedule": ["1f1b", "gpipe"], "vpp": [1, 2]}
+    problem = problem_of("default")
+    space = Space(problem.opening(fix), [24], [48, 96], fix)
+    positions, choices = space.blocks.rows(0, space.size)
+    assert len(positions) > 0
+    assert {name: sorted(set(choices[name].tolist())) for name in fix} == {
+        "zero_stage": [1, 3], "recompute": [0, 2], "schedule": [0, 1], "vpp": [1, 2],
+    }  # fmt: skip
+    closed = Space(problem, [24], [48, 96])
+    both = Space(problem.opening({"zero_stage": [1, 3]}), [24], [48, 96])
+    assert both.size == 2 * closed.size
 
 
 def test_fix_and_limits_hold_together():

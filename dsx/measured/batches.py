@@ -1,0 +1,222 @@
+"""Measured setups as arrays: those of one structure are priced together, each with its own model and machine.
+
+Setups share a structure where their layers have the same texts under the same strategy and the machine has the same
+kind of network; sizes, counts, hardware and choices are arrays over the rows. The strategy of a run is the simplest of
+the packaged ones that divides what the run says is divided. Ranks are placed as Megatron-LM numbers them: tp innermost,
+then cp, dp and pp.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices
+from dsx.cost.columns import StepCosts
+from dsx.cost.layer import layer_costs
+from dsx.cost.step import Workload, step_costs
+from dsx.cost.work import LayerWork, layer_work
+from dsx.graph.expressions import names
+from dsx.graph.model import Model, build_model
+from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
+from dsx.measured.reasons import Reason
+from dsx.measured.setups import Setup
+from dsx.search.problem import forward_flops, stack_of
+from dsx.space.codes import CODES, opened
+from dsx.space.rules import MODEL_AXES, divided_away, rule_values
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.locate import names as packaged
+
+_PLACED = ("tp", "cp", "dp", "pp")  # innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """N setups of one structure; every leaf begins with N."""
+
+    rows: np.ndarray  # [N] positions among all setups
+    spec: AssumptionsSpec  # the assumption set as these setups need it
+    works: tuple[LayerWork, ...]  # per layer kind
+    hardware: Cluster
+    choices: StepChoices
+    workload: Workload
+
+
+def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list[Batch], dict[int, Reason]]:
+    """Return the setups as batches, and why some cannot be priced, by position."""
+    strategies = _Strategies(assumptions)
+    members: dict[Any, list[tuple[int, Model]]] = {}
+    reasons: dict[int, Reason] = {}
+    for row, setup in enumerate(setups):
+        found = strategies.model_of(setup)
+        if isinstance(found, Reason):
+            reasons[row] = found
+            continue
+        spec, model = found
+        machine = anonymous(cluster_from_spec(setup.cluster))
+        pattern = (
+            tuple(layer.name for layer in model.kinds),
+            model.kinds[0].strategy,
+            tuple(tuple(kind for kind, _ in segment) for segment in model.segments),
+        )
+        structure = (pattern, spec.linear_dtype, tuple(spec.blocks.items()), jax.tree.structure(machine))
+        members.setdefault(structure, []).append((row, model))
+        strategies.specs[structure] = spec
+    return [_batch(setups, rows, strategies.specs[structure]) for structure, rows in members.items()], reasons
+
+
+class _Strategies:
+    """The model of a setup under the strategy that its degrees ask for; each built once."""
+
+    def __init__(self, assumptions: AssumptionsSpec) -> None:
+        self.specs: dict[Any, AssumptionsSpec] = {}
+        self._assumptions = assumptions
+        self._built: dict[Any, list[Model]] = {}
+
+    def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
+        if setup.schedule not in CODES["schedule"]:
+            return Reason("schedule is not priced", setup.schedule)
+        stored = {} if setup.fused_attention else self._assumptions.unfused_blocks
+        spec = self._assumptions.model_copy(
+            update={"blocks": self._assumptions.blocks | stored, "linear_dtype": setup.precision}
+        )
+        key = (setup.model.name, setup.fused_attention, setup.precision)
+        if key not in self._built:
+            models = [build_model(setup.model, spec, strategy) for strategy in packaged("layers/strategies", ".layer")]
+            self._built[key] = sorted(models, key=lambda model: (len(_axes(model)), model.kinds[0].strategy))
+        for model in self._built[key]:
+            if _divides_as(model, setup):
+                return spec, model
+        degrees = ", ".join(f"{axis}={getattr(setup, axis)}" for axis in ("tp", "cp", "ep"))
+        return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
+
+
+def _axes(model: Model) -> set[str]:
+    return {axis for layer in model.kinds for axis in layer.axes}
+
+
+def _divides_as(model: Model, setup: Setup) -> bool:
+    """Return whether a model under its strategy is divided as a setup says, and leaves every rank something."""
+    axes, body = _axes(model), model.body[0][0]
+    residual = names(body.boundary_bytes)
+    if any(layer.panelled for layer in model.kinds) or "tp2" in axes:
+        return False
+    if setup.tp > 1 and ("tp" in residual) != setup.sp:
+        return False
+    if (setup.cp > 1 and "cp" not in axes) or (setup.ep > 1 and "ep" not in axes):
+        return False
+    keys = _key_columns([setup])
+    for layer in model.kinds:
+        values = rule_values(layer, setup.model.dimensions, setup.sequence_length, keys)
+        if bool(divided_away(layer, values).any()):
+            return False
+    return True
+
+
+def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, Model]], spec: AssumptionsSpec) -> Batch:
+    rows = np.array([row for row, _ in members])
+    own = [setups[row] for row in rows]
+    dimensions = _stacked([setup.model.dimensions for setup in own])
+    keys = _key_columns(own)
+    length = np.array([float(setup.sequence_length) for setup in own])
+    kinds = members[0][1].kinds
+    works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in kinds)
+    stacks = [stack_of(model) for _, model in members]
+    machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
+    flops = [_flops(setup, spec, model) for setup, (_, model) in zip(own, members, strict=True)]
+    return Batch(
+        rows=rows,
+        spec=spec,
+        works=works,
+        hardware=_column(machines),
+        choices=_choices(own),
+        workload=Workload(
+            stack=_column(stacks),
+            sequence_length=length,
+            forward_flops=np.array(flops),
+            train_tokens=np.full(len(own), np.nan),
+            open=opened({"vpp": (1, 2)}),
+        ),
+    )
+
+
+_FLOPS: dict[Any, float] = {}
+
+
+def _flops(setup: Setup, spec: AssumptionsSpec, model: Model) -> float:
+    key = (setup.model.name, setup.sequence_length, spec.name, setup.fused_attention)
+    if key not in _FLOPS:
+        _FLOPS[key] = forward_flops(setup.model, spec, model.kinds[0].strategy, setup.sequence_length)
+    return _FLOPS[key]
+
+
+def _column(records: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.array(leaves, dtype=np.float64), *records)
+
+
+def _stacked(dimensions: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    return {letter: np.array([float(one[letter]) for one in dimensions]) for letter in dimensions[0]}
+
+
+def _key_columns(setups: Sequence[Setup]) -> dict[str, np.ndarray]:
+    ones = np.ones(len(setups))
+    columns = {axis: np.array([getattr(setup, axis, 1) for setup in setups]) for axis in MODEL_AXES}
+    columns |= {f"{axis}_nvs": np.array([_shares(setup).get(axis, 1) for setup in setups]) for axis in MODEL_AXES}
+    return columns | {"panels": ones, "microbatch_size": np.array([setup.microbatch_size for setup in setups])}
+
+
+def _shares(setup: Setup) -> dict[str, int]:
+    """Return how many members of each axis share a fast domain."""
+    left = min(setup.cluster.network.nvs.size, setup.num_gpus)
+    found: dict[str, int] = {}
+    for axis in _PLACED:
+        found[axis] = math.gcd(getattr(setup, axis), left)
+        left //= found[axis]
+    found["ep"] = math.gcd(setup.ep, found["tp"] * found["cp"] * found["dp"])
+    return found
+
+
+def _choices(setups: Sequence[Setup]) -> StepChoices:
+    shares = [_shares(setup) for setup in setups]
+    columns = {
+        name: [float(getattr(setup, name)) for setup in setups]
+        for name in ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "vpp", "zero_stage")
+    }
+    columns |= {name: [float(CODES[name].index(getattr(setup, name))) for setup in setups] for name in CODES}
+    columns |= {f"{axis}_nvs": [float(one[axis]) for one in shares] for axis in ("pp", "dp")}
+    return StepChoices(**{name: np.array(column) for name, column in columns.items()})
+
+
+def _one(
+    works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, assumptions: Assumptions
+) -> StepCosts:
+    kinds = tuple(layer_costs(work, hardware, assumptions) for work in works)
+    return step_costs(kinds, choices, workload, hardware, assumptions)
+
+
+def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
+    """Return the costs of the setups of a batch, [N]; traceable and differentiable in `assumptions`."""
+    return _price(*arguments(batch), assumptions)
+
+
+def arguments(batch: Batch) -> tuple[Any, ...]:
+    """Return a batch as what `_price` takes: rows first, then a last axis of one."""
+    works = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[..., None], -2, 0), batch.works)
+    works = tuple(_spread(work, len(batch.rows)) for work in works)
+    choices = jax.tree.map(lambda leaf: leaf[:, None], batch.choices)
+    return works, batch.hardware, choices, batch.workload
+
+
+def _spread(work: LayerWork, count: int) -> LayerWork:
+    """Return the work with the launches, which no size changes, for every row."""
+    return replace(work, launches=np.repeat(work.launches, count, axis=0))
+
+
+@jax.jit
+def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
+    found = jax.vmap(_one, in_axes=(0, 0, 0, 0, None))(works, hardware, choices, workload, assumptions)
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)

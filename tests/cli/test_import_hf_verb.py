@@ -1,0 +1,143 @@
+"""``dsx import-hf``: a model file that dsx loads, what was ignored, the count; nothing is written on an error."""
+
+import json
+import shutil
+
+import pytest
+from spec.hf.configs import CONFIGS, NAMES
+
+from dsx.spec.model import load_model
+
+PUBLISHED = {
+    "llama-3-8b": 8_030_261_248,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3.2-1b": 1_235_814_400,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2-7b": 7_615_616_512,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-3-1b": 999_885_952,
+    "gemma-3-4b": 3_880_263_168,  # of the language model
+    "gpt2": 124_439_808,
+    "gpt-neox-20b": 20_554_567_680,
+    "gpt-oss-20b": 20_910_000_000,  # rounded
+    "phi-3-mini": 3_821_079_552,
+    "falcon-7b": 6_921_720_704,
+    "falcon-40b": 41_303_293_952,
+    "deepseek-v3": 671_026_419_200,
+    "vit-l-16": 304_326_632,
+    "mamba2-2.7b": 2_702_599_680,
+}
+
+
+@pytest.fixture
+def config(folder):
+    """The config of Llama-3-8B in the working directory."""
+    shutil.copy(CONFIGS / "llama-3-8b.json", folder / "config.json")
+    return folder / "config.json"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_published(run, folder, name):
+    done = run("import-hf", CONFIGS / f"{name}.json", "-o", f"{name}.yaml", "--json")
+    assert (done.code, done.err) == (0, f"dsx: wrote {name}.yaml\n")
+    data = json.loads(done.out)
+    count = data["parameters"]
+    assert count["published"] == PUBLISHED[name]
+    assert count["counted"] - count["published"] == count["difference"]
+    assert 2 * abs(count["difference"]) < count["rounding"]
+    assert data["model"]["layers"] == [layer.model_dump() for layer in load_model(f"{name}.yaml").layers]
+    assert set(data) == {"schema_version", "family", "model", "output", "parameters", "ignored"}
+    assert set(data["ignored"]) == {"changes_cost", "unknown", "no_cost"}
+
+
+def test_without_a_file_the_model_is_printed(run, config, folder):
+    done = run("import-hf", "config.json")
+    assert done.code == 0
+    (folder / "printed.yaml").write_text(done.out)
+    assert load_model("printed.yaml").dimensions["f"] == 14336
+    assert "dsx: 8,030,261,248 parameters, as published (model card of Meta-Llama-3-8B)\n" in done.err
+    assert "  initial values: initializer_range\n" in done.err
+    assert {file.name for file in folder.iterdir()} == {"config.json", "printed.yaml", "small.yaml", "sweep.yaml"}
+
+
+def test_into_a_file_that_other_verbs_take(run, config, folder):
+    done = run("import-hf", "config.json", "-o", "llama.yaml")
+    assert (done.code, done.err) == (0, "dsx: wrote llama.yaml\n")
+    assert done.out.startswith("llama, of the family llama: e=4096 h=32 g=8 k=128 f=14336 v=128256\n")
+    assert load_model("llama.yaml").name == "llama"
+    assert run("layer", "gated-transformer", "--model", "llama.yaml").code == 0
+
+
+def test_what_changes_the_cost_is_said_first(run, config):
+    data = json.loads(config.read_text()) | {"mlp_bias": True, "quantum_layers": 3}
+    config.write_text(json.dumps(data))
+    out = run("import-hf", "config.json", "-o", "llama.yaml").out
+    costs = out.index("not used, though it changes the cost:\n  mlp_bias: biases of the three multiplies")
+    unknown = out.index("not used, and not known whether it changes the cost:\n  quantum_layers: 3\n")
+    assert costs < unknown < out.index("not used, and without effect on the cost:\n")
+
+
+def test_a_count_that_is_not_the_published_one(run, config, folder):
+    data = json.loads(config.read_text()) | {"tie_word_embeddings": True}
+    config.write_text(json.dumps(data))
+    done = run("import-hf", "config.json", "-o", "tied.yaml")
+    fewer = 128256 * 4096
+    assert f"{8_030_261_248 - fewer:,} parameters, {fewer:,} (6.54 %) fewer than the published" in done.out
+    data |= {"num_hidden_layers": 16}
+    config.write_text(json.dumps(data))
+    assert "parameters; no published total is known\n" in run("import-hf", "config.json", "-o", "half.yaml").out
+
+
+def test_an_existing_file_is_kept_unless_told(run, config, folder):
+    (folder / "llama.yaml").write_text("mine\n")
+    done = run("import-hf", "config.json", "-o", "llama.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert "llama.yaml exists; choose another file with -o, or replace it with --overwrite" in done.err
+    assert (folder / "llama.yaml").read_text() == "mine\n"
+    assert run("import-hf", "config.json", "-o", "llama.yaml", "--overwrite").code == 0
+    assert load_model("llama.yaml").name == "llama"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? (known: deepseek_v3, falcon,"),
+        ({"model_type": "bloom"}, "unknown model_type 'bloom' (known: "),
+        ({"hidden_size": None}, "config.json:10: hidden_size: is required, but missing\n"),
+        ({"num_key_value_heads": 7}, "num_attention_heads must be a multiple of num_key_value_heads"),
+    ],
+)
+def test_nothing_is_written_on_an_error(run, config, folder, changes, says):
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes, indent=2))
+    before = {file.name for file in folder.iterdir()}
+    for output in ((), ("-o", "out.yaml"), ("-o", "out.yaml", "--json")):
+        done = run("import-hf", "config.json", *output)
+        assert (done.code, done.out) == (2, "")
+        assert says in done.err
+        assert "Traceback" not in done.err
+    assert {file.name for file in folder.iterdir()} == before
+
+
+def test_a_family_of_ones_own(run, config, folder, monkeypatch):
+    (folder / "own" / "families").mkdir(parents=True)
+    own = "extends: llama\nsource: mine\nkeys: {intermediate_size: {holds: count, default: 3 * hidden_size}}\n"
+    (folder / "own" / "families" / "mine.yaml").write_text(own)
+    monkeypatch.setenv("DSX_PATH", str(folder / "own"))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "mine", "intermediate_size": None}))
+    done = run("import-hf", "config.json", "-o", "mine.yaml")
+    assert done.code == 0
+    assert load_model("mine.yaml").dimensions["f"] == 3 * 4096
+    (folder / "own" / "families" / "mine.yaml").write_text(f"{own}default_sequence_length: max_lenght\n")
+    done = run("import-hf", "config.json")
+    assert (done.code, done.out) == (2, "")
+    assert "own/families/mine.yaml:1: 'max_lenght' reads 'max_lenght', which is none of 'keys'" in done.err
+
+
+def test_a_config_that_is_not_there(run, config):
+    assert (
+        "config 'confg.json': confg.json is not a file; did you mean 'config.json'?"
+        in run("import-hf", "confg.json").err
+    )
