@@ -87,7 +87,10 @@ def layer_costs(**changes):
         "cp_comm_s": [0.002],
         "ep_comm_s": [0.0],
         "replicated_gradient_s": [0.0],
-        "stash_bytes": [1e9],
+        "weight_gradient_s": [0.008],
+        "recompute_s": [[0.0], [0.002], [0.010]],
+        "stash_bytes": [[1e9], [6e8], [1e8]],
+        "working_bytes": [[0.0], [0.0], [0.0]],
         "boundary_bytes": [1e8],
         "weight_bytes": [[4e9]],
         "group_size": [[1.0]],
@@ -105,4 +108,10 @@ def choices(**changes):
     return StepChoices(**{name: jnp.asarray([value]) for name, value in fields.items()})
 
 
-WORKLOAD = Workload(stack=Stack(counts=((12.0,),), segments=((0,),)), open=Open(), sequence_length=1000.0, forward_flops=1e12, train_tokens=8.64e9)
+WORKLOAD = Workload(
+    stack=Stack(counts=((12.0,),), segments=((0,),)),
+    open=Open(),
+    sequence_length=1000.0,
+    forward_flops=1e12,
+    train_tokens=8.64e9,
+)
