@@ -8,6 +8,7 @@ from dsx.graph.expressions import RELATIONS, evaluate, names, text, total
 from dsx.graph.layer import Layer
 from dsx.graph.match import local_size
 from dsx.graph.model import define
+from dsx.graph.multiplies import Multiply
 from dsx.graph.notation import Rule
 
 Values = Mapping[str, int]
@@ -47,6 +48,10 @@ def describe(
             for weight in derived.weights
         ],
         "saved_bytes": _quantity(total(kernel.saved_bytes for kernel in derived.kernels), values),
+        "saved_bytes_selective": _quantity(
+            total(saved.bytes for kernel in derived.kernels for saved in kernel.kept), values
+        ),
+        "saved_bytes_full": _quantity(derived.input_bytes, values),
         "boundary_bytes": _quantity(derived.boundary_bytes, values),
         "rules": [
             {
@@ -87,6 +92,7 @@ def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
         "operators": list(kernel.operators),
         "counted": kernel.runs,
         "replicated": list(kernel.replicated),
+        "again": kernel.again[0] if kernel.again else None,
         "forward": _direction(kernel, FORWARD, values),
         "backward": _direction(kernel, BACKWARD, values),
         "saved": [
@@ -101,8 +107,14 @@ def _direction(kernel: KernelCosts, direction: int, values: Values) -> dict[str,
         "matrix_flops": _quantity(work.matrix, values),
         "vector_flops": _quantity(work.vector, values),
         "bytes": _quantity(work.bytes, values),
+        "multiplies": [_multiply(multiply, values) for multiply in work.multiplies],
         "collectives": [_collective(collective, values) for collective in kernel.collectives[direction]],
     }
+
+
+def _multiply(multiply: Multiply, values: Values) -> dict[str, Any]:
+    sizes = {name: _quantity(getattr(multiply, name), values) for name in ("rows", "columns", "contracted", "batch")}
+    return sizes | {"matrix_flops": _quantity(multiply.flops, values), "linear": multiply.linear}
 
 
 def _collective(collective: Collective, values: Values) -> dict[str, Any]:

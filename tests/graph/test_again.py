@@ -7,6 +7,7 @@ from graph.texts import STANDARD, build, derived, fails, kernel, number
 from dsx.cost.work import layer_work
 from dsx.graph.again import MODES
 from dsx.graph.derived import derive
+from dsx.graph.description import describe
 from dsx.spec.assumptions import load_assumptions
 
 # The layer of Korthikanti et al., section 4: biases, unfused attention, dropout of one byte an element.
@@ -153,3 +154,14 @@ def test_a_region_of_a_block_inside_another_one():
 def test_the_modes_are_in_the_order_of_their_arrays():
     assert MODES == ("none", "selective", "full")
     assert STANDARD["dropout"].saved
+
+
+def test_the_description_of_a_layer_says_what_each_mode_keeps_and_how_its_multiplies_look():
+    described = describe(build(STANDARD_LAYER), "consumed", (), {"tp": 1, "activation_bytes": 2}, SIZES)
+    kept = [described[name]["value"] for name in ("saved_bytes", "saved_bytes_selective", "saved_bytes_full")]
+    assert kept == work(STANDARD_LAYER).stash[:, 0].tolist()
+    core = {one["name"] for one in described["kernels"] if one["again"] == "core"}
+    assert core == {"a", "p", "pd", "o"}
+    (scores,) = (one["forward"]["multiplies"][0] for one in described["kernels"] if one["name"] == "a")
+    sizes = [scores[name]["value"] for name in ("rows", "columns", "contracted", "batch")]
+    assert (sizes, scores["linear"]) == ([S, S, K, B * H], False)
