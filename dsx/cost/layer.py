@@ -2,7 +2,9 @@
 
 Per kernel and direction, time = max(compute, memory) + communication. The collectives of a panelled
 multiply run while it computes: with s the time of one panel's collectives and n panels, the exposed time
-is s + max(n*s - max(compute, memory), 0) (arXiv 2410.00273, section 3, SUMMA; released code).
+is s + max(n*s - max(compute, memory), 0) (arXiv 2410.00273, section 3, SUMMA; released code). A ring of n
+members moves n - 1 blocks while its kernel works on one after the other of n: with T the time of its
+collectives, max(T - (n-1)/n max(compute, memory), 0) is exposed (arXiv 2310.01889, section 3).
 """
 
 import functools
@@ -161,6 +163,7 @@ def _communication(
     """Return the exposed communication, [U] seconds by (direction, kernel, column), where there is any."""
     plain: dict[tuple[int, int, str], Any] = {}
     panel: dict[tuple[int, int], dict[str, Any]] = {}
+    ring: dict[tuple[int, int, str], Any] = {}
     groups = {axis: group(work.per_key(work.sizes[axis]), work.shares[axis]) for axis in work.sizes}
     for index, shape in enumerate(work.shapes):
         link = collective(shape.kind, groups[shape.axis], cluster.network, assumptions)
@@ -168,9 +171,16 @@ def _communication(
         if shape.panelled:
             columns = panel.setdefault((shape.direction, shape.kernel), {})
             columns[name] = columns.get(name, 0.0) + link(work.per_key(work.volumes[index] / work.panels))
+        elif shape.ring:
+            around = (shape.direction, shape.kernel, shape.axis)
+            ring[around] = ring.get(around, 0.0) + link(work.per_key(work.volumes[index]))
         else:
             where = (shape.direction, shape.kernel, name)
             plain[where] = plain.get(where, 0.0) + link(work.per_key(work.volumes[index]))
+    for (direction, kernel, axis), time in ring.items():
+        computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
+        where = (direction, kernel, COMM_COLUMN[axis])
+        plain[where] = plain.get(where, 0.0) + jnp.maximum(time - computing, jnp.zeros_like(time))
     for (direction, kernel), columns in panel.items():
         one_panel = functools.reduce(jnp.add, columns.values())
         computing = work.per_key(busy[direction, kernel])

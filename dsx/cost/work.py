@@ -26,6 +26,7 @@ class CollectiveShape:
     kind: str
     axis: str
     panelled: bool
+    ring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class LayerWork:
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
     """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
     return tuple(
-        CollectiveShape(index, direction, collective.kind, collective.axis, collective.panelled)
+        CollectiveShape(index, direction, collective.kind, collective.axis, collective.panelled, collective.ring)
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for collective in kernel.collectives[direction]

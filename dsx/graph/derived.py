@@ -14,7 +14,7 @@ from dsx.graph.again import input_bytes, kept, transient_bytes
 from dsx.graph.backward import derive_backward
 from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
-from dsx.graph.layer import PANELS, Layer, Operator
+from dsx.graph.layer import PANELS, RING, Layer, Operator
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Distribution, Move, match
 from dsx.graph.notation import AXES, Dim, Rule
 from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tensor_bytes
@@ -33,6 +33,7 @@ class Collective:
     bytes: Any
     tensor: str
     panelled: bool
+    ring: bool = False  # block by block, while the kernel works on the block before
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,10 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     _repeated_moves(layer, kernels, into)
     for gradient in derive_backward(layer).moves:
         booked = gradient.operator or kernels[-1].operators[0]
-        panelled = bool(gradient.operator and gradient.operator.panelled)
         # The gradients of weights are added up, and so moved, in an element size of their own.
         size = GRADIENT_BYTES if layer.tensors[gradient.tensor].weight else element_bytes(layer, gradient.tensor)
         into[booked.name][BACKWARD].extend(
-            _collective(move, size, f"d {gradient.tensor}", panelled) for move in gradient.moves
+            _collective(move, size, f"d {gradient.tensor}", gradient.operator) for move in gradient.moves
         )
     saved = _fresh(kernel.saved for kernel in kernels)
     held = _fresh(kept(layer, kernels))
@@ -167,10 +167,12 @@ def _fresh(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
     return result
 
 
-def _collective(move: Move, size: Any, tensor: str, panelled: bool) -> Collective:
+def _collective(move: Move, size: Any, tensor: str, operator: Operator | None) -> Collective:
+    panelled = operator is not None and operator.panelled
     kind = _IN_PANELS.get(move.kind, move.kind) if panelled else move.kind
     in_panels = panelled and kind in (BROADCAST, REDUCE)
-    return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels)
+    ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
+    return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels, ring)
 
 
 def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
@@ -185,7 +187,7 @@ def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> 
                 done.add(key)
                 moves = match(layer.tensors[argument.tensor].distribution, argument.distribution)
                 size = element_bytes(layer, argument.tensor)
-                into[op.name][FORWARD].extend(_collective(move, size, argument.tensor, op.panelled) for move in moves)
+                into[op.name][FORWARD].extend(_collective(move, size, argument.tensor, op) for move in moves)
             for direction in (FORWARD, BACKWARD):
                 into[op.name][direction].extend(_statistics(layer, op))
 
@@ -200,7 +202,7 @@ def _repeated_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") ->
             done.add(regather)
             moves = match(layer.tensors[regather.tensor].distribution, regather.wanted)
             size = element_bytes(layer, regather.tensor)
-            into[op.name][BACKWARD].extend(_collective(move, size, regather.tensor, op.panelled) for move in moves)
+            into[op.name][BACKWARD].extend(_collective(move, size, regather.tensor, op) for move in moves)
 
 
 def _statistics(layer: Layer, op: Operator) -> list[Collective]:

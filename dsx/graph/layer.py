@@ -27,6 +27,7 @@ from dsx.graph.notation import (
 from dsx.graph.operators import OperatorKind
 
 PANELS = "panels"
+RING = "ring"
 OUTPUT = "output"
 
 

@@ -156,14 +156,12 @@ def check_chain(model: str, layers: Sequence[tuple[Layer, int]]) -> tuple[int, i
         is_end = (position < leading) or (position >= len(layers) - trailing)
         if is_end and count > 1:
             raise SpecError(f"model {model!r}: {layer.name!r} stands {count} times at an end; an end is one layer")
+        if position > 0 and _begins(layer).data:
+            raise SpecError(f"model {model!r}: layer {layer.name!r} takes data, so it can only be the first one")
         if not is_end:
             check_repeats(layer)
-        if position == 0:
-            continue
-        before = layers[position - 1][0]
-        if _begins(layer).data:
-            raise SpecError(f"model {model!r}: layer {layer.name!r} takes data, so it can only be the first one")
-        if _begins(layer).distribution != _ends(before):
+        before = layers[max(position - 1, 0)][0]
+        if position > 0 and _begins(layer).distribution != _ends(before):
             raise SpecError(
                 f"model {model!r}: layer {before.name!r} ends as {_ends(before)} and {layer.name!r} behind it begins "
                 f"as {_begins(layer).distribution}; each layer begins as the one before it ends"

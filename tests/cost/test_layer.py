@@ -220,3 +220,15 @@ def test_values_of_works_for_their_keys():
     ]
     own = two_works([0], {axis: column[:1] for axis, column in SHARES.items()}, None)
     assert own.per_key(jnp.asarray([5.0])).tolist() == [5.0]
+
+
+def test_a_ring_is_exposed_where_it_outlasts_its_kernel():
+    """Three of four blocks come while the kernel works on the block before: 7.5 of its 10 ms hide them."""
+
+    def exposed(volume, ring):
+        shape = CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, ring)
+        return float(layer_costs(work([shape], [volume]), machine(), believed()).cp_comm_s[0])
+
+    assert 0 < exposed(1e9, ring=False) < 0.0075
+    assert exposed(1e9, ring=True) == 0
+    assert exposed(2e10, ring=True) == close(exposed(2e10, ring=False) - 0.0075)

@@ -1,0 +1,157 @@
+"""The packaged layer kinds: the collectives, saved tensors and work that follow, reasoned out by hand."""
+
+import pytest
+from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, STANDARD, kernel, moves, number, saved, volumes, weights
+
+from dsx.graph.derived import derive
+from dsx.graph.library import load_layer
+
+W, B, S, E, H, G, K, F, V = 2, 2, 512, 256, 16, 8, 16, 1024, 4096
+SIZES = {"b": B, "s": S, "e": E, "h": H, "g": G, "k": K, "f": F, "v": V}
+TP, CP, EP = 4, 2, 8
+TOKENS = W * B * S * E
+UNFUSED = {
+    "attention-core": "unfused-attention-core",
+    "dropout-attention-core": "unfused-dropout-attention-core",
+}
+
+
+def packaged(name, strategy, **options):
+    return derive(load_layer(name, strategy, STANDARD, **options))
+
+
+def test_an_embedding_completes_its_partial_sums_on_the_way_to_the_residual_stream():
+    parallel, whole = packaged("embedding", "1d"), packaged("embedding", "1d-no-sp")
+    assert volumes(parallel, FORWARD, **SIZES, tp=TP) == [(RS, "tp", TOKENS)]
+    assert volumes(parallel, BACKWARD, **SIZES, tp=TP) == [(AG, "tp", TOKENS)]
+    assert volumes(whole, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)]
+    assert volumes(whole, BACKWARD, **SIZES, tp=TP) == []
+
+
+def test_an_embedding_looks_up_and_multiplies_nothing():
+    layer = packaged("embedding", "2d")
+    sizes = SIZES | {"tp": TP, "cp": CP}
+    assert weights(layer, **sizes) == {"table": (W * V // TP * E, ("cp",), True)}
+    assert saved(layer, **sizes) == {"x state 0": 8 * B * S // CP}  # the indices
+    forward, backward = kernel(layer, "x").work
+    assert (forward.matrix, backward.matrix) == (0, 0)
+    assert number(layer, forward.bytes, **sizes) == B * S // CP * (8 + 2 * W * E)
+
+
+def test_a_head_divides_the_vocabulary_and_keeps_float32_probabilities():
+    layer, sizes = packaged("head", "1d"), SIZES | {"tp": TP}
+    statistics = (AR, "tp", W * 3 * B * S)
+    assert volumes(layer, FORWARD, **sizes) == sorted([(AG, "tp", TOKENS), statistics])
+    assert (RS, "tp", TOKENS) in volumes(layer, BACKWARD, **sizes)
+    kept = saved(layer, **sizes)
+    assert kept["output state 0"] == 4 * B * S * V // TP
+    assert "logits" not in kept
+    (forward, _) = kernel(layer, "logits").work
+    assert number(layer, forward.matrix, **sizes) == B * S * (V // TP) * (2 * E - 1)
+
+
+def test_a_tied_projection_is_a_weight_that_the_embedding_has_too():
+    assert [(w.name, w.tied) for w in packaged("head-tied", "1d").weights] == [("gamma", False), ("projection", True)]
+
+
+def test_without_sequence_parallelism_partial_sums_are_all_reduced():
+    layer = packaged("gated-transformer", "1d-no-sp")
+    assert volumes(layer, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
+    assert volumes(layer, BACKWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
+
+
+@pytest.mark.parametrize("strategy", ["1d", "2d", "ulysses"])
+def test_unfused_attention_keeps_the_square_three_times(strategy):
+    """5 a s^2 b bytes: after the softmax and the dropout in two bytes, the mask in one (arXiv 2205.05198)."""
+    layer = packaged("biased-transformer", strategy, blocks=UNFUSED)
+    sizes = SIZES | {"g": H, "tp": TP, "cp": CP}
+    square = B * H * S * S // TP // (CP if "cp" in layer.axes else 1)
+    kept = saved(layer, **sizes)
+    of_core = [size for name, size in kept.items() if "-core.p" in name]
+    assert sorted(of_core) == [square, 2 * square, 2 * square]
+
+
+def test_fused_attention_keeps_nothing_of_the_square():
+    kept = saved(packaged("biased-transformer", "1d"), **SIZES, tp=TP)
+    assert max(size for name, size in kept.items() if "attention" in name) <= W * B * S * (H + 2 * G) * K // TP
+
+
+def test_a_window_does_the_work_of_the_pairs_in_it():
+    def squares(name, **sizes):
+        layer = packaged(name, "1d")
+        core = kernel(layer, "rotary-attention.rotary-self-attention.attention-core.attention")
+        return number(layer, core.work[FORWARD].matrix, **(SIZES | sizes))
+
+    whole = 2 * B * H * S * S * (2 * K) - B * H * S * S - B * S * H * K
+    causal = squares("gated-transformer")
+    assert causal == pytest.approx(whole / 2, abs=1)
+    for window in (1, 64, S):
+        pairs = window * S - window**2 / 2  # a triangle, then a band; the diagonal counts half, as in the causal half
+        assert squares("window-gated-transformer", window=window) == pytest.approx(whole * pairs / S**2, abs=2)
+    assert squares("window-gated-transformer", window=2 * S) == causal
+
+
+def test_ulysses_changes_positions_to_heads_and_back():
+    layer, sizes = packaged("gated-transformer", "ulysses"), SIZES | {"tp": TP, "cp": CP}
+    query, key = W * B * (S // CP) * (H * K // TP), W * B * (S // CP) * (G * K // TP)
+    over_cp = [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "cp"]
+    assert over_cp == sorted([(A2A, "cp", query)] * 2 + [(A2A, "cp", key)] * 2)
+    # What was exchanged is kept: the backward exchanges gradients alone.
+    assert [move for move in volumes(layer, BACKWARD, **sizes) if move[1] == "cp"] == over_cp
+
+
+def test_a_ring_moves_what_a_gather_does():
+    ring, gather = packaged("gated-transformer", "ring"), packaged("gated-transformer", "2d")
+    sizes = SIZES | {"tp": TP, "cp": CP}
+    for direction in (FORWARD, BACKWARD):
+        assert volumes(ring, direction, **sizes) == volumes(gather, direction, **sizes)
+        assert {c.axis for c in ring.collectives(direction) if c.ring} == {"cp"}
+        assert {c.ring for c in ring.collectives(direction) if c.axis == "cp"} == {True}
+        assert not any(c.ring for c in gather.collectives(direction))
+
+
+EXPERTS = SIZES | {"x": 16, "topk": 2, "fx": 128, "capacity_percent": 100, "tp": TP, "tp2": 1, "cp": CP, "ep": EP}
+
+
+def test_each_rank_sends_its_own_tokens_to_their_experts():
+    layer = packaged("moe-transformer", "2d")
+    routed = W * 2 * (B * S // (TP * CP)) * E  # topk copies of the tokens of one rank
+    assert [move for move in volumes(layer, FORWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
+    assert [move for move in volumes(layer, BACKWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
+    multiplied = kernel(layer, "moe.experts.up").work[FORWARD].matrix
+    assert number(layer, multiplied, **EXPERTS) == 2 * (B * S // (TP * CP)) * 128 * (2 * E - 1)
+    assert weights(layer, **EXPERTS)["moe.experts.wup"] == (W * (16 // EP) * E * 128, (), True)
+
+
+def test_divided_experts_gather_their_tokens_over_tp():
+    layer = packaged("moe-transformer", "2d-expert-tp")
+    routed = W * 2 * (B * S // (TP * CP)) * E
+    experts = kernel(layer, "moe.experts.gate").collectives[FORWARD]
+    found = [(move.kind, move.axis, number(layer, move.bytes, **EXPERTS)) for move in experts]
+    assert found == [(A2A, "ep", routed), (AG, "tp", routed * TP)]
+    back = [(move.kind, move.axis) for move in kernel(layer, "moe.experts.c").collectives[FORWARD]]
+    assert back == [(RS, "tp"), (A2A, "ep")]
+    assert weights(layer, **EXPERTS)["moe.experts.wup"] == (W * (16 // EP) * E * (128 // TP), (), True)
+
+
+def test_latent_attention_gathers_latent_vectors():
+    sizes = SIZES | {"rq": 96, "rkv": 64, "nope": 16, "rope": 8, "kv": 16, "tp": TP}
+    layer = packaged("mla-transformer", "1d")
+    gathered = [move for move in volumes(layer, FORWARD, **sizes) if move[0] == AG]
+    row = W * B * S
+    assert gathered == sorted([(AG, "tp", row * width) for width in (96, 64, 8, E)])
+
+
+def test_copied_key_value_heads_are_made_on_every_rank():
+    sizes = SIZES | {"g": 2, "tp": 8}
+    layer = packaged("gated-transformer", "2d-copied-kv")
+    name = "rotary-attention.copied-kv-rotary-self-attention"
+    assert weights(layer, **sizes)[f"{name}.wkv"][0] == W * E * 2 * 2 * K
+    assert number(layer, kernel(layer, f"{name}.kk").work[FORWARD].bytes, **sizes) == 2 * W * B * S * K  # one head
+    # Each rank has gradients of the heads that it used: they are added over tp before the multiply's backward.
+    assert moves(layer, BACKWARD)[(AR, "tp", f"d {name}.k0")] + moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kvm")] == 1
+
+
+def test_parallel_halves_are_reduced_once():
+    layer = packaged("parallel-transformer", "1d")
+    assert [move for move in volumes(layer, FORWARD, **SIZES, tp=TP) if move[0] == RS] == [(RS, "tp", TOKENS)]
