@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SWEEP := gpt3-1t-b200
 
-.PHONY: sweep test test-all lint bench reproduction
+.PHONY: sweep test test-all lint bench reproduction validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -26,6 +26,9 @@ bench: $(INSTALLED)
 
 reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
+
+validation: $(INSTALLED)
+	$(BIN)/python benchmarks/validation.py --write docs/validation.md --freeze data/validation/predictions.csv
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
