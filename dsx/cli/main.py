@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import best, compare, evaluate, import_hf, layer, listing, pareto, plot, show, sweep, why
+from dsx.cli import best, compare, evaluate, import_hf, layer, listing, pareto, plot, show, sweep, validate, why
 from dsx.errors import DsxError, StoreError
 
 STDOUT = 1  # its file descriptor
@@ -57,6 +57,7 @@ app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("pareto")(pareto.pareto)
 app.command("plot")(plot.plot)
+app.command("validate")(validate.validate)
 app.command("list")(listing.list_names)
 app.command("import-hf")(import_hf.import_hf)
 

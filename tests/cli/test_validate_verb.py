@@ -130,3 +130,26 @@ def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, n
     assert says in str(caught.value)
     assert capsys.readouterr().out == ""
     assert table.read_bytes() == before
+
+
+def test_the_verb_predicts(table, run, tmp_path):
+    done = run("validate", "runs.csv", "--json", "-o", "rows.csv")
+    data = json.loads(done.out)
+    assert done.code == 0
+    assert data["overall"]["rows"] == 6
+    assert data["overall"]["mape"] < 1
+    assert (tmp_path / "rows.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run.csv",), "is not a file; did you mean 'runs.csv'?"),
+        (("runs.csv", "--assumptions", "defalt"), "did you mean 'default'?"),
+        ((), "Missing argument 'RUNS.csv'"),
+    ],
+)
+def test_the_verb_refuses_bad_input(table, run, arguments, says):
+    done = run("validate", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err and "Traceback" not in done.err

@@ -210,3 +210,19 @@ def test_what_columns_do_not_say_is_taken_from_the_model_with_these_dimensions(
     assert body == [*zip(["gated-transformer", "own-kind"], counts, strict=True)]
     assert (setup.model.dimensions["k"], setup.model.dimensions["v"]) == (96, 32000)
     assert other.model.layers[1].kind == "moe-transformer"
+
+
+def test_packaged_models_stand_for_what_columns_do_not_say(made):
+    experts = {"head_dim": "", "vocab": "151936", "tp": "1", "sp": "0", "dp": "8"}
+    latent, queries = made(
+        experts
+        | {"layers": "61", "hidden": "7168", "heads": "128", "kv_heads": "128", "ffn_hidden": "2048"}
+        | {"experts": "256", "topk": "8"},
+        experts
+        | {"layers": "48", "hidden": "2048", "heads": "32", "kv_heads": "4", "ffn_hidden": "768"}
+        | {"experts": "128", "topk": "8"},
+    )
+    assert [(layer.kind, layer.count) for layer in latent.model.layers] == [
+        *(("embedding", 1), ("mla-transformer", 3), ("mla-moe-transformer", 58), ("head", 1))
+    ]
+    assert queries.model.dimensions["k"] == 128
