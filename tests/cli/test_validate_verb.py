@@ -132,6 +132,7 @@ def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, n
     assert table.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_verb_predicts(table, run, tmp_path):
     done = run("validate", "runs.csv", "--json", "-o", "rows.csv")
     data = json.loads(done.out)
