@@ -164,19 +164,17 @@ def _communication(
     plain: dict[tuple[int, int, str], Any] = {}
     panel: dict[tuple[int, int], dict[str, Any]] = {}
     ring: dict[tuple[int, int, str], Any] = {}
-    groups = {axis: group(work.per_key(work.sizes[axis]), work.shares[axis]) for axis in work.sizes}
-    for index, shape in enumerate(work.shapes):
-        link = collective(shape.kind, groups[shape.axis], cluster.network, assumptions)
+    for shape, time in zip(work.shapes, _collective_times(work, cluster, assumptions), strict=True):
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
             columns = panel.setdefault((shape.direction, shape.kernel), {})
-            columns[name] = columns.get(name, 0.0) + link(work.per_key(work.volumes[index] / work.panels))
+            columns[name] = columns.get(name, 0.0) + time
         elif shape.ring:
             around = (shape.direction, shape.kernel, shape.axis)
-            ring[around] = ring.get(around, 0.0) + link(work.per_key(work.volumes[index]))
+            ring[around] = ring.get(around, 0.0) + time
         else:
             where = (shape.direction, shape.kernel, name)
-            plain[where] = plain.get(where, 0.0) + link(work.per_key(work.volumes[index]))
+            plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), time in ring.items():
         computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
         where = (direction, kernel, COMM_COLUMN[axis])
@@ -191,6 +189,24 @@ def _communication(
             where = (direction, kernel, name)
             plain[where] = plain.get(where, 0.0) + time * stretch
     return plain
+
+
+def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> list[Any]:
+    """Return the [U] seconds of each collective; of one panel, where it runs in panels.
+
+    Those of one kind over one axis are priced together, which leaves the compiler a fraction of the work.
+    """
+    alike: dict[tuple[str, str, bool], list[int]] = {}
+    for index, shape in enumerate(work.shapes):
+        alike.setdefault((shape.kind, shape.axis, shape.panelled), []).append(index)
+    times: dict[int, Any] = {}
+    for (kind, axis, panelled), indices in alike.items():
+        members = group(work.per_key(work.sizes[axis])[None], work.shares[axis][None])
+        volumes = work.volumes[jnp.array(indices)]
+        volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
+        seconds = collective(kind, members, cluster.network, assumptions)(volumes)
+        times |= {index: seconds[row] for row, index in enumerate(indices)}
+    return [times[index] for index in range(len(work.shapes))]
 
 
 price_kernels = jax.jit(kernel_times)

@@ -20,12 +20,14 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.layer import layer_costs
 from dsx.cost.step import Workload, step_costs
 from dsx.cost.work import LayerWork, layer_work
-from dsx.graph.expressions import names
-from dsx.graph.model import Model, build_model
+from dsx.errors import NotationError
+from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.expressions import evaluate, names
+from dsx.graph.model import Model, build_model, define, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
-from dsx.search.problem import forward_flops, stack_of
+from dsx.search.problem import stack_of
 from dsx.space.codes import CODES, opened
 from dsx.space.rules import MODEL_AXES, divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
@@ -49,33 +51,31 @@ class Batch:
 def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list[Batch], dict[int, Reason]]:
     """Return the setups as batches, and why some cannot be priced, by position."""
     strategies = _Strategies(assumptions)
-    members: dict[Any, list[tuple[int, Model]]] = {}
+    members: dict[Any, list[tuple[int, AssumptionsSpec, Model]]] = {}
     reasons: dict[int, Reason] = {}
     for row, setup in enumerate(setups):
         found = strategies.model_of(setup)
         if isinstance(found, Reason):
             reasons[row] = found
-            continue
-        spec, model = found
-        machine = anonymous(cluster_from_spec(setup.cluster))
-        pattern = (
-            tuple(layer.name for layer in model.kinds),
-            model.kinds[0].strategy,
-            tuple(tuple(kind for kind, _ in segment) for segment in model.segments),
-        )
-        structure = (pattern, spec.linear_dtype, tuple(spec.blocks.items()), jax.tree.structure(machine))
-        members.setdefault(structure, []).append((row, model))
-        strategies.specs[structure] = spec
-    return [_batch(setups, rows, strategies.specs[structure]) for structure, rows in members.items()], reasons
+        else:
+            members.setdefault(_structure(setup, *found), []).append((row, *found))
+    return [_batch(setups, rows) for rows in members.values()], reasons
+
+
+def _structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
+    """Return what setups of one batch have in common."""
+    segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
+    texts = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
+    network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
+    return texts, tuple(setup.model.dimensions), spec.linear_dtype, setup.fused_attention, network
 
 
 class _Strategies:
-    """The model of a setup under the strategy that its degrees ask for; each built once."""
+    """The model of a setup under the strategy that its degrees ask for; each kind of layer derived once."""
 
     def __init__(self, assumptions: AssumptionsSpec) -> None:
-        self.specs: dict[Any, AssumptionsSpec] = {}
         self._assumptions = assumptions
-        self._built: dict[Any, list[Model]] = {}
+        self._built: dict[Any, Model | None] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         if setup.schedule not in CODES["schedule"]:
@@ -84,15 +84,28 @@ class _Strategies:
         spec = self._assumptions.model_copy(
             update={"blocks": self._assumptions.blocks | stored, "linear_dtype": setup.precision}
         )
-        key = (setup.model.name, setup.fused_attention, setup.precision)
-        if key not in self._built:
-            models = [build_model(setup.model, spec, strategy) for strategy in packaged("layers/strategies", ".layer")]
-            self._built[key] = sorted(models, key=lambda model: (len(_axes(model)), model.kinds[0].strategy))
-        for model in self._built[key]:
-            if _divides_as(model, setup):
+        for strategy in packaged("layers/strategies", ".layer"):
+            model = self._model(setup, spec, strategy)
+            if model is not None and _divides_as(model, setup):
                 return spec, model
         degrees = ", ".join(f"{axis}={getattr(setup, axis)}" for axis in ("tp", "cp", "ep"))
         return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
+
+    def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | None:
+        """Return the model under a strategy; None where a layer text cannot be divided so."""
+        kinds = tuple(entry.kind for entry in setup.model.layers)
+        key = (kinds, tuple(setup.model.dimensions), strategy, setup.fused_attention)
+        if key not in self._built:
+            try:
+                self._built[key] = build_model(setup.model, spec, strategy)
+            except NotationError:
+                self._built[key] = None
+        model = self._built[key]
+        if model is None:
+            return None
+        counts = [entry.count for entry in setup.model.layers]
+        layers = tuple((layer, count) for (layer, _), count in zip(model.layers, counts, strict=True))
+        return replace(model, name=setup.model.name, dimensions=dict(setup.model.dimensions), layers=layers)
 
 
 def _axes(model: Model) -> set[str]:
@@ -117,17 +130,20 @@ def _divides_as(model: Model, setup: Setup) -> bool:
     return True
 
 
-def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, Model]], spec: AssumptionsSpec) -> Batch:
-    rows = np.array([row for row, _ in members])
+def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec, Model]]) -> Batch:
+    rows = np.array([row for row, _, _ in members])
+    _, spec, first = members[0]
     own = [setups[row] for row in rows]
     dimensions = _stacked([setup.model.dimensions for setup in own])
     keys = _key_columns(own)
     length = np.array([float(setup.sequence_length) for setup in own])
-    kinds = members[0][1].kinds
-    works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in kinds)
-    stacks = [stack_of(model) for _, model in members]
+    works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds)
+    stacks = [stack_of(model) for _, _, model in members]
     machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
-    flops = [_flops(setup, spec, model) for setup, (_, model) in zip(own, members, strict=True)]
+    flops = sum(
+        np.broadcast_to(count * _forward_flops(layer, dimensions, length), length.shape)
+        for layer, count in _counts(first, members)
+    )
     return Batch(
         rows=rows,
         spec=spec,
@@ -137,21 +153,23 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, Model]], spec: 
         workload=Workload(
             stack=_column(stacks),
             sequence_length=length,
-            forward_flops=np.array(flops),
+            forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
             open=opened({"vpp": (1, 2)}),
         ),
     )
 
 
-_FLOPS: dict[Any, float] = {}
+def _counts(model: Model, members: Sequence[tuple[int, AssumptionsSpec, Model]]) -> list[tuple[DerivedLayer, Any]]:
+    """Return each entry of a model's layers with its [N] counts."""
+    counts = np.array([[count for _, count in other.layers] for _, _, other in members], dtype=np.float64)
+    return [(layer, counts[:, entry]) for entry, (layer, _) in enumerate(model.layers)]
 
 
-def _flops(setup: Setup, spec: AssumptionsSpec, model: Model) -> float:
-    key = (setup.model.name, setup.sequence_length, spec.name, setup.fused_attention)
-    if key not in _FLOPS:
-        _FLOPS[key] = forward_flops(setup.model, spec, model.kinds[0].strategy, setup.sequence_length)
-    return _FLOPS[key]
+def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: np.ndarray) -> Any:
+    """Return the [N] matrix FLOPs of the forward of one sequence, undivided."""
+    values = define(layer, {**unsharded(layer, {}, 1), **dimensions, "s": length})
+    return sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
 
 
 def _column(records: Sequence[Any]) -> Any:
