@@ -153,6 +153,39 @@ def _kept_for_all(operators: list[Operator]) -> list[Operator]:
     ]
 
 
+def _declared(text: LayerText) -> set[str]:
+    """Return the names that a text declares itself."""
+    lines = [entry for entry in text.body if isinstance(entry, OperatorText)]
+    made = {tensor.name for line in lines for tensor in line.outputs}
+    return made | {tensor.name for tensor in (*text.inputs, *text.weights)}
+
+
+def _results(text: LayerText) -> int:
+    """Return how many lines of a text make a tensor 'output'."""
+    return sum(
+        entry.bindings.get(OUTPUT, OUTPUT) == OUTPUT
+        if isinstance(entry, UseText)
+        else OUTPUT in [tensor.name for tensor in entry.outputs]
+        for entry in text.body
+    )
+
+
+def _renamed(text: LayerText, made: str) -> LayerText:
+    """Return a block whose result is called `made`."""
+
+    def called(tensor: TensorText) -> TensorText:
+        return replace(tensor, name=made) if tensor.name == OUTPUT else tensor
+
+    def rename(entry: OperatorText | UseText) -> OperatorText | UseText:
+        if isinstance(entry, OperatorText):
+            outputs, arguments = (tuple(map(called, tensors)) for tensors in (entry.outputs, entry.arguments))
+            return replace(entry, outputs=outputs, arguments=arguments)
+        inputs = {inner: made if outer == OUTPUT else outer for inner, outer in entry.bindings.items()}
+        return replace(entry, bindings=inputs if made == OUTPUT else {OUTPUT: made} | inputs)
+
+    return replace(text, body=tuple(map(rename, text.body)))
+
+
 def _modified(entry: OperatorText | UseText, modifier: str) -> Any:
     """Return a line of a block with the modifier that the block is used with in the place of ``{*}``."""
     return replace(entry, modifier=modifier) if entry.modifier == FOLLOWS else entry
@@ -266,14 +299,36 @@ class _Builder:
             if len(free) > 1:
                 raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
             bound[free[0]] = latest
-        inner = self.inline(block, f"{prefix}{block.name}{count if count > 1 else ''}.", bound, use.modifier)
-        if OUTPUT not in inner:
-            raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
         made = use.bindings.get(OUTPUT, OUTPUT)
         if made != OUTPUT and made in scope:
             raise use.place.error(f"{made!r} is made twice")
-        scope[made] = inner[OUTPUT]
-        return inner[OUTPUT]
+        result = OUTPUT
+        if self.shares_names(block, made, prefix, bound):
+            block, result = _renamed(block, made), made
+        else:
+            prefix = f"{prefix}{block.name}{count if count > 1 else ''}."
+        inner = self.inline(block, prefix, bound, use.modifier)
+        if result not in inner:
+            raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
+        scope[made] = inner[result]
+        return inner[result]
+
+    def shares_names(self, block: LayerText, made: str, prefix: str, bound: dict[str, str]) -> bool:
+        """Return whether a block that a block uses needs no prefix of its own: its names are free there."""
+        if self.inside[-1].kind != "block" or _results(block) > 1:
+            return False
+        own = _declared(_renamed(block, made)) - {
+            name for name, outer in bound.items() if self.fits(block, name, outer)
+        }
+        taken = {name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix)}
+        for text in self.inside:
+            taken |= _declared(text) - {made}
+        return made not in _declared(block) - {OUTPUT} and not own & taken
+
+    def fits(self, block: LayerText, name: str, outer: str) -> bool:
+        """Return whether an input of a block takes the tensor `outer` as it lies."""
+        (tensor,) = (tensor for tensor in block.inputs if tensor.name == name)
+        return self.tensors[outer].distribution == Distribution(self.dims(tensor))
 
     def operate(self, line: OperatorText, prefix: str, scope: dict[str, str], offset: int) -> None:
         if line.kind not in self.table:

@@ -117,12 +117,7 @@ def test_without_panels_in_the_strategy_panels_are_plain_gathers(strategy):
 
 def multiplies():
     """The four multiplies of a layer: global contracted and result dimension (FORMULAS 2.2)."""
-    return {
-        "attention.self-attention.qkv": (E, 3 * E),
-        "attention.self-attention.output": (E, E),
-        "mlp.feed-forward.z": (E, F),
-        "mlp.feed-forward.output": (F, E),
-    }
+    return {"attention.qkv": (E, 3 * E), "attention.y": (E, E), "mlp.z": (E, F), "mlp.d": (F, E)}
 
 
 @pytest.mark.parametrize("name", multiplies())

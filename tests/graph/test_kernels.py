@@ -56,7 +56,7 @@ def test_fused_attention(reads, read):
 
 def test_a_causal_mask_halves_flops_and_no_bytes():
     layer = derive(load_layer("attention", "2d", TABLE))
-    forward, backward = work(layer, "self-attention.attention-core.attention")
+    forward, backward = work(layer, "attention")
     logits, attend = S * (2 * Q - 1), ROWS * Q * (2 * L - 1)
     assert forward == (logits // 2 + attend // 2, (3 * S - ROWS) // 2, W * (2 * LOCAL + 2 * FULL + ROWS))
     key_gradient = B * HL * L * Q * (2 * LR - 1)

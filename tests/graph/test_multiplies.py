@@ -10,7 +10,6 @@ from dsx.graph.library import load_layer
 
 SIZES = {"b": 2, "s": 512, "e": 256, "h": 8, "g": 8, "k": 32, "f": 1024, "tp": 4, "cp": 2}
 TOKENS = 2 * 256  # of one cp rank
-CORE = "self-attention.attention-core.attention"  # the kernel of the block attention
 
 
 def shapes(layer, name, direction, **sizes):
@@ -69,11 +68,11 @@ def test_a_fused_kernel_makes_its_forward_multiply_again():
     layer = derive(load_layer("attention", "2d", STANDARD))
     square = (256, 512, 32, 2 * 2, False, False)  # two heads of one rank, two samples
     attend = (256, 32, 512, 2 * 2, False, False)
-    assert shapes(layer, CORE, FORWARD) == [square, attend]
-    backward = shapes(layer, CORE, BACKWARD)
+    assert shapes(layer, "attention", FORWARD) == [square, attend]
+    backward = shapes(layer, "attention", BACKWARD)
     assert len(backward) == 5
     assert backward.count(square) == 2  # the logits again, and the gradient of the probabilities
-    halves = [number(layer, m.flops, **SIZES) for m in kernel(layer, CORE).work[FORWARD].multiplies]
+    halves = [number(layer, m.flops, **SIZES) for m in kernel(layer, "attention").work[FORWARD].multiplies]
     assert halves == [256 * 512 * 4 * 63 // 2, 256 * 32 * 4 * 1023 // 2]
 
 
