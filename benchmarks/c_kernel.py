@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dsx.cost.step import NONE
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -85,9 +86,7 @@ class Share:
     num_groups: int
 
 
-def shares(
-    problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int
-) -> list[Share]:
+def shares(problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int) -> list[Share]:
     """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
 
     `table` is [H, U] of one layer kind; the first hardware point is priced.
@@ -98,6 +97,7 @@ def shares(
         turn = index % (2 * threads)
         dealt[min(turn, 2 * threads - 1 - turn)].append(block)
     floats = {name: _floats(getattr(table[0], name)[0]) for name in (*_PER_KEY, *_PER_GROUP)}
+    floats["stash_bytes"] = floats["stash_bytes"][NONE]
     return [_share(_terms(problem), floats, part, num_groups) for part in dealt if part]
 
 

@@ -43,7 +43,7 @@ def slow_network(fast_bandwidth):
     """A problem of a machine whose latencies show beside everything else."""
     system = system_from_inputs(INPUTS["systems"]["A100"], 4)
     system |= {"fast_bandwidth": fast_bandwidth, "fast_latency": 3e-3, "slow_latency": 5e-3}
-    return problem_for(INPUTS["models"]["gpt3_1T"], system, "1d", assumptions="default")
+    return problem_for(INPUTS["models"]["gpt3_1T"], system, "1d")
 
 
 def layer_table(random, weight_groups):
@@ -70,7 +70,7 @@ def layer_table(random, weight_groups):
         group_size=group_share * 2.0 ** random.integers(0, 2, (weight_groups, KEYS)),
         group_share=group_share,
     )
-    return jax.tree.map(lambda leaf: leaf[None], costs)  # one hardware point
+    return (jax.tree.map(lambda leaf: leaf[None], costs),)  # one hardware point of one layer kind
 
 
 def random_block(random, number):
@@ -79,7 +79,8 @@ def random_block(random, number):
     pp_nvs, dp_nvs = 2 ** random.integers(0, 3, (2, count))
     pp, dp = pp_nvs * random.integers(1, 24, count), dp_nvs * random.integers(1, 8, count)
     microbatches = random.integers(1, 256, count)
-    matrix = np.stack([pp * dp, dp * microbatches, pp, dp, microbatches, pp_nvs, dp_nvs])
+    plain = np.array([[1], [1], [0], [0]]).repeat(count, axis=1)  # vpp, ZeRO stage, recompute, schedule
+    matrix = np.concatenate([np.stack([pp * dp, dp * microbatches, pp, dp, microbatches, pp_nvs, dp_nvs]), plain])
     return random.permutation(KEYS)[:2], matrix, 3 * number + random.integers(0, 3, count)
 
 
