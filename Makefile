@@ -28,7 +28,7 @@ reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
 
 validation: $(INSTALLED)
-	$(BIN)/python benchmarks/validation.py --write docs/validation.md --freeze data/validation/predictions.csv
+	$(BIN)/python benchmarks/accuracy.py --write docs/validation.md --freeze data/validation/predictions.csv
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,4 +1,4 @@
-"""benchmarks/validation.py writes a document with every figure, pictures, and predictions to freeze."""
+"""benchmarks/accuracy.py writes a document with every figure, pictures, and predictions to freeze."""
 
 import csv
 import dataclasses
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def validation(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("validation")
+    return importlib.import_module("accuracy")
 
 
 @pytest.fixture

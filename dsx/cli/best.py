@@ -30,7 +30,7 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan of one strategy and print the fastest that fit.
+    """Price every plan of one strategy; print the fastest.
 
     The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
     file with `strategy: [1d, 2d]`.

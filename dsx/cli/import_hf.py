@@ -24,7 +24,7 @@ def import_hf(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make a model file from the config.json of a Hugging Face checkpoint.
+    """Make a model file of a Hugging Face config.json.
 
     The keys that were not used are listed, those that would change the cost first, and the parameters of the model
     are counted and compared with the published total where one is known.

@@ -72,7 +72,8 @@ def _tiled(rows: Any, columns: Any, batch: Any, device: Device, assumptions: Ass
 def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Any:
     """Return [M, 1] time at the precision of each multiply over that at `matrix_flops`."""
     linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
-    faster = device.matrix_flops / (device.fp8_flops * assumptions.fp8_efficiency)
+    in_8_bits = jnp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
+    faster = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
     return jnp.where(linear, faster, jnp.ones_like(faster))
 
 

@@ -125,9 +125,9 @@ def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
 
 def layer_values(
     layer: DerivedLayer,
-    dimensions: Mapping[str, int],
+    dimensions: Mapping[str, Any],
     assumptions: AssumptionsSpec,
-    sequence_length: int,
+    sequence_length: Any,
     keys: Mapping[str, Any],
     xp: Any = np,
 ) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def layer_values(
 
 def layer_work(
     layer: DerivedLayer,
-    dimensions: Mapping[str, int],
+    dimensions: Mapping[str, Any],
     assumptions: AssumptionsSpec,
-    sequence_length: int,
+    sequence_length: Any,
     keys: Mapping[str, Any],
     xp: Any = np,
 ) -> LayerWork:

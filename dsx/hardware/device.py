@@ -16,6 +16,6 @@ class Device:
     vector_flops: Any  # FLOP/s, everything else
     hbm_bandwidth: Any  # bytes/s
     hbm_capacity: Any  # bytes
-    fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; matrix_flops where the device has none
+    fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; 0: such multiplies run at matrix_flops
     num_sms: Any  # multiprocessors; 1 where unknown, so that waves of tiles are whole
     name: str = static()

@@ -23,6 +23,7 @@ from dsx.cost.work import LayerWork, layer_work
 from dsx.errors import NotationError
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate, names
+from dsx.graph.library import strategy_names
 from dsx.graph.model import Model, build_model, define, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
@@ -31,7 +32,6 @@ from dsx.search.problem import stack_of
 from dsx.space.codes import CODES, opened
 from dsx.space.rules import MODEL_AXES, divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.locate import names as packaged
 
 _PLACED = ("tp", "cp", "dp", "pp")  # innermost first
 
@@ -75,6 +75,7 @@ class _Strategies:
 
     def __init__(self, assumptions: AssumptionsSpec) -> None:
         self._assumptions = assumptions
+        self._strategies = strategy_names()
         self._built: dict[Any, Model | None] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
@@ -84,7 +85,7 @@ class _Strategies:
         spec = self._assumptions.model_copy(
             update={"blocks": self._assumptions.blocks | stored, "linear_dtype": setup.precision}
         )
-        for strategy in packaged("layers/strategies", ".layer"):
+        for strategy in self._strategies:
             model = self._model(setup, spec, strategy)
             if model is not None and _divides_as(model, setup):
                 return spec, model

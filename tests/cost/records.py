@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.layer import LayerCosts
 from dsx.cost.choices import StepChoices
+from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
@@ -14,7 +14,6 @@ from dsx.hardware.network import Network, Tier
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 from dsx.space.codes import Open
-
 
 _DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "num_sms")
 

@@ -65,7 +65,8 @@ def test_kernels_add_up_to_the_layer():
             )
             assert total == pytest.approx(evaluation.costs[column], rel=1e-12), column
         saved = 12 * sum(kernel["saved_bytes"] for kernel in kernels)
-        assert saved == pytest.approx(evaluation.costs["activation_bytes"], rel=1e-12)
+        # Beside what is saved there is the largest transient of a layer.
+        assert saved <= evaluation.costs["activation_bytes"] < 1.2 * saved
 
 
 def test_rows_of_a_search_as_evaluations():

@@ -15,7 +15,7 @@ from dsx.spec.what_if import WhatIf, _numbers, field, value_type
 
 FIELDS = sorted(_numbers())
 REAL = [path for path in FIELDS if not field(path).integer]
-INPUTS = ("llama-3-8b", "b200-nvs8", "default")
+INPUTS = ("llama-3-8b", "h100-nvs8", "default")
 GPUS, BATCHES = [8, 16], [16]
 
 
@@ -45,7 +45,8 @@ def leaves(problem):
 def test_the_fields_are_the_facts_of_the_cost_functions():
     """Each leaf but those that size elements can be varied, and the size of a fast domain."""
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
-    assert len(varied) == len(REAL) + 2  # bytes of a weight and of a gradient
+    # Bytes of a weight and of a gradient; a device's 8-bit rate and its multiprocessors are facts of its kind.
+    assert len(varied) == len(REAL) + 4
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
@@ -64,12 +65,19 @@ def test_a_real_field_is_what_set_makes_of_it(path):
         assert_rows_equal(priced(one.problem, made.space), priced(alone, Space(alone, GPUS, BATCHES)), 1e-13)
 
 
-def test_every_real_field_changes_a_cost_or_what_fits():
-    base = priced(problem_with(), Space(problem_with(), GPUS, BATCHES))
-    for path in REAL:
-        other = at_points(problem_with(), {path: np.array([(stated(path) or 1e-6) * 0.1])})
+@pytest.mark.parametrize("path", REAL)
+def test_every_real_field_changes_a_cost_or_what_fits(path):
+    """An efficiency of 8 bits matters where multiplies run in them, a tree's where trees are good enough."""
+    inputs = load_inputs(*INPUTS, split_overrides([f"assumptions.linear_dtype={'fp8' if 'fp8' in path else 'bf16'}"]))
+    problem = inputs.problem(["1d-no-sp"], 2048)
+    base = priced(problem, Space(problem, GPUS, BATCHES))
+    stands = stated(path) or 1e-6
+    for value in (stands * 0.1, stands * 10):
+        other = at_points(problem, {path: np.array([value])})
         rows = priced(other, Space(other, GPUS, BATCHES))
-        assert any((rows[name] != base[name]).any() for name in base if name != "training_days"), path
+        if any((rows[name] != base[name]).any() for name in base if name != "training_days"):
+            return
+    pytest.fail(f"{path} decides nothing")
 
 
 def test_the_size_of_a_fast_domain_shapes_the_space():

@@ -1,6 +1,6 @@
 """Write docs/validation.md: published runs beside what dsx predicts for them.
 
-    python benchmarks/validation.py [--assumptions NAME] [--held-out ROWS.csv] [--write docs/validation.md]
+    python benchmarks/accuracy.py [--assumptions NAME] [--held-out ROWS.csv] [--write docs/validation.md]
                                     [--freeze data/validation/predictions.csv]
 
 --held-out names a file as `dsx validate -o` writes it, whose predictions were made without the row's own source; its
@@ -32,7 +32,7 @@ DIGITS = 6  # of a frozen prediction
 _HEAD = """\
 # Validation
 
-<!-- Written by benchmarks/validation.py (`make validation`); change it there. -->
+<!-- Written by benchmarks/accuracy.py (`make validation`); change it there. -->
 
 Published measurements of training runs, in [data/validation/runs.csv](../data/validation/runs.csv), beside what dsx
 predicts for them under the assumption set `{assumptions}`. An error is predicted / measured - 1. Sources weigh the same
