@@ -132,8 +132,8 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
     """Return the text between the markers."""
     large = int((measured.bytes >= SMALLEST).sum())
     lines = [
-        f"{large} times of NCCL from 1 MB up on 1 to 256 nodes of one, two or four A100 (`data/validation/nccl.csv`), priced on "
-        f"`{CLUSTER}`.",
+        f"{large} times of NCCL from 1 MB up on 1 to 256 nodes of one, two or four A100 (`data/validation/nccl.csv`), "
+        f"priced on `{CLUSTER}`.",
         f"{len(BOUNDS)} fields were fitted to them by least squares on log time; *held out* prices every number of "
         "nodes",
         "with what was fitted to the others. Absolute errors, median over a range of message sizes:",

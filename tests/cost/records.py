@@ -11,9 +11,9 @@ from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUC
 from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
+from dsx.space.codes import Open
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
-from dsx.space.codes import Open
 
 _DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "num_sms")
 
