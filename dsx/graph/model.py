@@ -3,9 +3,10 @@
 A layer kind is derived once per strategy. The first layer may be an embedding, the last one head and loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
@@ -207,7 +208,7 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
         )
 
 
-def unsharded(layer: DerivedLayer, dimensions: dict[str, int], sequence_length: int) -> dict[str, int]:
+def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
     """Return the values of all names of a layer on one GPU, one sequence, one byte per element."""
     values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
     values |= dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes", *AXES), 1)

@@ -24,7 +24,7 @@ from dsx.errors import NotationError
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import strategy_names
-from dsx.graph.model import Model, build_model, define, unsharded
+from dsx.graph.model import Model, build_model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
@@ -169,7 +169,7 @@ def _counts(model: Model, members: Sequence[tuple[int, AssumptionsSpec, Model]])
 
 def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: np.ndarray) -> Any:
     """Return the [N] matrix FLOPs of the forward of one sequence, undivided."""
-    values = define(layer, {**unsharded(layer, {}, 1), **dimensions, "s": length})
+    values = unsharded(layer, dimensions, length)
     return sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
 
 

@@ -132,11 +132,8 @@ def make_problem(
     for built, strategy in zip(models, strategies, strict=True):
         for layer in built.kinds:
             used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
-            for axis in ("dp", "ep"):
-                if axis in used:
-                    raise SpecError(
-                        f"{layer.name!r} under {strategy!r} uses {axis}; that is derived, but not priced yet"
-                    )
+            if "dp" in used:
+                raise SpecError(f"{layer.name!r} under {strategy!r} uses dp; that is derived, but not priced yet")
     called = tuple(built.kinds[0].strategy for built in models)
     for name in called:
         if called.count(name) > 1:

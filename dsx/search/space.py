@@ -29,7 +29,7 @@ class Space:
         fix: Selection | None = None,
         limit: Limitation | None = None,
     ) -> None:
-        fixed = _searched_only(fix or {}, problem)
+        fixed = {name: [value] for name, value in PRICED.items()} | _searched_only(fix or {}, problem)
         limited = dict(limit or {})
         for column in limited:
             if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):

@@ -1,9 +1,13 @@
 """A step by hand: the pipeline, the data-parallel reduction and its cover, the update, the rates."""
 
+from dataclasses import replace
+
 import pytest
 from cost.records import WORKLOAD, believed, choices, layer_costs, machine
 
+from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
+from dsx.space.codes import OPEN, Open
 
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
@@ -131,3 +135,99 @@ def test_rates():
     assert found["tokens_per_s"] == close(48 * 1000 / step)
     assert found["mfu"] == close(3 * 1e12 * 48 / (step * 32 * 1e15))
     assert found["training_days"] == close(8.64e9 / (48000 / step) / 86400)
+
+
+def opened(made, **values):
+    """A step where columns of the choices have the values that they have, and the formulas of no other."""
+    known = Open(**{name: (int(value),) for name, value in values.items()})
+    return cost(made=made, workload=replace(WORKLOAD, open=known))
+
+
+def chosen(**values):
+    """The same choices priced alone, and among all that a column may have."""
+    made = choices(**{name: float(value) for name, value in values.items()})
+    alone = opened(made, **{name: value for name, value in values.items() if name in OPEN})
+    among = replace(
+        WORKLOAD, open=Open(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2))
+    )
+    together = cost(made=made, workload=among)
+    assert together == pytest.approx(alone, rel=1e-12, abs=1e-15, nan_ok=True)
+    return alone
+
+
+REDUCED = 2 * GATHER  # an all-reduce is a scatter and a gather
+
+
+@pytest.mark.parametrize(
+    ("stage", "seconds"),
+    [
+        (0, REDUCED + 2 * (REDUCED - 0.020)),
+        (1, 2 * GATHER + 2 * (GATHER - 0.010) + 2 * (GATHER - 0.020)),
+        (2, GATHER + 2 * (GATHER - 0.010) + 0.020 + 6 * 3 * (GATHER - 0.020)),
+        (3, 0.010 + 6 * 3 * (GATHER - 0.010) + 0.020 + 6 * 3 * (2 * GATHER - 0.020)),
+    ],
+)
+def test_what_zero_moves(stage, seconds):
+    """Once a step or with each of six microbatches; what has no cover the first time is a layer's compute longer."""
+    assert chosen(zero_stage=stage)["dp_comm_s"] == close(seconds)
+
+
+@pytest.mark.parametrize(("stage", "divided"), [(0, ()), (1, ("o",)), (2, ("o", "g")), (3, ("o", "g", "w"))])
+def test_what_zero_divides(stage, divided):
+    found = chosen(zero_stage=stage)
+    assert found["optimizer_bytes"] == close(3 * 2e9 * 12 / (8 if "o" in divided else 1))
+    assert found["gradient_bytes"] == close(3 * 4e9 / (8 if "g" in divided else 1))
+    assert found["weight_bytes"] == close(3 * 4e9 / 8 + 2 * 4e9 if "w" in divided else 3 * 4e9)
+
+
+def test_the_update_of_whole_parameters():
+    made = believed(optimizer_traffic_per_parameter=28.0)
+    found = cost(made=choices(zero_stage=0.0), workload=replace(WORKLOAD, open=Open(zero_stage=(0,))), assumptions=made)
+    assert found["optimizer_s"] == close(3 * 2e9 * 28 / 1e12)
+
+
+def test_chunks_shorten_the_bubble_and_send_more():
+    plain, chunked = chosen(), chosen(vpp=3)
+    assert chunked["bubble_s"] == close(3 * (3 * 0.030 / 3 + 2 * SEND))
+    assert chunked["pp_comm_s"] == close(3 * plain["pp_comm_s"])
+    # Of four stages with three chunks, the first has 2 * 3 + 2 * 4 + 1 chunks in flight.
+    assert chunked["activation_bytes"] == close(3 * 1e9 * 15 / 3)
+
+
+def test_schedules():
+    assert chosen(schedule=1)["activation_bytes"] == close(3 * 1e9 * 6)  # GPipe: all microbatches
+    assert chosen(schedule=1)["bubble_s"] == close(chosen()["bubble_s"])
+    assert chosen(schedule=2)["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND) - 2 * 3 * 3 * 0.008)
+    assert chosen(schedule=2)["activation_bytes"] == close(chosen()["activation_bytes"])
+
+
+def test_recomputation():
+    plain = chosen()
+    for mode, (extra, kept, beside) in enumerate([(0.0, 1e9, 0.0), (0.002, 6e8, 0.0), (0.010, 1e8, 0.0)]):
+        found = chosen(recompute=mode)
+        assert found["recompute_s"] == close(18 * extra)
+        assert found["bubble_s"] == close(3 * (3 * (0.030 + extra) + 2 * SEND))
+        assert found["activation_bytes"] == close(3 * kept * 4 + beside)
+        assert found["compute_s"] == plain["compute_s"]
+
+
+def test_embedding_and_head():
+    """The first and the last stage have a layer more; the others wait for the slower of the two."""
+    alone = {"memory_s": [0.0], "tp_comm_s": [0.0], "cp_comm_s": [0.0]}
+    embedding = layer_costs(**alone, forward_s=[0.001], backward_s=[0.002], compute_s=[0.003], stash_bytes=[[1e8]] * 3)
+    head = layer_costs(**alone, forward_s=[0.006], backward_s=[0.010], compute_s=[0.016], stash_bytes=[[9e9]] * 3)
+    stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
+    costs = step_costs(
+        (embedding, layer_costs(), head), choices(), replace(WORKLOAD, stack=stack), machine(), believed()
+    )
+    found = {name: float(getattr(costs, name)[0]) for name in costs.__dataclass_fields__}
+    whole = 12 * 0.030 + 0.003 + 0.016
+    slowest = 3 * 0.030 + 0.016
+    assert found["compute_s"] == close(6 / 4 * (12 * 0.021 + 0.003 + 0.016))
+    assert found["bubble_s"] == close(6 * (slowest - whole / 4) + whole - slowest + 3 * 2 * SEND)
+    # The last stage keeps one microbatch of three layers and the logits, the first four of three and the ids.
+    first, last = 4 * (3e9 + 1e8), 3e9 + 9e9
+    assert found["activation_bytes"] == close(max(first, last))
+    assert found["weight_bytes"] == close(4 * 4e9)
+    parts = [name for name in found if name.endswith("_s") and name not in ("step_time_s", "tokens_per_s")]
+    assert found["step_time_s"] == close(sum(found[name] for name in parts))

@@ -1,0 +1,89 @@
+"""Stages of an even cut against a plain count of the layers that each chunk holds."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsx.cost.stages import Stack, stages
+
+EMBEDDING, DENSE, EXPERTS, HEAD = range(4)
+
+
+def stack(dense, experts, ends=True):
+    """A model of dense layers first, then layers with experts."""
+    return Stack(
+        counts=((float(dense),), (float(experts),)),
+        segments=((DENSE,), (EXPERTS,)),
+        first=(EMBEDDING,) if ends else (),
+        last=(HEAD,) if ends else (),
+    )
+
+
+def cut(made, pp, vpp):
+    """The distinct stages of a model: the layers of each kind, as dictionaries."""
+    found = stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)]))
+    return [(int(stage.index[0]), {kind: float(count[0]) for kind, count in stage.layers.items()}) for stage in found]
+
+
+def by_counting(dense, experts, pp, vpp, ends):
+    """The layers of each stage, laid out one by one in chunks."""
+    layers = [DENSE] * dense + [EXPERTS] * experts
+    if ends and len(layers) % (pp * vpp):
+        layers = [EMBEDDING, *layers, HEAD]
+    size = len(layers) // (pp * vpp)
+    held = [{kind: 0 for kind in range(4)} for _ in range(pp)]
+    for position, kind in enumerate(layers):
+        held[position // size % pp][kind] += 1
+    if ends:
+        held[0][EMBEDDING], held[-1][HEAD] = 1, 1
+    return held
+
+
+@st.composite
+def cuts(draw):
+    pp, vpp = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.sampled_from([1, 2, 3]))
+    ends = draw(st.booleans())
+    total = pp * vpp * draw(st.integers(1, 6)) - 2 * (ends and draw(st.booleans()))
+    total = total if total > 1 else total + pp * vpp
+    return draw(st.integers(1, max(1, total - 1))), total, pp, vpp, ends
+
+
+@given(cuts())
+def test_the_stages_that_are_priced_are_stages_of_the_model(drawn):
+    dense, total, pp, vpp, ends = drawn
+    if dense >= total:
+        return
+    expected = by_counting(dense, total - dense, pp, vpp, ends)
+    found = cut(stack(dense, total - dense, ends), pp, vpp)
+    for index, layers in found:
+        assert {kind: layers.get(kind, 0.0) for kind in range(4)} == pytest.approx(expected[index])
+    # Of every pricing of the kinds the slowest stage is among them, whatever layers cost, where a chunk is one run.
+    if vpp == 1:
+        random = np.random.default_rng(total)
+        for cost in random.uniform(0, 1, (5, 4)):
+            slowest = max(sum(cost[kind] * count for kind, count in stage.items()) for stage in expected)
+            priced = max(sum(cost[kind] * count for kind, count in layers.items()) for _, layers in found)
+            assert priced == pytest.approx(slowest)
+
+
+def test_one_kind_without_ends_has_one_stage():
+    made = Stack(counts=((12.0,),), segments=((0,),))
+    assert cut(made, 4, 1) == [(0, {0: 3.0})]
+    assert made.uniform
+
+
+def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide():
+    body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
+    stages_of_8 = dict(cut(body, 8, 1))
+    assert stages_of_8[0] == {1: 2.0, 0: 1.0, 2: 0.0}
+    assert stages_of_8[1] == {1: 3.0, 0: 0.0, 2: 0.0}
+    assert stages_of_8[7] == {1: 2.0, 0: 0.0, 2: 1.0}
+    assert dict(cut(body, 2, 1))[0] == {1: 11.0, 0: 1.0, 2: 0.0}
+
+
+def test_kinds_that_alternate_are_mixed_evenly():
+    made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
+    assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5})]
+    assert made.totals() == {0: 6.0, 1: 2.0}

@@ -1,0 +1,69 @@
+"""Measured setups priced together are what an evaluation of the same plan is, each on its own model and machine."""
+
+import numpy as np
+import pytest
+from measured.tables import write
+
+from dsx.measured.batches import batches
+from dsx.measured.predict import predict
+from dsx.measured.reasons import Reason
+from dsx.measured.runs import read_runs
+from dsx.measured.setups import setups
+from dsx.search.evaluate import evaluate_plan
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+
+DEFAULT = load_assumptions("default")
+PLAN = {"tp": 2, "pp": 2, "dp": 4, "microbatch_size": 2, "nvs.tp": 2, "nvs.dp": 4}
+
+LLAMA_13B = {"layers": "40", "hidden": "5120", "ffn_hidden": "13824", "heads": "40", "kv_heads": "8"}
+# Changes to a row, with the strategy and the plan that they are.
+CASES = [
+    ({}, "1d", {}),
+    ({"sp": "0"}, "1d-no-sp", {}),
+    ({"recompute": "full", "vpp": "2"}, "1d", {"recompute": "full", "vpp": 2}),
+    ({"zero_stage": "3", "pp": "1", "dp": "8"}, "1d", {"zero_stage": 3, "pp": 1, "dp": 8}),
+    ({"cp": "2", "dp": "2"}, "2d", {"cp": 2, "dp": 2, "nvs.cp": 2, "nvs.dp": 2}),
+    ({"gpu": "H100-80GB-SXM"} | LLAMA_13B, "1d", {}),
+    ({"framework": "a fork, schedule ZB-1p"}, "1d", {"schedule": "zb-h1"}),
+]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    file = tmp_path_factory.mktemp("tables") / "runs.csv"
+    return setups(read_runs(write(file, *(change for change, _, _ in CASES))))
+
+
+@pytest.fixture(scope="module")
+def together(asked):
+    return predict(asked, DEFAULT)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_prediction_is_an_evaluation(asked, together, case):
+    setup, (_, strategy, changes) = asked[case], CASES[case]
+    problem = make_problem(setup.model, setup.cluster, DEFAULT, [strategy], setup.sequence_length)
+    settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
+    evaluation = evaluate_plan(problem, settings, setup.num_gpus, setup.global_batch_size)
+    assert together.reason[case] is None
+    assert together.step_time_s[case] == pytest.approx(evaluation.costs["step_time_s"], rel=1e-9)
+    assert together.peak_bytes[case] == pytest.approx(evaluation.costs["peak_bytes"], rel=1e-9)
+    assert bool(together.fits[case]) == evaluation.fits
+
+
+def test_model_flops_are_those_of_the_search(asked):
+    made, _ = batches(asked, DEFAULT)
+    for batch in made:
+        for position, row in enumerate(batch.rows.tolist()):
+            setup = asked[row]
+            problem = make_problem(setup.model, setup.cluster, batch.spec, ["1d"], setup.sequence_length)
+            assert batch.workload.forward_flops[position] == pytest.approx(problem.workload.forward_flops, rel=1e-12)
+
+
+def test_what_cannot_be_priced_has_a_reason(tmp_path):
+    changes = ({"framework": "a fork, schedule ZB-2p"}, {}, {"schedule": "zb-h2"})
+    found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
+    assert found.reason[0] == found.reason[2] == Reason("schedule is not priced", "zb-h2")
+    assert found.reason[1] is None
+    assert np.isnan(found.step_time_s).tolist() == [True, False, True]
