@@ -18,6 +18,7 @@ from dsx.space.blocks import PLACEMENT_COLUMNS
 from dsx.space.enumerate import Arrays
 
 # Columns of a layer that neither the time nor the memory of a step depends on.
+_BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
 # Choices and runs of a chunk, unless it has more: one length for nearly all chunks.
 _CHOICES, _RUNS = 1 << 17, 1 << 12
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
@@ -122,8 +123,11 @@ class HotLoop:
         at[:count] = self.rows.keys
         parts = set(_PARTS) - self._needed
 
-        def in_rows(costs: LayerCosts, name: str) -> np.ndarray:
+        def in_rows(costs: LayerCosts, name: str) -> Any:
             leaf = np.asarray(getattr(costs, name), dtype=self._kind)
+            if name in _BY_MODE:
+                # Arrays of their own: what no plan of the search makes again is not even read.
+                return tuple(leaf[:, mode][..., at] for mode in range(leaf.shape[1]))
             if name == "weight_bytes":
                 # What is behind the last key of a block never fits, however large the memory.
                 return np.where(at == PADDING, np.array(np.nan, dtype=self._kind), leaf[..., at])
