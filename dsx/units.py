@@ -14,7 +14,7 @@ from typing import Literal
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 
-Dimension = Literal["bytes", "bytes/s", "flop/s", "s"]
+Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W"]
 
 # The texts that are numbers, here and in YAML.
 INTEGER = r"[-+]?[0-9]+(?:_[0-9]+)*"
@@ -35,8 +35,9 @@ _UNITS: dict[str, dict[str, Decimal]] = {
     | {f"{p}{bit}": f / 8 for p, f in _DECIMAL.items() for bit in ("b/s", "bit/s", "bps")},
     "flop/s": {f"{p}{name}": f for p, f in _DECIMAL.items() for name in _FLOPS},
     "s": {unit: Decimal(factor) for unit, factor in _TIME.items()},
+    "W": {"W": Decimal(1), "kW": Decimal(1000)},
 }
-_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us"}
+_EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us", "W": "W"}
 
 # Units that results are shown in, smallest first.
 _SHOWN: dict[str, list[str]] = {
@@ -44,6 +45,7 @@ _SHOWN: dict[str, list[str]] = {
     "bytes/s": [f"{p}B/s" for p in _DECIMAL],
     "flop/s": [f"{p}FLOP/s" for p in _DECIMAL],
     "s": ["ns", "us", "ms", "s"],
+    "W": ["W", "kW"],
 }
 
 

@@ -21,12 +21,23 @@ class Assumptions:
     attention_gradient_efficiency: Any  # the same in the backward
     attention_half: Any  # head dimension at which they reach half of it
     fp8_efficiency: Any  # of multiplies in 8 bits, over matrix_efficiency
+    flop_energy: Any  # J per matrix FLOP at the clock of the peak; 0: power is no limit
+    clock_exponent: Any  # of the clock over power
+    grouped_efficiency: Any  # of multiplies of experts, over matrix_efficiency
     vector_efficiency: Any  # share of peak vector FLOP/s reached
     hbm_efficiency: Any  # share of HBM bandwidth reached
     nvs_efficiency: Any  # share of link bandwidth reached inside a fast domain
     net_efficiency: Any  # share of link bandwidth reached between domains
+    elementwise_traffic: Any  # bytes that kernels without multiplies move, over those of their operators
     launch_latency: Any  # s per launch
     launch_hidden: Any  # share of a launch that the memory traffic of its kernel hides
+    dispatch_latency: Any  # s of the host per kernel or collective
+    tp_overlap: Any  # share of the communication that its kernel could hide that it does hide
+    cp_overlap: Any
+    ep_overlap: Any
+    pp_overlap: Any  # of a send, behind a microbatch on a stage
+    dp_overlap: Any  # of the reduction once a step, behind the passes of a layer
+    fsdp_overlap: Any  # of what ZeRO stage 3 moves with every microbatch
     call_latency: Any  # s per collective or send
     relay: Any  # extra time of a NIC's byte, as a share, where one GPU receives it and sends it on
     bulk_latency: Any  # a hop under the protocol for large messages, over the tier's latency
@@ -39,6 +50,7 @@ class Assumptions:
     gradient_bytes: Any  # bytes per element
     optimizer_bytes_per_parameter: Any  # bytes
     optimizer_traffic_per_parameter: Any  # bytes read and written by an update
+    accumulation_traffic_per_parameter: Any  # bytes read and written by adding up a microbatch's gradients
     overhead: Any  # bytes the framework keeps
     charge_replicated_gradients: bool = static()
     protocols: tuple[str, ...] = static()
@@ -51,6 +63,8 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
     """Return the numeric part of an assumption set."""
     return Assumptions(
         matrix_efficiency=float(spec.matrix_efficiency),
+        flop_energy=float(spec.flop_energy),
+        clock_exponent=float(spec.clock_exponent),
         contracted_half=float(spec.contracted_half),
         tile_half=float(spec.tile_half),
         tile_quantisation=float(spec.tile_quantisation),
@@ -59,12 +73,21 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         attention_gradient_efficiency=float(spec.attention_gradient_efficiency),
         attention_half=float(spec.attention_half),
         fp8_efficiency=float(spec.fp8_efficiency),
+        grouped_efficiency=float(spec.grouped_efficiency),
         vector_efficiency=float(spec.vector_efficiency),
         hbm_efficiency=float(spec.hbm_efficiency),
         nvs_efficiency=float(spec.nvs_efficiency),
         net_efficiency=float(spec.net_efficiency),
+        elementwise_traffic=float(spec.elementwise_traffic),
         launch_latency=float(spec.launch_latency),
         launch_hidden=float(spec.launch_hidden),
+        dispatch_latency=float(spec.dispatch_latency),
+        tp_overlap=float(spec.tp_overlap),
+        cp_overlap=float(spec.cp_overlap),
+        ep_overlap=float(spec.ep_overlap),
+        pp_overlap=float(spec.pp_overlap),
+        dp_overlap=float(spec.dp_overlap),
+        fsdp_overlap=float(spec.fsdp_overlap),
         call_latency=float(spec.call_latency),
         relay=float(spec.relay),
         bulk_latency=float(spec.bulk_latency),
@@ -77,6 +100,7 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         gradient_bytes=float(spec.gradient_bytes),
         optimizer_bytes_per_parameter=float(spec.optimizer_bytes_per_parameter),
         optimizer_traffic_per_parameter=float(spec.optimizer_traffic_per_parameter),
+        accumulation_traffic_per_parameter=float(spec.accumulation_traffic_per_parameter),
         overhead=float(spec.overhead),
         charge_replicated_gradients=bool(spec.charge_replicated_gradients),
         protocols=tuple(spec.protocols),

@@ -4,7 +4,9 @@ Per kernel and direction, time = max(compute, memory) + communication. The colle
 multiply run while it computes: with s the time of one panel's collectives and n panels, the exposed time
 is s + max(n*s - max(compute, memory), 0) (arXiv 2410.00273, section 3, SUMMA; released code). A ring of n
 members moves n - 1 blocks while its kernel works on one after the other of n: with T the time of its
-collectives, max(T - (n-1)/n max(compute, memory), 0) is exposed (arXiv 2310.01889, section 3).
+collectives, max(T - (n-1)/n max(compute, memory), 0) is exposed (arXiv 2310.01889, section 3). Of any other gather,
+scatter or exchange, as much runs beside its kernel, block by block, as the assumption set says of its axis (Wang et
+al., ASPLOS 2023); an all-reduce ends before what needs it begins.
 """
 
 import functools
@@ -18,7 +20,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
 from dsx.cost.multiply import per_kernel, stretches
-from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
 from dsx.cost.work import LayerWork
 from dsx.graph.again import MODES
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -29,6 +31,9 @@ from dsx.records import record
 
 # The result column that an axis' communication counts in; dp's is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
+
+# The belief about how much of a column's communication frameworks run beside the kernel that it belongs to.
+OVERLAP = {"tp_comm_s": "tp_overlap", "cp_comm_s": "cp_overlap", "ep_comm_s": "ep_overlap"}
 
 _COLUMNS = tuple(dict.fromkeys(COMM_COLUMN.values()))
 
@@ -108,20 +113,28 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         ]
         return functools.reduce(jnp.add, parts, nothing)
 
+    accumulation_s = _accumulation(work, cluster, assumptions)
     busy = work.per_key((compute + memory).sum(axis=1))
+    busy_backward = busy[BACKWARD] + accumulation_s + added(BACKWARD, *_COLUMNS)
     groups = weight_groups(work.reduced_over)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = jnp.ones_like(nothing)
-    forward_s = busy[FORWARD] + added(FORWARD, *_COLUMNS)
+    busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
     of_regions = (compute + memory)[FORWARD, jnp.array(made_again, dtype=int)].sum(axis=0)
     selective_s = work.per_key(of_regions) + added(FORWARD, *_COLUMNS, kernels=made_again)
+    # The host issues kernels one after the other; a GPU that is faster waits for it.
+    forward_s = jnp.maximum(busy_forward, _issuing(work, FORWARD, range(len(work.again)), assumptions))
+    backward_s = jnp.maximum(busy_backward, _issuing(work, BACKWARD, range(len(work.again)), assumptions))
+    waiting_s = (forward_s - busy_forward) + (backward_s - busy_backward)
     return LayerCosts(
         forward_s=forward_s,
-        backward_s=busy[BACKWARD] + added(BACKWARD, *_COLUMNS),
-        weight_gradient_s=work.per_key(_weight_gradients(work, compute, memory, cluster, assumptions)),
-        recompute_s=jnp.stack([nothing, selective_s, forward_s]),
-        compute_s=work.per_key(compute.sum(axis=(0, 1))),
-        memory_s=work.per_key(memory.sum(axis=(0, 1))),
+        backward_s=backward_s,
+        weight_gradient_s=accumulation_s + work.per_key(_weight_gradients(work, compute, memory, cluster, assumptions)),
+        recompute_s=jnp.stack(
+            [nothing, jnp.maximum(selective_s, _issuing(work, FORWARD, made_again, assumptions)), forward_s]
+        ),
+        compute_s=work.per_key(compute.sum(axis=(0, 1))) + waiting_s,
+        memory_s=work.per_key(memory.sum(axis=(0, 1))) + accumulation_s,
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.per_key(work.stash),
@@ -140,7 +153,22 @@ def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     slower = stretches(work.multiplies, work.multiply_shapes, cluster.device, assumptions) - 1.0
     beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
     compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
-    return compute, exposed_memory_time(work.bytes, compute, work.launches, cluster.device, assumptions)
+    moved = work.bytes * jnp.where(work.matrix > 0, jnp.ones_like(work.bytes), assumptions.elementwise_traffic)
+    return compute, exposed_memory_time(moved, compute, work.launches, cluster.device, assumptions)
+
+
+def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:
+    """Return the seconds that the host takes to issue the kernels and collectives of a pass."""
+    collectives = sum(shape.direction == direction and shape.kernel in kernels for shape in work.shapes)
+    launched = work.launches[direction, jnp.array([*kernels], dtype=int)].sum()
+    return assumptions.dispatch_latency * (launched + collectives)
+
+
+def _accumulation(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
+    """Return the [U] seconds of adding a microbatch's gradients to those of the step."""
+    parameters = work.per_key(work.weights).sum(axis=0) / assumptions.weight_bytes
+    bandwidth = assumptions.hbm_efficiency * cluster.device.hbm_bandwidth
+    return assumptions.accumulation_traffic_per_parameter * parameters / bandwidth
 
 
 def _weight_gradients(work: LayerWork, compute: Any, memory: Any, cluster: Cluster, assumptions: Assumptions) -> Any:
@@ -152,7 +180,7 @@ def _weight_gradients(work: LayerWork, compute: Any, memory: Any, cluster: Clust
     slower = stretches(work.multiplies, shapes, cluster.device, assumptions)
     own = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
     flops = per_kernel(work.multiplies.flops * slower * own, shapes, work.matrix.shape[1])[BACKWARD]
-    seconds = flops / (assumptions.matrix_efficiency * cluster.device.matrix_flops)
+    seconds = flops / sustained_flops(cluster.device, assumptions)
     busy = compute[BACKWARD]
     return (seconds * (1.0 + memory[BACKWARD] / jnp.where(busy > 0, busy, jnp.ones_like(busy)))).sum(axis=0)
 
@@ -174,7 +202,9 @@ def _communication(
             ring[around] = ring.get(around, 0.0) + time
         else:
             where = (shape.direction, shape.kernel, name)
-            plain[where] = plain.get(where, 0.0) + time
+            beside = work.per_key(busy[shape.direction, shape.kernel])
+            hidden = getattr(assumptions, OVERLAP[name]) * jnp.minimum(time, beside)
+            plain[where] = plain.get(where, 0.0) + (time if shape.kind == ALL_REDUCE else time - hidden)
     for (direction, kernel, axis), time in ring.items():
         computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
         where = (direction, kernel, COMM_COLUMN[axis])

@@ -36,7 +36,10 @@ def stretches(
         for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
     )
     fill = (contracted + assumptions.contracted_half) / contracted
-    library = fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
+    grouped = jnp.where(
+        _column([shape.grouped for shape in shapes]), 1.0 / assumptions.grouped_efficiency, jnp.ones_like(rows)
+    )
+    library = grouped * fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
     smallest = jnp.minimum(jnp.minimum(rows, columns), contracted)
     attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, assumptions)
     return jnp.where(_column([is_attention(shape) for shape in shapes]), attention, library)

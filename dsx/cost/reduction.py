@@ -2,7 +2,8 @@
 
 Once a step, a layer's gradients are reduced and its weights gathered over the ranks that hold the same
 parameters. The first layer to be gathered and the last one to be reduced have nothing to hide behind; each
-other one hides behind a layer of one microbatch (arXiv 2410.00273, section 3). ZeRO decides what is moved and
+other one hides behind a layer of one microbatch (arXiv 2410.00273, section 3), as far as the framework overlaps the two
+(`dp_overlap`, in stage 3 `fsdp_overlap`). ZeRO decides what is moved and
 how often (Rajbhandari et al., 2020, section 7): without it gradients are all-reduced once; in stage 1 they are
 scattered once and the weights gathered once; in stage 2 they are scattered with every microbatch; in stage 3
 weights are also gathered with every forward and every backward.
@@ -43,18 +44,19 @@ def reduction(
     has nothing to hide behind.
     """
     of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
+    once = assumptions.dp_overlap
+    overlap = pick(known.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
     once_forward = once_backward = repeated_forward = repeated_backward = replicated = 0.0
     for kind, layers in stage.layers.items():
         held = (kinds[kind], shards[kind], cluster, assumptions)
         gather = _seconds(ALL_GATHER, 1.0, *held)
         scatter = _seconds(REDUCE_SCATTER, of_gradients, *held)
-        nothing = jnp.zeros_like(gather)
         moved = {1: scatter, 2: scatter, 3: gather + scatter}
         if 0 in known.zero_stage:
             moved[0] = _seconds(ALL_REDUCE, of_gradients, *held)
         back = pick(known.zero_stage, choices.zero_stage, moved)
-        behind_forward = jnp.maximum(gather - kinds[kind].forward_s, nothing)
-        behind_backward = jnp.maximum(back - backward_s[kind], nothing)
+        behind_forward = gather - overlap * jnp.minimum(gather, kinds[kind].forward_s)
+        behind_backward = back - overlap * jnp.minimum(back, backward_s[kind])
         repeated_forward = repeated_forward + layers * behind_forward
         repeated_backward = repeated_backward + layers * behind_backward
         if kind == edge:

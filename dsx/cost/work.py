@@ -38,6 +38,7 @@ class MultiplyShape:
     linear: bool  # of an operator with a weight
     fused: bool  # part of a kernel of several operators
     of_weight: bool  # makes the gradient of a weight
+    grouped: bool  # one for each of several weights, those of experts
 
 
 @record
@@ -116,7 +117,9 @@ def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
     """Return the structure of a layer's matrix multiplies, in the order of `LayerWork.multiplies`."""
     return tuple(
-        MultiplyShape(index, direction, multiply.linear, kernel.fused, multiply.of_weight)
+        MultiplyShape(
+            index, direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.linear and multiply.batch != 1
+        )
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for multiply in kernel.work[direction].multiplies

@@ -25,6 +25,7 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         hbm_bandwidth=spec.device.hbm_bandwidth,
         hbm_capacity=spec.device.hbm_capacity,
         fp8_flops=spec.device.fp8_flops or 0.0,
+        power=spec.device.power or 0.0,
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )

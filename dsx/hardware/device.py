@@ -1,6 +1,6 @@
 """One GPU: two compute rates and one memory.
 
-Not modelled: caches, power; how far a kernel stays behind the peaks is a belief (dsx.cost.multiply).
+Not modelled: caches; how far a kernel stays behind the peaks is a belief (dsx.cost.multiply).
 """
 
 from typing import Any
@@ -17,5 +17,6 @@ class Device:
     hbm_bandwidth: Any  # bytes/s
     hbm_capacity: Any  # bytes
     fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; 0: such multiplies run at matrix_flops
+    power: Any  # W that it may draw; 0: its clocks stay up
     num_sms: Any  # multiprocessors; 1 where unknown, so that waves of tiles are whole
     name: str = static()

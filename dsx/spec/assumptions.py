@@ -44,6 +44,9 @@ class AssumptionsSpec(Spec):
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     matrix_efficiency: Fraction  # of matrix_flops
+    # A device with a `power` lowers its clock to (power / (flop_energy * matrix_flops)) ** clock_exponent of the peak's.
+    flop_energy: NonNegative  # J per matrix FLOP; 0: no device does
+    clock_exponent: Share
     vector_efficiency: Fraction  # of vector_flops
     # How a multiply falls behind matrix_efficiency (dsx.cost.multiply): by its contracted size, by the tiles that its
     # result is cut into and the waves that these run in; attention in fused kernels, and 8 bits, over it.
@@ -57,13 +60,26 @@ class AssumptionsSpec(Spec):
     attention_half: NonNegative  # elements
     linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
     fp8_efficiency: Fraction
+    grouped_efficiency: Fraction  # of one multiply per expert: uneven loads, and what the grouping costs
     hbm_efficiency: Fraction  # of hbm_bandwidth
+    elementwise_traffic: Positive  # of kernels without multiplies, over the bytes of their operators
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
     launch_latency: Seconds  # of one launch
     launch_hidden: Share  # of a launch, behind its kernel's memory traffic: 1 is max(launch + compute, memory)
     # What is launched: each operator once in either direction, or as many kernels as it has work for.
     launches: Annotated[Literal["operators", "kernels"], Sourced]
+
+    dispatch_latency: Seconds  # of the host, for each kernel or collective that it issues; it issues one at a time
+
+    # Shares of the communication that could run beside compute that do: of an axis beside the kernel that it belongs
+    # to (an all-reduce does not), of a send beside a microbatch on a stage, of the data-parallel reduction beside the passes of a layer.
+    tp_overlap: Share
+    cp_overlap: Share
+    ep_overlap: Share
+    pp_overlap: Share
+    dp_overlap: Share
+    fsdp_overlap: Share  # the same for what ZeRO stage 3 moves with every microbatch
 
     call_latency: Seconds  # of starting one collective or send
     relay: NonNegative  # extra time of a NIC's byte, as a share, where one GPU receives it there and sends it on
@@ -88,6 +104,7 @@ class AssumptionsSpec(Spec):
     gradient_bytes: Count  # bytes per element
     optimizer_bytes_per_parameter: NonNegative  # bytes kept
     optimizer_traffic_per_parameter: NonNegative  # bytes read and written by one update
+    accumulation_traffic_per_parameter: NonNegative  # bytes read and written by adding up gradients, per microbatch
     overhead: Bytes  # what the framework keeps on every GPU beside the model
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds
+from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Watts
 
 
 class DeviceSpec(Spec):
@@ -24,6 +24,7 @@ class DeviceSpec(Spec):
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
     fp8_flops: FlopsPerSecond | None = None  # dense, at 8 bits; none: such multiplies run at matrix_flops
     num_sms: Count | None = None  # multiprocessors; none: unknown, so waves of tiles are not counted
+    power: Watts | None = None  # that it may draw; none: unknown, and its clocks are taken to stay up
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; none: that of PCIe 4, 32 GB/s
 
 

@@ -15,7 +15,7 @@ from dsx.units import Dimension, parse_number, parse_quantity
 
 LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
-_BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s"}
+_BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s", "W": "W"}
 
 
 def unsourced(value: Any) -> Any:
@@ -86,6 +86,7 @@ Bytes = Annotated[float, Field(ge=0), _read("bytes"), _write("bytes")]  # "80 GB
 BytesPerSecond = Annotated[float, Field(gt=0), _read("bytes/s"), _write("bytes/s")]  # "900 GB/s", "400 Gb/s"
 FlopsPerSecond = Annotated[float, Field(gt=0), _read("flop/s"), _write("flop/s")]  # "2.5 PFLOP/s"
 Seconds = Annotated[float, Field(ge=0), _read("s"), _write("s")]  # "2.5 us"
+Watts = Annotated[float, Field(gt=0), _read("W"), _write("W")]  # "700 W"
 
 Count = Annotated[int, BeforeValidator(count)]  # at least 1
 Total = Annotated[int, Field(gt=0), BeforeValidator(whole_number)]  # at least 1, and as large as one likes

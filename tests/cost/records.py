@@ -15,14 +15,14 @@ from dsx.space.codes import Open
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
-_DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "num_sms")
+_DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "power", "num_sms")
 
 
 def machine(**changes):
     """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
-        "fp8_flops": 2e15, "num_sms": 100.0,
+        "fp8_flops": 2e15, "power": 500.0, "num_sms": 100.0,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
@@ -46,11 +46,22 @@ def believed(**changes):
             "attention_gradient_efficiency": 1.0,
             "attention_half": 0.0,
             "fp8_efficiency": 1.0,
+            "grouped_efficiency": 1.0,
+            "flop_energy": 0.0,
+            "clock_exponent": 0.0,
             "vector_efficiency": 0.5,
             "hbm_efficiency": 0.5,
             "nvs_efficiency": 0.5,
             "net_efficiency": 0.5,
+            "elementwise_traffic": 1.0,
             "launch_latency": 1e-5,
+            "dispatch_latency": 0.0,
+            "tp_overlap": 0.0,
+            "cp_overlap": 0.0,
+            "ep_overlap": 0.0,
+            "pp_overlap": 0.0,
+            "dp_overlap": 1.0,
+            "fsdp_overlap": 1.0,
             "call_latency": 0.0,
             "relay": 0.0,
             "bulk_latency": 1.0,
@@ -64,6 +75,7 @@ def believed(**changes):
             "gradient_bytes": 2.0,
             "optimizer_bytes_per_parameter": 12.0,
             "optimizer_traffic_per_parameter": 0.0,
+            "accumulation_traffic_per_parameter": 0.0,
             "overhead": 0.0,
             "charge_replicated_gradients": False,
             "protocols": ("bulk",),

@@ -67,7 +67,7 @@ def test_recomputation_runs_the_forward_of_regions_or_of_the_layer_again():
 @pytest.mark.parametrize(("num_bytes", "seconds"), [(0.0, 0.018), (8e10, 0.018 * 80 / 40)])
 def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
     """9 of 20 TFLOPs of the second kernel's backward; of the time that memory adds they take their share."""
-    made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True)
+    made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
     other = replace(made, of_weight=False)
     sizes = [jnp.ones((2, 1))] * 4
     multiplies = Multiplies(*sizes, flops=jnp.asarray([[9e12], [1e12]]))

@@ -13,8 +13,8 @@ from dsx.graph.derived import BACKWARD, FORWARD, derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.spec.assumptions import load_assumptions
 
-LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of_weight=False)
-ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False)
+LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of_weight=False, grouped=False)
+ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False, grouped=False)
 
 
 def stretch(rows, columns, contracted, batch=1.0, shape=LINEAR, **beliefs):
@@ -60,11 +60,11 @@ def test_the_best_tile_is_taken():
 def test_attention_has_an_efficiency_of_its_own_in_either_direction():
     beliefs = {"attention_efficiency": 0.8, "attention_gradient_efficiency": 0.5, "attention_half": 32.0}
     beliefs |= {"contracted_half": 1e6, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
-    back = MultiplyShape(0, BACKWARD, linear=False, fused=True, of_weight=False)
+    back = MultiplyShape(0, BACKWARD, linear=False, fused=True, of_weight=False, grouped=False)
     for sizes in ((2048, 2048, 64), (2048, 64, 2048)):  # the head dimension is the smallest side
         assert stretch(*sizes, shape=ATTENTION, **beliefs) == pytest.approx(1.5 / 0.8)
         assert stretch(*sizes, shape=back, **beliefs) == pytest.approx(1.5 / 0.5)
-    unfused = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False)
+    unfused = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
     assert stretch(2048, 2048, 64, shape=unfused, **beliefs | {"tiles": (), "contracted_half": 64.0}) == 2.0
 
 
@@ -75,7 +75,7 @@ def test_eight_bits_are_for_multiplies_with_a_weight():
 
 
 def test_values_go_to_their_kernel_and_direction():
-    shapes = tuple(MultiplyShape(k, d, True, False, False) for d, k in ((0, 0), (0, 2), (1, 2), (1, 2)))
+    shapes = tuple(MultiplyShape(k, d, True, False, False, False) for d, k in ((0, 0), (0, 2), (1, 2), (1, 2)))
     found = per_kernel(jnp.asarray([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]), shapes, 3)
     assert found.tolist() == [[[1, 5], [0, 0], [2, 6]], [[0, 0], [0, 0], [7, 15]]]
     assert per_kernel(jnp.zeros((0, 2)), (), 3).shape == (2, 3, 2)
