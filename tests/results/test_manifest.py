@@ -83,7 +83,7 @@ def test_newer_version_says_what_to_install(begun):
         (b'{"schema_version": 1', "p is not JSON"),
         (b"\xff\xfe", "p is not JSON"),
         (b"[]", "the whole file"),
-        (b'{"schema_version": 2}', "not the manifest of a result set"),
+        (b'{"schema_version": 3}', "not the manifest of a result set"),
         (b'{"schema_version": "x"}', "schema_version"),
     ],
 )
