@@ -7,11 +7,12 @@ then cp, dp and pp.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions
@@ -220,6 +221,15 @@ def _one(
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N]; traceable and differentiable in `assumptions`."""
     return _price(*arguments(batch), assumptions)
+
+
+def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
+    """Return `price` of a batch for many assumptions: the batch is put on the device once.
+
+    To be made and called under `enable_x64(True)`.
+    """
+    given = jax.tree.map(jnp.asarray, arguments(batch))
+    return lambda assumptions: _price(*given, assumptions)
 
 
 def arguments(batch: Batch) -> tuple[Any, ...]:

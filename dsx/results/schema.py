@@ -1,8 +1,8 @@
 """The columns of a result set, made from the records that compute them.
 
 A result set is one flat table: `candidate`, `cluster`, the choices (`Candidates`), what the sweep varied of
-the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and the what-if columns identify a
-row; `candidate` alone identifies the choices, so sets of different hardware join on it. Names, units and
+the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and
+the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join on it. Names, units and
 descriptions are those of the records, so a new field there is a new column here, in pandas and in the
 documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
 

@@ -119,10 +119,11 @@ class AssumptionsSpec(Spec):
     overhead: Bytes  # what the framework keeps on every GPU beside the model
 
     # What is known of its errors. A set that was never compared with measurements states nothing here.
-    interval: list[IntervalSpec] = []  # the first entry that holds for a plan is that plan's; none: no interval
+    interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
     told_apart: NonNegative | None = None  # as a share of the step time: plans of one job that differ by less
     noise: Positive | None = None  # standard deviation of log(measured / predicted) once adapted to one's runs
-    specialise: dict[str, Positive] = {}  # field that is adapted -> standard deviation of its logarithm over users
+    # Field that is adapted to one's runs -> standard deviation of its logarithm over users.
+    specialise: dict[str, Positive] = Field(default_factory=dict)
 
     @field_validator("specialise")
     @classmethod
