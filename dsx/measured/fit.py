@@ -15,6 +15,7 @@ rows takes 10 ms once it is compiled.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -23,7 +24,7 @@ from dsx.spec.between import Bounds
 
 SCALE = 0.1  # of the loss: log errors beyond count less than their square
 _STEP = 1e-3  # of a difference, as a share of the way between the bounds
-_AT_BOUND = 1e-3  # as a share of the way between the bounds; the method stays inside them
+AT_BOUND = 1e-3  # as a share of the way between the bounds; the method stays inside them
 _NOTHING = 1e-9  # change of a log time that is rounding
 _MOST_EVALUATIONS = 100  # of the residuals, differences aside
 
@@ -55,40 +56,42 @@ def fit(
     Standard errors are those of heteroskedastic rows that are independent of each other (White's, times n / (n - p)),
     so they are too small where the rows of a source err together.
     """
-    names = [name for name in between if not _is_idle(step_times, start, name, between[name])]
-    idle = [name for name in between if name not in names]
+    names = determined(step_times, start, between)
+    if not names:
+        return Fit(dict(start), dict.fromkeys(between, np.nan), (), tuple(between))
     weights = 1 / np.array([source.count(name) for name in source])
 
     def residuals(position: np.ndarray) -> np.ndarray:
         return _softened(np.log(step_times({**start, **at(position, names, between)}) / measured_s), weights)
 
     position, jacobian = minimise(residuals, position_of(start, names, between))
-    values = at(position, names, between)
-    bound = [name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < _AT_BOUND]
+    values = {**start, **at(position, names, between)}
     # What mattered where the search began need not matter where it ended.
-    late = [
-        name for name, column in zip(names, jacobian.T, strict=True) if not np.abs(column).max(initial=0) > _NOTHING
-    ]
-    free = [name not in bound and name not in late for name in names]
-    errors = _standard_errors(jacobian[:, free], residuals(position))
-    slopes = slope(position, names, between)[free]
-    known = dict(
-        zip([name for name, is_free in zip(names, free, strict=True) if is_free], errors * slopes, strict=True)
-    )
-    whole = {name: float(values.get(name, start[name])) for name in between}
+    late = {name for name, column in zip(names, jacobian.T, strict=True) if np.abs(column).max() <= _NOTHING}
+    restored = values | {name: start[name] for name in late}
+    if np.abs(np.log(step_times(restored) / step_times(values))).max() < _NOTHING:
+        values = restored
+    bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - late
+    free = np.array([name not in bound | late for name in names])
+    errors = np.full(len(names), np.nan)
+    errors[free] = _standard_errors(jacobian[:, free], residuals(position)) * slope(position, names, between)[free]
+    known = dict(zip(names, errors.tolist(), strict=True))
     return Fit(
-        values=whole,
-        standard_errors={name: float(known.get(name, np.nan)) for name in between},
-        at_bound=tuple(name for name in bound if name not in late),
-        undetermined=tuple(name for name in between if name in idle),
+        values={name: float(values[name]) for name in between},
+        standard_errors={name: known.get(name, np.nan) for name in between},
+        at_bound=tuple(name for name in between if name in bound),
+        undetermined=tuple(name for name in between if name not in names or name in late),
     )
 
 
-def _is_idle(step_times: StepTimes, start: Values, name: str, bounds: Bounds) -> bool:
-    """Return whether no prediction depends on a field."""
-    low, high = (np.log(step_times({**start, name: value})) for value in (bounds.low, bounds.high))
-    here = np.log(step_times(start))
-    return bool(max(np.abs(low - here).max(initial=0), np.abs(high - here).max(initial=0)) < _NOTHING)
+def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bounds]) -> list[str]:
+    """Return the fields that some prediction depends on, of those `between`."""
+    here = step_times(start)
+
+    def moves(name: str, value: float) -> bool:
+        return bool(np.abs(np.log(step_times({**start, name: value}) / here)).max(initial=0) > _NOTHING)
+
+    return [name for name, bounds in between.items() if moves(name, bounds.low) or moves(name, bounds.high)]
 
 
 def _softened(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -101,17 +104,16 @@ def minimise(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -
     """Return the [P] position in [0, 1] of the least sum of squared [M] residuals, and the [M, P] Jacobian there."""
 
     def jacobian(position: np.ndarray) -> np.ndarray:
-        columns = [np.zeros((len(residuals(position)), 0))]
+        columns: list[np.ndarray] = []
         for place in range(len(position)):
             ends = np.repeat(position[None], 2, axis=0)
             ends[:, place] = np.clip(position[place] + np.array([-_STEP, _STEP]), 0, 1)
             before, after = map(residuals, ends)
-            columns.append(((after - before) / (ends[1, place] - ends[0, place]))[:, None])
-        return np.concatenate(columns, axis=1)
+            columns.append((after - before) / (ends[1, place] - ends[0, place]))
+        return np.stack(columns, axis=1)
 
-    if not len(start):
-        return start, jacobian(start)
-    found = least_squares(residuals, start, jacobian, bounds=(0, 1), max_nfev=_MOST_EVALUATIONS)
+    options: dict[str, Any] = {"jac": jacobian, "bounds": (0, 1), "max_nfev": _MOST_EVALUATIONS}
+    found = least_squares(residuals, start, **options)
     return found.x, found.jac
 
 

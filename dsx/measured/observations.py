@@ -84,13 +84,13 @@ def observe(
     seconds: list[float] = []
     for run, setup in zip(runs, made, strict=True):
         time = setup if isinstance(setup, Reason) else measured_step_time(setup)
-        if isinstance(setup, Reason) or isinstance(time, Reason):
-            reasons.append(time.rule if isinstance(time, Reason) else "")
+        if isinstance(time, Reason):
+            reasons.append(time.rule)
         elif time is None:
             reasons.append("no measured step time")
         elif not (every_trust or is_trusted(run)):
-            reasons.append(f"trust is neither of {', '.join(TRUSTED)}")
-        else:
+            reasons.append(f"trust is not {' or '.join(TRUSTED)}")
+        elif isinstance(setup, Setup):
             setups.append(setup)
             seconds.append(time)
     _, why = batches(setups, assumptions)

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsx.measured.fit import Fit, StepTimes, Values, at, minimise, position_of, slope
+from dsx.measured.fit import AT_BOUND, Fit, StepTimes, Values, at, minimise, position_of, slope
 from dsx.measured.observations import Observations
 from dsx.spec.between import Bounds
 
 RUNS = 5  # of a source that it is adapted to, in `specialised`
 REPETITIONS = 20
-_AT_BOUND = 1e-3
 
 
 def specialise(
@@ -56,7 +55,7 @@ def specialise(
     errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian))) * slope(position, names, between)
     idle = [name for name, column in zip(names, runs.T, strict=True) if not np.abs(column).max() > 1e-9]
     values = {name: base[name] if name in idle else value for name, value in at(position, names, between).items()}
-    bound = [name for name, share in zip(names, position, strict=True) if min(share, 1 - share) < _AT_BOUND]
+    bound = [name for name, share in zip(names, position, strict=True) if min(share, 1 - share) < AT_BOUND]
     return Fit(values, dict(zip(names, map(float, errors), strict=True)), tuple(bound), tuple(idle))
 
 

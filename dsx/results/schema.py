@@ -2,9 +2,9 @@
 
 A result set is one flat table: `candidate`, `cluster`, the choices (`Candidates`), what the sweep varied of
 the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and
-the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join on it. Names, units and
-descriptions are those of the records, so a new field there is a new column here, in pandas and in the
-documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
+the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join
+on it. Names, units and descriptions are those of the records, so a new field there is a new column here, in
+pandas and in the documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
 
 Only what-if columns differ from set to set. Any other column that does not vary is simply constant, which
 costs almost nothing in Parquet.
