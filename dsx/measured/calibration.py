@@ -113,7 +113,7 @@ def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Map
 
 
 def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:
-    """Return median, mean size and mean of predicted / measured - 1 by source, then over all, sources weighing the same.
+    """Return the errors predicted / measured - 1 by source, then over all, where sources weigh the same.
 
     The figures are those of `dsx.measured.report`.
     """

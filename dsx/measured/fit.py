@@ -6,7 +6,8 @@ With r = log(predicted / measured) of a row, n rows of its source and t = r / SC
 
 which is r^2/n for small errors and grows with |r| for large ones (the soft L1 loss), so that every source weighs the
 same and single rows that are far off do not decide. Fields are searched on a log scale where their bounds are
-positive, over [0, 1] between the bounds, by scipy.optimize.least_squares.
+positive, over [0, 1] between the bounds, by scipy.optimize.least_squares. A pull to the start, far weaker than any
+row's, decides where the rows do not.
 
 The Jacobian is by central differences. Forward mode of JAX costs a second compilation of every structure of rows (5 s
 beside 4 s, and there are 20 in the published runs), and then as much per Jacobian as the differences do: pricing all
@@ -25,6 +26,7 @@ from dsx.spec.between import Bounds
 SCALE = 0.1  # of the loss: log errors beyond count less than their square
 _STEP = 1e-3  # of a difference, as a share of the way between the bounds
 AT_BOUND = 1e-3  # as a share of the way between the bounds; the method stays inside them
+_PULL = 1e-3  # towards the start, over the whole way between the bounds: what the rows leave open stays where it was
 _NOTHING = 1e-9  # change of a log time that is rounding
 _MOST_EVALUATIONS = 100  # of the residuals, differences aside
 
@@ -61,10 +63,14 @@ def fit(
         return Fit(dict(start), dict.fromkeys(between, np.nan), (), tuple(between))
     weights = 1 / np.array([source.count(name) for name in source])
 
-    def residuals(position: np.ndarray) -> np.ndarray:
-        return _softened(np.log(step_times({**start, **at(position, names, between)}) / measured_s), weights)
+    began = position_of(start, names, between)
 
-    position, jacobian = minimise(residuals, position_of(start, names, between))
+    def residuals(position: np.ndarray) -> np.ndarray:
+        errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
+        return np.concatenate([_softened(errors, weights), _PULL * (position - began)])
+
+    position, jacobian = minimise(residuals, began)
+    jacobian = jacobian[: len(measured_s)]
     values = {**start, **at(position, names, between)}
     # What mattered where the search began need not matter where it ended.
     late = {name for name, column in zip(names, jacobian.T, strict=True) if np.abs(column).max() <= _NOTHING}
@@ -74,7 +80,8 @@ def fit(
     bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - late
     free = np.array([name not in bound | late for name in names])
     errors = np.full(len(names), np.nan)
-    errors[free] = _standard_errors(jacobian[:, free], residuals(position)) * slope(position, names, between)[free]
+    errors[free] = _standard_errors(jacobian[:, free], residuals(position)[: len(measured_s)])
+    errors[free] *= slope(position, names, between)[free]
     known = dict(zip(names, errors.tolist(), strict=True))
     return Fit(
         values={name: float(values[name]) for name in between},
