@@ -15,7 +15,7 @@ def test_json_and_back(begun):
     text = manifest.to_json(made)
     assert manifest.from_json(text, "here") == made
     raw = json.loads(text)
-    assert raw["schema_version"] == 2
+    assert raw["schema_version"] == 3
     assert raw["dsx_version"] == dsx.__version__
     assert raw["reject_reasons"][0]["name"] == "memory"
     assert raw["names"]["strategy"] == ["flat", "grid"]
