@@ -51,6 +51,9 @@ def calibrate(
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
     base = specialise or assumptions or options.DEFAULT_ASSUMPTIONS
     assumed, between = load_fitted(base)
+    from dsx.measured.calibration import check_adapted, check_fitted
+
+    (check_fitted if specialise is None else check_adapted)(assumed, between)
     check_output(output, runs, base)
     observations = _observed(runs, assumed)
     keep_compiled()

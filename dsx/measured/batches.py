@@ -25,7 +25,7 @@ from dsx.errors import NotationError
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import strategy_names
-from dsx.graph.model import Model, build_model, unsharded
+from dsx.graph.model import Model, build_model, counted, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
@@ -105,7 +105,7 @@ class _Strategies:
         model = self._built[key]
         if model is None:
             return None
-        counts = [entry.count for entry in setup.model.layers]
+        counts = [entry.count for entry in counted(setup.model, spec)]
         layers = tuple((layer, count) for (layer, _), count in zip(model.layers, counts, strict=True))
         return replace(model, name=setup.model.name, dimensions=dict(setup.model.dimensions), layers=layers)
 

@@ -36,17 +36,8 @@ class Calibration:
     coverage: dict[str, Coverage]  # by source
 
 
-def calibrate(
-    observations: Observations,
-    assumptions: AssumptionsSpec,
-    between: Mapping[str, Bounds],
-    progress: Callable[[int], None] = lambda done: None,
-) -> Calibration:
-    """Return the fit of the fields `between` to all rows; `progress` is told after each of 1 + sources fits.
-
-    Raises SpecError if no field or more than `MOST_FIELDS` are to be fitted, RunTableError if the rows are fewer than
-    `ROWS_PER_FIELD` for each of those that they say anything of.
-    """
+def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> None:
+    """Raise SpecError if no field, or more than `MOST_FIELDS`, are to be fitted."""
     if not between:
         raise SpecError(
             f"assumption set {assumptions.name!r} has no field that is fitted: state 'between' beside the value of "
@@ -57,6 +48,36 @@ def calibrate(
             f"assumption set {assumptions.name!r} has {len(between)} fields with 'between', and at most {MOST_FIELDS} "
             "are fitted at once"
         )
+
+
+def check_adapted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> float:
+    """Return the noise of a set that can be adapted to a few runs.
+
+    Raises SpecError if it does not say by which numbers, how far these usually are off, or between which bounds.
+    """
+    where = f"assumption set {assumptions.name!r}"
+    deviations = assumptions.specialise
+    if not deviations or assumptions.noise is None:
+        missing = "specialise" if not deviations else "noise"
+        raise SpecError(f"{where} cannot be adapted to a few runs: it states no {missing!r}")
+    for name in deviations:
+        if name not in between or between[name].low <= 0:
+            raise SpecError(f"{where}: specialise: {name!r} needs positive bounds, as 'between' beside its value")
+    return assumptions.noise
+
+
+def calibrate(
+    observations: Observations,
+    assumptions: AssumptionsSpec,
+    between: Mapping[str, Bounds],
+    progress: Callable[[int], None] = lambda done: None,
+) -> Calibration:
+    """Return the fit of the fields `between` to all rows; `progress` is told after each of 1 + sources fits.
+
+    Raises what `check_fitted` raises, and RunTableError if the rows are fewer than `ROWS_PER_FIELD` for each of the
+    fields that they say anything of.
+    """
+    check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}
     names = determined(observations.step_times, start, between)
     rows = len(observations.source)
@@ -95,19 +116,13 @@ def _with_errors(found: Calibration, observations: Observations, held_out: HeldO
 def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> Calibration:
     """Return a set adapted to all rows of `observations` by the few numbers that it says are a user's own.
 
-    Raises SpecError if it says none, or not how far they usually are off.
+    Raises what `check_adapted` raises.
     """
-    where = f"assumption set {assumptions.name!r}"
+    noise = check_adapted(assumptions, between)
     deviations = assumptions.specialise
-    if not deviations or assumptions.noise is None:
-        missing = "specialise" if not deviations else "noise"
-        raise SpecError(f"{where} cannot be adapted to a few runs: it states no {missing!r}")
-    for name in deviations:
-        if name not in between or between[name].low <= 0:
-            raise SpecError(f"{where}: specialise: {name!r} needs positive bounds, as 'between' beside its value")
     start = {name: float(getattr(assumptions, name)) for name in deviations}
     rows = np.arange(len(observations.source))
-    fit = specialise_to(observations, rows, start, between, deviations, assumptions.noise)
+    fit = specialise_to(observations, rows, start, between, deviations, noise)
     after = observations.step_times(fit.values)
     return Calibration(start, fit, observations.step_times(start), after, None, [], None, {})
 

@@ -19,7 +19,15 @@ specialise: {matrix_efficiency: 0.1}
 noise: 0.02
 """
 TRUE = {"matrix_efficiency": 0.6, "hbm_efficiency": 0.7}
-SMALL = {"layers": "8", "hidden": "1024", "ffn_hidden": "4096", "heads": "8", "kv_heads": "8", "n_gpus": "8", "pp": "1"}
+SMALL = {
+    "layers": "8",
+    "hidden": "1024",
+    "ffn_hidden": "4096",
+    "heads": "8",
+    "kv_heads": "8",
+    "n_gpus": "8",
+    "pp": "1",
+} | {"gated_mlp": "0"}
 PLANS = [
     SMALL | {"tp": str(tp), "dp": str(8 // tp), "microbatch": str(microbatch)}
     for tp, microbatch in ((1, 1), (2, 1), (4, 2), (8, 4), (2, 4), (1, 8))
