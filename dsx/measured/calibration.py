@@ -93,7 +93,7 @@ def calibrate(
     held_out = None
     counts = [observations.source.count(name) for name in observations.sources]
     if len(counts) >= LEAST_SOURCES and rows - max(counts) >= ROWS_PER_FIELD * len(names):
-        held_out = leave_one_source_out(observations, start, between, progress)
+        held_out = leave_one_source_out(observations, start, between, progress, fit.values)
     after = observations.step_times(fit.values)
     found = Calibration(start, fit, observations.step_times(start), after, held_out, [], None, {})
     return found if held_out is None else _with_errors(found, observations, held_out)

@@ -45,7 +45,12 @@ class Fit:
 
 
 def fit(
-    step_times: StepTimes, measured_s: np.ndarray, source: Sequence[str], start: Values, between: Mapping[str, Bounds]
+    step_times: StepTimes,
+    measured_s: np.ndarray,
+    source: Sequence[str],
+    start: Values,
+    between: Mapping[str, Bounds],
+    near: Values | None = None,
 ) -> Fit:
     """Return the values, from `start` on, that make [N] predictions come closest to `measured_s`.
 
@@ -54,6 +59,7 @@ def fit(
         measured_s: [N] seconds.
         source: [N] where a row is from.
         start: values inside the bounds `between`, which say what is fitted.
+        near: where the search begins, if that is known better; what the rows leave open stays at `start` all the same.
 
     Standard errors are those of heteroskedastic rows that are independent of each other (White's, times n / (n - p)),
     so they are too small where the rows of a source err together.
@@ -62,14 +68,13 @@ def fit(
     if not names:
         return Fit(dict(start), dict.fromkeys(between, np.nan), (), tuple(between))
     weights = 1 / np.array([source.count(name) for name in source])
-
     began = position_of(start, names, between)
 
     def residuals(position: np.ndarray) -> np.ndarray:
         errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
         return np.concatenate([_softened(errors, weights), _PULL * (position - began)])
 
-    position, jacobian = minimise(residuals, began)
+    position, jacobian = minimise(residuals, began if near is None else position_of(near, names, between))
     jacobian = jacobian[: len(measured_s)]
     values = {**start, **at(position, names, between)}
     # What mattered where the search began need not matter where it ended.

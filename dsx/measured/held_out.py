@@ -20,14 +20,20 @@ class HeldOut:
     fits: dict[str, Fit]  # by the source that was left out
 
 
-def fit_to(observations: Observations, chosen: np.ndarray, start: Values, between: Mapping[str, Bounds]) -> Fit:
-    """Return the fit to the rows where [N] bools `chosen` hold."""
+def fit_to(
+    observations: Observations,
+    chosen: np.ndarray,
+    start: Values,
+    between: Mapping[str, Bounds],
+    near: Values | None = None,
+) -> Fit:
+    """Return the fit to the rows where [N] bools `chosen` hold; the other arguments are those of `fit`."""
     source = [name for name, wanted in zip(observations.source, chosen, strict=True) if wanted]
 
     def step_times(values: Values) -> np.ndarray:
         return observations.step_times(values, chosen)[chosen]
 
-    return fit(step_times, observations.measured_s[chosen], source, start, between)
+    return fit(step_times, observations.measured_s[chosen], source, start, between, near)
 
 
 def leave_one_source_out(
@@ -35,16 +41,18 @@ def leave_one_source_out(
     start: Values,
     between: Mapping[str, Bounds],
     progress: Callable[[int], None] = lambda done: None,
+    near: Values | None = None,
 ) -> HeldOut:
     """Return what each source is predicted to be by a fit, from `start`, to all the others.
 
-    `progress` is told after each source. A source with all the rows cannot be held out: there must be two at least.
+    `near` are values that a fit to all rows found: those to fewer are close to it. `progress` is told after each
+    source. A source with all the rows cannot be held out: there must be two at least.
     """
     predicted = np.full(len(observations.source), np.nan)
     fits: dict[str, Fit] = {}
     for name in observations.sources:
         own = observations.of_source(name)
-        fits[name] = fit_to(observations, ~own, start, between)
+        fits[name] = fit_to(observations, ~own, start, between, near)
         predicted[own] = observations.step_times(fits[name].values, own)[own]
         progress(1)
     return HeldOut(predicted, fits)

@@ -67,21 +67,34 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> 
     return float(values[order][last])
 
 
-def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> dict[str, Coverage]:
-    """Return, by source, how the intervals that the residuals of the other sources make hold for its own.
+def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the intervals that the residuals of all other sources make for each of [N] rows, as ratios.
 
-    Sources are left out for which the others make no interval.
+    NaN where the others are too few.
     """
-    found: dict[str, Coverage] = {}
+    low, high = np.full(len(residuals), np.nan), np.full(len(residuals), np.nan)
     names = np.array(source)
     for name in dict.fromkeys(source):
         own = names == name
         others = make_intervals(residuals[~own], names[~own].tolist(), _chosen(facts, ~own))
         interval = step_interval(others, np.ones(int(own.sum())), _chosen(facts, own))
-        low, high = np.log(interval.step_time_s_low), np.log(interval.step_time_s_high)
-        if np.isfinite(low).all():
-            inside = (low <= residuals[own]) & (residuals[own] <= high)
-            found[name] = Coverage(float(inside.mean()), float(np.mean(np.exp(high - low) - 1)))
+        low[own], high[own] = interval.step_time_s_low, interval.step_time_s_high
+    return low, high
+
+
+def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> dict[str, Coverage]:
+    """Return, by source, how the intervals that the residuals of the other sources make hold for its own.
+
+    Sources are left out for which the others make no interval.
+    """
+    low, high = unseen_intervals(residuals, source, facts)
+    ratio, names = np.exp(residuals), np.array(source)
+    found: dict[str, Coverage] = {}
+    for name in dict.fromkeys(source):
+        own = (names == name) & np.isfinite(low)
+        if own.any():
+            inside = (low[own] <= ratio[own]) & (ratio[own] <= high[own])
+            found[name] = Coverage(float(inside.mean()), float(np.mean(high[own] / low[own] - 1)))
     return found
 
 

@@ -101,8 +101,8 @@ def test_a_source_is_predicted_without_its_rows(noisy, fitted):
     others = held_out.fits["large"]
     assert held_out.predicted_s[large] == pytest.approx(noisy.step_times(others.values)[large])
     assert others.values != fitted.fit.values
-    # Whatever was measured of a source, its own prediction stays what it is.
-    assert fitted.held_out.predicted_s == pytest.approx(held_out.predicted_s)
+    # Where the search begins decides nothing.
+    assert fitted.held_out.predicted_s == pytest.approx(held_out.predicted_s, rel=2e-3)
 
 
 def test_errors_are_known_from_what_was_held_out(noisy, fitted):
