@@ -105,12 +105,14 @@ def _fitted(
 ) -> "Calibration":
     from dsx.measured.calibration import adapt
     from dsx.measured.calibration import calibrate as fitted
+    from dsx.measured.held_out import LEAST_SOURCES
 
     with progress(len(observations.parts), "compiling") as advance:
         observations.compile(advance)
     if specialise:
         return adapt(observations, assumed, between)
-    with progress(1 + len(observations.sources), "fitting, then once without each source") as advance:
+    sources = len(observations.sources)
+    with progress(1 + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source") as advance:
         return fitted(observations, assumed, between, advance)
 
 
@@ -193,6 +195,10 @@ def _print(found: "Calibration", between: "Mapping[str, Bounds]", observations: 
         + [f"{100 * one[figure]:.1f} %" for one in (first, *others) for figure in ("median_ape", "mape")]
         for first, *others in zip(*tables, strict=True)
     ]
+    if found.coverage:
+        titles.append("inside others'\ninterval")
+        known = {name: f"{100 * one.inside:.0f} %" for name, one in found.coverage.items()}
+        body = [[*row, known.get(row[0], "")] for row in body]
     print_table(["source", "rows", *titles], body)
     print()
     for entry in found.interval:
