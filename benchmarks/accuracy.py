@@ -1,32 +1,39 @@
 """Write docs/validation.md: published runs beside what dsx predicts for them.
 
-    python benchmarks/accuracy.py [--assumptions NAME] [--held-out ROWS.csv] [--write docs/validation.md]
+    python benchmarks/accuracy.py [--assumptions NAME] [--runs RUNS.csv] [--write docs/validation.md]
                                     [--freeze data/validation/predictions.csv]
 
---held-out names a file as `dsx validate -o` writes it, whose predictions were made without the row's own source; its
-figures then stand beside the others. With --write the pictures go to figures/ beside the document. --freeze writes the
-predictions of every row, with which a test finds out that a change moved one.
+Beside the figures of the set stand those of sources that it has not seen: the numbers of the set that state `between`
+are fitted again without each source. With --write the pictures go to figures/ beside the document, and sections that
+other scripts write between markers stay. --freeze writes the predictions of every row, with which a test finds out
+that a change moved one.
 """
 
 import argparse
 import csv
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from parity import draw_memory, draw_step_time
 
+from dsx.measured.held_out import LEAST_SOURCES, leave_one_source_out
+from dsx.measured.intervals import Coverage, coverage, unseen_intervals
+from dsx.measured.observations import Observations, is_trusted, observe
 from dsx.measured.predict import predict
-from dsx.measured.report import report
+from dsx.measured.report import ALL_SOURCES, report
 from dsx.measured.rows import Rows, compare
 from dsx.measured.runs import Run, read_runs
 from dsx.measured.setups import count_filled, setups
-from dsx.spec.assumptions import load_assumptions
+from dsx.measured.specialise import REPETITIONS, RUNS, specialised
+from dsx.spec.assumptions import AssumptionsSpec, load_fitted
+from dsx.spec.between import Bounds
 from dsx.spec.locate import packaged_data
 
-TRUSTED = ("A", "B")
 DIGITS = 6  # of a frozen prediction
 
 _HEAD = """\
@@ -53,25 +60,25 @@ def main() -> None:
     """Predict all rows, and write or print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--assumptions", default="default", metavar="NAME")
-    parser.add_argument("--held-out", type=Path, metavar="ROWS.csv")
+    parser.add_argument("--runs", type=Path, default=packaged_data() / "validation" / "runs.csv", metavar="RUNS.csv")
     parser.add_argument("--write", type=Path, metavar="FILE")
     parser.add_argument("--freeze", type=Path, metavar="FILE")
     options = parser.parse_args()
-    runs = read_runs(packaged_data() / "validation" / "runs.csv")
+    runs = read_runs(options.runs)
     made = setups(runs)
-    rows = compare(runs, made, predict, load_assumptions(options.assumptions))
+    assumptions, between = load_fitted(options.assumptions)
+    rows = compare(runs, made, predict, assumptions)
     if options.freeze:
         freeze(rows, options.freeze)
-    trusted = [run.trust in TRUSTED for run in runs]
-    kept = chosen(rows, trusted)
-    held_out = chosen(predicted_by(rows, options.held_out), trusted) if options.held_out else None
-    text = document(kept, held_out, options.assumptions, count_filled(made), runs)
+    kept = chosen(rows, [is_trusted(run) for run in runs])
+    unseen = predicted_unseen(kept, observe(runs, made, assumptions), assumptions, between)
+    text = document(kept, unseen, options.assumptions, count_filled(made), runs)
     if options.write:
         pictures = options.write.parent / "figures"
         pictures.mkdir(parents=True, exist_ok=True)
         draw_step_time(kept, pictures / "validation-step-time.png")
         draw_memory(kept, pictures / "validation-memory.png")
-        options.write.write_text(text, encoding="utf-8")
+        options.write.write_text(text + others_sections(options.write), encoding="utf-8")
     else:
         print(text, end="")
 
@@ -97,28 +104,64 @@ def chosen(rows: Rows, mask: Sequence[bool]) -> Rows:
     )
 
 
-def predicted_by(rows: Rows, path: Path) -> Rows:
-    """Return `rows` with the predictions that a file of `dsx validate -o` has."""
-    with path.open(encoding="utf-8", newline="") as file:
-        found = {row["id"]: row for row in csv.DictReader(file)}
+@dataclass(frozen=True)
+class Unseen:
+    """What a set says of sources that it was not fitted to."""
 
-    def column(name: str) -> np.ndarray:
-        return np.array([float(found[key][name] or "nan") if key in found else np.nan for key in rows.id])
-
-    return dataclasses.replace(rows, predicted_s=column("predicted_s"), low=column("low"), high=column("high"))
+    rows: Rows  # each predicted by a fit to all other sources, with the interval that these make
+    coverage: dict[str, Coverage]  # by source
+    specialised: dict[str, float]  # by source: median error once adapted to five runs
 
 
-def document(rows: Rows, held_out: Rows | None, assumptions: str, filled: dict[str, int], runs: Sequence[Run]) -> str:
-    """Return the document; `held_out` are the same rows as predicted without their own source."""
+def predicted_unseen(
+    rows: Rows, observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]
+) -> Unseen | None:
+    """Return the rows as they are predicted without their own source; None if nothing is fitted or sources are few."""
+    if not between or len(observations.sources) < LEAST_SOURCES:
+        return None
+    start = {name: float(getattr(assumptions, name)) for name in between}
+    held_out = leave_one_source_out(observations, start, between)
+    residuals = np.log(observations.measured_s / held_out.predicted_s)
+    low, high = unseen_intervals(residuals, observations.source, observations.facts)
+    place = {setup.run.id: at for at, setup in enumerate(observations.setups)}
+
+    def column(values: np.ndarray) -> np.ndarray:
+        return np.array([values[place[name]] if name in place else np.nan for name in rows.id])
+
+    adapted: dict[str, float] = {}
+    if assumptions.specialise and assumptions.noise is not None:
+        bases = {name: found.values for name, found in held_out.fits.items()}
+        adapted = specialised(observations, bases, between, assumptions.specialise, assumptions.noise)
+    return Unseen(
+        rows=dataclasses.replace(
+            rows,
+            predicted_s=column(held_out.predicted_s),
+            low=column(low * held_out.predicted_s),
+            high=column(high * held_out.predicted_s),
+        ),
+        coverage=coverage(residuals, observations.source, observations.facts),
+        specialised=adapted,
+    )
+
+
+def others_sections(path: Path) -> str:
+    """Return the sections of a document that other scripts write, with their titles and markers."""
+    if not path.exists():
+        return ""
+    found = re.findall(r"^## [^\n]*\n\n<!-- (?:\w+): .*?<!-- end of \w+ -->$", path.read_text("utf-8"), re.M | re.S)
+    return "".join(f"\n{section}\n" for section in found)
+
+
+def document(rows: Rows, unseen: Unseen | None, assumptions: str, filled: dict[str, int], runs: Sequence[Run]) -> str:
+    """Return the document; `unseen` is what is predicted of the same rows without their own source."""
     figures = report(rows)
     parts = [
         _HEAD.format(assumptions=assumptions),
         f"{len(rows.id):,} rows of trust A and B; {len(runs) - len(rows.id)} of less trust are left out.\n",
         _by_source("By source", figures),
     ]
-    if held_out is not None:
-        title = "By source, each predicted by a fit to all the others"
-        parts.append(_by_source(title, report(held_out)))
+    if unseen is not None:
+        parts.append(_by_unseen_source(unseen))
     parts += [
         _ranking(figures),
         "## Pictures\n\n![Step time](figures/validation-step-time.png)\n\n![Memory](figures/validation-memory.png)\n",
@@ -134,6 +177,32 @@ def _by_source(title: str, figures: dict[str, Any]) -> str:
         for source in [*figures["sources"], figures["overall"]]
     ]
     return f"## {title}\n\n{_table(['source', *_FIGURES.values()], body)}"
+
+
+def _by_unseen_source(unseen: Unseen) -> str:
+    figures = report(unseen.rows)
+    names = ("median_ape", "mape", "bias", "inside_interval")
+    widths = {name: found.width for name, found in unseen.coverage.items()}
+    body = [
+        [
+            source["source_id"],
+            *(_cell(source[name]) for name in names),
+            _cell(widths.get(source["source_id"])),
+            _cell(unseen.specialised.get(source["source_id"])),
+        ]
+        for source in figures["sources"]
+    ]
+    middle = [float(np.median([*known.values()])) if known else None for known in (widths, unseen.specialised)]
+    body.append([ALL_SOURCES, *(_cell(figures["overall"][name]) for name in names), *map(_cell, middle)])
+    header = ["source", *(_FIGURES[name] for name in names), "width of the interval", "median error after five runs"]
+    return (
+        "## By source, each predicted by a fit to all the others\n\n"
+        "The 80 % interval of a source is made from the residuals of the others; its width is high / low - 1. After "
+        f"five runs: the set is adapted to {RUNS} runs of the source (`dsx calibrate --specialise`) and predicts the "
+        f"rest, {REPETITIONS} times over; sources with no more rows have none. The last line of both is the median "
+        "over sources.\n\n"
+        f"{_table(header, body)}"
+    )
 
 
 def _ranking(figures: dict[str, Any]) -> str:

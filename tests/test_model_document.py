@@ -9,6 +9,7 @@ import yaml
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.hardware.device import Device
 from dsx.hardware.network import Tier
 from dsx.records import columns
@@ -44,7 +45,7 @@ def leaves(record):
 
 
 @pytest.mark.parametrize(
-    "record", [StepCosts, Candidates, Assumptions, Device, Tier], ids=lambda record: record.__name__
+    "record", [StepCosts, StepInterval, Candidates, Assumptions, Device, Tier], ids=lambda record: record.__name__
 )
 def test_every_field_of_a_record_is_mentioned(record):
     for name in leaves(record):
@@ -59,6 +60,11 @@ def test_every_field_of_an_assumption_set_is_mentioned():
 def test_every_column_of_a_step_has_its_unit():
     documented = {row[0].strip("`"): row[1] for row in rows("A step") if row[0].startswith("`")}
     assert documented == {name: unit for name, (unit, _) in columns(StepCosts).items()}
+
+
+def test_every_column_of_an_interval_has_its_unit():
+    documented = {row[0].strip("`"): row[1] for row in rows("Fits and intervals") if "_s_" in row[0]}
+    assert documented == {name: unit for name, (unit, _) in columns(StepInterval).items()}
 
 
 def formulas(entry):

@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from measured.tables import write
 
+from dsx.measured.intervals import Coverage
+from dsx.measured.observations import observe
+from dsx.measured.predict import predict
 from dsx.measured.predictions import Predictions
 from dsx.measured.rows import compare
 from dsx.measured.runs import read_runs
 from dsx.measured.setups import setups
 from dsx.measured.step_time import measured_step_time
 from dsx.spec.assumptions import load_assumptions
+from dsx.spec.between import Bounds
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,22 +49,41 @@ def rows(runs):
 def test_the_document_has_every_figure(validation, runs, rows):
     kept = validation.chosen(rows, [run.trust == "A" for run in runs])
     better = dataclasses.replace(kept, predicted_s=kept.measured_s)
-    text = validation.document(kept, better, "default", {"vpp": 1}, runs)
+    unseen = validation.Unseen(better, {"own": Coverage(0.9, 0.25)}, {"own": 0.031})
+    text = validation.document(kept, unseen, "default", {"vpp": 1}, runs)
     assert "3 rows of trust A and B; 1 of less trust are left out." in text
     first, second = re.findall(r"^\| all \|.*$", text, re.MULTILINE)
     assert first.split(" | ")[1:5] == ["3", "2", "10.0 %", "10.0 %"]
-    assert second.split(" | ")[3:5] == ["0.0 %", "0.0 %"]
+    assert second.split(" | ")[1:3] == ["0.0 %", "0.0 %"]
+    assert second.endswith("| 25.0 % | 3.1 % |")
+    assert re.search(r"^\| b \|.* - \| - \|$", text, re.MULTILINE)
     assert first.endswith("| 20.0 % |")
     assert "| tp * pp * cp * dp is not n_gpus | 1 |" in text
     assert "| vpp | 1 |" in text
 
 
-def test_predictions_without_the_own_source_are_read(validation, rows, tmp_path):
-    file = tmp_path / "rows.csv"
-    file.write_text("id,measured_s,predicted_s,low,high,reason\nown-2,3.5,4.2,4.0,,\n")
-    found = validation.predicted_by(rows, file)
-    assert (found.predicted_s[1], found.low[1]) == (4.2, 4.0)
-    assert np.isnan(found.high[1]) and np.isnan(found.predicted_s[0])
+def test_sources_are_predicted_without_their_rows(validation, tmp_path):
+    changes = [{"source_id": source, "measured_iter_s": seconds} for source in "abc" for seconds in ("3.5", "3.6")]
+    runs = read_runs(write(tmp_path / "runs.csv", *changes, {"trust": "C"}))
+    made = setups(runs)
+    assumptions = load_assumptions("default")
+    rows = validation.chosen(compare(runs, made, predict, assumptions), [run.trust == "A" for run in runs])
+    between = {"matrix_efficiency": Bounds(0.1, 1.0)}
+    found = validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, between)
+    # One number and equal sources: each is predicted to take what the others did.
+    assert found.rows.predicted_s == pytest.approx(np.full(6, np.sqrt(3.5 * 3.6)), rel=1e-3)
+    assert (found.coverage, found.specialised) == ({}, {})
+    assert validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, {}) is None
+
+
+def test_sections_of_other_scripts_stay(validation, tmp_path):
+    own, other = (
+        "## By source\n\n| a |\n",
+        "## Collectives\n\n<!-- collectives: written -->\nx\n<!-- end of collectives -->",
+    )
+    (tmp_path / "old.md").write_text(f"# Validation\n\n{own}\n{other}\n")
+    assert validation.others_sections(tmp_path / "old.md") == f"\n{other}\n"
+    assert validation.others_sections(tmp_path / "none.md") == ""
 
 
 def test_frozen_predictions_read_back(validation, rows, tmp_path):

@@ -50,7 +50,15 @@ def best(
     plans = priced_plans(problem, rows)
     if as_json:
         described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
-        print_json({"candidates": counts.candidates, "feasible": counts.feasible, "plans": described})
+        print_json(
+            {
+                "candidates": counts.candidates,
+                "feasible": counts.feasible,
+                "told_apart": inputs.assumptions.told_apart,
+                "not_told_apart": not_told_apart(plans, inputs.assumptions.told_apart),
+                "plans": described,
+            }
+        )
     if not plans:
         raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
     if not as_json:
@@ -61,7 +69,30 @@ def best(
         )
         print_plans(plans)
         print()
+        if remark := told_apart_text(plans, inputs.assumptions.told_apart):
+            print(remark)
+            print()
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
+
+
+def not_told_apart(plans: Sequence[dict[str, Any]], told_apart: float | None) -> list[int]:
+    """Return which of some plans of one job, fastest first and counted from 1, measurements do not tell from the first.
+
+    `told_apart` is the assumption set's bound on the difference, as a share of the step time; None tells nothing.
+    """
+    if told_apart is None or not plans:
+        return []
+    most = plans[0]["step_time_s"] * (1 + told_apart)
+    return [number for number, plan in enumerate(plans[1:], 2) if plan["step_time_s"] <= most]
+
+
+def told_apart_text(plans: Sequence[dict[str, Any]], told_apart: float | None) -> str:
+    """Return what measurements do not tell apart, in words; empty if there is nothing to say."""
+    close = not_told_apart(plans, told_apart)
+    if told_apart is None or not close:
+        return ""
+    which, them = ("plan 2 is", "the two") if len(close) == 1 else (f"plans 2 to {close[-1]} are", "them")
+    return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart"
 
 
 def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardware: Collection[str] = ()) -> None:

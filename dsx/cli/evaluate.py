@@ -65,6 +65,10 @@ def print_costs(costs: dict[str, float]) -> None:
         rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in parts]
         print_table(["", "", "share"], [*rows, [whole, quantity(whole, total), share(total, total, 1)]])
         print()
+    if costs["step_time_s_low"] == costs["step_time_s_low"]:
+        low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
+        print(f"80 % interval of step_time_s: {low} to {high}")
+        print()
     rest = [name for name in ("mfu", "tokens_per_s", "training_days") if costs[name] == costs[name]]
     print_table(["", ""], [[name, quantity(name, costs[name])] for name in rest])
 

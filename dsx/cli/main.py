@@ -12,7 +12,21 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import best, compare, evaluate, import_hf, layer, listing, pareto, plot, show, sweep, validate, why
+from dsx.cli import (
+    best,
+    calibrate,
+    compare,
+    evaluate,
+    import_hf,
+    layer,
+    listing,
+    pareto,
+    plot,
+    show,
+    sweep,
+    validate,
+    why,
+)
 from dsx.errors import DsxError, StoreError
 
 STDOUT = 1  # its file descriptor
@@ -58,6 +72,7 @@ app.command("compare")(compare.compare)
 app.command("pareto")(pareto.pareto)
 app.command("plot")(plot.plot)
 app.command("validate")(validate.validate)
+app.command("calibrate")(calibrate.calibrate)
 app.command("list")(listing.list_names)
 app.command("import-hf")(import_hf.import_hf)
 

@@ -71,9 +71,10 @@ def plan_text(plan: dict[str, Any]) -> str:
 def quantity(name: str, value: float) -> str:
     """Return a result column's value with its unit, for people."""
     from dsx.cost.columns import StepCosts
+    from dsx.cost.interval import StepInterval
     from dsx.records import columns
 
-    unit = columns(StepCosts)[name][0]
+    unit = (columns(StepCosts) | columns(StepInterval))[name][0]
     if name == "mfu":
         return f"{100 * value:.1f} %"
     return "-" if not math.isfinite(value) else format_quantity(value, unit)

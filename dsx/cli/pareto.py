@@ -80,5 +80,7 @@ def _differs(plans: list[dict[str, Any]], name: str) -> list[bool]:
 
 def _value(name: str, value: float) -> str:
     from dsx.cost.columns import StepCosts
+    from dsx.cost.interval import StepInterval
 
-    return quantity(name, value) if name in StepCosts.__dataclass_fields__ else format_quantity(value, "")
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    return quantity(name, value) if name in costs else format_quantity(value, "")

@@ -27,11 +27,17 @@ class SweepRun:
 
     def __init__(self, spec_file: Path, folder: Path, assignments: list[str]) -> None:
         from dsx.cost.columns import StepCosts
+        from dsx.cost.interval import StepInterval
         from dsx.space.candidates import NAMED, Candidates
         from dsx.spec.column_names import Columns
         from dsx.spec.sweep import load_sweep
 
-        columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
+        columns = Columns(
+            tuple(Candidates.__dataclass_fields__),
+            tuple(StepCosts.__dataclass_fields__),
+            NAMED,
+            intervals=tuple(StepInterval.__dataclass_fields__),
+        )
         overrides = split(assignments)
         self.spec: SweepSpec = load_sweep(spec_file, columns, overrides["sweep"])
         self.folder = folder

@@ -7,11 +7,12 @@ then cp, dp and pp.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions
@@ -24,7 +25,7 @@ from dsx.errors import NotationError
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import strategy_names
-from dsx.graph.model import Model, build_model, unsharded
+from dsx.graph.model import Model, build_model, counted, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
@@ -104,7 +105,7 @@ class _Strategies:
         model = self._built[key]
         if model is None:
             return None
-        counts = [entry.count for entry in setup.model.layers]
+        counts = [entry.count for entry in counted(setup.model, spec)]
         layers = tuple((layer, count) for (layer, _), count in zip(model.layers, counts, strict=True))
         return replace(model, name=setup.model.name, dimensions=dict(setup.model.dimensions), layers=layers)
 
@@ -220,6 +221,15 @@ def _one(
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N]; traceable and differentiable in `assumptions`."""
     return _price(*arguments(batch), assumptions)
+
+
+def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
+    """Return `price` of a batch for many assumptions: the batch is put on the device once.
+
+    To be made and called under `enable_x64(True)`.
+    """
+    given = jax.tree.map(jnp.asarray, arguments(batch))
+    return lambda assumptions: _price(*given, assumptions)
 
 
 def arguments(batch: Batch) -> tuple[Any, ...]:

@@ -6,10 +6,12 @@ import jax
 import numpy as np
 
 from dsx.cost.assumptions import assumptions_from_spec
+from dsx.cost.interval import PlanFacts, plan_facts, step_interval
 from dsx.measured.batches import batches, price
 from dsx.measured.predictions import Predictions
 from dsx.measured.setups import Setup
 from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.model import has_experts
 
 
 def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
@@ -21,12 +23,22 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
         with jax.enable_x64(True):
             costs = price(batch, assumptions_from_spec(batch.spec))
         step[batch.rows], peak[batch.rows] = np.asarray(costs.step_time_s), np.asarray(costs.peak_bytes)
+    interval = step_interval(assumptions.interval, step, facts_of(setups))
     capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
     return Predictions(
         step_time_s=step,
-        low=np.full(count, np.nan),
-        high=np.full(count, np.nan),
+        low=interval.step_time_s_low,
+        high=interval.step_time_s_high,
         peak_bytes=peak,
         fits=peak <= capacity,
         reason=tuple(reasons.get(row) for row in range(count)),
+    )
+
+
+def facts_of(setups: Sequence[Setup]) -> PlanFacts:
+    """Return what an interval of these setups depends on."""
+    return plan_facts(
+        np.array([setup.num_gpus for setup in setups]),
+        np.array([setup.cluster.network.nvs.size for setup in setups]),
+        np.array([has_experts(setup.model.dimensions) for setup in setups]),
     )

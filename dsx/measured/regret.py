@@ -11,6 +11,7 @@ Of layouts predicted alike the slowest counts, so that a model that tells nothin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -24,20 +25,40 @@ CLOSE = 0.05  # a regret that is as good as none
 class Group:
     """The layouts of a group, one entry each."""
 
+    source: str
+
     measured_s: np.ndarray  # [L]
     predicted_s: np.ndarray  # [L]
 
 
+class Grouped(Protocol):
+    """Measured rows that know of each other: a table, or the part of one that a fit uses."""
+
+    @property
+    def source(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def group(self) -> Sequence[Hashable]: ...  # noqa: D102
+    @property
+    def layout(self) -> Sequence[Hashable]: ...  # noqa: D102
+    @property
+    def measured_s(self) -> np.ndarray: ...  # noqa: D102
+
+
 def groups(rows: Rows) -> list[Group]:
     """Return the groups of `rows` that have enough layouts, in the order of their first rows."""
-    usable = rows.modelled & np.isfinite(rows.measured_s) & np.isfinite(rows.predicted_s)
+    return groups_of(rows, np.where(rows.modelled, rows.predicted_s, np.nan))
+
+
+def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
+    """Return the groups of the `rows` with finite [N] predictions, as `groups` does."""
     members: dict[Hashable, dict[Hashable, list[int]]] = {}
-    for row in map(int, np.flatnonzero(usable)):
+    for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
         members.setdefault(rows.group[row], {}).setdefault(rows.layout[row], []).append(row)
     return [
         Group(
+            rows.source[next(iter(layouts.values()))[0]],
             np.array([np.median(rows.measured_s[layout]) for layout in layouts.values()]),
-            np.array([np.median(rows.predicted_s[layout]) for layout in layouts.values()]),
+            np.array([np.median(predicted_s[layout]) for layout in layouts.values()]),
         )
         for layouts in members.values()
         if len(layouts) >= LEAST_LAYOUTS

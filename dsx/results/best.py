@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.results.store import load_chosen
 from dsx.space.candidates import Candidates
 from dsx.space.rules import MEMORY, VANISHES
@@ -44,7 +45,7 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
         broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
         plans.append(
             {"plan": {name: row[name] for name in choices}, "hardware": {name: row[name] for name in hardware}}
-            | {name: row[name] for name in StepCosts.__dataclass_fields__}
+            | {name: row[name] for name in (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)}
             | {"fits": not {MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
         )
     return plans

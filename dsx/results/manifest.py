@@ -22,7 +22,7 @@ from dsx.errors import StoreError
 from dsx.results.identity import canonical, spec_hash
 from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILE = "manifest.json"
 
 _MOST_NAMES = 128  # codes of a name column are int8

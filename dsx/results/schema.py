@@ -1,10 +1,10 @@
 """The columns of a result set, made from the records that compute them.
 
 A result set is one flat table: `candidate`, `cluster`, the choices (`Candidates`), what the sweep varied of
-the hardware, the costs (`StepCosts`) and `reject`. `candidate`, `cluster` and the what-if columns identify a
-row; `candidate` alone identifies the choices, so sets of different hardware join on it. Names, units and
-descriptions are those of the records, so a new field there is a new column here, in pandas and in the
-documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
+the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and
+the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join
+on it. Names, units and descriptions are those of the records, so a new field there is a new column here, in
+pandas and in the documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
 
 Only what-if columns differ from set to set. Any other column that does not vary is simply constant, which
 costs almost nothing in Parquet.
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dsx import records
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.space.candidates import NAMED, Candidates
 
 # "given" is a real number that the sweep states; it keeps float64, so that it compares equal to what was stated.
@@ -63,6 +64,7 @@ _CHOICES = (
 )
 _COSTS = (
     *_of(StepCosts, "real"),
+    *_of(StepInterval, "real"),
     Column("reject", "", "bit set of the reasons against the candidate; 0 is feasible", "reasons"),
 )
 

@@ -8,13 +8,14 @@ import jax
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, price_kernels
 from dsx.cost.work import layer_values, layer_work
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.search.pricing import price_plans
 from dsx.search.problem import PRICED, Problem
-from dsx.search.rows import candidate_columns, column_names, cost_columns
+from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.candidates import NAMED, Candidates
 from dsx.space.codes import OPEN, opened
@@ -47,7 +48,9 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     plan = parse_plan(settings, layer, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, PRICED)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
     columns = _columns(problem, plan)
-    costs = {name: float(column[0]) for name, column in cost_columns(price_plans(problem, columns)).items()}
+    priced = cost_columns(price_plans(problem, columns))
+    priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
+    costs = {name: float(column[0]) for name, column in priced.items()}
     broken = violations(plan, layer, problem.model.dimensions, problem.sequence_length, limits)
     capacity = problem.cluster.device.hbm_capacity
     if costs["peak_bytes"] > capacity:
@@ -68,7 +71,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     """Return feasible rows of a search one by one, as an evaluation is printed."""
-    costs = tuple(StepCosts.__dataclass_fields__)
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
     return [
         {"plan": named_row(problem, rows, row)}
         | {name: float(rows[name][row]) for name in costs}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.search.pricing import Kinds, price_rows
 from dsx.search.problem import PRICED, Problem
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -14,6 +15,7 @@ from dsx.space.codes import CODES
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids
 from dsx.space.rules import MEMORY
+from dsx.spec.model import has_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,19 @@ def cost_columns(costs: StepCosts) -> Arrays:
     return {name: getattr(costs, name) for name in StepCosts.__dataclass_fields__}
 
 
+def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.ndarray) -> Arrays:
+    """Return the columns of the interval of [N] step times."""
+    facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions))
+    interval = step_interval(problem.assumptions_spec.interval, step_time_s, facts)
+    return {name: getattr(interval, name) for name in StepInterval.__dataclass_fields__}
+
+
 def result_rows(
     problem: Problem, keys: Arrays, points: np.ndarray, positions: np.ndarray, choices: Arrays, costs: StepCosts
 ) -> Arrays:
     """Return all columns of [N] priced rows, and `point`, the hardware point of each."""
     rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
+    rows |= interval_columns(problem, rows["num_gpus"], costs.step_time_s)
     # The only rule that an enumerated candidate can break.
     out_of_memory = 1 << problem.reasons.index(MEMORY)
     fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[points]

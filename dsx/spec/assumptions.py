@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from dsx.spec.load import Spec, load_spec
+from dsx.errors import did_you_mean
+from dsx.spec.between import Bounds, without_bounds
+from dsx.spec.load import Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Bytes, Choice, Count, Flag, Fraction, NonNegative, Positive, Seconds, Share, Sourced
+from dsx.spec.validate import validate
+
+MOST_SPECIALISED = 3  # fields that a handful of runs can adapt
 
 
 class AlgorithmsSpec(Spec):
@@ -24,6 +29,29 @@ class AlgorithmsSpec(Spec):
     all_to_all: Annotated[list[Literal["ring", "exchange"]], Field(min_length=1), Sourced]
     broadcast: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
     reduce: Annotated[list[Literal["ring", "tree"]], Field(min_length=1), Sourced]
+
+
+class WhereSpec(Spec):
+    """Which plans an interval is for, by what is known of a plan in any search; what is left out may be either."""
+
+    domains: Literal["one", "several"] | None = None  # fast domains that the job's GPUs lie in
+    experts: Flag | None = None  # whether layers have experts
+
+
+class IntervalSpec(Spec):
+    """The 80 % interval of measured over predicted step time, for some plans."""
+
+    where: WhereSpec = WhereSpec()
+    low: Positive
+    high: Positive
+
+    @field_validator("high")
+    @classmethod
+    def _above_low(cls, value: float, info: ValidationInfo) -> float:
+        low = info.data.get("low")
+        if low is not None and value < low:
+            raise ValueError(f"{value:g} is less than low, {low:g}")
+        return value
 
 
 class AssumptionsSpec(Spec):
@@ -44,7 +72,7 @@ class AssumptionsSpec(Spec):
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     matrix_efficiency: Fraction  # of matrix_flops
-    # A device with a `power` lowers its clock to (power / (flop_energy * matrix_flops)) ** clock_exponent of the peak's.
+    # A device with a `power` lowers its clock to (power / (flop_energy * matrix_flops)) ** clock_exponent of its peak.
     flop_energy: NonNegative  # J per matrix FLOP; 0: no device does
     clock_exponent: Share
     vector_efficiency: Fraction  # of vector_flops
@@ -72,8 +100,8 @@ class AssumptionsSpec(Spec):
 
     dispatch_latency: Seconds  # of the host, for each kernel or collective that it issues; it issues one at a time
 
-    # Shares of the communication that could run beside compute that do: of an axis beside the kernel that it belongs
-    # to (an all-reduce does not), of a send beside a microbatch on a stage, of the data-parallel reduction beside the passes of a layer.
+    # Shares of the communication that could run beside compute that do: an axis' gathers, scatters and exchanges beside
+    # their kernel, a send beside a microbatch on a stage, the data-parallel reduction beside the passes of a layer.
     tp_overlap: Share
     cp_overlap: Share
     ep_overlap: Share
@@ -107,6 +135,24 @@ class AssumptionsSpec(Spec):
     accumulation_traffic_per_parameter: NonNegative  # bytes read and written by adding up gradients, per microbatch
     overhead: Bytes  # what the framework keeps on every GPU beside the model
 
+    # What is known of its errors. A set that was never compared with measurements states nothing here.
+    interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
+    told_apart: NonNegative | None = None  # as a share of the step time: plans of one job that differ by less
+    noise: Positive | None = None  # standard deviation of log(measured / predicted) once adapted to one's runs
+    # Field that is adapted to one's runs -> standard deviation of its logarithm over users.
+    specialise: dict[str, Positive] = Field(default_factory=dict)
+
+    @field_validator("specialise")
+    @classmethod
+    def _a_few_numbers(cls, value: dict[str, float]) -> dict[str, float]:
+        numbers = [name for name, info in cls.model_fields.items() if info.annotation is float]
+        for name in value:
+            if name not in numbers:
+                raise ValueError(f"{name!r} is no real number of an assumption set{did_you_mean(name, numbers)}")
+        if len(value) > MOST_SPECIALISED:
+            raise ValueError(f"{len(value)} fields are more than a few runs determine: at most {MOST_SPECIALISED}")
+        return value
+
 
 def load_assumptions(
     name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
@@ -115,4 +161,16 @@ def load_assumptions(
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.
     """
-    return load_spec("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near)
+    return load_fitted(name_or_path, overrides, near)[0]
+
+
+def load_fitted(
+    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
+) -> tuple[AssumptionsSpec, dict[str, Bounds]]:
+    """Return the assumption set of that name or path, and the bounds of the fields that are fitted.
+
+    Raises what `load_assumptions` raises.
+    """
+    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near)
+    plain, bounds = without_bounds(document, AssumptionsSpec)
+    return validate(plain, AssumptionsSpec), bounds

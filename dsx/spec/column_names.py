@@ -25,11 +25,12 @@ class Columns:
     costs: tuple[str, ...]
     named: tuple[str, ...] = ()  # candidate columns that hold names: strategy
     point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
+    intervals: tuple[str, ...] = ()  # of costs: made of the rows that are kept, so nothing is searched by them
 
     @property
     def all(self) -> tuple[str, ...]:
         """Every column, in the order of the result set."""
-        return (*self.point, *self.candidates, *self.costs)
+        return (*self.point, *self.candidates, *self.costs, *self.intervals)
 
 
 def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
@@ -49,7 +50,7 @@ def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
 
 
 def _no_choice(name: str, columns: Columns, known: tuple[str, ...]) -> str:
-    if name in columns.costs:
+    if name in columns.costs or name in columns.intervals:
         return f"{name!r} is a cost, and a candidate column is wanted, such as 'tp'"
     return f"unknown candidate column {name!r}{_nearest(name, known)}"
 
@@ -75,6 +76,8 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
     known = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
     if name in columns.point:
         raise ValueError(f"{name!r} is the same for all that a front compares: each hardware point has a front")
+    if name in columns.intervals:
+        raise ValueError(f"{name!r} is made of the rows that are kept: it cannot be an objective, 'step_time_s' can")
     if name not in known:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
         raise ValueError(f"{what}{did_you_mean(name, known)}")

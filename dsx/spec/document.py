@@ -36,8 +36,11 @@ def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def is_sourced(value: Any) -> bool:
-    """Return whether `value` is one value with its source, ``{value: ..., source: ...}``, not a section."""
-    return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source"}
+    """Return whether `value` is one value with its source, ``{value: ..., source: ...}``, not a section.
+
+    A number that is fitted states its bounds beside them, as ``between: [..., ...]``.
+    """
+    return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source", "between"}
 
 
 def merge(base: Document, over: Document) -> Document:

@@ -12,14 +12,25 @@ from dsx.spec.locate import Kind, find, shown
 from dsx.spec.yaml_text import load_document
 
 
-def load_extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> Document:
-    """Return the document at `path` merged over those it extends; `extending` are the files so far.
+def load_extended(path: Path, kind: Kind) -> Document:
+    """Return the document at `path` merged over those it extends.
 
     Raises SpecError for a cycle, a base that does not exist, and what `load_document` raises.
     """
+    whole, *over = reversed([document for _, document in extended(path, kind)])
+    for document in over:
+        whole = merge(whole, document)
+    return whole
+
+
+def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[tuple[Path, Document]]:
+    """Return the file at `path` and those it extends, each with what it states, the file itself first.
+
+    `extending` are the files so far. Raises what `load_extended` raises.
+    """
     document = load_document(path)
     if "extends" not in document.data:
-        return document
+        return [(path, document)]
     place = document.place(("extends",))
     name = document.data["extends"]
     if not isinstance(name, str):
@@ -33,4 +44,4 @@ def load_extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> D
         circle = " extends ".join(shown(file) for file in (*chain, base))
         raise SpecError(f"{place}: extends: a file cannot extend itself: {circle}")
     rest = {key: value for key, value in document.data.items() if key != "extends"}
-    return merge(load_extended(base, kind, chain), Document(rest, document.places))
+    return [(path, Document(rest, document.places)), *extended(base, kind, chain)]

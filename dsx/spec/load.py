@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from dsx.spec.document import Document
 from dsx.spec.extends import load_extended
 from dsx.spec.locate import Kind, find
 from dsx.spec.overrides import Assignment, override
@@ -30,6 +31,18 @@ def load_spec(
     `target` is what ``--set`` calls it; `near` is the file that mentions the name. Raises UnknownNameError
     or SpecError.
     """
+    return validate(load_overridden(kind, target, model, name, overrides, near), model)
+
+
+def load_overridden(
+    kind: Kind,
+    target: str,
+    model: type[BaseModel],
+    name: str | Path,
+    overrides: Sequence[Assignment],
+    near: Path | None,
+) -> Document:
+    """Return the document that `load_spec` validates: merged over what it extends, with `overrides` set."""
     document = load_extended(find(kind, str(name), ".yaml", near), kind)
     fields = {(field,) for field in model.model_fields}
-    return validate(override(document, overrides, target, fields.__contains__), model)
+    return override(document, overrides, target, fields.__contains__)

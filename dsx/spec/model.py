@@ -6,7 +6,7 @@ kind consists of is said by its layer text, not here.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ _TAKEN = {
 }
 # The letters that layer texts and strategies agree on; a model gives those that its layers use.
 ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")
+EXPERTS = "x"  # the letter of the number of experts
 
 
 def _letter(letter: str) -> str:
@@ -52,6 +53,11 @@ class ModelSpec(Spec):
     dimensions: Annotated[dict[Annotated[str, AfterValidator(_letter)], Count], Field(min_length=1)]
     layers: Annotated[list[LayerCount], Field(min_length=1)]  # first to last
     parameters: Total | None = None  # as published, to compare with the count of the layer texts
+
+
+def has_experts(dimensions: Mapping[str, int]) -> bool:
+    """Return whether the layers of a model with these dimensions have experts; one expert is a dense model."""
+    return dimensions.get(EXPERTS, 1) > 1
 
 
 def load_model(name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ModelSpec:

@@ -21,6 +21,8 @@ _BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "F
 def unsourced(value: Any) -> Any:
     """Return the value of ``{value: ..., source: ...}``, or `value` itself if it is plain."""
     if is_sourced(value):
+        if "between" in value:
+            raise ValueError("'between' is for the real numbers of an assumption set, which are fitted; leave it out")
         return value["value"]
     if isinstance(value, dict):
         known = ("value", "source")

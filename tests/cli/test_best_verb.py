@@ -36,3 +36,26 @@ def test_a_plan_without_flags_says_why(run, folder):
     assert lines[0] == "Megatron-LM flags of plan 1: none, since the rest would start another plan"
     assert lines[1:] == [f"cannot be expressed: {lost}" for lost in best["launch"]["megatron_lm"]["lost"]]
     assert len(lines) > 1
+
+
+def test_plans_that_measurements_do_not_tell_apart(run, folder):
+    said = "told_apart: 0.6\ninterval: [{low: 0.9, high: 1.2}]\n"
+    (folder / "known.yaml").write_text(f"extends: paper-2410.00273\nname: known\n{said}")
+    known = ("best", *JOB, "--assumptions", "known.yaml", "--top", 9)
+    data = json.loads(run(*known, "--json").out)
+    times = [plan["step_time_s"] for plan in data["plans"]]
+    close = [number for number, time in enumerate(times, 1) if number > 1 and time <= 1.6 * times[0]]
+    assert (data["told_apart"], data["not_told_apart"]) == (0.6, close)
+    assert 0 < len(close) < 8
+    plan = data["plans"][0]
+    assert [plan["step_time_s_low"], plan["step_time_s_high"]] == [0.9 * times[0], 1.2 * times[0]]
+    last = f"plans 2 to {close[-1]} are" if len(close) > 1 else "plan 2 is"
+    assert f"{last} within 60 % of plan 1: the measurements do not tell " in run(*known).out
+
+
+def test_other_sets_tell_nothing(run, folder):
+    unknown = ("best", *JOB, "--assumptions", "paper-2410.00273")
+    assert "the measurements" not in run(*unknown).out
+    data = json.loads(run(*unknown, "--json").out)
+    assert (data["told_apart"], data["not_told_apart"]) == (None, [])
+    assert data["plans"][0]["step_time_s_low"] is None

@@ -6,10 +6,11 @@ import pytest
 
 import dsx
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.search.problem import PRICED
 from dsx.space.candidates import Candidates
 
-COSTS = set(StepCosts.__dataclass_fields__)
+COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *Candidates.__dataclass_fields__}
 PRICED_PLAN = {"plan", "fits", "reject", *COSTS}
 
@@ -100,7 +101,8 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "candidates", "feasible", "plans"}
+    assert set(data) == {"schema_version", "candidates", "feasible", "told_apart", "not_told_apart", "plans"}
+    assert (data["told_apart"], data["not_told_apart"]) == (None, [])
     assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
     assert all(set(plan) == PRICED_PLAN | {"launch"} and set(plan["plan"]) == PLAN for plan in data["plans"])
     times = [plan["step_time_s"] for plan in data["plans"]]

@@ -113,3 +113,37 @@ def test_again_into_the_same_folder(run, folder):
     assert "; 0 priced now; " in again.err
     names = sorted(path.name for path in (folder / "out").iterdir())
     assert [name for name in names if not name.startswith("part-")] == ["manifest.json"]
+
+
+@pytest.mark.parametrize("keep", ["feasible", "{top: 3, per: [num_gpus]}", "{pareto: [step_time_s, peak_bytes]}"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_rows_have_the_interval_of_the_set(run, folder, keep, precision):
+    # Domains of eight: a job of 8 GPUs lies in one, one of 16 in two.
+    entries = "interval: [{where: {domains: one}, low: 0.9, high: 1.2}, {where: {experts: true}, low: 0.1, high: 9}]"
+    (folder / "known.yaml").write_text(f"extends: paper-2410.00273\nname: known\n{entries}\n")
+    done = swept(run, f"keep={keep}", f"precision={precision}", "assumptions=known.yaml", "num_gpus=[8, 16]")
+    assert done.code == 0
+    frame = dsx.load("out")
+    one = frame["num_gpus"] == 8
+    assert 0 < one.sum() < len(frame) or keep.startswith("{pareto")
+    np.testing.assert_allclose(frame["step_time_s_low"], np.where(one, 0.9, np.nan) * frame["step_time_s"], rtol=1e-6)
+    np.testing.assert_allclose(frame["step_time_s_high"], np.where(one, 1.2, np.nan) * frame["step_time_s"], rtol=1e-6)
+
+
+def test_nothing_is_searched_by_an_interval(run, folder):
+    done = swept(run, "keep={pareto: [step_time_s_low, peak_bytes]}")
+    assert done.code == 2
+    assert "'step_time_s_low' is made of the rows that are kept: it cannot be an objective" in done.err
+    assert "'step_time_s_low' is a cost, and a candidate" in swept(run, "limit.step_time_s_low=['<1']").err
+
+
+def test_people_see_the_interval_of_a_plan(run, folder):
+    (folder / "known.yaml").write_text("extends: paper-2410.00273\nname: known\ninterval: [{low: 0.5, high: 2}]\n")
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32, "dp=8")
+    job = (*job, "nvs.dp=8", "microbatch_size=4")
+    plan = json.loads(run("evaluate", *job, "--assumptions", "known.yaml", "--json").out)
+    assert (plan["step_time_s_low"], plan["step_time_s_high"]) == (plan["step_time_s"] / 2, plan["step_time_s"] * 2)
+    assert (
+        "80 % interval of step_time_s: 4.07 ms to 16.3 ms" in run("evaluate", *job, "--assumptions", "known.yaml").out
+    )
+    assert "80 % interval" not in run("evaluate", *job, "--assumptions", "paper-2410.00273").out

@@ -133,11 +133,11 @@ def test_a_row_without_a_time_is_no_layout():
 
 
 def test_of_layouts_predicted_alike_the_slowest_counts():
-    assert regret(Group(np.array([1.0, 2.0, 4.0, 3.0]), np.array([5.0, 5.0, 6.0, 5.0]))) == pytest.approx(2.0)
+    assert regret(Group("own", np.array([1.0, 2.0, 4.0, 3.0]), np.array([5.0, 5.0, 6.0, 5.0]))) == pytest.approx(2.0)
 
 
 def test_the_correlation_of_a_constant_is_undefined():
-    assert math.isnan(spearman(Group(np.array([1.0, 2.0, 4.0, 3.0]), np.ones(4))))
+    assert math.isnan(spearman(Group("own", np.array([1.0, 2.0, 4.0, 3.0]), np.ones(4))))
 
 
 times = st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0]), min_size=LEAST_LAYOUTS, max_size=12)
@@ -147,15 +147,15 @@ times = st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.0]), min_size=
 def test_regret_and_correlation_do_not_depend_on_order(measured, random):
     predicted = [random.choice(measured) for _ in measured]
     order = random.sample(range(len(measured)), len(measured))
-    group = Group(np.array(measured), np.array(predicted))
-    again = Group(group.measured_s[order], group.predicted_s[order])
+    group = Group("own", np.array(measured), np.array(predicted))
+    again = Group("own", group.measured_s[order], group.predicted_s[order])
     assert regret(group) == regret(again) >= 0
     assert spearman(group) == pytest.approx(spearman(again), abs=1e-12, nan_ok=True)
 
 
 @given(times)
 def test_a_perfect_order_has_no_regret(measured):
-    group = Group(np.array(measured), 3 * np.array(measured) ** 2)
+    group = Group("own", np.array(measured), 3 * np.array(measured) ** 2)
     assert regret(group) == 0
     assert len({*measured}) == 1 or spearman(group) == pytest.approx(1)
 
@@ -164,7 +164,7 @@ def test_a_perfect_order_has_no_regret(measured):
 def test_the_correlation_is_that_of_spearman(measured, random):
     predicted = [random.choice(measured) for _ in measured]
     if len({*measured}) > 1 and len({*predicted}) > 1:
-        found = spearman(Group(np.array(measured), np.array(predicted)))
+        found = spearman(Group("own", np.array(measured), np.array(predicted)))
         assert found == pytest.approx(spearmanr(measured, predicted).statistic, abs=1e-12)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from dsx import records
 from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
 from dsx.results.schema import COLUMNS, NAME_COLUMNS, ExtraColumn, arrow_schema, columns_with, write_options
 from dsx.space.candidates import NAMED, Candidates
 
@@ -14,7 +15,8 @@ INTEGER = ExtraColumn("network.nvs.size", "", "how many", integer=True)
 
 
 def test_columns_are_those_of_the_records():
-    choices, costs = list(records.columns(Candidates)), list(records.columns(StepCosts))
+    choices = list(records.columns(Candidates))
+    costs = [*records.columns(StepCosts), *records.columns(StepInterval)]
     assert [c.name for c in COLUMNS] == ["candidate", "cluster", *choices, *costs, "reject"]
     assert {c.name for c in COLUMNS if c.kind == "name"} == {"cluster", *NAMED} == set(NAME_COLUMNS)
     assert [c.name for c in COLUMNS if c.kind == "real"] == costs
@@ -52,7 +54,11 @@ def test_types_units_and_metadata(precision, real):
 def test_encodings():
     options = write_options(columns_with([REAL, INTEGER]))
     assert set(options["use_dictionary"]) == set(NAME_COLUMNS)
-    assert set(options["column_encoding"]) == {"device.hbm_capacity", *records.columns(StepCosts)}
+    assert set(options["column_encoding"]) == {
+        "device.hbm_capacity",
+        *records.columns(StepCosts),
+        *records.columns(StepInterval),
+    }
     assert set(options["column_encoding"].values()) == {"BYTE_STREAM_SPLIT"}
     assert {"tp", "reject", "network.nvs.size", "device.hbm_capacity"} <= set(options["write_statistics"])
     assert "candidate" not in options["write_statistics"]

@@ -1,0 +1,210 @@
+"""``dsx calibrate``: an assumption set fitted to measured runs."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsx.cli import options
+from dsx.cli.compiled import keep_compiled
+from dsx.cli.output import counted, note, print_json, print_table
+from dsx.cli.progress import progress
+from dsx.errors import InputError, RunTableError, StoreError
+from dsx.spec.assumptions import load_assumptions, load_fitted
+from dsx.spec.extends import extended
+from dsx.spec.locate import find, is_path, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsx.measured.calibration import Calibration
+    from dsx.measured.observations import Observations
+    from dsx.spec.assumptions import AssumptionsSpec
+    from dsx.spec.between import Bounds
+
+_SHOWN_ROWS = 3  # of those that no run can be
+_SUFFIX = ".yaml"
+
+
+def calibrate(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Table of measured runs.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="SET.yaml", help="Write the assumption set to this file.")
+    ],
+    assumptions: Annotated[
+        str | None,
+        typer.Option("--assumptions", metavar="NAME", help="Set that the fit begins with [default: default]."),
+    ] = None,
+    specialise: Annotated[
+        str | None,
+        typer.Option("--specialise", metavar="NAME", help="Adapt this set to a few runs, instead of fitting it."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Fit an assumption set to measured runs.
+
+    Fitted are the numbers that state `between`; every source of the table weighs the same. With --specialise a few
+    numbers are adapted to one cluster and framework, for which a single run is enough.
+    """
+    if assumptions is not None and specialise is not None:
+        raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
+    base = specialise or assumptions or options.DEFAULT_ASSUMPTIONS
+    assumed, between = load_fitted(base)
+    from dsx.measured.calibration import check_adapted, check_fitted
+
+    (check_fitted if specialise is None else check_adapted)(assumed, between)
+    check_output(output, runs, base)
+    observations = _observed(runs, assumed)
+    keep_compiled()
+    found = _fitted(observations, assumed, between, specialise is not None)
+    fitted_to = f"{counted(len(observations.source), 'row')} of {runs.name}"
+    _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
+    if as_json:
+        print_json(_data(found, between, observations))
+    else:
+        _print(found, between, observations, output)
+
+
+def check_output(output: Path, runs: Path, base: str) -> None:
+    """Raise StoreError if an assumption set cannot be written to `output`, or would replace what it is made from."""
+    if output.suffix != _SUFFIX:
+        raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
+    if not output.absolute().parent.is_dir():
+        raise StoreError(f"-o {shown(output)}: {shown(output.parent)} is no folder")
+    used = [runs, *(file for file, _ in extended(find("assumptions", base, _SUFFIX), "assumptions"))]
+    for file in used:
+        if output.exists() and file.exists() and output.samefile(file):
+            raise StoreError(f"-o {shown(output)}: is read for the fit; choose another file")
+
+
+def _observed(path: Path, assumed: "AssumptionsSpec") -> "Observations":
+    """Return the usable rows of a table; RunTableError if there are none, or if one can be no run."""
+    from dsx.measured.observations import observe
+    from dsx.measured.reasons import Reason
+    from dsx.measured.runs import read_runs
+    from dsx.measured.setups import setups
+
+    runs = read_runs(path)
+    made = setups(runs)
+    faults = [f"{path}:{r.line}: {r.id}: {s}" for r, s in zip(runs, made, strict=True) if isinstance(s, Reason)]
+    if faults:
+        more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
+        raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
+    observations = observe(runs, made, assumed)
+    left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
+    if not observations.source:
+        raise RunTableError(f"{path}: no row can be fitted to: {left_out}")
+    if left_out:
+        note(f"not fitted to: {left_out}")
+    return observations
+
+
+def _fitted(
+    observations: "Observations", assumed: "AssumptionsSpec", between: "Mapping[str, Bounds]", specialise: bool
+) -> "Calibration":
+    from dsx.measured.calibration import adapt
+    from dsx.measured.calibration import calibrate as fitted
+    from dsx.measured.held_out import LEAST_SOURCES
+
+    with progress(len(observations.parts), "compiling") as advance:
+        observations.compile(advance)
+    if specialise:
+        return adapt(observations, assumed, between)
+    sources = len(observations.sources)
+    with progress(1 + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source") as advance:
+        return fitted(observations, assumed, between, advance)
+
+
+def _write(
+    output: Path, base: str, found: "Calibration", between: "Mapping[str, Bounds]", fitted_to: str, verb: str
+) -> None:
+    """Write the set, at once; StoreError if that fails."""
+    from dsx.measured.assumption_file import text_of
+
+    file = find("assumptions", base, _SUFFIX)
+    # A path is written as it is seen from the new file.
+    extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
+    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} by dsx calibrate.")
+    draft = output.with_name(f".{output.stem}.{os.getpid()}{_SUFFIX}")
+    try:
+        try:
+            draft.write_text(text, encoding="utf-8")
+            load_assumptions(draft.absolute())
+            draft.replace(output)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
+
+
+def _data(found: "Calibration", between: "Mapping[str, Bounds]", observations: "Observations") -> dict[str, Any]:
+    from dsx.measured.calibration import errors
+
+    fit = found.fit
+    held_out = None if found.held_out is None else errors(observations, found.held_out.predicted_s)
+    return {
+        "rows": len(observations.source),
+        "left_out": observations.left_out,
+        "fields": [
+            {
+                "name": name,
+                "before": found.start[name],
+                "after": value,
+                "between": [between[name].low, between[name].high],
+                "standard_error": fit.standard_errors[name],
+                "at_bound": name in fit.at_bound,
+                "determined": name not in fit.undetermined,
+            }
+            for name, value in fit.values.items()
+        ],
+        "errors": {
+            "before": errors(observations, found.before_s),
+            "after": errors(observations, found.after_s),
+            "held_out": held_out,
+        },
+        "interval": [entry.model_dump(mode="json") for entry in found.interval],
+        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
+        "told_apart": found.told_apart,
+    }
+
+
+def _print(found: "Calibration", between: "Mapping[str, Bounds]", observations: "Observations", output: Path) -> None:
+    from dsx.measured.calibration import errors
+    from dsx.spec.what_if import field
+    from dsx.units import format_quantity
+
+    def said(name: str, value: float) -> str:
+        return "-" if value != value else format_quantity(value, field(f"assumptions.{name}").unit)
+
+    fit = found.fit
+    rows = []
+    for name, value in fit.values.items():
+        remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
+        low, high, error = (said(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name]))
+        rows.append([name, said(name, found.start[name]), said(name, value), f"{low} to {high}", error, remark])
+    print_table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))
+    print()
+    tables = [errors(observations, found.before_s), errors(observations, found.after_s)]
+    titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
+    if found.held_out is not None:
+        tables.append(errors(observations, found.held_out.predicted_s))
+        titles += ["median,\nheld out", "mean,\nheld out"]
+    body = [
+        [first["source_id"], f"{first['rows']:,}"]
+        + [f"{100 * one[figure]:.1f} %" for one in (first, *others) for figure in ("median_ape", "mape")]
+        for first, *others in zip(*tables, strict=True)
+    ]
+    if found.coverage:
+        titles.append("inside others'\ninterval")
+        known = {name: f"{100 * one.inside:.0f} %" for name, one in found.coverage.items()}
+        body = [[*row, known.get(row[0], "")] for row in body]
+    print_table(["source", "rows", *titles], body)
+    print()
+    for entry in found.interval:
+        stated = entry.where.model_dump(exclude_none=True)
+        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
+        print(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
+    if found.told_apart is not None:
+        print(f"plans of one job within {100 * found.told_apart:.2g} % of each other are not told apart")
+    print(f"written: {shown(output)}")

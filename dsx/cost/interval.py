@@ -1,0 +1,56 @@
+"""The interval of a step time: how far measurements lay from predictions, from an assumption set.
+
+The interval is multiplicative. Which one is a plan's follows from facts that every search knows of a plan: how many
+fast domains its GPUs lie in, and whether the model has experts. It is made where rows are kept, not while a space is
+searched: it changes no order.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsx.records import column, record
+from dsx.spec.assumptions import IntervalSpec, WhereSpec
+
+
+@record
+class StepInterval:
+    """The 80 % interval of the step time of N candidates, [N] arrays; NaN where the assumption set states none."""
+
+    step_time_s_low: Any = column("s", "lower end of the 80 % interval of the step time; NaN where the set states none")
+    step_time_s_high: Any = column("s", "upper end of the 80 % interval of the step time, likewise")
+
+
+@record
+class PlanFacts:
+    """What an interval may depend on; [N] bool arrays."""
+
+    several_domains: Any  # the GPUs of the job do not share one fast domain
+    experts: Any  # layers have experts
+
+
+def plan_facts(num_gpus: Any, nvs_size: Any, experts: Any) -> PlanFacts:
+    """Return the facts of [N] plans from GPUs of the job and of a fast domain, and whether there are experts."""
+    several = np.asarray(num_gpus) > np.asarray(nvs_size)
+    return PlanFacts(several_domains=several, experts=np.broadcast_to(np.asarray(experts, dtype=bool), several.shape))
+
+
+def holds(where: WhereSpec, facts: PlanFacts) -> np.ndarray:
+    """Return for which plans, [N] bool, an interval is stated."""
+    held = np.ones(np.shape(facts.several_domains), dtype=bool)
+    if where.domains is not None:
+        held &= facts.several_domains == (where.domains == "several")
+    if where.experts is not None:
+        held &= facts.experts == where.experts
+    return held
+
+
+def step_interval(entries: Sequence[IntervalSpec], step_time_s: np.ndarray, facts: PlanFacts) -> StepInterval:
+    """Return the interval of [N] step times [s]: of the first of `entries` that holds for a plan."""
+    seconds = np.asarray(step_time_s)
+    low, high = (np.full(seconds.shape, np.nan, dtype=seconds.dtype) for _ in range(2))
+    for entry in reversed(entries):
+        held = holds(entry.where, facts)
+        low[held], high[held] = entry.low, entry.high
+    return StepInterval(step_time_s_low=seconds * low, step_time_s_high=seconds * high)

@@ -1,0 +1,174 @@
+"""``dsx calibrate`` on small tables: what it prints and writes, and that bad input leaves nothing behind."""
+
+import json
+
+import pytest
+from measured.tables import write
+
+from dsx.measured.predict import predict
+from dsx.measured.runs import read_runs
+from dsx.measured.setups import setups
+from dsx.spec.assumptions import load_assumptions, load_fitted
+
+SET = """extends: paper-2410.00273
+name: two
+matrix_efficiency: {value: 0.8, between: [0.5, 1], source: belief}
+hbm_efficiency: {value: 0.9, between: [0.4, 1], source: belief}
+fp8_efficiency: {value: 0.75, between: [0.3, 1], source: belief}
+specialise: {matrix_efficiency: 0.1}
+noise: 0.02
+"""
+TRUE = {"matrix_efficiency": 0.6, "hbm_efficiency": 0.7}
+SMALL = {
+    "layers": "8",
+    "hidden": "1024",
+    "ffn_hidden": "4096",
+    "heads": "8",
+    "kv_heads": "8",
+    "n_gpus": "8",
+    "pp": "1",
+} | {"gated_mlp": "0"}
+PLANS = [
+    SMALL | {"tp": str(tp), "dp": str(8 // tp), "microbatch": str(microbatch)}
+    for tp, microbatch in ((1, 1), (2, 1), (4, 2), (8, 4), (2, 4), (1, 8))
+]
+
+
+@pytest.fixture(scope="module")
+def times(tmp_path_factory):
+    place = tmp_path_factory.mktemp("true")
+    (place / "two.yaml").write_text(SET)
+    truth = load_assumptions(place / "two.yaml").model_copy(update=TRUE)
+    return predict(setups(read_runs(write(place / "runs.csv", *PLANS))), truth).step_time_s.tolist()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, times):
+    """A working directory with a set of two fitted numbers, and runs that others of them made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSX_PATH", raising=False)
+    (tmp_path / "two.yaml").write_text(SET)
+    changes = [plan | {"measured_iter_s": repr(time)} for plan, time in zip(PLANS, times, strict=True)]
+    write(tmp_path / "runs.csv", *changes)
+    return tmp_path
+
+
+def test_a_set_is_fitted_and_written(run, place):
+    done = run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml")
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert any(line.startswith("matrix_efficiency 0.8 0.6 0.5 to 1") for line in lines)
+    assert "fp8_efficiency 0.75 0.75 0.3 to 1 - not determined" in lines
+    assert any(line.startswith("own 6 ") and line.endswith("0.0 % 0.0 %") for line in lines)
+    assert lines[-1] == "written: own.yaml"
+    spec, between = load_fitted("own.yaml")
+    assert {name: getattr(spec, name) for name in TRUE} == pytest.approx(TRUE, rel=1e-2)
+    assert (spec.calibrated, spec.name, spec.noise) == (True, "own", 0.02)
+    assert between == load_fitted("two.yaml")[1]
+    text = (place / "own.yaml").read_text()
+    assert 'source: "fitted to 6 rows of runs.csv, standard error ' in text
+    assert sorted(file.name for file in place.iterdir()) == ["own.yaml", "runs.csv", "two.yaml"]
+
+
+def test_json_has_what_the_table_has(run, place):
+    data = json.loads(run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml", "--json").out)
+    assert set(data) == {
+        *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "told_apart")
+    }
+    fields = {field["name"]: field for field in data["fields"]}
+    assert fields["fp8_efficiency"]["determined"] is False and fields["fp8_efficiency"]["standard_error"] is None
+    assert fields["hbm_efficiency"]["between"] == [0.4, 1.0]
+    assert data["errors"]["before"][-1]["mape"] > 0.1 > 0.01 > data["errors"]["after"][-1]["mape"]
+    assert (data["errors"]["held_out"], data["interval"], data["told_apart"]) == (None, [], None)
+
+
+def test_the_set_is_written_beside_what_it_extends(run, place):
+    (place / "sets").mkdir()
+    assert run("calibrate", "runs.csv", "-o", "sets/own.yaml", "--assumptions", "two.yaml").code == 0
+    assert 'extends: "../two.yaml"' in (place / "sets" / "own.yaml").read_text()
+    assert load_assumptions("sets/own.yaml").noise == 0.02
+    # It can be fitted again, to a file that replaces an older one.
+    again = run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "sets/own.yaml", "--json")
+    assert json.loads(again.out)["errors"]["before"][-1]["mape"] < 0.01
+
+
+def test_one_run_adapts_a_set(run, place, times):
+    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})
+    done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml", "--json")
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    (field,) = data["fields"]
+    assert field["name"] == "matrix_efficiency" and field["after"] < field["before"]
+    assert data["errors"]["after"][-1]["mape"] < data["errors"]["before"][-1]["mape"]
+    spec = load_assumptions("mine.yaml")
+    assert (spec.matrix_efficiency, spec.hbm_efficiency) == (pytest.approx(field["after"], rel=1e-5), 0.9)
+
+
+def refused(run, place, *arguments, says, code=2):
+    before = {file: file.read_bytes() for file in place.iterdir() if file.is_file()}
+    done = run("calibrate", *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err and "Traceback" not in done.err
+    assert {file: file.read_bytes() for file in place.iterdir() if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"n_gpus": "16"}, "bad.csv:3: own-2: tp * pp * cp * dp is not n_gpus (tp=2, pp=1, cp=1, dp=4, n_gpus=16)"),
+        ({"tp": "3"}, "own-2: tp * pp * cp * dp is not n_gpus (tp=3"),
+        ({"tp": "two"}, "bad.csv:3: tp: "),
+    ],
+)
+def test_rows_that_no_run_can_be_are_refused(run, place, change, says):
+    write(place / "bad.csv", PLANS[0], PLANS[1] | change)
+    refused(run, place, "bad.csv", "-o", "own.yaml", "--assumptions", "two.yaml", says=says)
+
+
+def test_missing_columns_are_refused(run, place):
+    write(place / "bad.csv", PLANS[0], without=("tp",))
+    refused(run, place, "bad.csv", "-o", "own.yaml", says="bad.csv:1: lacks the column 'tp'")
+
+
+def test_a_table_without_usable_rows_is_refused(run, place):
+    write(place / "bad.csv", PLANS[0] | {"measured_iter_s": "", "oom": "1"}, PLANS[1] | {"trust": "D"})
+    says = "bad.csv: no row can be fitted to: no measured step time (1), trust is not A or B (1)"
+    refused(run, place, "bad.csv", "-o", "own.yaml", says=says)
+
+
+def test_few_rows_are_refused(run, place):
+    write(place / "one.csv", PLANS[0])
+    says = "1 usable row for 2 fields that are fitted, and at least 4 are needed; to adapt a set to a few runs use --sp"
+    refused(run, place, "one.csv", "-o", "own.yaml", "--assumptions", "two.yaml", says=says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--assumptions", "paper-2410.00273"), "'paper-2410.00273' has no field that is fitted: state 'between'"),
+        (("--specialise", "paper-2410.00273"), "cannot be adapted to a few runs: it states no 'specialise'"),
+        (("--specialise", "two.yaml", "--assumptions", "default"), "both name the set to begin with"),
+        (("--assumptions", "defalt"), "unknown assumption set 'defalt'; did you mean 'default'?"),
+    ],
+)
+def test_sets_that_cannot_be_fitted_are_refused(run, place, arguments, says):
+    write(place / "one.csv", PLANS[0])
+    refused(run, place, "one.csv", "-o", "own.yaml", *arguments, says=says)
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("two.yaml", "-o two.yaml: is read for the fit; choose another file"),
+        ("own", "-o own: the file of an assumption set ends in .yaml"),
+        ("none/own.yaml", "-o none/own.yaml: none is no folder"),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused(run, place, output, says):
+    refused(run, place, "runs.csv", "-o", output, "--assumptions", "two.yaml", says=says)
+
+
+def test_wrong_bounds_are_refused(run, place):
+    (place / "bad.yaml").write_text(SET.replace("between: [0.5, 1]", "between: [1, 0.5]"))
+    says = "bad.yaml:3: matrix_efficiency: between: the lowest comes first, and 1 is not below 0.5"
+    refused(run, place, "runs.csv", "-o", "own.yaml", "--assumptions", "bad.yaml", says=says)
