@@ -92,7 +92,7 @@ def step_costs(
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
     send_s = send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
-    shards = [_shards(costs, choices) for costs in kinds]
+    shards = [_shards(costs, choices, known) for costs in kinds]
     dp_comm = reduction(kinds, shards, backward, first, stack.segments[0][0], choices, known, cluster, assumptions)
     stash = [under("stash_bytes", kind) for kind in every]
     working = [under("working_bytes", kind) for kind in every]
@@ -143,13 +143,15 @@ def step_costs(
     )
 
 
-def _shards(layer: LayerCosts, choices: StepChoices) -> list[Group]:
+def _shards(layer: LayerCosts, choices: StepChoices, known: Open) -> list[Group]:
     """Return, per weight group, the ranks that hold the same parameters."""
     replicas = group(choices.dp, choices.dp_nvs)
-    return [
+    found = [
         replicas.times(group(layer.group_size[index], layer.group_share[index]))
         for index in range(layer.group_size.shape[0])
     ]
+    # An ep group that spans several replicas leaves a fraction of a rank in each.
+    return found if known.ep == (1,) else [members.whole() for members in found]
 
 
 def _update(

@@ -1,4 +1,4 @@
-"""Columns of a plan that are names or stages: the values they may take, and which of them a search leaves open."""
+"""Columns of a plan that are names, stages or held fixed: their values, and which of them a search leaves open."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,20 +17,22 @@ VALUES: dict[str, tuple[int, ...]] = {
     "recompute": tuple(range(len(RECOMPUTE))),
     "schedule": tuple(range(len(SCHEDULES))),
 }
-OPEN = ("vpp", *VALUES)
+OPEN = ("vpp", *VALUES, "ep")
 
 
 @record
 class Open:
     """The values that columns of the choices may take, as structure: what is not among them is not compiled.
 
-    Names are codes. No value of vpp means every number of chunks that divides a stage.
+    Names are codes. No value of vpp means every number of chunks that divides a stage, none of ep every degree that
+    the rules allow.
     """
 
     vpp: tuple[int, ...] = static(default=(1,))
     zero_stage: tuple[int, ...] = static(default=(1,))
     recompute: tuple[int, ...] = static(default=(0,))
     schedule: tuple[int, ...] = static(default=(0,))
+    ep: tuple[int, ...] = static(default=(1,))
 
 
 def opened(values: Mapping[str, Any]) -> Open:
