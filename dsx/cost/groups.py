@@ -34,9 +34,7 @@ class Group(NamedTuple):
     def whole(self) -> "Group":
         """Return the group without what is left of rounding in a product with parts of ranks."""
         one = jnp.ones_like(self.size)
-        size, domains, share = (
-            jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share)
-        )
+        size, domains, share = (jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share))
         return self._replace(size=size, domains=domains, share=share)
 
 

@@ -10,7 +10,6 @@ from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.search.pricing import Kinds, price_rows
 from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.candidates import Candidates
 from dsx.space.codes import CODES
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids

@@ -80,7 +80,7 @@ class Blocks:
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
         sizes = np.flatnonzero(changes(*of_block))
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
-        tables = [_placements(*size, domains, bounds) for size in of_block[:, sizes].T.tolist()]
+        tables = [_placements(size, domains, bounds) for size in of_block[:, sizes].T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica
@@ -198,14 +198,13 @@ def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(
-    replica: int, share: int, whole: int, wide: int, near: int, domains: Sequence[int], bounds: Bounds
-) -> np.ndarray:
-    """Return the placements of replicas of `replica` model-parallel GPUs, `share` of them per fast domain.
+def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
+    """Return the placements of replicas of one size.
 
-    `whole`, `wide` and `near` are what ep groups ask of them (`dsx.space.experts.spans`); `domains` are the GPUs of a
-    fast domain that a job of each GPU count fills.
+    That is their model-parallel GPUs, how many of those share a fast domain, and what ep groups ask of replicas
+    (`dsx.space.experts.spans`). `domains` are the GPUs of a fast domain that a job of each GPU count fills.
     """
+    replica, share, whole, wide, near = size
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:

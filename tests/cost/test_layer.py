@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cost.records import believed, machine
 
-from dsx.cost.layer import kernel_times, layer_costs, stash, weight_groups
+from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, stash, weight_groups
 from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
 
@@ -145,8 +145,26 @@ def test_a_plain_collective_of_a_panelled_kernel_is_exposed():
 
 
 def test_weight_groups_are_what_is_reduced_over_the_same_data_axes():
-    assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {("cp",): [0, 1], (): [2, 3]}
-    assert weight_groups(()) == {(): []}
+    cp, nothing = WeightGroup(("cp",)), WeightGroup(())
+    assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {cp: [0, 1], nothing: [2, 3]}
+    assert weight_groups(()) == {nothing: []}
+
+
+def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
+    found = weight_groups((("cp",), ("tp", "cp"), ("tp", "cp")), (False, True, False))
+    assert found == {WeightGroup(("cp",)): [0, 2], WeightGroup(("tp", "cp"), over_ep=True): [1]}
+
+
+def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
+    made = work(weights=([2e9, 1e9], [("tp", "cp"), ("tp", "cp")]), over_ep=(False, True))
+    sizes, shares = made.sizes | {"ep": jnp.asarray([64.0])}, made.shares | {"ep": jnp.asarray([16.0])}
+    charged = believed(charge_replicated_gradients=True)
+    found = layer_costs(replace(made, sizes=sizes, shares=shares), machine(), charged)
+    assert np.asarray(found.weight_bytes)[:, 0].tolist() == [2e9, 1e9]
+    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 0.25]
+    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
+    # Experts are not reduced over tp a second time.
+    assert float(found.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 2e9 / 400e9))
 
 
 def test_weights_by_group():
