@@ -1,5 +1,6 @@
 """Blocks against plain loops over everything that could go with a key."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -8,16 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from space.tables import BOUNDS, bounds, key_tables, only
+from space.tables import BOUNDS, EXPERT_AXES, bounds, key_tables, only
 
 from dsx.space.blocks import CHOICE_COLUMNS, PLACEMENT_COLUMNS, Blocks
 from dsx.space.codes import SCHEDULES
 from dsx.space.enumerate import KEY_COLUMNS
-from dsx.space.rules import MODEL_AXES
 
 
 def divisors(number):
     return [one for one in range(1, number + 1) if number % one == 0]
+
+
+AXES = ("tp", "tp2", "cp")
+
+
+def room(here, suffix=""):
+    """The ranks of a replica that ep nests in."""
+    return math.prod(here[f"{axis}{suffix}"] for axis in AXES if axis not in EXPERT_AXES[here["strategy"]])
 
 
 def used_of_a_domain(number, size):
@@ -29,16 +37,20 @@ def by_loops(keys, given):
     found = Counter()
     for key in range(len(keys["tp"])):
         here = {name: int(column[key]) for name, column in keys.items()}
-        ranks = here["tp"] * here["tp2"] * here["cp"] * here["ep"]
-        share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"] * here["ep_nvs"]
+        ranks = here["tp"] * here["tp2"] * here["cp"]
+        share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"]
         for num_gpus in given.num_gpus:
             for pp in divisors(given.num_layers):
                 if num_gpus % (ranks * pp):
                     continue
                 dp = num_gpus // (ranks * pp)
+                if room(here) * dp % here["ep"]:
+                    continue
                 for pp_nvs in divisors(pp):
                     for dp_nvs in divisors(dp):
                         if share * pp_nvs * dp_nvs != used_of_a_domain(num_gpus, given.nvs_size):
+                            continue
+                        if math.gcd(here["ep"], room(here, "_nvs") * dp_nvs) != here["ep_nvs"]:
                             continue
                         for batch in given.global_batch_size:
                             microbatches, left = divmod(batch, dp * here["microbatch_size"])
@@ -124,12 +136,16 @@ def test_a_block_is_all_that_fits_together(keys, given_bounds):
     for block in range(len(blocks)):
         here = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
         assert (keys["microbatch_size"][here] == blocks.microbatch_size[block]).all()
-        ranks, shares = (
-            {int(np.prod([keys[f"{axis}{suffix}"][key] for axis in MODEL_AXES])) for key in here}
-            for suffix in ("", "_nvs")
-        )
-        assert len(ranks) == len(shares) == 1
-        classes.append((*ranks, *shares, int(blocks.microbatch_size[block])))
+        of_keys = [{name: int(column[key]) for name, column in keys.items()} for key in here]
+        found = set()
+        for one in of_keys:
+            ranks, share = (math.prod(one[f"{axis}{suffix}"] for axis in AXES) for suffix in ("", "_nvs"))
+            # How many replicas an ep group needs, and how many parts of those in a domain it spans there.
+            inside = math.gcd(one["ep"], room(one, "_nvs"))
+            needed = one["ep"] // math.gcd(one["ep"], room(one))
+            found.add((ranks, share, needed, one["ep"] // inside, one["ep_nvs"] // inside))
+        assert len(found) == 1
+        classes.append((*found.pop(), int(blocks.microbatch_size[block])))
     assert len(set(classes)) == len(classes)
 
 
