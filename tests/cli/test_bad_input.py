@@ -60,7 +60,7 @@ def test_options(run, folder, arguments, says):
         (("tp=3", "dp=2"), "tp=3 * dp=2 = 6 GPUs do not make up num_gpus=8"),
         ((), "GPUs do not make up num_gpus=8; dp=8 would"),
         (("dp=8", "microbatch_size=2"), "dp=8 * microbatch_size=2 exceeds global_batch_size=8"),
-        (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' divides nothing over cp; its axes are tp"),
+        (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' divides nothing of this model over cp; its axes are tp"),
         (("tp=2", "dp=4", "panels=2"), "panels=2: strategy '1d' has no panels"),
         (("tp=2", "dp=4", "zero_stage=4"), "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
         ((f"tp={10**30}",), "do not make up num_gpus=8"),
