@@ -66,6 +66,18 @@ def grid(*axes: np.ndarray) -> list[np.ndarray]:
     return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
 
 
+def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
+    """Return the table with every row repeated for each of `values`, which is a column of that name."""
+    crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
+    crossed[name] = np.tile(values, len(next(iter(table.values()))))
+    return crossed
+
+
+def take(table: Arrays, where: np.ndarray | slice) -> Arrays:
+    """Return some rows of a table."""
+    return {key: column[where] for key, column in table.items()}
+
+
 def changes(*columns: np.ndarray) -> np.ndarray:
     """Return where a row of [N] columns differs from the one before; the first one does."""
     found = np.ones(len(columns[0]), dtype=bool)
@@ -94,12 +106,12 @@ def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mappin
     # A few degrees at a time: before the rules the table is many times as long as after them.
     step = max(1, _CROSSED // len(sizes))
     for start in range(0, len(table["tp"]), step):
-        part = _cross(_take(table, slice(start, start + step)), "microbatch_size", sizes)
+        part = cross(take(table, slice(start, start + step)), "microbatch_size", sizes)
         for layer in layers:
-            part = _take(part, allowed(layer, dimensions, bounds.sequence_length, part))
+            part = take(part, allowed(layer, dimensions, bounds.sequence_length, part))
         part = _with_shares(part, axes, bounds)
         part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
-        part = _take(part, bounds.keep_keys(part))
+        part = take(part, bounds.keep_keys(part))
         parts.append({name: column.astype(np.int32) for name, column in part.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in KEY_COLUMNS}
 
@@ -123,9 +135,9 @@ def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
     """Add the panels: the largest degree times powers of two, up to the longest dimension."""
     largest = np.max(np.stack([table[axis] for axis in axes]), axis=0)
     powers = 2 ** np.arange(int(np.log2(longest)) + 1, dtype=np.int64)
-    crossed = _cross(table, "power", powers)
+    crossed = cross(table, "power", powers)
     crossed["panels"] = np.repeat(largest, len(powers)) * crossed.pop("power")
-    return _take(crossed, crossed["panels"] <= longest)
+    return take(crossed, crossed["panels"] <= longest)
 
 
 def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
@@ -133,17 +145,6 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size))])
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
-        table = _cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
-        table = _take(table, (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, MODEL_AXES) <= bounds.nvs_size))
+        table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
+        table = take(table, (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, MODEL_AXES) <= bounds.nvs_size))
     return table
-
-
-def _cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
-    """Return the table with every row repeated for each of `values`."""
-    crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
-    crossed[name] = np.tile(values, len(next(iter(table.values()))))
-    return crossed
-
-
-def _take(table: Arrays, where: np.ndarray | slice) -> Arrays:
-    return {key: column[where] for key, column in table.items()}

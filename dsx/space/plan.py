@@ -55,8 +55,8 @@ def parse_plan(
 ) -> Plan:
     """Return the integer columns of a plan; names are codes.
 
-    `defaults` has the values of vpp, zero_stage, recompute and schedule where the plan gives none, `priced` the
-    only value that is priced of each column that is not searched. Raises PlanError.
+    `defaults` has the values of the columns of `dsx.space.codes.OPEN` where the plan gives none, `priced` the only
+    value that is priced of each column that is not searched. Raises PlanError.
     """
     plan = dict.fromkeys((*PLACED, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1) | defaults
     known = [*PLACED, *SIZES, *SHARES, *defaults]
@@ -171,6 +171,10 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}",
         "microbatches_not_in_groups": f"vpp={plan['vpp']}: pp={plan['pp']} does not divide the "
         f"{plan['num_microbatches']} microbatches",
+        "replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} with dp={dp}, zero_stage={plan['zero_stage']}"
+        f"; nearest: zero_replicas={_nearest_of(divisors(dp if plan['zero_stage'] else 1), plan['zero_replicas'])}",
+        "stored_layers_exceeded": f"stored_layers={plan['stored_layers']} with recompute="
+        f"{CODES['recompute'][plan['recompute']]} and {limits.num_layers // plan['pp']} layers of a stage",
         "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
         f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
         "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "

@@ -14,7 +14,10 @@ def test_the_set_of_the_paper():
     assert paper.blocks == {}
     assert paper.operators == ["standard", "arxiv-2410.00273"]
     assert paper.uncounted == ["add"]
-    assert paper.fixed == {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
+    assert paper.fixed == {
+        "zero_stage": 1, "zero_replicas": 1, "recompute": "none", "stored_layers": 0, "schedule": "1f1b", "vpp": 1,
+        "offload": "none", "ep": 1,
+    }  # fmt: skip
     rates = (paper.matrix_efficiency, paper.vector_efficiency, paper.hbm_efficiency, paper.net_efficiency)
     assert rates == (0.8, 0.8, 1.0, 0.7)
     assert (paper.launch_latency, paper.overhead) == (20e-6, 0.0)
