@@ -45,9 +45,9 @@ def leaves(problem):
 def test_the_fields_are_the_facts_of_the_cost_functions():
     """Each leaf but those that size elements can be varied, and the size of a fast domain."""
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
-    # Bytes of a weight and of a gradient; a device's 8-bit rate, its multiprocessors and its link to the host are
-    # facts of its kind.
-    assert len(varied) == len(REAL) + 5
+    # Bytes of a weight and of a gradient; a device's 8-bit rate, its power, its multiprocessors and its link to the
+    # host are facts of its kind.
+    assert len(varied) == len(REAL) + 6
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
