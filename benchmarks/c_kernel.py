@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.step import NONE
+from dsx.cost.recompute import NONE
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS

@@ -13,7 +13,7 @@ def launch_of(plan: dict[str, Any], problem: "Problem") -> "Launch":
     """Return the launch flags of a plan of a search in `problem`."""
     from dsx.results.launch import megatron_lm
 
-    return megatron_lm(plan, problem.layers[problem.strategies.index(plan["strategy"])])
+    return megatron_lm(plan, problem.layers[problem.strategies.index(plan["strategy"])], problem.num_layers)
 
 
 def launch_data(launch: "Launch") -> dict[str, Any]:

@@ -58,14 +58,18 @@ def share(part: float, whole: float, digits: int = 0) -> str:
     return f"{100 * part / whole:.{digits}f} %" if known else "-"
 
 
+_USUAL = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+
+
 def plan_text(plan: dict[str, Any]) -> str:
-    """Return a plan as it is written on the command line; what is 1 is left out."""
+    """Return a plan as it is written on the command line; what is 1, or does nothing, is left out."""
     degrees = [f"{axis}={plan[axis]}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[axis] > 1]
     degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
     shares = [
         f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[f"{axis}_nvs"] > 1
     ]
-    return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *shares])
+    others = [f"{name}={plan[name]}" for name, usual in _USUAL.items() if plan[name] != usual]
+    return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
 
 
 def quantity(name: str, value: float) -> str:

@@ -11,7 +11,7 @@ from dsx.errors import UnitError
 from dsx.units import Dimension, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
-    from dsx.graph.derived import DerivedLayer
+    from dsx.graph.model import Model
     from dsx.results.manifest import Manifest
 
 # Of a spec, the names whose content is compared instead, and what changes no row.
@@ -70,8 +70,8 @@ def rows_text(manifest: "Manifest") -> str:
     return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
 
 
-def layer_of(manifest: "Manifest", strategy: str) -> "DerivedLayer":
-    """Return the layer that was priced under a strategy of the set, as its texts say today.
+def model_of(manifest: "Manifest", strategy: str) -> "Model":
+    """Return the model that was priced under a strategy of the set, as its texts say today.
 
     Raises InputError if there are no such texts any more.
     """
@@ -87,7 +87,7 @@ def layer_of(manifest: "Manifest", strategy: str) -> "DerivedLayer":
         AssumptionsSpec.model_validate(resolved["assumptions"]),
     )
     near = Path(manifest.spec_file) if manifest.spec_file else None
-    return build_model(model, assumptions, given, near).body[0][0]
+    return build_model(model, assumptions, given, near)
 
 
 def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:

@@ -9,11 +9,11 @@ from dsx.cli.best import hardware_text, print_plans
 from dsx.cli.evaluate import print_costs
 from dsx.cli.launch import launch_data, print_launch
 from dsx.cli.output import counted, note, print_json, print_table, share
-from dsx.cli.result_set import hardware_of, kept_text, layer_of, rows_text, title_of, what_if_values
+from dsx.cli.result_set import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.errors import InputError, NothingFeasible
 
 if TYPE_CHECKING:
-    from dsx.graph.derived import DerivedLayer
+    from dsx.graph.model import Model
     from dsx.results.launch import Launch
     from dsx.results.manifest import Manifest
 
@@ -97,15 +97,15 @@ def _launches(plans: list[dict[str, Any]], manifest: "Manifest") -> "list[Launch
     """Return the launch flags of rows; None, with a note, where the layer texts are gone."""
     from dsx.results.launch import megatron_lm
 
-    layers: dict[str, DerivedLayer | None] = {}
+    models: dict[str, Model | None] = {}
     for strategy in dict.fromkeys(plan["plan"]["strategy"] for plan in plans):
         try:
-            layers[strategy] = layer_of(manifest, strategy)
+            models[strategy] = model_of(manifest, strategy)
         except InputError as error:
             note(f"no launch flags under {strategy}: {error}")
-            layers[strategy] = None
-    chosen = [(plan["plan"], layers[plan["plan"]["strategy"]]) for plan in plans]
-    return [megatron_lm(plan, layer) if layer else None for plan, layer in chosen]
+            models[strategy] = None
+    chosen = [(plan["plan"], models[plan["plan"]["strategy"]]) for plan in plans]
+    return [megatron_lm(plan, model.body[0][0], model.num_body_layers) if model else None for plan, model in chosen]
 
 
 def _as_data(manifest: "Manifest") -> dict[str, Any]:

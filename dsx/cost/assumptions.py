@@ -29,6 +29,8 @@ class Assumptions:
     nvs_efficiency: Any  # share of link bandwidth reached inside a fast domain
     net_efficiency: Any  # share of link bandwidth reached between domains
     elementwise_traffic: Any  # bytes that kernels without multiplies move, over those of their operators
+    host_efficiency: Any  # share of the bandwidth to the host's memory reached
+    host_memory_bandwidth: Any  # bytes/s of the host's memory, one GPU's share
     launch_latency: Any  # s per launch
     launch_hidden: Any  # share of a launch that the memory traffic of its kernel hides
     dispatch_latency: Any  # s of the host per kernel or collective
@@ -79,6 +81,8 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         nvs_efficiency=float(spec.nvs_efficiency),
         net_efficiency=float(spec.net_efficiency),
         elementwise_traffic=float(spec.elementwise_traffic),
+        host_efficiency=float(spec.host_efficiency),
+        host_memory_bandwidth=float(spec.host_memory_bandwidth),
         launch_latency=float(spec.launch_latency),
         launch_hidden=float(spec.launch_hidden),
         dispatch_latency=float(spec.dispatch_latency),

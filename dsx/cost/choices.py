@@ -27,6 +27,9 @@ class StepChoices:
     zero_stage: Any
     recompute: Any  # a code
     schedule: Any  # a code
+    zero_replicas: Any
+    stored_layers: Any
+    offload: Any  # a code
 
 
 def pick(values: tuple[int, ...], column: Any, options: Sequence[Any] | Mapping[int, Any]) -> Any:

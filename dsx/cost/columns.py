@@ -14,7 +14,7 @@ class StepCosts:
     """Cost of one optimizer step of N candidates; every field is an [N] array (or a scalar)."""
 
     compute_s: Any = column("s", "kernels at their FLOP/s bound, launches included")
-    memory_s: Any = column("s", "memory time of kernels that compute does not hide")
+    memory_s: Any = column("s", "memory time that compute does not hide, of kernels and of offloaded activations")
     tp_comm_s: Any = column("s", "exposed communication of both tensor parallel axes")
     cp_comm_s: Any = column("s", "exposed communication of the context parallel axis")
     ep_comm_s: Any = column("s", "exposed communication of the expert parallel axis")

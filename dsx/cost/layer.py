@@ -171,10 +171,17 @@ def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 
 
 def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:
-    """Return the seconds that the host takes to issue the kernels and collectives of a pass."""
-    collectives = sum(shape.direction == direction and shape.kernel in kernels for shape in work.shapes)
+    """Return the [U] seconds that the host takes to issue the kernels and collectives of a pass.
+
+    A collective over an axis of one rank is none.
+    """
+    issued = jnp.zeros_like(work.per_key(work.boundary))
+    for axis in work.sizes:
+        alike = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in kernels]
+        if alike:
+            issued = issued + jnp.where(work.per_key(work.sizes[axis]) > 1, float(len(alike)), 0.0)
     launched = work.launches[direction, jnp.array([*kernels], dtype=int)].sum()
-    return assumptions.dispatch_latency * (launched + collectives)
+    return assumptions.dispatch_latency * (launched + issued)
 
 
 def _accumulation(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:

@@ -5,7 +5,8 @@ weights sum n_k W_k, gradients the same scaled to their element size, optimizer 
 f sum n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
 parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3, where two
 layers' weights are gathered at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
-section 4). Not modelled: fragmentation beside the assumption set's `overhead`.
+section 4). What is offloaded (dsx.cost.offload) does not count. Not modelled: fragmentation beside the assumption
+set's `overhead`.
 """
 
 import functools
@@ -18,6 +19,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.stages import Stage
 from dsx.space.codes import Open
 
@@ -40,7 +42,7 @@ class Memory(NamedTuple):
 def stage_memory(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
-    stash_bytes: Sequence[Any],
+    stash_bytes: Any,
     working_bytes: Sequence[Any],
     stage: Stage,
     microbatches: Any,
@@ -50,10 +52,11 @@ def stage_memory(
 ) -> Memory:
     """Return the memory of a stage with so many `microbatches` in flight.
 
-    Per kind: its weight groups' ranks, over which ZeRO divides, its saved activations, and its transient.
+    Per kind: its weight groups' ranks, over which ZeRO divides, and its transient. `stash_bytes` are the saved
+    activations of one microbatch, as far as they lie on the stage's GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    weights = divided = stash = working = gathered = jnp.zeros_like(microbatches * stash_bytes[0])
+    weights = divided = working = gathered = nothing = jnp.zeros_like(microbatches * stash_bytes)
     for kind, layers in stage.layers.items():
         of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
@@ -61,7 +64,6 @@ def stage_memory(
             of_kind = of_kind + held
             divided = divided + (layers * held) * members.per_gpu
         weights = weights + layers * of_kind
-        stash = stash + layers * stash_bytes[kind]
         present = jnp.minimum(layers, jnp.ones_like(layers))
         working = jnp.maximum(working, present * working_bytes[kind])
         gathered = jnp.maximum(gathered, present * (2.0 * of_kind))
@@ -71,11 +73,12 @@ def stage_memory(
         "optimizer": (weights, divided, divided, divided),
     }
     held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
+    optimizer = offloaded(OPTIMIZER, choices, known, lambda: nothing, held["optimizer"])
     return Memory(
         weight_bytes=held["weight"],
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
-        optimizer_bytes=held["optimizer"] * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
-        activation_bytes=stash * microbatches + working,
+        optimizer_bytes=optimizer * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
+        activation_bytes=stash_bytes * microbatches + working,
         overhead_bytes=assumptions.overhead * jnp.ones_like(weights),
     )
 

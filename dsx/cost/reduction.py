@@ -8,9 +8,13 @@ how often (Rajbhandari et al., 2020, section 7): without it gradients are all-re
 scattered once and the weights gathered once; in stage 2 they are scattered with every microbatch; in stage 3
 weights are also gathered with every forward and every backward.
 
+Where copies of the divided state remain, the gradients of a shard are all-reduced among them once a step, behind
+the last microbatch (Zhang et al., MiCS, 2022, section 3.4).
+
 It is counted on the first stage, whose backward ends last: later stages reduce while it still computes.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +34,7 @@ from dsx.space.codes import Open
 def reduction(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
+    copies: Sequence[Sequence[Group]],
     backward_s: Sequence[Any],
     stage: Stage,
     edge: int,
@@ -40,13 +45,14 @@ def reduction(
 ) -> Any:
     """Return the exposed seconds of the reduction of `stage` in one step.
 
-    `backward_s` has the backward of each kind with what is made again; `edge` is the kind of the layer that
-    has nothing to hide behind.
+    `shards` are the ranks over which ZeRO divides, per kind and weight group, and `copies` those that hold the same
+    shard; without copies there are none. `backward_s` has the backward of each kind with what is made again; `edge` is
+    the kind of the layer that has nothing to hide behind.
     """
     of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
     once = assumptions.dp_overlap
     overlap = pick(known.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
-    once_forward = once_backward = repeated_forward = repeated_backward = replicated = 0.0
+    once_forward = once_backward = repeated_forward = repeated_backward = replicated = among_copies = 0.0
     for kind, layers in stage.layers.items():
         held = (kinds[kind], shards[kind], cluster, assumptions)
         gather = _seconds(ALL_GATHER, 1.0, *held)
@@ -56,18 +62,25 @@ def reduction(
             moved[0] = _seconds(ALL_REDUCE, of_gradients, *held)
         back = pick(known.zero_stage, choices.zero_stage, moved)
         behind_forward = gather - overlap * jnp.minimum(gather, kinds[kind].forward_s)
-        behind_backward = back - overlap * jnp.minimum(back, backward_s[kind])
+        behind_backward = behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
+        if copies[kind]:
+            back = back + _seconds_of_copies(
+                of_gradients, kinds[kind], shards[kind], copies[kind], cluster, assumptions
+            )
+            behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
+            among_copies = among_copies + layers * (behind_last - behind_backward)
         repeated_forward = repeated_forward + layers * behind_forward
         repeated_backward = repeated_backward + layers * behind_backward
         if kind == edge:
-            once_forward, once_backward = gather - behind_forward, back - behind_backward
+            once_forward, once_backward = gather - behind_forward, back - behind_last
         replicated = replicated + layers * kinds[kind].replicated_gradient_s
     microbatches = choices.num_microbatches
     one, none = jnp.ones_like(microbatches), jnp.zeros_like(microbatches)
     forwards = pick(known.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
     backwards = pick(known.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
     gathers = jnp.minimum(forwards, one) * once_forward + forwards * repeated_forward
-    return gathers + once_backward + backwards * repeated_backward + replicated
+    total = gathers + once_backward + backwards * repeated_backward + replicated
+    return total + among_copies if any(copies) else total
 
 
 def _seconds(
@@ -86,3 +99,20 @@ def _seconds(
         # A group without weights, which another strategy of the search has, does not even cost its hops.
         total = total + jnp.where(held > 0, time, nothing)
     return total
+
+
+def _seconds_of_copies(
+    bytes_per_weight_byte: Any,
+    layer: LayerCosts,
+    shards: Sequence[Group],
+    copies: Sequence[Group],
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> Any:
+    """Return the seconds of all-reducing a layer's shards among their copies."""
+    times: list[Any] = []
+    for index, (members, holders) in enumerate(zip(shards, copies, strict=True)):
+        held = layer.weight_bytes[index] * members.per_gpu
+        time = collective(ALL_REDUCE, holders, cluster.network, assumptions)(held * bytes_per_weight_byte)
+        times.append(jnp.where(held > 0, time, jnp.zeros_like(held)))
+    return functools.reduce(jnp.add, times)

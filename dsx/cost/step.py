@@ -18,17 +18,26 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
-from dsx.cost.groups import Group, group
+from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import stage_memory, worst
+from dsx.cost.offload import (
+    ACTIVATIONS,
+    OPTIMIZER,
+    exposed_s,
+    host_update_s,
+    moves,
+    offloaded,
+    remaining_bytes,
+)
 from dsx.cost.pipeline import in_flight, pipeline
+from dsx.cost.recompute import Recompute, recompute_of
 from dsx.cost.reduction import reduction
+from dsx.cost.shards import replicas, shards
 from dsx.cost.stages import Stack, Stage, stages
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
-from dsx.space.codes import RECOMPUTE, Open
-
-NONE = RECOMPUTE.index("none")
+from dsx.space.codes import Open
 
 
 @record
@@ -45,25 +54,21 @@ class Workload:
 def step_costs(
     kinds: Sequence[LayerCosts], choices: StepChoices, workload: Workload, cluster: Cluster, assumptions: Assumptions
 ) -> StepCosts:
-    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all.
-
-    Layers of the ends are never made again: recomputation is of body layers.
-    """
+    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all."""
     stack, known = workload.stack, workload.open
     microbatches = choices.num_microbatches
-    ends = {*stack.first, *stack.last}
-    made_again = [NONE if kind in ends else choices.recompute for kind in range(len(kinds))]
+    again, every = recompute_of(choices, stack, known), range(len(kinds))
 
-    def under(name: str, kind: int) -> Any:
-        """Return a leaf of the recompute modes under the mode of the plan."""
-        leaf = getattr(kinds[kind], name)
-        values = (NONE,) if kind in ends else known.recompute
-        return pick(values, made_again[kind], [leaf[mode] for mode in range(len(RECOMPUTE))])
+    def on_average(name: str) -> list[Any]:
+        """Return what a layer of each kind has of a leaf of the recompute modes on average."""
+        return [again.mean(kind, getattr(kinds[kind], name).__getitem__) for kind in every]
 
-    every = range(len(kinds))
-    recompute = [under("recompute_s", kind) for kind in every]
+    recompute, stash = on_average("recompute_s"), on_average("stash_bytes")
     backward = [kinds[kind].backward_s + recompute[kind] for kind in every]
     passes = [kinds[kind].forward_s + backward[kind] for kind in every]
+    waiting = _waiting(kinds, again, choices, known, cluster, assumptions)
+    if waiting is not None:
+        passes = [working + waited for working, waited in zip(passes, waiting, strict=True)]
     held = stages(stack, choices.pp, choices.vpp)
     first = held[0]
 
@@ -92,16 +97,27 @@ def step_costs(
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
     send_s = send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
-    shards = [_shards(costs, choices, known) for costs in kinds]
-    dp_comm = reduction(kinds, shards, backward, first, stack.segments[0][0], choices, known, cluster, assumptions)
-    stash = [under("stash_bytes", kind) for kind in every]
-    working = [under("working_bytes", kind) for kind in every]
+    divided, copies = replicas(choices, known)
+    ranks, held_alike = zip(*(shards(costs, divided, copies, known) for costs in kinds), strict=True)
+    edge = stack.segments[0][0]
+    dp_comm = reduction(kinds, ranks, held_alike, backward, first, edge, choices, known, cluster, assumptions)
+    working = [again.largest(kind, kinds[kind].working_bytes.__getitem__) for kind in every]
+
+    def saved(stage: Stage) -> Any:
+        """Return the saved bytes of one microbatch on a GPU of a stage."""
+
+        def remaining() -> Any:
+            largest = [again.largest(kind, kinds[kind].stash_bytes.__getitem__) for kind in every]
+            return remaining_bytes(stage, stash, largest, again.ends)
+
+        return offloaded(ACTIVATIONS, choices, known, remaining, on(stage, stash))
+
     memory = worst(
         [
             stage_memory(
                 kinds,
-                shards,
-                stash,
+                ranks,
+                saved(stage),
                 working,
                 stage,
                 in_flight(stage.index, choices, known),
@@ -113,7 +129,7 @@ def step_costs(
         ]
     )
     peak = memory.peak_bytes
-    update = _update(kinds, first, shards, choices, known, cluster, assumptions)
+    update = _update(kinds, first, ranks, choices, known, cluster, assumptions)
     recompute_s = busy(recompute)
     step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
@@ -121,7 +137,7 @@ def step_costs(
     one = jnp.ones_like(step)
     return StepCosts(
         compute_s=column("compute_s"),
-        memory_s=column("memory_s"),
+        memory_s=column("memory_s") if waiting is None else column("memory_s") + busy(waiting),
         tp_comm_s=column("tp_comm_s"),
         cp_comm_s=column("cp_comm_s"),
         ep_comm_s=column("ep_comm_s"),
@@ -143,15 +159,28 @@ def step_costs(
     )
 
 
-def _shards(layer: LayerCosts, choices: StepChoices, known: Open) -> list[Group]:
-    """Return, per weight group, the ranks that hold the same parameters."""
-    replicas = group(choices.dp, choices.dp_nvs)
-    found = [
-        replicas.times(group(layer.group_size[index], layer.group_share[index]))
-        for index in range(layer.group_size.shape[0])
-    ]
-    # An ep group that spans several replicas leaves a fraction of a rank in each.
-    return found if known.ep == (1,) else [members.whole() for members in found]
+def _waiting(
+    kinds: Sequence[LayerCosts],
+    again: Recompute,
+    choices: StepChoices,
+    known: Open,
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> list[Any] | None:
+    """Return, per kind, the seconds that a layer's passes of a microbatch wait for the host; None if no plan's do."""
+    if not moves(ACTIVATIONS, known):
+        return None
+
+    def under(costs: LayerCosts, mode: int) -> Any:
+        backward_s = costs.backward_s + costs.recompute_s[mode]
+        return exposed_s(costs.stash_bytes[mode], costs.forward_s, backward_s, cluster.device, assumptions)
+
+    found: list[Any] = []
+    for kind, costs in enumerate(kinds):
+        nothing = jnp.zeros_like(costs.forward_s)
+        moved = again.mean(kind, functools.partial(under, costs)) if kind not in again.ends else nothing
+        found.append(offloaded(ACTIVATIONS, choices, known, lambda moved=moved: moved, nothing))
+    return found
 
 
 def _update(
@@ -171,4 +200,11 @@ def _update(
             whole, divided = whole + held, divided + held * members.per_gpu
     updated = pick(known.zero_stage, choices.zero_stage, [whole, divided, divided, divided])
     traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
-    return updated * (traffic / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth))
+    on_gpu = updated * (traffic / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth))
+    return offloaded(
+        OPTIMIZER,
+        choices,
+        known,
+        lambda: host_update_s(updated / assumptions.weight_bytes, cluster.device, assumptions),
+        on_gpu,
+    )

@@ -7,6 +7,8 @@ from dsx.hardware.network import Network, Tier
 from dsx.records import record, static
 from dsx.spec.cluster import ClusterSpec
 
+_HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, where a cluster file states none
+
 
 @record
 class Cluster:
@@ -26,6 +28,7 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         hbm_capacity=spec.device.hbm_capacity,
         fp8_flops=spec.device.fp8_flops or 0.0,
         power=spec.device.power or 0.0,
+        host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )

@@ -30,12 +30,14 @@ from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.search.problem import stack_of
-from dsx.space.codes import CODES, opened
+from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES, opened
 from dsx.space.experts import expert_share, nests
 from dsx.space.rules import MODEL_AXES, divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
 _PLACED = ("tp", "cp", "dp", "pp")  # innermost first
+# Choices that no column of a run table says, so that no formula of them is compiled.
+_NOT_IN_TABLES = {"zero_replicas": (1,), "stored_layers": (0,), "offload": (OFFLOAD.index("none"),)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,6 @@ class _Strategies:
         self._built: dict[Any, Model | None] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
-        if setup.schedule not in CODES["schedule"]:
-            return Reason("schedule is not priced", setup.schedule)
         stored = {} if setup.fused_attention else self._assumptions.unfused_blocks
         spec = self._assumptions.model_copy(
             update={"blocks": self._assumptions.blocks | stored, "linear_dtype": setup.precision}
@@ -165,7 +165,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            open=opened({"vpp": (1, 2)}),
+            open=opened(_NOT_IN_TABLES | {"vpp": (1, 2)}),
         ),
     )
 
@@ -215,7 +215,11 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
         name: [float(getattr(setup, name)) for setup in setups]
         for name in ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "vpp", "zero_stage")
     }
-    columns |= {name: [float(CODES[name].index(getattr(setup, name))) for setup in setups] for name in CODES}
+    columns |= {
+        name: [float(codes.index(getattr(setup, name))) for setup in setups]
+        for name, codes in (("recompute", RECOMPUTE), ("schedule", SCHEDULES))
+    }
+    columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in shares] for axis in ("pp", "dp")}
     return StepChoices(**{name: np.array(column) for name, column in columns.items()})
 

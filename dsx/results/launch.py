@@ -1,15 +1,16 @@
 """A plan as launch flags of Megatron-LM, and in plain words what the flags cannot express.
 
-    launch = megatron_lm(plan, layer)      # a plan as columns by name, the layer of its strategy
+    launch = megatron_lm(plan, layer, 96)  # a plan as columns by name, the layer of its strategy, body layers
     launch.arguments                       # ["--tensor-model-parallel-size", "8", ...]
 
 The world size is no flag: the launcher starts num_gpus ranks, and Megatron-LM makes dp of what tp, cp and pp
 leave of them. What a layer divides is read from the layer, never from the name of its strategy.
 
 Sources: megatron/training/arguments.py for the flags; megatron.core 0.16.1 for the order of the ranks
-(parallel_state.initialize_model_parallel) and the communication of context parallelism
-(TransformerConfig.cp_comm_type). Not covered: what is no choice of a plan, such as the model's dimensions, its
-embedding and head, and number formats.
+(parallel_state.initialize_model_parallel), the communication of context parallelism and what limits offload
+(TransformerConfig.cp_comm_type, cpu_offloading); of DeepSpeed, which is named where it has what Megatron-LM lacks, the
+documentation of its configuration (from memory of it). Not covered: what is no choice of a plan, such as the model's
+dimensions, its embedding and head, and number formats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,13 +35,21 @@ _ZERO: dict[int, tuple[tuple[str, str], ...]] = {
     2: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads"), *_OVERLAPPED),
     3: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads_params"), *_OVERLAPPED),
 }
+_UNIFORM = ("--recompute-method", "uniform")
 _RECOMPUTE: dict[str, tuple[tuple[str, str], ...]] = {
     "none": (),
     "selective": (("--recompute-granularity", "selective"),),
-    "full": (("--recompute-granularity", "full"), ("--recompute-method", "uniform"), ("--recompute-num-layers", "1")),
+    "full": (("--recompute-granularity", "full"), _UNIFORM, ("--recompute-num-layers", "1")),
 }
+# Only the distributed, precision-aware optimizer can run on the host.
+_HOST_UPDATE = (
+    ("--optimizer-cpu-offload", ""),
+    ("--optimizer-offload-fraction", "1.0"),
+    ("--use-precision-aware-optimizer", ""),
+)
 # Both are told apart by the virtual stages alone.
 _SCHEDULES = ("1f1b", "interleaved")
+_KEPT_LAYERS = 2  # of each microbatch on the GPU where activations are offloaded
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
 
 
@@ -57,17 +66,21 @@ class Launch:
         return [word for flag in self.flags for word in flag if word]
 
 
-def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer) -> Launch:
+def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int) -> Launch:
     """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `layer` its strategy.
+
+    `num_layers` are the layers of the model that a pipeline cuts.
 
     A plan whose weights lie as Megatron-LM has no layout for gets no flags at all: without the choice that is
     lost, the remaining flags would start another plan.
     """
     if foreign := _foreign_layout(plan, layer):
         return Launch((), tuple(foreign))
-    zero, recompute = _ZERO.get(plan["zero_stage"]), _RECOMPUTE.get(plan["recompute"])
+    zero = _ZERO.get(plan["zero_stage"])
+    recompute, not_made_again = _recomputed(plan, num_layers)
+    moved, not_moved = _offloaded(plan, num_layers)
     lost = [f"zero_stage={plan['zero_stage']}"] if zero is None else []
-    lost += [f"recompute={plan['recompute']}"] if recompute is None else []
+    lost += [*not_made_again, *not_moved]
     lost += [f"schedule={plan['schedule']}"] if plan["schedule"] not in _SCHEDULES else []
     flags = [
         ("--tensor-model-parallel-size", str(plan["tp"])),
@@ -81,9 +94,55 @@ def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer) -> Launch:
         ("--global-batch-size", str(plan["global_batch_size"])),
         ("--seq-length", str(plan["sequence_length"])),
         *(zero or ()),
-        *(recompute or ()),
+        *([("--num-distributed-optimizer-instances", str(plan["zero_replicas"]))] if plan["zero_replicas"] > 1 else []),
+        *recompute,
+        *moved,
     ]
     return Launch(tuple(flags), (*lost, *_context(plan, layer), *_placement(plan)))
+
+
+def _recomputed(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the flags of recomputation, and what of it they do not express."""
+    mode, stored = plan["recompute"], plan["stored_layers"]
+    known = _RECOMPUTE.get(mode)
+    if known is None:
+        return [], [f"recompute={mode}"]
+    if not stored:
+        return [*known], []
+    if stored == num_layers // plan["pp"]:
+        return [], []
+    again, uneven = divmod(num_layers // plan["pp"] - stored, plan["vpp"])
+    if _UNIFORM not in known:
+        reason = f"recompute={mode}: Megatron-LM makes regions of all layers again, or of none"
+        return [*known], [f"stored_layers={stored} with {reason}"]
+    if uneven:
+        reason = f"vpp={plan['vpp']}: Megatron-LM makes as many layers of each chunk again"
+        return [*known], [f"stored_layers={stored} with {reason}"]
+    granularity = [flag for flag in known if flag[0] == "--recompute-granularity"]
+    return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(again))], []
+
+
+def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the flags of offload, and what of it they do not express."""
+    flags: list[tuple[str, str]] = []
+    lost: list[str] = []
+    if plan["offload"] in ("optimizer", "both"):
+        if plan["zero_stage"] == 1:
+            flags += _HOST_UPDATE
+        else:
+            lost.append(
+                f"offload of the optimizer with zero_stage={plan['zero_stage']}: Megatron-LM offloads it with a "
+                "distributed optimizer alone; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
+            )
+    if plan["offload"] in ("activations", "both"):
+        if plan["pp"] == 1 and plan["recompute"] == "none" and num_layers > _KEPT_LAYERS:
+            flags.append(("--cpu-offloading-num-layers", str(num_layers - _KEPT_LAYERS)))
+        else:
+            lost.append(
+                f"offload of activations with pp={plan['pp']}, recompute={plan['recompute']}: Megatron-LM offloads "
+                "layers only without a pipeline and without recomputation"
+            )
+    return flags, lost
 
 
 def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dict[str, int] | None:

@@ -6,7 +6,8 @@ it is plain data, so it reads without dsx.
 The manifest of an unfinished run says what the run is, and into how many parts its sweep is cut; which of
 them are there only its folder says.
 
-Not covered: older schema versions. Version 1 had no cluster column and no what-ifs; its sweeps are run again.
+Not covered: older schema versions. Version 1 had no cluster column and no what-ifs, version 2 no intervals, version 3
+no copies of what ZeRO divides, stored layers and offload; their sweeps are run again.
 """
 
 import json
@@ -22,7 +23,7 @@ from dsx.errors import StoreError
 from dsx.results.identity import canonical, spec_hash
 from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 FILE = "manifest.json"
 
 _MOST_NAMES = 128  # codes of a name column are int8

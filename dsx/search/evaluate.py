@@ -43,7 +43,7 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     Raises PlanError if the plan is not well formed.
     """
     kinds = problem.kinds[0]
-    defaults = {name: (getattr(problem.workload.open, name) or (1,))[0] for name in OPEN}
+    defaults = {name: problem.workload.open.default(name) for name in OPEN}
     limits = Limits(problem.num_layers, problem.nvs_size, problem.expert_axes[0])
     plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))

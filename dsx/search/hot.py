@@ -15,6 +15,7 @@ from dsx.search.problem import Problem
 from dsx.search.space import Space
 from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, block_ranges, make_chunk
 from dsx.space.blocks import PLACEMENT_COLUMNS
+from dsx.space.codes import OPEN
 from dsx.space.enumerate import Arrays
 
 # Columns of a layer that neither the time nor the memory of a step depends on.
@@ -109,7 +110,12 @@ class HotLoop:
                 common = Common(keys=keys, workload=self.problem.workload)
                 columns = self.blocks.placements.astype(self._kind)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
-                placements = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
+                table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
+                known = self.problem.workload.open
+                # What no plan varies is one number, which is not looked up for every choice.
+                fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
+                alike = {name: column[:1] for name, column in table_of.items() if name in fixed}
+                placements = table_of | alike
                 self._devices[device] = points, common, placements
             return self._devices[device]
 

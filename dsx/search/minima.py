@@ -67,11 +67,17 @@ class Common:
 def make_runs(
     placements: Any, placement: Any, global_batch_size: Any, start: Any, length: Any, microbatch_size: Any, width: int
 ) -> Runs:
-    """Return runs of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its runs."""
+    """Return runs of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its runs.
+
+    A column of placements that are all alike is [1].
+    """
     position = jnp.arange(width, dtype=start.dtype)[None]
     choice = jnp.maximum(start[:, None] + jnp.minimum(position, length[:, None] - 1), jnp.zeros_like(start)[:, None])
     place, batch = placement[choice], global_batch_size[choice]
-    columns = {name: column[place] for name, column in placements.items()}
+    columns = {
+        name: column[place] if len(column) > 1 else jnp.broadcast_to(column, place.shape)
+        for name, column in placements.items()
+    }
     microbatches = jnp.round(batch / (columns["dp"] * microbatch_size[:, None]))
     return Runs(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
 

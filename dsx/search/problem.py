@@ -12,7 +12,7 @@ import numpy as np
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
-from dsx.errors import SpecError
+from dsx.errors import SpecError, did_you_mean
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer, load_operators
@@ -203,11 +203,10 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
         if column not in OPEN:
             raise SpecError(
                 f"{where}: 'fixed' holds {column!r}, which is not a column that can be "
-                f"held fixed there (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
+                f"held fixed there{did_you_mean(column, OPEN)} (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
             )
-        else:
-            try:
-                found[column] = [code(column, value)]
-            except SpecError as error:
-                raise SpecError(f"{where}: fixed: {error}") from error
+        try:
+            found[column] = [code(column, value)]
+        except SpecError as error:
+            raise SpecError(f"{where}: fixed: {error}") from error
     return found

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.space.codes import Open
-from dsx.space.enumerate import Arrays, Bounds, changes, divisors, grid
+from dsx.space.enumerate import Arrays, Bounds, changes, cross, divisors, grid, take
 from dsx.space.experts import REPLICA_AXES, spans
-from dsx.space.rules import fill, placed, schedule_fits
+from dsx.space.rules import fill, placed, recompute_fits, schedule_fits, zero_fits
 
 PLACEMENT_COLUMNS: tuple[str, ...] = (
     "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
+    "zero_replicas", "stored_layers", "offload",
 )  # fmt: skip
 CHOICE_COLUMNS: tuple[str, ...] = (
     "num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs",
-    "vpp", "zero_stage", "recompute", "schedule",
+    "vpp", "zero_stage", "recompute", "schedule", "zero_replicas", "stored_layers", "offload",
 )  # fmt: skip
 
 
@@ -212,24 +213,35 @@ def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    nested = (columns["dp"] % whole == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
+    # Of the ranks that hold the same experts every copy of ZeRO's has as many: it has whole ep groups.
+    nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
     return table[:, nested & bounds.keep_choices(columns)]
 
 
 @functools.lru_cache(maxsize=4096)
 def _replicas(rest: int, domain: int, num_layers: int, known: Open) -> np.ndarray:
-    """Return [8, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
+    """Return [11, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
 
     The rows are the columns of a placement behind num_gpus.
     """
     pipelines = divisors(num_layers)
     chunks = np.array(known.vpp) if known.vpp else pipelines
+    replicas = np.array(known.zero_replicas) if known.zero_replicas else divisors(rest)
+    stored = np.array(known.stored_layers) if known.stored_layers else np.arange(num_layers + 1)
     settings = map(np.array, (known.zero_stage, known.recompute, known.schedule))
     pp, pp_nvs, vpp, zero, recompute, schedule = grid(
         pipelines[rest % pipelines == 0], divisors(domain), chunks, *settings
     )
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0) & schedule_fits(pp, vpp, schedule, known, num_layers)
-    made = np.stack([pp, dp, pp_nvs, dp_nvs, vpp, zero, recompute, schedule])[:, good]
+    columns = (pp, dp, pp_nvs, dp_nvs, vpp, zero, recompute, schedule)
+    table = take(dict(zip(PLACEMENT_COLUMNS[1:], columns, strict=False)), good)
+    # One after the other: each may have many values, of which few go with a pipeline.
+    table = cross(table, "zero_replicas", replicas)
+    table = take(table, zero_fits(table["dp"], table["zero_stage"], table["zero_replicas"]))
+    table = cross(table, "stored_layers", stored)
+    table = take(table, recompute_fits(table["pp"], table["recompute"], table["stored_layers"], num_layers))
+    table = cross(table, "offload", np.array(known.offload))
+    made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # shared by all who ask again
     return made

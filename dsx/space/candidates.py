@@ -11,7 +11,7 @@ from typing import Any
 from dsx.records import column, record
 
 # The columns whose codes stand for names.
-NAMED = ("strategy", "recompute", "schedule")
+NAMED = ("strategy", "recompute", "schedule", "offload")
 
 
 @record
@@ -33,8 +33,11 @@ class Candidates:
     microbatch_size: Any = column("", "sequences of one microbatch of one replica")
     num_microbatches: Any = column("", "microbatches of one replica in a step")
     zero_stage: Any = column("", "ZeRO stage")
+    zero_replicas: Any = column("", "copies of what ZeRO divides; 1 divides over all data parallel ranks")
     recompute: Any = column("", "what the backward makes again")
+    stored_layers: Any = column("", "layers of each stage that keep what recompute would have them make again")
     schedule: Any = column("", "pipeline schedule")
+    offload: Any = column("", "what lies in the memory of the host")
     tp_nvs: Any = column("", "members of a tensor parallel group that share a fast domain")
     tp2_nvs: Any = column("", "members of a second tensor parallel group that share a fast domain")
     cp_nvs: Any = column("", "members of a context parallel group that share a fast domain")

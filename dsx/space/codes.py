@@ -5,34 +5,45 @@ from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.records import record, static
+from dsx.spec.quantities import LARGEST_COUNT
 
 RECOMPUTE = ("none", "selective", "full")
-SCHEDULES = ("1f1b", "gpipe", "zb-h1")
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
+OFFLOAD = ("none", "optimizer", "activations", "both")
 ZERO_STAGES = (0, 1, 2, 3)
 
 # The names that the codes of a column stand for, in the order of the codes.
-CODES: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+CODES: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 VALUES: dict[str, tuple[int, ...]] = {
     "zero_stage": ZERO_STAGES,
     "recompute": tuple(range(len(RECOMPUTE))),
     "schedule": tuple(range(len(SCHEDULES))),
+    "offload": tuple(range(len(OFFLOAD))),
 }
-OPEN = ("vpp", *VALUES, "ep")
+# Columns that are any number from a least one on, which changes nothing.
+LEAST = {"vpp": 1, "zero_replicas": 1, "stored_layers": 0, "ep": 1}
+OPEN = (*LEAST, *VALUES)
 
 
 @record
 class Open:
     """The values that columns of the choices may take, as structure: what is not among them is not compiled.
 
-    Names are codes. No value of vpp means every number of chunks that divides a stage, none of ep every degree that
-    the rules allow.
+    Names are codes. No value of vpp, zero_replicas, stored_layers or ep means every number that a plan may have there.
     """
 
     vpp: tuple[int, ...] = static(default=(1,))
     zero_stage: tuple[int, ...] = static(default=(1,))
     recompute: tuple[int, ...] = static(default=(0,))
     schedule: tuple[int, ...] = static(default=(0,))
+    zero_replicas: tuple[int, ...] = static(default=(1,))
+    stored_layers: tuple[int, ...] = static(default=(0,))
+    offload: tuple[int, ...] = static(default=(0,))
     ep: tuple[int, ...] = static(default=(1,))
+
+    def default(self, column: str) -> int:
+        """Return the value of a column where a plan says nothing: the first one that is open."""
+        return (getattr(self, column) or (LEAST[column],))[0]
 
 
 def opened(values: Mapping[str, Any]) -> Open:
@@ -51,9 +62,10 @@ def code(column: str, value: int | str) -> int:
             hint = did_you_mean(str(value), names)
             raise SpecError(f"{column} = {value!r} is not known{hint} (known: {', '.join(names)})")
         return names.index(str(value))
-    known = VALUES.get(column)
-    fits = isinstance(value, int) and (value in known if known else value >= 1)
+    known, least = VALUES.get(column), LEAST.get(column, 1)
+    fits = isinstance(value, int) and (value in known if known else least <= value <= LARGEST_COUNT)
     if not fits:
-        wanted = f"one of {', '.join(map(str, known))}" if known else "a whole number of at least 1"
+        most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
+        wanted = f"one of {', '.join(map(str, known))}" if known else f"a whole number of at least {least}{most}"
         raise SpecError(f"{column} = {value!r}: {wanted} is wanted")
     return int(value)

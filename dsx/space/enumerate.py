@@ -68,6 +68,18 @@ def grid(*axes: np.ndarray) -> list[np.ndarray]:
     return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
 
 
+def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
+    """Return the table with every row repeated for each of `values`, which is a column of that name."""
+    crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
+    crossed[name] = np.tile(values, len(next(iter(table.values()))))
+    return crossed
+
+
+def take(table: Arrays, where: np.ndarray | slice) -> Arrays:
+    """Return some rows of a table."""
+    return {key: column[where] for key, column in table.items()}
+
+
 def changes(*columns: np.ndarray) -> np.ndarray:
     """Return where a row of [N] columns differs from the one before; the first one does."""
     found = np.ones(len(columns[0]), dtype=bool)
@@ -100,14 +112,14 @@ def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mappin
     # A few degrees at a time: before the rules the table is many times as long as after them.
     step = max(1, _CROSSED // len(sizes))
     for start in range(0, len(table["tp"]), step):
-        part = _cross(_take(table, slice(start, start + step)), "microbatch_size", sizes)
+        part = cross(take(table, slice(start, start + step)), "microbatch_size", sizes)
         for layer in layers:
-            part = _take(part, allowed(layer, dimensions, bounds.sequence_length, part))
+            part = take(part, allowed(layer, dimensions, bounds.sequence_length, part))
         part = _with_shares(part, axes, bounds)
         if experts is not None:
             part = _with_expert_shares(part, experts, bounds)
         part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
-        part = _take(part, bounds.keep_keys(part))
+        part = take(part, bounds.keep_keys(part))
         parts.append({name: column.astype(np.int32) for name, column in part.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in KEY_COLUMNS}
 
@@ -131,9 +143,9 @@ def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
     """Add the panels: the largest degree times powers of two, up to the longest dimension."""
     largest = np.max(np.stack([table[axis] for axis in axes]), axis=0)
     powers = 2 ** np.arange(int(np.log2(longest)) + 1, dtype=np.int64)
-    crossed = _cross(table, "power", powers)
+    crossed = cross(table, "power", powers)
     crossed["panels"] = np.repeat(largest, len(powers)) * crossed.pop("power")
-    return _take(crossed, crossed["panels"] <= longest)
+    return take(crossed, crossed["panels"] <= longest)
 
 
 def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
@@ -141,22 +153,22 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size))])
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
-        table = _cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
+        table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
         fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.nvs_size)
-        table = _take(table, fits)
+        table = take(table, fits)
     return table
 
 
 def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
     """Add the degrees of ep that some number of replicas of these degrees leaves room for."""
     degrees = np.array(bounds.open.ep, dtype=np.int64) if bounds.open.ep else all_divisors(bounds.num_gpus)
-    table = _cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
+    table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
     replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
     ranks = room(table, expert_axes)
     fits = np.zeros(len(replica), dtype=bool)
     for number in bounds.num_gpus:
         fits |= (number % replica == 0) & (number // replica * ranks % table["ep"] == 0)
-    return _take(table, fits)
+    return take(table, fits)
 
 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
@@ -169,15 +181,4 @@ def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bound
         share = np.where(fits, expert_share(table | {"dp_nvs": dp_nvs}, expert_axes), 0)
         found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
     row, which = np.nonzero(found.T)
-    return _take(table, row) | {"ep_nvs": found.T[row, which]}
-
-
-def _cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
-    """Return the table with every row repeated for each of `values`."""
-    crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
-    crossed[name] = np.tile(values, len(next(iter(table.values()))))
-    return crossed
-
-
-def _take(table: Arrays, where: np.ndarray | slice) -> Arrays:
-    return {key: column[where] for key, column in table.items()}
+    return take(table, row) | {"ep_nvs": found.T[row, which]}

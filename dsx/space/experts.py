@@ -27,6 +27,12 @@ def nests(plan: Columns, expert_axes: Collection[str]) -> Any:
     return room(plan, expert_axes) * plan["dp"] % plan["ep"] == 0
 
 
+def copies_fit(plan: Columns, expert_axes: Collection[str]) -> Any:
+    """Return whether the copies of what ZeRO divides are copies of experts too: each has whole ep groups."""
+    holders = room(plan, expert_axes) * plan["dp"] // plan["ep"]
+    return (plan["ep"] == 1) | (holders % plan["zero_replicas"] == 0)
+
+
 def expert_share(plan: Columns, expert_axes: Collection[str]) -> Any:
     """Return how many members of an ep group share a fast domain."""
     return np.gcd(plan["ep"], room(plan, expert_axes, "_nvs") * plan["dp_nvs"])

@@ -13,6 +13,8 @@ _COLUMNS = (
     "num_gpus", "global_batch_size", "sequence_length", "tp", "tp2", "cp", "ep", "pp", "dp", "vpp", "panels",
     "microbatch_size", "num_microbatches", "zero_stage", "tp_nvs", "tp2_nvs", "cp_nvs", "ep_nvs", "pp_nvs", "dp_nvs",
 )  # fmt: skip
+# Columns that came later, with the value of the plans that there were before: those keep their ids.
+_LATER: dict[str, int | str] = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
@@ -29,9 +31,17 @@ def _word(name: str) -> int:
 def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]) -> np.ndarray:
     """Return the [N] int64 ids of candidates; `names` gives the names of the coded columns."""
     state = np.zeros(len(columns["tp"]), dtype=np.uint64)
-    for column, known in sorted(names.items()):
+    for column, known in sorted((column, known) for column, known in names.items() if column not in _LATER):
         words = np.array([_word(name) for name in known], dtype=np.uint64)
         state = _mix(state ^ words[columns[column]])
     for column in _COLUMNS:
         state = _mix(state * np.uint64(0x9E3779B97F4A7C15) + columns[column].astype(np.uint64) + np.uint64(1))
+    for column, before in _LATER.items():
+        known = names.get(column)
+        words = np.array([_word(name) for name in known], dtype=np.uint64) if known else None
+        value = columns[column]
+        word = value.astype(np.uint64) if words is None else words[value]
+        changed = value != (known.index(before) if known else before)
+        mixed = _mix((state ^ np.uint64(_word(column))) * np.uint64(0x9E3779B97F4A7C15) + word + np.uint64(1))
+        state = np.where(changed, mixed, state)
     return (state >> np.uint64(1)).astype(np.int64)

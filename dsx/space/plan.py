@@ -4,6 +4,7 @@ What is left out is 1. A plan is well formed if its degrees make up the GPUs and
 microbatch and every stage a layer; whether it also obeys the rules is said by `violations`.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,8 @@ def parse_plan(
 ) -> Plan:
     """Return the integer columns of a plan; names are codes.
 
-    `layers` are the kinds of the model, `defaults` the values of vpp, zero_stage, recompute and schedule where the
-    plan gives none. The share of an ep group follows from those of the axes that it nests in, where it is not given.
+    `layers` are the kinds of the model, `defaults` the values of the columns of `dsx.space.codes.OPEN` where the plan
+    gives none. The share of an ep group follows from those of the axes that it nests in, where it is not given.
     Raises PlanError.
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults
@@ -178,6 +179,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     batch, dp = plan["global_batch_size"], plan["dp"]
     others = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
     ranks = room(plan, limits.expert_axes) * dp
+    holders = max(ranks // plan["ep"], 1)
+    copied = math.gcd(holders, dp)
     nested = " * ".join(f"{axis}={plan[axis]}" for axis in others if plan[axis] > 1) or "one rank"
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
@@ -187,6 +190,10 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}",
         "microbatches_not_in_groups": f"vpp={plan['vpp']}: pp={plan['pp']} does not divide the "
         f"{plan['num_microbatches']} microbatches",
+        "replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} with dp={dp}, zero_stage={plan['zero_stage']}"
+        f"; nearest: zero_replicas={_nearest_of(divisors(dp if plan['zero_stage'] else 1), plan['zero_replicas'])}",
+        "stored_layers_exceeded": f"stored_layers={plan['stored_layers']} with recompute="
+        f"{CODES['recompute'][plan['recompute']]} and {limits.num_layers // plan['pp']} layers of a stage",
         "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
         f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
         "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "
@@ -203,6 +210,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         f"; nearest: ep={_nearest_of(divisors(ranks), plan['ep'])}",
         "expert_share_not_nested": f"nvs.ep={plan['ep_nvs']}, and of an ep group of {plan['ep']} the shares "
         f"{shares} put {expert_share(plan, limits.expert_axes)} in a fast domain; leave nvs.ep out",
+        "expert_replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} does not divide the {holders} ranks "
+        f"that hold the same experts; nearest: zero_replicas={_nearest_of(divisors(copied), plan['zero_replicas'])}",
     }[name]
 
 

@@ -17,8 +17,8 @@ from dsx.graph.expressions import RELATIONS, evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
-from dsx.space.codes import SCHEDULES, Open
-from dsx.space.experts import REPLICA_AXES, expert_share, nests
+from dsx.space.codes import RECOMPUTE, SCHEDULES, Open
+from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests
 from dsx.spec.model import ALPHABET
 
 Columns = Mapping[str, Any]
@@ -77,6 +77,17 @@ def placed(table: Columns, axes: tuple[str, ...] = PLACED) -> Any:
     return product
 
 
+def zero_fits(dp: Any, zero_stage: Any, zero_replicas: Any) -> Any:
+    """Return which numbers of copies divide the replicas; ZeRO stage 0 divides nothing, so there is one."""
+    return (dp % zero_replicas == 0) & ((zero_stage > 0) | (zero_replicas == 1))
+
+
+def recompute_fits(pp: Any, recompute: Any, stored_layers: Any, num_layers: int) -> Any:
+    """Return which stages have so many layers to keep; where none is made again there is none to except."""
+    again = recompute != RECOMPUTE.index("none")
+    return (stored_layers == 0) | (again & (stored_layers <= num_layers // pp))
+
+
 GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
         Reason("layers_not_divisible", "pp does not divide the number of layers"),
@@ -95,6 +106,14 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
         Reason("microbatches_not_in_groups", "with vpp above 1, pp does not divide the number of microbatches"),
         lambda plan, limits: (plan["vpp"] == 1) | (plan["num_microbatches"] % plan["pp"] == 0),
+    ),
+    (
+        Reason("replicas_not_divisible", "zero_replicas does not divide dp, or ZeRO stage 0 divides nothing"),
+        lambda plan, limits: zero_fits(plan["dp"], plan["zero_stage"], plan["zero_replicas"]),
+    ),
+    (
+        Reason("stored_layers_exceeded", "stored_layers is more than the layers of a stage that recompute makes again"),
+        lambda plan, limits: recompute_fits(plan["pp"], plan["recompute"], plan["stored_layers"], limits.num_layers),
     ),
     (
         Reason("batch_not_divisible", "dp does not divide global_batch_size"),
@@ -120,6 +139,10 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
         Reason("expert_share_not_nested", "nvs.ep is not what the shares of the axes that ep nests in give"),
         lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes),
+    ),
+    (
+        Reason("expert_replicas_not_divisible", "zero_replicas does not divide the ranks that hold the same experts"),
+        lambda plan, limits: copies_fit(plan, limits.expert_axes),
     ),
 )
 

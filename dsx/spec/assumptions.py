@@ -14,7 +14,19 @@ from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
 from dsx.spec.load import Spec, load_overridden
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, Choice, Count, Flag, Fraction, NonNegative, Positive, Seconds, Share, Sourced
+from dsx.spec.quantities import (
+    Bytes,
+    BytesPerSecond,
+    Choice,
+    Count,
+    Flag,
+    Fraction,
+    NonNegative,
+    Positive,
+    Seconds,
+    Share,
+    Sourced,
+)
 from dsx.spec.validate import validate
 
 MOST_SPECIALISED = 3  # fields that a handful of runs can adapt
@@ -93,6 +105,8 @@ class AssumptionsSpec(Spec):
     elementwise_traffic: Positive  # of kernels without multiplies, over the bytes of their operators
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
+    host_efficiency: Fraction  # of host_bandwidth
+    host_memory_bandwidth: BytesPerSecond  # of the host's memory, one GPU's share, as an update streams through it
     launch_latency: Seconds  # of one launch
     launch_hidden: Share  # of a launch, behind its kernel's memory traffic: 1 is max(launch + compute, memory)
     # What is launched: each operator once in either direction, or as many kernels as it has work for.
@@ -171,6 +185,7 @@ def load_fitted(
 
     Raises what `load_assumptions` raises.
     """
-    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near)
+    # A column that a set searches can be held fixed; which columns there are is not known here.
+    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     return validate(plain, AssumptionsSpec), bounds

@@ -46,6 +46,14 @@ def test_best_searches_it_and_evaluate_says_the_same(run):
     assert again["reject"] == []
 
 
+def test_best_holds_it_fixed(run):
+    data = json.loads(run("best", *JOB, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
+    assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}
+    done = run("best", *JOB, "--set", "assumptions.fixed.epp=1")
+    assert done.code != 0
+    assert "'fixed' holds 'epp', which is not a column that can be held fixed there; did you mean 'ep'?" in done.err
+
+
 def test_why_says_what_experts_miss(run):
     data = json.loads(run("why", *JOB, "ep=8", "pp=4", "dp=4", "nvs.dp=4", "nvs.pp=2", "--json").out)
     assert data["why"] == [

@@ -16,13 +16,14 @@ from dsx.space.codes import Open
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
 _DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "power", "num_sms")
+_DEVICE += ("host_bandwidth",)
 
 
 def machine(**changes):
     """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
-        "fp8_flops": 2e15, "power": 500.0, "num_sms": 100.0,
+        "fp8_flops": 2e15, "power": 500.0, "num_sms": 100.0, "host_bandwidth": 5e10,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
@@ -54,6 +55,8 @@ def believed(**changes):
             "nvs_efficiency": 0.5,
             "net_efficiency": 0.5,
             "elementwise_traffic": 1.0,
+            "host_efficiency": 0.5,
+            "host_memory_bandwidth": 1e11,
             "launch_latency": 1e-5,
             "dispatch_latency": 0.0,
             "tp_overlap": 0.0,
@@ -115,6 +118,7 @@ def choices(**changes):
     fields = {
         "num_gpus": 32.0, "global_batch_size": 48.0, "pp": 4.0, "dp": 8.0, "num_microbatches": 6.0,
         "pp_nvs": 1.0, "dp_nvs": 1.0, "vpp": 1.0, "zero_stage": 1.0, "recompute": 0.0, "schedule": 0.0,
+        "zero_replicas": 1.0, "stored_layers": 0.0, "offload": 0.0,
     } | changes  # fmt: skip
     return StepChoices(**{name: jnp.asarray([value]) for name, value in fields.items()})
 

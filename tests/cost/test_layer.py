@@ -103,6 +103,25 @@ def test_collectives_are_exposed_and_go_to_the_column_of_their_axis():
     assert np.asarray(times.comm_s["cp_comm_s"])[:, :, 0].tolist() == [close([0.0, 0.0]), close([0.0, 2 * GATHER])]
 
 
+def test_the_host_issues_collectives_that_happen():
+    """Of an axis of one rank nothing is issued, key by key; a pass lasts at least as long as the host takes."""
+    shapes = [
+        CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False),
+        CollectiveShape(1, FORWARD, ALL_GATHER, "cp", False),
+    ]
+    shapes += [CollectiveShape(1, BACKWARD, ALL_GATHER, "tp", False)]
+    # Three works of one key each: neither axis divides, one does, both do.
+    sizes = {"tp": jnp.asarray([1.0, 4.0, 4.0]), "cp": jnp.asarray([1.0, 1.0, 4.0])}
+    made = replace(work(shapes, [0.0, 0.0, 0.0]), sizes=sizes, shares=sizes)
+    three = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("matrix", "vector", "bytes", "volumes")}
+    ends = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
+    empty = {"weights": jnp.zeros((0, 3)), "multiplies": Multiplies(*[jnp.zeros((0, 3))] * 5)}
+    found = layer_costs(replace(made, **three, **ends, **empty), machine(), believed(dispatch_latency=1.0))
+    assert np.asarray(found.forward_s).tolist() == [2.0, 3.0, 4.0]
+    assert np.asarray(found.backward_s).tolist() == [2.0, 3.0, 3.0]
+    assert np.asarray(found.recompute_s)[1].tolist() == [1.0, 1.0, 2.0]  # of the second kernel alone
+
+
 @pytest.mark.parametrize(
     ("panels", "volume", "num_bytes"),
     [

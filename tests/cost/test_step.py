@@ -148,7 +148,7 @@ def chosen(**values):
     made = choices(**{name: float(value) for name, value in values.items()})
     alone = opened(made, **{name: value for name, value in values.items() if name in OPEN})
     among = replace(
-        WORKLOAD, open=Open(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2))
+        WORKLOAD, open=Open(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2, 3))
     )
     together = cost(made=made, workload=among)
     assert together == pytest.approx(alone, rel=1e-12, abs=1e-15, nan_ok=True)
@@ -199,6 +199,11 @@ def test_schedules():
     assert chosen(schedule=1)["bubble_s"] == close(chosen()["bubble_s"])
     assert chosen(schedule=2)["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND) - 2 * 3 * 3 * 0.008)
     assert chosen(schedule=2)["activation_bytes"] == close(chosen()["activation_bytes"])
+    # Zero-bubble H2: a third weight gradient of each other stage, for 2 * 4 - 1 microbatches, of which there are six.
+    assert chosen(schedule=3)["bubble_s"] == close(3 * (3 * 0.030 + 2 * SEND) - 3 * 3 * 3 * 0.008)
+    assert chosen(schedule=3)["activation_bytes"] == close(3 * 1e9 * 6)
+    assert chosen(schedule=3, num_microbatches=32)["activation_bytes"] == close(3 * 1e9 * 7)
+    assert chosen(schedule=3, pp=1)["activation_bytes"] == close(12 * 1e9)
 
 
 def test_recomputation():

@@ -28,6 +28,7 @@ CASES = [
     ({"framework": "a fork, schedule ZB-1p"}, "1d", {"schedule": "zb-h1"}),
     ({"ep": "4", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
     ({"ep": "8", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
+    ({"framework": "a fork, schedule ZB-2p"}, "1d", {"schedule": "zb-h2"}),
 ]
 
 
@@ -63,9 +64,12 @@ def test_model_flops_are_those_of_the_search(asked):
             assert batch.workload.forward_flops[position] == pytest.approx(problem.workload.forward_flops, rel=1e-12)
 
 
-def test_what_cannot_be_priced_has_a_reason(tmp_path):
-    changes = ({"framework": "a fork, schedule ZB-2p"}, {}, {"schedule": "zb-h2"})
+def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsx.measured.batches.strategy_names", lambda: ["1d"])
+    changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
-    assert found.reason[0] == found.reason[2] == Reason("schedule is not priced", "zb-h2")
+    rule = "no strategy divides the model so"
+    assert found.reason[0] == Reason(rule, "tp=2, cp=2, ep=1, sp=1")
+    assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
     assert found.reason[1] is None
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]

@@ -9,7 +9,8 @@ from dsx.measured.defaults import DEFAULTS
 from dsx.measured.machines import cluster_of, known_clusters
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import read_runs
-from dsx.measured.setups import Setup, count_filled, setups
+from dsx.measured.setups import SCHEDULES, Setup, count_filled, setups
+from dsx.space.codes import CODES
 
 CLUSTERS = known_clusters()
 
@@ -226,3 +227,7 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
         *(("embedding", 1), ("mla-transformer", 3), ("mla-moe-transformer", 58), ("head", 1))
     ]
     assert queries.model.dimensions["k"] == 128
+
+
+def test_every_schedule_that_a_table_names_is_priced():
+    assert {*SCHEDULES.values()} <= {*CODES["schedule"]}

@@ -14,6 +14,7 @@ NAMES = {
     "strategy": ("flat", "grid"),
     "recompute": ("none", "full"),
     "schedule": ("one",),
+    "offload": ("none", "both"),
 }
 REASONS = [("memory", "peak_bytes is above the device's capacity"), ("layers", "pp does not divide them")]
 WHAT_IF = (

@@ -8,9 +8,12 @@ from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.results.launch import RANK_ORDER, megatron_lm, shares_of
 from dsx.space.candidates import Candidates
+from dsx.space.codes import OFFLOAD
 
 ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
+SAID |= {"stored_layers": 0, "offload": "none"}
+LAYERS = 24
 
 # A user's strategy: tensor parallelism whose residual stream every rank holds whole.
 PLAIN = """strategy plain
@@ -41,10 +44,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name in (
         *("tensor-model-parallel-size", "context-parallel-size", "pipeline-model-parallel-size"),
         *("expert-model-parallel-size", "num-virtual-stages-per-pipeline-rank", "recompute-num-layers"),
+        *("num-distributed-optimizer-instances", "cpu-offloading-num-layers"),
         *("micro-batch-size", "global-batch-size", "seq-length"),
     ):
         parser.add_argument(f"--{name}", type=int, default=1)
-    for name in ("sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp"):
+    parser.add_argument("--optimizer-offload-fraction", type=float)
+    host = ("optimizer-cpu-offload", "use-precision-aware-optimizer")
+    for name in ("sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", *host):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--overlap-grad-reduce", action="store_true")
     parser.add_argument("--overlap-param-gather", action="store_true")
@@ -66,7 +72,11 @@ def back(arguments: list[str], num_gpus: int) -> dict:
     batch, microbatch = args.global_batch_size, args.micro_batch_size
     degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": args.expert_model_parallel_size}
     sizes = {"microbatch_size": microbatch, "global_batch_size": batch, "num_microbatches": batch // dp // microbatch}
+    made_again = args.recompute_num_layers * args.num_virtual_stages_per_pipeline_rank
     others = {
+        "zero_replicas": args.num_distributed_optimizer_instances,
+        "stored_layers": LAYERS // pp - made_again if args.recompute_method == "block" else 0,
+        "offload": OFFLOAD[args.optimizer_cpu_offload + 2 * (args.cpu_offloading_num_layers > 1)],
         "vpp": args.num_virtual_stages_per_pipeline_rank,
         "sequence_length": args.seq_length,
         "zero_stage": stage[args.data_parallel_sharding_strategy],
@@ -86,11 +96,18 @@ def back(arguments: list[str], num_gpus: int) -> dict:
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "recompute": "selective", "zero_stage": 1},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "interleaved"},
         {"dp": 8, "ep": 4, "dp_nvs": 8, "ep_nvs": 4},
+        {"dp": 16, "dp_nvs": 8, "zero_replicas": 4},
+        {"dp": 16, "dp_nvs": 8, "zero_replicas": 2, "zero_stage": 3},
+        {"pp": 4, "pp_nvs": 4, "recompute": "full", "stored_layers": 2},
+        {"pp": 4, "vpp": 2, "pp_nvs": 4, "recompute": "full", "stored_layers": 4},
+        {"dp": 4, "dp_nvs": 4, "offload": "optimizer"},
+        {"dp": 4, "dp_nvs": 4, "offload": "activations"},
+        {"dp": 4, "dp_nvs": 4, "offload": "both"},
     ],
 )
 def test_every_expressible_choice_returns(layer, choices):
     wanted = plan(**choices)
-    launch = megatron_lm(wanted, layer("1d"))
+    launch = megatron_lm(wanted, layer("1d"), LAYERS)
     found = back(launch.arguments, wanted["num_gpus"])
     assert found == {name: wanted[name] for name in found}
     assert launch.lost == ()
@@ -108,7 +125,7 @@ def test_how_experts_are_divided_is_said(strategy, divided_by):
 
 def test_context_parallelism_returns_and_its_collective_is_lost(layer):
     wanted = plan(tp=2, cp=4, dp=2, tp_nvs=2, cp_nvs=4)
-    launch = megatron_lm(wanted, layer("2d"))
+    launch = megatron_lm(wanted, layer("2d"), LAYERS)
     found = back(launch.arguments, wanted["num_gpus"])
     assert found == {name: wanted[name] for name in found}
     (lost,) = launch.lost
@@ -119,11 +136,11 @@ def test_context_parallelism_returns_and_its_collective_is_lost(layer):
 def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
     (tmp_path / "plain.layer").write_text(PLAIN)
     wanted = plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2)
-    assert parse(megatron_lm(wanted, layer("1d")).arguments).sequence_parallel
-    whole = megatron_lm(wanted, layer(tmp_path / "plain.layer"))
+    assert parse(megatron_lm(wanted, layer("1d"), LAYERS).arguments).sequence_parallel
+    whole = megatron_lm(wanted, layer(tmp_path / "plain.layer"), LAYERS)
     assert not parse(whole.arguments).sequence_parallel
     assert whole.lost == ()
-    alone = megatron_lm(plan(dp=4, dp_nvs=4), layer("1d"))
+    alone = megatron_lm(plan(dp=4, dp_nvs=4), layer("1d"), LAYERS)
     assert not parse(alone.arguments).sequence_parallel
 
 
@@ -139,20 +156,44 @@ def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
     ],
 )
 def test_a_layout_that_is_lost_leaves_no_flags(layer, choices, lost):
-    launch = megatron_lm(plan(**choices), layer("summa"))
+    launch = megatron_lm(plan(**choices), layer("summa"), LAYERS)
     assert launch.flags == ()
     assert len(launch.lost) == len(lost)
     assert all(words in said for words, said in zip(lost, launch.lost, strict=True))
 
 
 def test_undivided_every_layer_is_expressible(layer):
-    assert megatron_lm(plan(dp=8, dp_nvs=8, panels=2), layer("summa")).lost == ()
+    assert megatron_lm(plan(dp=8, dp_nvs=8, panels=2), layer("summa"), LAYERS).lost == ()
 
 
 @pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}, {"schedule": "zero_bubble"}])
 def test_unknown_values_are_lost_by_name(layer, choice):
     ((name, value),) = choice.items()
-    assert megatron_lm(plan(**choice), layer("1d")).lost == (f"{name}={value}",)
+    assert megatron_lm(plan(**choice), layer("1d"), LAYERS).lost == (f"{name}={value}",)
+
+
+@pytest.mark.parametrize(
+    ("choices", "lost", "without"),
+    [
+        ({"recompute": "selective", "stored_layers": 3}, "regions of all layers again", "recompute-num-layers"),
+        ({"pp": 4, "pp_nvs": 4, "vpp": 2, "recompute": "full", "stored_layers": 1}, "of each chunk again", "block"),
+        ({"pp": 2, "pp_nvs": 2, "offload": "activations"}, "without a pipeline", "cpu-offloading-num-layers"),
+        ({"recompute": "full", "offload": "activations"}, "without recomputation", "cpu-offloading-num-layers"),
+        ({"zero_stage": 3, "dp": 4, "dp_nvs": 4, "offload": "optimizer"}, "DeepSpeed has it", "optimizer-cpu-offload"),
+        ({"schedule": "zb-h2", "pp": 2, "pp_nvs": 2}, "schedule=zb-h2", "zb"),
+    ],
+)
+def test_what_megatron_lacks_is_lost(layer, choices, lost, without):
+    launch = megatron_lm(plan(**choices), layer("1d"), LAYERS)
+    (said,) = launch.lost
+    assert lost in said
+    assert not any(without in word for word in launch.arguments)
+
+
+def test_layers_that_are_all_stored_are_not_made_again(layer):
+    launch = megatron_lm(plan(recompute="full", stored_layers=LAYERS), layer("1d"), LAYERS)
+    assert parse(launch.arguments).recompute_granularity is None
+    assert launch.lost == ()
 
 
 @pytest.mark.parametrize(
@@ -198,6 +239,6 @@ def test_shares_count_the_ranks_of_a_domain():
     ],
 )
 def test_placement(layer, choices, says):
-    lost = megatron_lm(plan(**choices), layer("1d")).lost
+    lost = megatron_lm(plan(**choices), layer("1d"), LAYERS).lost
     assert len(lost) == (says is not None)
     assert says is None or (lost[0].startswith("the placement ") and says in lost[0])

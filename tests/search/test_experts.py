@@ -117,7 +117,7 @@ def test_memory_of_mixtral_by_hand():
     others = (MIXTRAL.parameters or 0) - 8 * experts
     costs = evaluated("ep=8", "dp=16", "nvs.dp=8")
     assert costs["weight_bytes"] == 2 * (experts + others)
-    assert costs["gradient_bytes"] == 4 * (experts + others)
+    assert costs["gradient_bytes"] == 2 * (experts + others)
     assert costs["optimizer_bytes"] == pytest.approx(12 * (experts / 2 + others / 16), rel=1e-12)
     whole = evaluated("ep=1", "dp=16", "nvs.dp=8")
     assert whole["weight_bytes"] == 2 * (8 * experts + others)
@@ -126,6 +126,49 @@ def test_memory_of_mixtral_by_hand():
     spread = evaluated("ep=8", "tp=2", "dp=4", "nvs.tp=2", "nvs.dp=4", num_gpus=8)
     assert spread["optimizer_bytes"] > 12 * experts
     assert spread["optimizer_bytes"] < 12 * (experts + others / 4)
+
+
+def test_copies_of_experts_by_hand():
+    """Of 16 ranks two hold the same expert: with two copies each has all of its state, and all else is over 8."""
+    experts = 32 * EXPERT
+    others = (MIXTRAL.parameters or 0) - 8 * experts
+    costs = evaluated("ep=8", "dp=16", "nvs.dp=8", "zero_replicas=2")
+    assert costs["optimizer_bytes"] == pytest.approx(12 * (experts + others / 8), rel=1e-12)
+    costs = evaluated("ep=2", "dp=16", "nvs.dp=8", "zero_replicas=4")
+    assert costs["optimizer_bytes"] == pytest.approx(12 * (4 * experts / 2 + others / 4), rel=1e-12)
+
+
+def test_copies_that_no_expert_has_break_a_rule():
+    here = problem("1d", model="layer")
+    broken = evaluate_plan(here, ["ep=8", "dp=16", "nvs.dp=8", "zero_replicas=4"], 16, 16).broken
+    (violation,) = [violation for violation in broken if violation.reason.name != "memory"]
+    assert violation.reason.name == "expert_replicas_not_divisible"
+    assert violation.detail == (
+        "zero_replicas=4 does not divide the 2 ranks that hold the same experts; nearest: zero_replicas=2"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
+def test_every_number_of_copies_is_a_plan_that_breaks_no_rule(strategy):
+    opened = problem(strategy).opening({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})
+    made = Space(opened, (12, 24), (24,))
+    rows = priced_rows_of(opened, made)
+    assert (rows["zero_replicas"][rows["ep"] > 1] > 1).any()
+    etp = rows["tp"] if strategy == "2d-expert-tp" else 1
+    alike, rest = np.divmod(rows["tp"] * rows["cp"] * rows["dp"], rows["ep"] * etp)
+    assert (rest == 0).all()
+    assert (alike % rows["zero_replicas"] == 0).all()
+    for row in np.random.default_rng(1).choice(np.flatnonzero(rows["zero_replicas"] > 1), 12, replace=False).tolist():
+        settings = [
+            f"{name}={rows[name][row]}"
+            for name in ("tp", "cp", "ep", "pp", "dp", "microbatch_size", "zero_stage", "zero_replicas")
+        ]
+        settings += [f"nvs.{axis}={rows[f'{axis}_nvs'][row]}" for axis in ("tp", "cp", "pp", "dp")]
+        found = evaluate_plan(opened, settings, int(rows["num_gpus"][row]), 24)
+        assert {violation.reason.name for violation in found.broken} <= {"memory"}
+        assert found.plan["candidate"] == rows["candidate"][row]
+        for name, value in found.costs.items():
+            assert value == pytest.approx(float(rows[name][row]), rel=1e-12, abs=1e-15, nan_ok=True), name
 
 
 @pytest.mark.parametrize(
@@ -166,7 +209,7 @@ def test_the_reduction_of_experts_by_hand():
         return slow + 14 * fast + 15 / 16 * volume * pace
 
     gather = pair(2 * EXPERT) + all_ranks(2 * others)
-    scatter = pair(4 * EXPERT) + all_ranks(4 * others)
+    scatter = pair(2 * EXPERT) + all_ranks(2 * others)
     assert costs["dp_comm_s"] == pytest.approx(gather + scatter, rel=1e-9)
 
 
@@ -183,13 +226,14 @@ def test_the_all_to_all_of_experts_by_hand():
         assert costs["ep_comm_s"] == pytest.approx(4 * (latency + max(outside, inside)), rel=1e-9)
 
 
-def test_without_expert_parallelism_nothing_of_it_is_priced():
+@pytest.mark.parametrize("copies", [[1], [1, 2, 4]])
+def test_without_expert_parallelism_nothing_of_it_is_priced(copies):
     """ep = 1 costs the same whether a search knows other degrees or not."""
-    here = problem("2d")
+    here = problem("2d").opening({"zero_replicas": copies})
     closed = here.opening({"ep": [1]})
     only = Space(closed, (12, 24), (24,))
     assert closed.workload.open.ep == (1,)
-    rows = priced_rows_of(here, space("2d"))
+    rows = priced_rows_of(here, Space(here, (12, 24), (24,)))
     ones = {name: column[rows["ep"] == 1] for name, column in rows.items()}
     order, expected = np.argsort(ones["candidate"]), priced_rows_of(closed, only)
     again = np.argsort(expected["candidate"])

@@ -41,6 +41,7 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
         ("recompute", "ful", "recompute = 'ful' is not known; did you mean 'full'?"),
         ("ep", 0, "ep = 0: a whole number of at least 1 is wanted"),
         ("tp", 2, "'fixed' holds 'tp', which is not a column that can be held fixed there"),
+        ("vp", 2, "'fixed' holds 'vp', which is not a column that can be held fixed there; did you mean 'vpp'?"),
     ],
 )
 def test_what_cannot_be_held_fixed(column, value, message):

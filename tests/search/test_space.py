@@ -54,12 +54,14 @@ def test_every_column_varies_in_this_space():
 
 def test_columns_that_an_assumption_set_holds_fixed_can_be_opened():
     fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "schedule": ["1f1b", "gpipe"], "vpp": [1, 2]}
+    fix |= {"zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": ["none", "both"]}
     problem = problem_of("default")
     space = Space(problem.opening(fix), [24], [48, 96], fix)
     positions, choices = space.blocks.rows(0, space.size)
     assert len(positions) > 0
     assert {name: sorted(set(choices[name].tolist())) for name in fix} == {
         "zero_stage": [1, 3], "recompute": [0, 2], "schedule": [0, 1], "vpp": [1, 2],
+        "zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": [0, 3],
     }  # fmt: skip
     closed = Space(problem, [24], [48, 96])
     both = Space(problem.opening({"zero_stage": [1, 3]}), [24], [48, 96])
@@ -81,7 +83,7 @@ def test_a_column_may_be_fixed_to_the_value_that_it_has():
     ("options", "message"),
     [
         ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not open in this problem"),
-        ({"fix": {"schedule": ["zb-h2"]}}, "schedule = 'zb-h2' is not known; did you mean 'zb-h1'?"),
+        ({"fix": {"schedule": ["zb-h3"]}}, "schedule = 'zb-h3' is not known; did you mean 'zb-h"),
         ({"fix": {"ep": [2]}}, "fix: ep = 2 is not open in this problem"),
         ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' is no whole number"),
         ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not searched"),

@@ -45,8 +45,9 @@ def leaves(problem):
 def test_the_fields_are_the_facts_of_the_cost_functions():
     """Each leaf but those that size elements can be varied, and the size of a fast domain."""
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
-    # Bytes of a weight and of a gradient; a device's 8-bit rate and its multiprocessors are facts of its kind.
-    assert len(varied) == len(REAL) + 4
+    # Bytes of a weight and of a gradient; a device's 8-bit rate, its power, its multiprocessors and its link to the
+    # host are facts of its kind.
+    assert len(varied) == len(REAL) + 6
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
@@ -67,9 +68,12 @@ def test_a_real_field_is_what_set_makes_of_it(path):
 
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
-    """An efficiency of 8 bits matters where multiplies run in them, a tree's where trees are good enough."""
+    """An efficiency of 8 bits matters where multiplies run in them, a tree's where trees are good enough.
+
+    What is said of the host matters where something is offloaded to it.
+    """
     inputs = load_inputs(*INPUTS, split_overrides([f"assumptions.linear_dtype={'fp8' if 'fp8' in path else 'bf16'}"]))
-    problem = inputs.problem(["1d-no-sp"], 2048)
+    problem = inputs.problem(["1d-no-sp"], 2048).opening({"offload": ["both" if "host" in path else "none"]})
     base = priced(problem, Space(problem, GPUS, BATCHES))
     stands = stated(path) or 1e-6
     for value in (stands * 0.1, stands * 10):

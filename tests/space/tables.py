@@ -57,7 +57,15 @@ BOUNDS = st.builds(
     global_batch_size=st.lists(st.sampled_from([*range(24, 241, 12), 7, 1]), min_size=2, max_size=20, unique=True),
     num_layers=st.sampled_from([1, 6, 12]),
     known=st.sampled_from(
-        [Open(), Open(vpp=()), Open(vpp=(1, 2, 4), schedule=(0, 1, 2)), Open((1,), (0, 3), (0, 2), (2,))]
+        [
+            Open(),
+            Open(vpp=()),
+            Open(vpp=(1, 2, 4), schedule=(0, 1, 2)),
+            Open((1,), (0, 3), (0, 2), (2,)),
+            Open(zero_stage=(0, 1), zero_replicas=(), offload=(0, 3)),
+            Open(zero_stage=(2,), zero_replicas=(2, 3), recompute=(0, 2), stored_layers=()),
+            Open(recompute=(1, 2), stored_layers=(0, 3), schedule=(0, 3), offload=(1,)),
+        ]
     ),
     nvs_size=st.sampled_from([1, 2, 3, 4, 8, 72]),
 )

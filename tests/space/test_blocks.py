@@ -56,13 +56,14 @@ def by_loops(keys, given):
                             microbatches, left = divmod(batch, dp * here["microbatch_size"])
                             if left:
                                 continue
-                            for settings in schedules(given, pp, microbatches):
+                            alike = room(here) * dp // here["ep"]  # ranks with the same experts
+                            for settings in settings_of(given, pp, dp, microbatches, alike):
                                 found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs, *settings)] += 1
     return found
 
 
-def schedules(given, pp, microbatches):
-    """Every (vpp, zero_stage, recompute, schedule) of a pipeline."""
+def settings_of(given, pp, dp, microbatches, alike):
+    """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload) of a pipeline."""
     known = given.open
     for vpp in known.vpp or divisors(given.num_layers):
         if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
@@ -70,7 +71,12 @@ def schedules(given, pp, microbatches):
         for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
             if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and SCHEDULES[schedule] != "1f1b"):
                 continue
-            yield vpp, zero, recompute, schedule
+            copies = known.zero_replicas or range(1, dp + 1)
+            copies = [n for n in copies if dp % n == 0 and alike % n == 0 and (zero or n == 1)]
+            layers = given.num_layers // pp
+            stored = [n for n in known.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
+            for others in product(copies, stored, known.offload):
+                yield vpp, zero, recompute, schedule, *others
 
 
 def tuples(positions, choices):

@@ -4,11 +4,19 @@ import pytest
 from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, layer
 
 from dsx.errors import PlanError
-from dsx.space.codes import RECOMPUTE, SCHEDULES
+from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES
 from dsx.space.plan import parse_plan, violations
 from dsx.space.rules import Limits
 
-DEFAULTS = {"vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0}
+DEFAULTS = {
+    "vpp": 1,
+    "zero_stage": 1,
+    "recompute": 0,
+    "schedule": 0,
+    "zero_replicas": 1,
+    "stored_layers": 0,
+    "offload": 0,
+}
 DIMS = {"e": 8, "f": 16}
 
 
@@ -21,7 +29,7 @@ def test_what_is_left_out_is_one():
         "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
         "tp_nvs": 1, "tp2_nvs": 1, "cp_nvs": 1, "ep_nvs": 1, "pp_nvs": 1, "dp_nvs": 1,
         "num_gpus": 8, "global_batch_size": 8, "num_microbatches": 2,
-        "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0,
+        "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
     }  # fmt: skip
 
 
@@ -31,6 +39,9 @@ def test_everything_can_be_said():
     )
     assert (plan["zero_stage"], plan["vpp"]) == (3, 2)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["num_microbatches"]) == (2, 2, 2)
+    plan = parse("dp=8", "zero_replicas=4", "recompute=full", "stored_layers=2", "offload=both", "schedule=zb-h2")
+    assert (plan["zero_replicas"], plan["stored_layers"]) == (4, 2)
+    assert (OFFLOAD[plan["offload"]], SCHEDULES[plan["schedule"]]) == ("both", "zb-h2")
     assert parse("tp=8", "recompute=full")["recompute"] == RECOMPUTE.index("full")
     assert parse("tp=8", "schedule=gpipe")["schedule"] == SCHEDULES.index("gpipe")
 
@@ -45,7 +56,11 @@ def test_everything_can_be_said():
         (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
         (["zero_stage=4"], "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
         (["recompute=ful"], "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full)"),
-        (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1)"),
+        (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1, zb-h2)"),
+        (["offload=weights"], "offload = 'weights' is not known (known: none, optimizer, activations, both)"),
+        (["zero_replicas=0"], "zero_replicas = 0: a whole number of at least 1 is wanted"),
+        (["stored_layers=-1"], "stored_layers = '-1': a whole number of at least 0 is wanted"),
+        (["stored_layers=2147483648"], "a whole number of at least 0 and at most 2147483647 is wanted"),
         (["vpp=0"], "vpp = 0: a whole number of at least 1 is wanted"),
         (["tp=0"], "'tp=0': tp must be a whole number of at least 1"),
         (["tp=-2"], "'tp=-2': tp must be a whole number"),
@@ -90,6 +105,30 @@ def test_a_plan_that_breaks_no_rule():
 @pytest.mark.parametrize(
     ("settings", "options", "reason", "detail"),
     [
+        (
+            ["tp=2", "dp=4", "zero_replicas=3"],
+            {},
+            "replicas_not_divisible",
+            "zero_replicas=3 with dp=4, zero_stage=1; nearest: zero_replicas=2",
+        ),
+        (
+            ["tp=2", "dp=4", "zero_replicas=2", "zero_stage=0"],
+            {},
+            "replicas_not_divisible",
+            "zero_replicas=2 with dp=4, zero_stage=0; nearest: zero_replicas=1",
+        ),
+        (
+            ["pp=2", "dp=4", "recompute=full", "stored_layers=3"],
+            {},
+            "stored_layers_exceeded",
+            "stored_layers=3 with recompute=full and 2 layers of a stage",
+        ),
+        (
+            ["pp=2", "dp=4", "stored_layers=1"],
+            {},
+            "stored_layers_exceeded",
+            "stored_layers=1 with recompute=none and 2 layers of a stage",
+        ),
         (["pp=4", "dp=2"], {"layers": 6}, "layers_not_divisible", "pp=4 does not divide 6 layers; nearest: pp=3"),
         (["dp=8"], {"batch": 12}, "batch_not_divisible", "dp=8 does not divide global_batch_size=12; nearest: dp=6"),
         (

@@ -14,7 +14,10 @@ def test_the_set_of_the_paper():
     assert paper.blocks == {}
     assert paper.operators == ["standard", "arxiv-2410.00273"]
     assert paper.uncounted == ["add"]
-    assert paper.fixed == {"zero_stage": 1, "recompute": "none", "schedule": "1f1b", "vpp": 1, "ep": 1}
+    assert paper.fixed == {
+        "zero_stage": 1, "zero_replicas": 1, "recompute": "none", "stored_layers": 0, "schedule": "1f1b", "vpp": 1,
+        "offload": "none", "ep": 1,
+    }  # fmt: skip
     rates = (paper.matrix_efficiency, paper.vector_efficiency, paper.hbm_efficiency, paper.net_efficiency)
     assert rates == (0.8, 0.8, 1.0, 0.7)
     assert (paper.launch_latency, paper.overhead) == (20e-6, 0.0)
@@ -42,7 +45,7 @@ def test_the_default_set_says_that_it_is_not_calibrated():
         ("fixed.vpp", "1.5", "fixed.vpp: 1.5 is neither a whole number nor a name"),
         ("operators", "standard", "operators: input should be a valid list, got 'standard'"),
         ("launch_latncy", "1 us", "unknown path 'launch_latncy'; did you mean 'launch_latency'?"),
-        ("fixed.vp", "1", "unknown path 'fixed.vp'; did you mean 'fixed.vpp'?"),
+        ("fixd.ep", "1", "unknown path 'fixd.ep'; did you mean 'fixed.vpp'?"),
         ("algorithms.all_gather", "[rings]", "'rings' is not one of ring, hierarchical; did you mean 'ring'?"),
         ("algorithms.all_gather", "[tree]", "'tree' is not one of ring, hierarchical"),
         ("algorithms.all_gather", "[]", "list should have at least 1 item"),

@@ -1,0 +1,120 @@
+"""Offload by hand: what leaves the GPU, and what is waited for."""
+
+from dataclasses import replace
+
+import pytest
+from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+from cost.test_step import SEND, close, cost
+
+from dsx.cost.stages import Stack
+from dsx.cost.step import step_costs
+from dsx.space.codes import OFFLOAD, Open
+
+TIME_PARTS = (
+    "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",
+    "recompute_s", "optimizer_s",
+)  # fmt: skip
+LINK = 25e9  # half of 50 GB/s
+ADAM = believed(optimizer_traffic_per_parameter=28.0)
+
+
+def offloading(what, known=OFFLOAD, layer=None, cluster=None, **changes):
+    made = choices(offload=float(OFFLOAD.index(what)), **changes)
+    codes = tuple(OFFLOAD.index(name) for name in known)
+    return cost(layer, made, replace(WORKLOAD, open=Open(offload=codes)), cluster, ADAM)
+
+
+@pytest.mark.parametrize("what", OFFLOAD)
+def test_alone_and_among_all_that_there_are(what):
+    assert offloading(what) == pytest.approx(offloading(what, (what,)), rel=1e-12)
+
+
+@pytest.mark.parametrize("what", OFFLOAD)
+def test_parts_add_up(what):
+    # A layer of 30 ms, all of it in one of the parts.
+    found = offloading(what, layer=layer_costs())
+    assert found["step_time_s"] == close(sum(found[name] for name in TIME_PARTS))
+
+
+def test_without_it_nothing_changes():
+    assert offloading("none") == pytest.approx(cost(assumptions=ADAM), rel=1e-12)
+
+
+def test_the_state_of_the_optimizer_leaves():
+    found, plain = offloading("optimizer"), offloading("none")
+    assert found["optimizer_bytes"] == 0.0
+    assert plain["peak_bytes"] - found["peak_bytes"] == close(3 * 2e9 * 12 / 8)
+
+
+def test_the_host_updates():
+    # 7.5e8 parameters: two bytes of gradient down, two of weight up at 25 GB/s, 28 read and written at 100 GB/s.
+    found = offloading("optimizer")
+    assert found["optimizer_s"] == close(3 * 2e9 / 8 * (4 / LINK + 28 / 1e11))
+    assert found["memory_s"] == offloading("none")["memory_s"]
+
+
+def test_copies_of_the_state_are_updated_on_every_host():
+    made = choices(offload=1.0, zero_replicas=2.0)
+    known = replace(WORKLOAD, open=Open(offload=(1,), zero_replicas=(2,)))
+    found = cost(made=made, workload=known, assumptions=ADAM)
+    assert found["optimizer_s"] == close(2 * offloading("optimizer")["optimizer_s"])
+
+
+def test_activations_that_the_passes_do_not_hide():
+    # 1 GB takes 40 ms: 30 more than the forward, 20 more than the backward.
+    found, plain = offloading("activations"), offloading("none")
+    assert found["memory_s"] - plain["memory_s"] == close(18 * 0.050)
+    assert found["bubble_s"] == close(3 * (3 * 0.080 + 2 * SEND))
+    assert found["optimizer_s"] == plain["optimizer_s"]
+
+
+def test_activations_that_the_passes_hide():
+    found = offloading("activations", cluster=machine(host_bandwidth=2e11))
+    assert found["step_time_s"] == close(offloading("none")["step_time_s"])
+
+
+def test_two_layers_of_each_microbatch_stay():
+    assert offloading("activations")["activation_bytes"] == close(4 * 2e9)
+    assert offloading("activations", pp=1.0)["activation_bytes"] == close(2e9)
+    # A stage of one layer has no second one.
+    assert offloading("activations", pp=12.0)["activation_bytes"] == close(
+        offloading("none", pp=12.0)["activation_bytes"]
+    )
+
+
+def test_both_is_one_and_the_other():
+    both, optimizer, activations = (offloading(what) for what in ("both", "optimizer", "activations"))
+    for name in ("optimizer_bytes", "optimizer_s"):
+        assert both[name] == optimizer[name]
+    for name in ("activation_bytes", "memory_s", "bubble_s"):
+        assert both[name] == activations[name]
+
+
+@pytest.mark.parametrize("what", ["optimizer", "activations", "both"])
+def test_memory_never_grows_and_time_never_falls_with_a_slower_link(what):
+    assert offloading(what)["peak_bytes"] <= offloading("none")["peak_bytes"]
+    times = [offloading(what, cluster=machine(host_bandwidth=b))["step_time_s"] for b in (1e12, 1e11, 1e10)]
+    assert times == sorted(times)
+
+
+def test_stored_layers_wait_longer():
+    """A layer that is made again moves 0.1 GB, which its passes hide; one that is not moves ten times as much."""
+    for stored in range(4):
+        made = choices(offload=2.0, recompute=2.0, stored_layers=float(stored))
+        known = replace(WORKLOAD, open=Open(offload=(2,), recompute=(2,), stored_layers=()))
+        found = cost(made=made, workload=known)
+        assert found["memory_s"] == close(18 * 0.003 + 6 * stored * 0.050)
+        # Two of the layers that keep most, or all there is.
+        whole = stored * 1e9 + (3 - stored) * 1e8
+        assert found["activation_bytes"] == close(4 * min(whole, 2e9 if stored else 2e8))
+
+
+def test_embedding_and_head_stay():
+    end = {"forward_s": [0.001], "backward_s": [0.002], "stash_bytes": [[9e9]] * 3}
+    stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
+    kinds = (layer_costs(**end), layer_costs(), layer_costs(**end))
+    known = replace(WORKLOAD, stack=stack, open=Open(offload=(2,)))
+    costs = step_costs(kinds, choices(offload=2.0), known, machine(), ADAM)
+    assert float(costs.activation_bytes[0]) == close(4 * (9e9 + 2e9))
+    plain = step_costs(kinds, choices(), replace(known, open=Open()), machine(), ADAM)
+    assert float(costs.memory_s[0] - plain.memory_s[0]) == close(18 * 0.050)

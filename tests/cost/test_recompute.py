@@ -1,0 +1,52 @@
+"""Layers that keep everything although others are made again: a linear mix of two pure modes."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from cost.records import WORKLOAD, choices, layer_costs
+from cost.test_step import close, cost
+
+from dsx.space.codes import RECOMPUTE, Open
+
+WORKING = [[1e8], [3e8], [1e9]]
+
+
+def mixed(stored, mode="full", **changes):
+    """Three layers on a stage, of which some keep everything."""
+    code = RECOMPUTE.index(mode)
+    made = choices(stored_layers=float(stored), recompute=float(code), **changes)
+    return cost(
+        layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,), stored_layers=()))
+    )
+
+
+def pure(mode, **changes):
+    code = RECOMPUTE.index(mode)
+    made = choices(recompute=float(code), **changes)
+    return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,))))
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("stages", [1.0, 4.0, 12.0])
+def test_none_and_all_are_the_pure_modes(mode, stages):
+    assert mixed(0, mode, pp=stages) == pytest.approx(pure(mode, pp=stages), rel=1e-12)
+    assert mixed(12 / stages, mode, pp=stages) == pytest.approx(pure("none", pp=stages), rel=1e-12)
+
+
+def test_one_layer_of_three():
+    found = mixed(1)
+    assert found["recompute_s"] == close(6 * 2 * 0.010)
+    # Four microbatches of one whole layer and two of their inputs, and what makes one again.
+    assert found["activation_bytes"] == close(4 * (1e9 + 2 * 1e8) + 1e9)
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_time_falls_and_memory_grows_with_every_layer(mode):
+    costs = [mixed(stored, mode) for stored in range(4)]
+    times = [found["step_time_s"] - found["dp_comm_s"] for found in costs]
+    assert times == sorted(times, reverse=True)
+    steps = [later - sooner for sooner, later in pairwise(times)]
+    assert steps == pytest.approx([steps[0]] * 3, rel=1e-9)
+    # All of them stored need nothing to make one again.
+    assert [found["peak_bytes"] for found in costs[:3]] == sorted(found["peak_bytes"] for found in costs[:3])
