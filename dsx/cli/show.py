@@ -105,7 +105,7 @@ def _launches(plans: list[dict[str, Any]], manifest: "Manifest") -> "list[Launch
             note(f"no launch flags under {strategy}: {error}")
             models[strategy] = None
     chosen = [(plan["plan"], models[plan["plan"]["strategy"]]) for plan in plans]
-    return [megatron_lm(plan, model.body[0][0], model.num_body_layers) if model else None for plan, model in chosen]
+    return [megatron_lm(plan, model.body_layer, model.num_body_layers) if model else None for plan, model in chosen]
 
 
 def _as_data(manifest: "Manifest") -> dict[str, Any]:

@@ -47,6 +47,11 @@ class Model:
         return sum(count for _, count in self.body)
 
     @property
+    def body_layer(self) -> DerivedLayer:
+        """A body layer whose rules are those of all, and which says how they are divided: the first with most axes."""
+        return max((layer for layer, _ in self.body), key=lambda layer: len(layer.axes))
+
+    @property
     def kinds(self) -> tuple[DerivedLayer, ...]:
         """The layer kinds, each once, in the order in which they appear."""
         return tuple({id(layer): layer for layer, _ in self.layers}.values())

@@ -48,10 +48,8 @@ class Problem:
 
     @property
     def layers(self) -> tuple[DerivedLayer, ...]:
-        """A body layer of each strategy, whose rules are those of all: the first with the most axes."""
-        return tuple(
-            max((layer for layer, _ in model.body), key=lambda layer: len(layer.axes)) for model in self.models
-        )
+        """A body layer of each strategy."""
+        return tuple(model.body_layer for model in self.models)
 
     @property
     def expert_axes(self) -> tuple[tuple[str, ...], ...]:

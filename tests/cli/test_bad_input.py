@@ -92,7 +92,10 @@ def test_more_stages_than_layers(run, folder):
         ("model.layers.1.count=8", "unknown path 'layers.1.count'; did you mean 'layers.0.count'?"),
         ("assumptions.launch_latency=-1 us", "should be greater than or equal to 0"),
         ("assumptions.matrix_efficiency=1.5", "should be less than or equal to 1, got 1.5"),
-        ("assumptions.fixed.epp=2", "unknown path 'fixed.epp'"),
+        (
+            "assumptions.fixed.epp=2",
+            "'fixed' holds 'epp', which is not a column that can be held fixed there; did",
+        ),
         ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
         ("assumptions.overhead=9e308 GB", "too large"),
         ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),

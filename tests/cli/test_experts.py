@@ -81,6 +81,17 @@ def test_a_sweep_has_the_degrees_that_it_fixes(run):
     assert run("why", "out", int(row["candidate"])).code == 0
 
 
+def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folder):
+    layers = "  - {kind: transformer, count: 1}\n  - {kind: moe-transformer, count: 3}"
+    dense_first = MIXTURE.replace("  - {kind: moe-transformer, count: 4}", layers).replace("h: 8", "f: 2048, h: 8")
+    (folder / "mixture.yaml").write_text(dense_first)
+    assert run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[2]").code == 0
+    (plan,) = json.loads(run("show", "out", "--top", 1, "--json").out)["plans"]
+    flags = plan["launch"]["megatron_lm"]["flags"]
+    assert flags[flags.index("--expert-model-parallel-size") + 1] == "2"
+    assert "--expert-tensor-parallel-size" in flags
+
+
 def test_a_dense_model_has_none(run):
     done = run("evaluate", "--model", "small.yaml", *JOB[2:], "ep=2", "dp=16")
     assert done.code != 0
