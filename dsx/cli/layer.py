@@ -135,7 +135,9 @@ def _print(described: dict[str, Any]) -> None:
     print(f"  in all {_shown(described['saved_bytes'])} bytes")
     print("\nweights, and the axes that reduce their gradients once a step:")
     for weight in described["weights"]:
-        print(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {', '.join(weight['reduced_over']) or 'none'}")
+        nested = "; one rank in ep has the same part" if weight["over_ep"] else ""
+        axes = ", ".join(weight["reduced_over"]) or "none"
+        print(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {axes}{nested}")
     if described["rules"]:
         print("\nrules of the strategy:")
         for rule in described["rules"]:

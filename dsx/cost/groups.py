@@ -31,6 +31,12 @@ class Group(NamedTuple):
             self.depth + other.depth,
         )
 
+    def whole(self) -> "Group":
+        """Return the group without what is left of rounding in a product with parts of ranks."""
+        one = jnp.ones_like(self.size)
+        size, domains, share = (jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share))
+        return self._replace(size=size, domains=domains, share=share)
+
 
 def group(size: Any, share: Any) -> Group:
     """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast."""

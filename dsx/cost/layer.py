@@ -10,8 +10,8 @@ al., ASPLOS 2023); an all-reduce ends before what needs it begins.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,8 @@ class LayerCosts:
     """Cost of one layer for one microbatch; [U] each, but for the J weight groups, [J, U], and the modes, [3, U].
 
     The modes are those of recomputation, in the order of `dsx.graph.again.MODES`. A weight group is what is
-    reduced over the same ranks: dp, and `group_size` members of other axes.
+    reduced over the same ranks: dp, and `group_size` members of other axes. That is a fraction where an expert's
+    group spans more ranks than dp leaves of them.
     """
 
     forward_s: Any
@@ -70,7 +71,19 @@ class LayerCosts:
     boundary_bytes: Any
     weight_bytes: Any  # [J, U]
     group_size: Any  # [J, U]
-    group_share: Any  # [J, U] members of it in one fast domain
+    group_share: Any  # [J, U] members of it in one fast domain, likewise
+
+
+class WeightGroup(NamedTuple):
+    """Which ranks hold the same parameters: those of dp and of some data axes, or one in ep of them."""
+
+    axes: tuple[str, ...]
+    over_ep: bool = False
+
+    def members(self, along: Mapping[str, Any], one: Any) -> Any:
+        """Return how many they are for each of dp, from what there are `along` each axis."""
+        found = functools.reduce(jnp.multiply, [along[axis] for axis in self.axes], one)
+        return found / along["ep"] if self.over_ep else found
 
 
 def stash(layer: LayerCosts, mode: str) -> Any:
@@ -116,7 +129,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     accumulation_s = _accumulation(work, cluster, assumptions)
     busy = work.per_key((compute + memory).sum(axis=1))
     busy_backward = busy[BACKWARD] + accumulation_s + added(BACKWARD, *_COLUMNS)
-    groups = weight_groups(work.reduced_over)
+    groups = weight_groups(work.reduced_over, work.over_ep)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = jnp.ones_like(nothing)
     busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
@@ -143,8 +156,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         weight_bytes=work.per_key(
             jnp.stack([work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
         ),
-        group_size=jnp.stack([functools.reduce(jnp.multiply, [sizes[a] for a in axes], one) for axes in groups]),
-        group_share=jnp.stack([functools.reduce(jnp.multiply, [work.shares[a] for a in axes], one) for axes in groups]),
+        group_size=jnp.stack([ranks.members(sizes, one) for ranks in groups]),
+        group_share=jnp.stack([ranks.members(work.shares, one) for ranks in groups]),
     )
 
 
@@ -158,10 +171,17 @@ def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 
 
 def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:
-    """Return the seconds that the host takes to issue the kernels and collectives of a pass."""
-    collectives = sum(shape.direction == direction and shape.kernel in kernels for shape in work.shapes)
+    """Return the [U] seconds that the host takes to issue the kernels and collectives of a pass.
+
+    A collective over an axis of one rank is none.
+    """
+    issued = jnp.zeros_like(work.per_key(work.boundary))
+    for axis in work.sizes:
+        alike = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in kernels]
+        if alike:
+            issued = issued + jnp.where(work.per_key(work.sizes[axis]) > 1, float(len(alike)), 0.0)
     launched = work.launches[direction, jnp.array([*kernels], dtype=int)].sum()
-    return assumptions.dispatch_latency * (launched + collectives)
+    return assumptions.dispatch_latency * (launched + issued)
 
 
 def _accumulation(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
@@ -247,12 +267,20 @@ def is_data_axis(axis: str) -> bool:
     return COMM_COLUMN[axis] != COMM_COLUMN["tp"]
 
 
-def weight_groups(reduced_over: tuple[tuple[str, ...], ...]) -> dict[tuple[str, ...], list[int]]:
-    """Return {data axes beside dp: positions of the weights that are reduced over them}."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+def weight_groups(
+    reduced_over: Sequence[tuple[str, ...]], over_ep: Sequence[bool] = ()
+) -> dict[WeightGroup, list[int]]:
+    """Return {who holds the same parameters: positions of the weights of which it does}.
+
+    Experts are reduced over all their axes at once; of other weights those that are no data axes are left to a
+    reduction of their own.
+    """
+    groups: dict[WeightGroup, list[int]] = {}
     for index, axes in enumerate(reduced_over):
-        groups.setdefault(tuple(axis for axis in axes if is_data_axis(axis)), []).append(index)
-    return groups or {(): []}
+        nested = bool(over_ep) and over_ep[index]
+        data = axes if nested else tuple(axis for axis in axes if is_data_axis(axis))
+        groups.setdefault(WeightGroup(data, nested), []).append(index)
+    return groups or {WeightGroup(()): []}
 
 
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
@@ -261,8 +289,10 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     if not assumptions.charge_replicated_gradients:
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
+    groups = weight_groups(work.reduced_over, work.over_ep)
+    shared = [index for ranks, members in groups.items() if not ranks.over_ep for index in members]
     for axis in AXES:
-        reduced = [i for i, axes in enumerate(work.reduced_over) if axis in axes and not is_data_axis(axis)]
+        reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
             members = group(work.per_key(work.sizes[axis]), work.shares[axis])
             link = collective(ALL_REDUCE, members, cluster.network, assumptions)

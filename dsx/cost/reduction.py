@@ -34,7 +34,7 @@ from dsx.space.codes import Open
 def reduction(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
-    copies: Group | None,
+    copies: Sequence[Sequence[Group]],
     backward_s: Sequence[Any],
     stage: Stage,
     edge: int,
@@ -46,7 +46,7 @@ def reduction(
     """Return the exposed seconds of the reduction of `stage` in one step.
 
     `shards` are the ranks over which ZeRO divides, per kind and weight group, and `copies` those that hold the same
-    shard, None where there are none. `backward_s` has the backward of each kind with what is made again; `edge` is
+    shard; without copies there are none. `backward_s` has the backward of each kind with what is made again; `edge` is
     the kind of the layer that has nothing to hide behind.
     """
     of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
@@ -63,8 +63,10 @@ def reduction(
         back = pick(known.zero_stage, choices.zero_stage, moved)
         behind_forward = gather - overlap * jnp.minimum(gather, kinds[kind].forward_s)
         behind_backward = behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
-        if copies is not None:
-            back = back + _seconds_of_copies(of_gradients, kinds[kind], shards[kind], copies, cluster, assumptions)
+        if copies[kind]:
+            back = back + _seconds_of_copies(
+                of_gradients, kinds[kind], shards[kind], copies[kind], cluster, assumptions
+            )
             behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
             among_copies = among_copies + layers * (behind_last - behind_backward)
         repeated_forward = repeated_forward + layers * behind_forward
@@ -78,7 +80,7 @@ def reduction(
     backwards = pick(known.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
     gathers = jnp.minimum(forwards, one) * once_forward + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
-    return total if copies is None else total + among_copies
+    return total + among_copies if any(copies) else total
 
 
 def _seconds(
@@ -103,13 +105,14 @@ def _seconds_of_copies(
     bytes_per_weight_byte: Any,
     layer: LayerCosts,
     shards: Sequence[Group],
-    copies: Group,
+    copies: Sequence[Group],
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> Any:
     """Return the seconds of all-reducing a layer's shards among their copies."""
-    reduce = collective(ALL_REDUCE, copies, cluster.network, assumptions)
-    parts = [layer.weight_bytes[index] * members.per_gpu for index, members in enumerate(shards)]
-    return functools.reduce(
-        jnp.add, [jnp.where(held > 0, reduce(held * bytes_per_weight_byte), jnp.zeros_like(held)) for held in parts]
-    )
+    times: list[Any] = []
+    for index, (members, holders) in enumerate(zip(shards, copies, strict=True)):
+        held = layer.weight_bytes[index] * members.per_gpu
+        time = collective(ALL_REDUCE, holders, cluster.network, assumptions)(held * bytes_per_weight_byte)
+        times.append(jnp.where(held > 0, time, jnp.zeros_like(held)))
+    return functools.reduce(jnp.add, times)

@@ -4,6 +4,10 @@ With `zero_replicas` r above 1 (hybrid sharding) the d data-parallel ranks are r
 the divided state. The ranks of a group follow each other, so they fill fast domains first: of t ranks in a domain
 gcd(d/r, t) are of one group and the others are copies of them (Zhao et al., 2023, section 3.2; Zhang et al., MiCS,
 2022, section 3.2). ZeRO stage 0 divides nothing, so has no copies.
+
+The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a replica, and r
+divides them too: their groups are of e/r. Of the r copies of a shard, as many share a domain as of any other weight,
+as far as so many holders of the same experts lie there.
 """
 
 from typing import Any
@@ -28,14 +32,27 @@ def replicas(choices: StepChoices, known: Open) -> tuple[Group, Group | None]:
     return group(size, share), group(copies, choices.dp_nvs / share)
 
 
-def shards(layer: LayerCosts, divided: Group) -> list[Group]:
-    """Return, per weight group, the ranks over which ZeRO divides: `divided` of dp, and all of the group's axes."""
-    return [
-        divided.times(group(layer.group_size[index], layer.group_share[index]))
-        for index in range(layer.group_size.shape[0])
-    ]
+def shards(layer: LayerCosts, divided: Group, copies: Group | None, known: Open) -> tuple[list[Group], list[Group]]:
+    """Return, per weight group, the ranks over which ZeRO divides, and those that hold the same shard.
+
+    `divided` and `copies` are those of dp; without copies there is no group of any.
+    """
+    axes = [group(layer.group_size[index], layer.group_share[index]) for index in range(layer.group_size.shape[0])]
+    if known.ep == (1,):
+        return [divided.times(members) for members in axes], [] if copies is None else [copies] * len(axes)
+    # An ep group that spans several replicas leaves a fraction of a rank in each.
+    if copies is None:
+        return [divided.times(members).whole() for members in axes], []
+    holders = [divided.times(copies).times(members).whole() for members in axes]
+    inside = [_gcd(members.share, copies.share) for members in holders]
+    # A plan that breaks the rules may have more copies than holders.
+    number = [jnp.minimum(copies.size, members.size) for members in holders]
+    return (
+        [group(m.size / r, m.share / near) for m, r, near in zip(holders, number, inside, strict=True)],
+        [group(r, near) for r, near in zip(number, inside, strict=True)],
+    )
 
 
 def _gcd(one: Any, other: Any) -> Any:
-    whole = (jnp.round(value).astype(jnp.int32) for value in (one, other))
+    whole = (jnp.round(value).astype(jnp.int32) for value in jnp.broadcast_arrays(one, other))
     return jnp.gcd(*whole).astype(one.dtype)

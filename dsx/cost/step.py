@@ -98,9 +98,9 @@ def step_costs(
     send_s = send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
     divided, copies = replicas(choices, known)
-    ranks = [shards(costs, divided) for costs in kinds]
+    ranks, held_alike = zip(*(shards(costs, divided, copies, known) for costs in kinds), strict=True)
     edge = stack.segments[0][0]
-    dp_comm = reduction(kinds, ranks, copies, backward, first, edge, choices, known, cluster, assumptions)
+    dp_comm = reduction(kinds, ranks, held_alike, backward, first, edge, choices, known, cluster, assumptions)
     working = [again.largest(kind, kinds[kind].working_bytes.__getitem__) for kind in every]
 
     def saved(stage: Stage) -> Any:

@@ -81,6 +81,7 @@ class LayerWork:
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
     again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
+    over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; none where it divides no weight
 
     def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
         """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
@@ -211,6 +212,7 @@ def layer_work(
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         multiply_shapes=multiply_shapes(layer),
         again=tuple(kernel.again is not None for kernel in kernels),
+        over_ep=tuple(weight.over_ep for weight in layer.weights),
     )
 
 

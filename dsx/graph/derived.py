@@ -12,6 +12,7 @@ from typing import Any
 
 from dsx.graph.again import input_bytes, kept, transient_bytes
 from dsx.graph.backward import derive_backward
+from dsx.graph.experts import EP, expert_axes, reduced_over
 from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, RING, Layer, Operator
@@ -61,12 +62,16 @@ class KernelCosts:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One weight: local bytes, and the axes (without dp) over which its gradient is reduced once a step."""
+    """One weight: local bytes, and the axes (without dp) over which its gradient is reduced once a step.
+
+    Where ep divides it, of those ranks and dp one in ep has the same part of it.
+    """
 
     name: str
     bytes: Any
     reduced_over: tuple[str, ...]
     over_dp: bool  # False where the weight itself is divided over dp
+    over_ep: bool = False  # True where the weight is divided over ep
     tied: bool = False  # another layer of the model has it too
 
 
@@ -78,6 +83,7 @@ class DerivedLayer:
     strategy: str
     definitions: dict[str, Any]
     axes: tuple[str, ...]
+    expert_axes: tuple[str, ...]  # those that divide experts beside ep, which nests in the others and dp
     kernels: tuple[KernelCosts, ...]
     weights: tuple[Weight, ...]
     boundary_bytes: Any
@@ -146,6 +152,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         strategy=layer.strategy,
         definitions=layer.definitions,
         axes=layer.axes,
+        expert_axes=expert_axes(layer),
         kernels=tuple(made),
         weights=_weights(layer),
         boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
@@ -216,12 +223,30 @@ def _statistics(layer: Layer, op: Operator) -> list[Collective]:
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
-    """Return the layer's axes that divide nothing in the kernel."""
-    used: set[str] = set()
+    """Return the layer's axes that divide nothing in the kernel, neither a dimension nor what one is defined as.
+
+    ep is none of them: its members are ranks of the other axes.
+    """
+    used: set[str] = {EP}
+    letters: set[str] = set()
     for op in kernel.operators:
-        used |= {axis for argument in op.arguments for axis in argument.distribution.axes}
-        used |= {axis for name in op.outputs for axis in layer.tensors[name].distribution.axes}
+        made = [layer.tensors[name].distribution for name in op.outputs]
+        for distribution in (*made, *(argument.distribution for argument in op.arguments)):
+            used |= {*distribution.axes}
+            letters |= {dim.letter for dim in distribution.dims}
+    used |= _parts(layer, letters)
     return tuple(axis for axis in layer.axes if axis not in used)
+
+
+def _parts(layer: Layer, letters: Iterable[str]) -> set[str]:
+    """Return all names that some dimensions are defined by, themselves included."""
+    found: set[str] = set()
+    pending = set(letters)
+    while pending:
+        letter = pending.pop()
+        found.add(letter)
+        pending |= names(layer.definitions.get(letter, 1)) - found
+    return found
 
 
 def _weights(layer: Layer) -> tuple[Weight, ...]:
@@ -230,8 +255,9 @@ def _weights(layer: Layer) -> tuple[Weight, ...]:
         Weight(
             name,
             tensor_bytes(layer, name, tensor.distribution),
-            tuple(axis for axis in axes[name] if axis != "dp"),
+            reduced_over(layer, tensor.distribution, axes[name]),
             "dp" not in tensor.distribution.axes,
+            EP in tensor.distribution.axes,
             tensor.tied,
         )
         for name, tensor in layer.tensors.items()
@@ -249,11 +275,4 @@ def _letters(layer: Layer) -> frozenset[str]:
     """Return the dimensions that a model must give: those used and not defined."""
     used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
     used |= {name for op in layer.operators for share in op.kind.work.get(op.modifier, ()) for name in names(share)}
-    open_letters: set[str] = set()
-    while used:
-        letter = used.pop()
-        if letter in layer.definitions:
-            used |= names(layer.definitions[letter]) - open_letters
-        else:
-            open_letters.add(letter)
-    return frozenset(open_letters - {PANELS, *AXES})
+    return frozenset(_parts(layer, used) - layer.definitions.keys() - {PANELS, *AXES})

@@ -44,6 +44,7 @@ def describe(
                 "name": weight.name,
                 "bytes": _quantity(weight.bytes, values),
                 "reduced_over": [*(["dp"] if weight.over_dp else []), *weight.reduced_over],
+                "over_ep": weight.over_ep,
             }
             for weight in derived.weights
         ],

@@ -8,7 +8,7 @@ then cp, dp and pp.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.search.problem import stack_of
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES, opened
+from dsx.space.experts import expert_share, nests
 from dsx.space.rules import MODEL_AXES, divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -115,6 +116,10 @@ def _axes(model: Model) -> set[str]:
     return {axis for layer in model.kinds for axis in layer.axes}
 
 
+def _expert_axes(model: Model) -> set[str]:
+    return {axis for layer in model.kinds for axis in layer.expert_axes}
+
+
 def _divides_as(model: Model, setup: Setup) -> bool:
     """Return whether a model under its strategy is divided as a setup says, and leaves every rank something."""
     axes, body = _axes(model), model.body[0][0]
@@ -125,7 +130,10 @@ def _divides_as(model: Model, setup: Setup) -> bool:
         return False
     if (setup.cp > 1 and "cp" not in axes) or (setup.ep > 1 and "ep" not in axes):
         return False
-    keys = _key_columns([setup])
+    degrees = {axis: getattr(setup, axis, 1) for axis in (*MODEL_AXES, "dp")}
+    if not nests(degrees, _expert_axes(model)):
+        return False
+    keys = _key_columns([setup], _expert_axes(model))
     for layer in model.kinds:
         values = rule_values(layer, setup.model.dimensions, setup.sequence_length, keys)
         if bool(divided_away(layer, values).any()):
@@ -138,7 +146,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     _, spec, first = members[0]
     own = [setups[row] for row in rows]
     dimensions = _stacked([setup.model.dimensions for setup in own])
-    keys = _key_columns(own)
+    keys = _key_columns(own, _expert_axes(first))
     length = np.array([float(setup.sequence_length) for setup in own])
     works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds)
     stacks = [stack_of(model) for _, _, model in members]
@@ -183,10 +191,12 @@ def _stacked(dimensions: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     return {letter: np.array([float(one[letter]) for one in dimensions]) for letter in dimensions[0]}
 
 
-def _key_columns(setups: Sequence[Setup]) -> dict[str, np.ndarray]:
+def _key_columns(setups: Sequence[Setup], expert_axes: Collection[str]) -> dict[str, np.ndarray]:
     ones = np.ones(len(setups))
     columns = {axis: np.array([getattr(setup, axis, 1) for setup in setups]) for axis in MODEL_AXES}
-    columns |= {f"{axis}_nvs": np.array([_shares(setup).get(axis, 1) for setup in setups]) for axis in MODEL_AXES}
+    shares = [_shares(setup) for setup in setups]
+    columns |= {f"{axis}_nvs": np.array([one.get(axis, 1) for one in shares]) for axis in (*MODEL_AXES, "dp")}
+    columns["ep_nvs"] = expert_share(columns, expert_axes)
     return columns | {"panels": ones, "microbatch_size": np.array([setup.microbatch_size for setup in setups])}
 
 
@@ -197,7 +207,6 @@ def _shares(setup: Setup) -> dict[str, int]:
     for axis in _PLACED:
         found[axis] = math.gcd(getattr(setup, axis), left)
         left //= found[axis]
-    found["ep"] = math.gcd(setup.ep, found["tp"] * found["cp"] * found["dp"])
     return found
 
 

@@ -87,6 +87,7 @@ def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int) -
         *([("--sequence-parallel", "")] if plan["tp"] > 1 and _divides(layer, "s", "tp") else []),
         ("--context-parallel-size", str(plan["cp"])),
         *([("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []),
+        *([("--expert-tensor-parallel-size", str(_expert_tensor(plan, layer)))] if "ep" in layer.axes else []),
         ("--pipeline-model-parallel-size", str(plan["pp"])),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
         ("--micro-batch-size", str(plan["microbatch_size"])),
@@ -159,6 +160,11 @@ def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dic
         shares[axis] = min(left, degree)
         left //= shares[axis]
     return shares
+
+
+def _expert_tensor(plan: Mapping[str, Any], layer: DerivedLayer) -> int:
+    """Return the ranks that divide an expert; Megatron-LM takes tp where nothing is said."""
+    return plan["tp"] if "tp" in layer.expert_axes else 1
 
 
 def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:

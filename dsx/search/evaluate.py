@@ -14,7 +14,7 @@ from dsx.cost.work import layer_values, layer_work
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.search.pricing import price_plans
-from dsx.search.problem import PRICED, Problem
+from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.candidates import NAMED, Candidates
@@ -42,16 +42,16 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
 
     Raises PlanError if the plan is not well formed.
     """
-    layer = problem.layers[0]
+    kinds = problem.kinds[0]
     defaults = {name: problem.workload.open.default(name) for name in OPEN}
-    limits = Limits(problem.num_layers, problem.nvs_size)
-    plan = parse_plan(settings, layer, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, PRICED)
+    limits = Limits(problem.num_layers, problem.nvs_size, problem.expert_axes[0])
+    plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
     columns = _columns(problem, plan)
     priced = cost_columns(price_plans(problem, columns))
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
-    broken = violations(plan, layer, problem.model.dimensions, problem.sequence_length, limits)
+    broken = violations(plan, kinds, problem.model.dimensions, problem.sequence_length, limits)
     capacity = problem.cluster.device.hbm_capacity
     if costs["peak_bytes"] > capacity:
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))

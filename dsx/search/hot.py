@@ -113,7 +113,8 @@ class HotLoop:
                 table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
                 known = self.problem.workload.open
                 # What no plan varies is one number, which is not looked up for every choice.
-                alike = {name: table_of[name][:1] for name in OPEN if len(getattr(known, name)) == 1}
+                fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
+                alike = {name: column[:1] for name, column in table_of.items() if name in fixed}
                 placements = table_of | alike
                 self._devices[device] = points, common, placements
             return self._devices[device]

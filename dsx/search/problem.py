@@ -12,7 +12,7 @@ import numpy as np
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
-from dsx.errors import SpecError
+from dsx.errors import SpecError, did_you_mean
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer, load_operators
@@ -25,9 +25,6 @@ from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
 
 T = TypeVar("T")
-
-# Columns that this version does not search, and the only value of each that it prices.
-PRICED = {"ep": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,17 @@ class Problem:
 
     @property
     def layers(self) -> tuple[DerivedLayer, ...]:
-        """The first body layer of each strategy, whose rules and axes are those of all."""
-        return tuple(model.body[0][0] for model in self.models)
+        """A body layer of each strategy, whose rules are those of all: the first with the most axes."""
+        return tuple(
+            max((layer for layer, _ in model.body), key=lambda layer: len(layer.axes)) for model in self.models
+        )
+
+    @property
+    def expert_axes(self) -> tuple[tuple[str, ...], ...]:
+        """The axes that divide experts beside ep, under each strategy."""
+        return tuple(
+            tuple(dict.fromkeys(axis for layer in kinds for axis in layer.expert_axes)) for kinds in self.kinds
+        )
 
     @property
     def num_layers(self) -> int:
@@ -126,7 +132,6 @@ def make_problem(
 
     Raises SpecError for what this version does not price.
     """
-    fixed = _fixed(assumptions)
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
     for built, strategy in zip(models, strategies, strict=True):
@@ -134,6 +139,8 @@ def make_problem(
             used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
             if "dp" in used:
                 raise SpecError(f"{layer.name!r} under {strategy!r} uses dp; that is derived, but not priced yet")
+    without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
+    fixed = _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
     called = tuple(built.kinds[0].strategy for built in models)
     for name in called:
         if called.count(name) > 1:
@@ -193,17 +200,13 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for column, value in assumptions.fixed.items():
         where = f"assumption set {assumptions.name!r}"
-        if column in PRICED:
-            if value != PRICED[column]:
-                raise SpecError(f"{where}: {column} = {value} is not priced yet; only {column} = {PRICED[column]} is")
-        elif column not in OPEN:
+        if column not in OPEN:
             raise SpecError(
                 f"{where}: 'fixed' holds {column!r}, which is not a column that can be "
-                f"held fixed there (those are {', '.join((*OPEN, *PRICED))}); use 'fix:' of a sweep"
+                f"held fixed there{did_you_mean(column, OPEN)} (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
             )
-        else:
-            try:
-                found[column] = [code(column, value)]
-            except SpecError as error:
-                raise SpecError(f"{where}: fixed: {error}") from error
+        try:
+            found[column] = [code(column, value)]
+        except SpecError as error:
+            raise SpecError(f"{where}: fixed: {error}") from error
     return found

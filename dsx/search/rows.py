@@ -8,9 +8,8 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.search.pricing import Kinds, price_rows
-from dsx.search.problem import PRICED, Problem
+from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.candidates import Candidates
 from dsx.space.codes import CODES
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.identity import candidate_ids
@@ -44,9 +43,6 @@ def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, cho
     columns: Arrays = {name: keys[name][positions] for name in KEY_COLUMNS}
     columns |= {name: choices[name] for name in CHOICE_COLUMNS}
     columns["sequence_length"] = np.full(count, problem.sequence_length)
-    for name in Candidates.__dataclass_fields__:
-        if name not in columns:
-            columns[name] = np.full(count, PRICED[name])
     columns["candidate"] = candidate_ids(columns, column_names(problem))
     return columns
 

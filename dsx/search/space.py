@@ -8,7 +8,7 @@ import numpy as np
 
 from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
-from dsx.search.problem import PRICED, Problem
+from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS, Blocks
 from dsx.space.codes import OPEN, code
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, Bounds, shard_keys
@@ -29,7 +29,7 @@ class Space:
         fix: Selection | None = None,
         limit: Limitation | None = None,
     ) -> None:
-        fixed = {name: [value] for name, value in PRICED.items()} | _searched_only(fix or {}, problem)
+        fixed = _searched_only(fix or {}, problem)
         limited = dict(limit or {})
         for column in limited:
             if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
@@ -43,6 +43,7 @@ class Space:
             nvs_size=problem.nvs_size,
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
+            expert_axes=problem.expert_axes,
         )
         dimensions = problem.model.dimensions
         self.keys: Arrays = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
@@ -72,13 +73,10 @@ class Space:
 
 
 def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
-    """Return the fixed columns that are searched, names as codes; the others may only be fixed to what is priced."""
+    """Return the fixed columns, names as codes; raises SpecError for one that is not searched."""
     result: dict[str, Sequence[int | str]] = {}
     for column, values in fix.items():
-        if column in PRICED:
-            if wrong := [value for value in values if value != PRICED[column]]:
-                raise SpecError(f"fix: {column} = {wrong[0]} is not priced yet; only {PRICED[column]} is")
-        elif column in OPEN:
+        if column in OPEN:
             result[column] = [code(column, value) for value in values]
             known = getattr(problem.workload.open, column)
             if known and (wrong := set(result[column]) - set(known)):

@@ -2,8 +2,9 @@
 
 What a layer costs depends on the shard key alone; pipeline depth, data parallelism, batch and GPU count
 combine such costs. A block is all that fits together: keys of the same GPUs per replica, the same GPUs of a
-fast domain taken by the key, and the same microbatch size. Within it every key goes with every choice, so
-the space is a list of rectangles and no candidate is ever a Python object.
+fast domain taken by the key, ep groups that span the same number of replicas, and the same microbatch size.
+Within it every key goes with every choice, so the space is a list of rectangles and no candidate is ever a
+Python object.
 
 The choices of a block are products again: a placement (GPU count, pipeline, replicas and their shares of a
 fast domain) times the batch sizes that dp and the microbatch size divide. Only the factors are stored: what
@@ -18,7 +19,8 @@ import numpy as np
 
 from dsx.space.codes import Open
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, divisors, grid, take
-from dsx.space.rules import MODEL_AXES, fill, placed, recompute_fits, schedule_fits, zero_fits
+from dsx.space.experts import REPLICA_AXES, spans
+from dsx.space.rules import fill, placed, recompute_fits, schedule_fits, zero_fits
 
 PLACEMENT_COLUMNS: tuple[str, ...] = (
     "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
@@ -71,18 +73,15 @@ class Blocks:
     """
 
     def __init__(self, keys: Arrays, bounds: Bounds) -> None:
-        replica = np.prod(np.stack([keys[axis] for axis in MODEL_AXES]), axis=0)
-        share = placed(keys, MODEL_AXES)
-        order = np.lexsort((keys["microbatch_size"], share, replica))
-        classes = np.stack([column[order] for column in (replica, share, keys["microbatch_size"])])
-        begins = np.flatnonzero(changes(*classes))
-        replica, share, microbatch_size = classes[:, begins]
-        sizes = np.flatnonzero(changes(replica, share))
+        replica = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
+        sizes = np.stack([replica, placed(keys, REPLICA_AXES), *spans(keys, bounds.expert_axes)])
+        order = np.lexsort((keys["microbatch_size"], *sizes[::-1]))
+        ordered, microbatch_size = sizes[:, order], keys["microbatch_size"][order]
+        begins = np.flatnonzero(changes(*ordered, microbatch_size))
+        of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
+        sizes = np.flatnonzero(changes(*of_block))
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
-        tables = [
-            _placements(r, s, domains, bounds)
-            for r, s in zip(replica[sizes].tolist(), share[sizes].tolist(), strict=True)
-        ]
+        tables = [_placements(size, domains, bounds) for size in of_block[:, sizes].T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica
@@ -200,18 +199,23 @@ def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(replica: int, share: int, domains: Sequence[int], bounds: Bounds) -> np.ndarray:
-    """Return the placements of replicas of `replica` model-parallel GPUs, `share` of them per fast domain.
+def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
+    """Return the placements of replicas of one size.
 
-    `domains` are the GPUs of a fast domain that a job of each GPU count fills.
+    That is their model-parallel GPUs, how many of those share a fast domain, and what ep groups ask of replicas
+    (`dsx.space.experts.spans`). `domains` are the GPUs of a fast domain that a job of each GPU count fills.
     """
+    replica, share, whole, wide, near = size
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
             replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
-    return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
+    columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
+    # Of the ranks that hold the same experts every copy of ZeRO's has as many: it has whole ep groups.
+    nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
+    return table[:, nested & bounds.keep_choices(columns)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Columns of a plan that are names or stages: the values they may take, and which of them a search leaves open."""
+"""Columns of a plan that are names, stages or held fixed: their values, and which of them a search leaves open."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ VALUES: dict[str, tuple[int, ...]] = {
     "offload": tuple(range(len(OFFLOAD))),
 }
 # Columns that are any number from a least one on, which changes nothing.
-LEAST = {"vpp": 1, "zero_replicas": 1, "stored_layers": 0}
+LEAST = {"vpp": 1, "zero_replicas": 1, "stored_layers": 0, "ep": 1}
 OPEN = (*LEAST, *VALUES)
 
 
@@ -29,7 +29,7 @@ OPEN = (*LEAST, *VALUES)
 class Open:
     """The values that columns of the choices may take, as structure: what is not among them is not compiled.
 
-    Names are codes. No value of vpp, zero_replicas or stored_layers means every number that a plan may have there.
+    Names are codes. No value of vpp, zero_replicas, stored_layers or ep means every number that a plan may have there.
     """
 
     vpp: tuple[int, ...] = static(default=(1,))
@@ -39,6 +39,7 @@ class Open:
     zero_replicas: tuple[int, ...] = static(default=(1,))
     stored_layers: tuple[int, ...] = static(default=(0,))
     offload: tuple[int, ...] = static(default=(0,))
+    ep: tuple[int, ...] = static(default=(1,))
 
     def default(self, column: str) -> int:
         """Return the value of a column where a plan says nothing: the first one that is open."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from dsx.graph.derived import DerivedLayer
 from dsx.space.codes import Open
+from dsx.space.experts import REPLICA_AXES, expert_share, room
 from dsx.space.rules import MODEL_AXES, allowed, fill, placed
 
 KEY_COLUMNS: tuple[str, ...] = (
@@ -45,6 +46,7 @@ class Bounds:
     nvs_size: int
     keep_keys: Filter
     keep_choices: Filter
+    expert_axes: tuple[tuple[str, ...], ...]  # per strategy: axes that divide experts beside ep
 
 
 @cache
@@ -94,13 +96,17 @@ def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, i
 
 
 def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], bounds: Bounds) -> Arrays:
-    axes = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
+    used = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
+    axes = [axis for axis in used if axis in REPLICA_AXES]
     degrees = _degrees(len(axes), bounds.num_gpus)
     table = {axis: np.ones(degrees.shape[1], dtype=np.int64) for axis in MODEL_AXES}
     table |= dict(zip(axes, degrees, strict=True))
     table["panels"] = np.ones_like(table["tp"])
     if any(layer.panelled for layer in layers):
         table = _with_panels(table, axes, max(dimensions.values()))
+    experts = bounds.expert_axes[code] if "ep" in used else None
+    if experts is not None:
+        table = _with_experts(table, experts, bounds)
     sizes = all_divisors(bounds.global_batch_size)
     parts = [{name: np.zeros(0, dtype=np.int32) for name in KEY_COLUMNS}]
     # A few degrees at a time: before the rules the table is many times as long as after them.
@@ -110,6 +116,8 @@ def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mappin
         for layer in layers:
             part = take(part, allowed(layer, dimensions, bounds.sequence_length, part))
         part = _with_shares(part, axes, bounds)
+        if experts is not None:
+            part = _with_expert_shares(part, experts, bounds)
         part["strategy"] = np.full(len(part["tp"]), code, dtype=np.int64)
         part = take(part, bounds.keep_keys(part))
         parts.append({name: column.astype(np.int32) for name, column in part.items()})
@@ -146,5 +154,31 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
         table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
-        table = take(table, (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, MODEL_AXES) <= bounds.nvs_size))
+        fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.nvs_size)
+        table = take(table, fits)
     return table
+
+
+def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
+    """Add the degrees of ep that some number of replicas of these degrees leaves room for."""
+    degrees = np.array(bounds.open.ep, dtype=np.int64) if bounds.open.ep else all_divisors(bounds.num_gpus)
+    table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
+    replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
+    ranks = room(table, expert_axes)
+    fits = np.zeros(len(replica), dtype=bool)
+    for number in bounds.num_gpus:
+        fits |= (number % replica == 0) & (number // replica * ranks % table["ep"] == 0)
+    return take(table, fits)
+
+
+def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
+    """Add, in place of a share of 1, each share of an ep group that some placement of replicas gives."""
+    found = np.zeros((0, len(table["tp"])), dtype=np.int64)
+    domains = np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size)).tolist()
+    for dp_nvs in all_divisors(domains).tolist():
+        taken = placed(table, REPLICA_AXES) * dp_nvs
+        fits = np.any([domain % taken == 0 for domain in domains], axis=0)
+        share = np.where(fits, expert_share(table | {"dp_nvs": dp_nvs}, expert_axes), 0)
+        found = np.concatenate([found, np.where((found == share).any(axis=0), 0, share)[None]])
+    row, which = np.nonzero(found.T)
+    return take(table, row) | {"ep_nvs": found.T[row, which]}

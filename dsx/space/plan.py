@@ -4,24 +4,30 @@ What is left out is 1. A plan is well formed if its degrees make up the GPUs and
 microbatch and every stage a layer; whether it also obeys the rules is said by `violations`.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate, names, text
+from dsx.graph.notation import Rule
 from dsx.space.codes import CODES, code
 from dsx.space.enumerate import divisors
+from dsx.space.experts import REPLICA_AXES, expert_share, room
 from dsx.space.rules import (
+    DEGREES,
     GENERAL,
     MODEL_AXES,
     PLACED,
     VANISHES,
     Limits,
     Reason,
+    allowed,
     applies,
-    divided_away,
     fill,
     holds,
     placed,
@@ -30,7 +36,7 @@ from dsx.space.rules import (
 )
 
 SIZES = ("panels", "microbatch_size")
-SHARES = tuple(f"nvs.{axis}" for axis in PLACED)
+SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
 
 Plan = dict[str, int]
 
@@ -45,21 +51,21 @@ class Violation:
 
 def parse_plan(
     settings: Sequence[str],
-    layer: DerivedLayer,
+    layers: Sequence[DerivedLayer],
     strategy: str,
     num_gpus: int,
     global_batch_size: int,
     limits: Limits,
     defaults: Plan,
-    priced: Mapping[str, int],
 ) -> Plan:
     """Return the integer columns of a plan; names are codes.
 
-    `defaults` has the values of the columns of `dsx.space.codes.OPEN` where the plan gives none, `priced` the only
-    value that is priced of each column that is not searched. Raises PlanError.
+    `layers` are the kinds of the model, `defaults` the values of the columns of `dsx.space.codes.OPEN` where the plan
+    gives none. The share of an ep group follows from those of the axes that it nests in, where it is not given.
+    Raises PlanError.
     """
-    plan = dict.fromkeys((*PLACED, *SIZES, *(f"{axis}_nvs" for axis in PLACED)), 1) | defaults
-    known = [*PLACED, *SIZES, *SHARES, *defaults]
+    plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults
+    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults)))
     seen: dict[str, str] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
@@ -76,10 +82,9 @@ def parse_plan(
         if not value.isdecimal() or int(value) < 1:
             raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
         plan[_column(name)] = int(value)
-    _check_axes(plan, layer, strategy)
-    for name, value in priced.items():
-        if plan[name] != value:
-            raise PlanError(f"{name}={plan[name]} is not priced yet; only {name}={value} is")
+    _check_axes(plan, layers, strategy)
+    if "nvs.ep" not in seen:
+        plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
     _check_sizes(plan, num_gpus, global_batch_size, limits.num_layers)
     sequences = global_batch_size // plan["dp"]
     return plan | {
@@ -100,14 +105,15 @@ def _column(name: str) -> str:
     return f"{name.removeprefix('nvs.')}_nvs" if name.startswith("nvs.") else name
 
 
-def _check_axes(plan: Plan, layer: DerivedLayer, strategy: str) -> None:
+def _check_axes(plan: Plan, layers: Sequence[DerivedLayer], strategy: str) -> None:
+    axes = [axis for axis in MODEL_AXES if any(axis in layer.axes for layer in layers)]
     for axis in MODEL_AXES:
-        if plan[axis] > 1 and axis not in layer.axes:
+        if plan[axis] > 1 and axis not in axes:
             raise PlanError(
-                f"{axis}={plan[axis]}: strategy {strategy!r} divides nothing over {axis}; "
-                f"its axes are {', '.join(layer.axes) or 'none'}"
+                f"{axis}={plan[axis]}: strategy {strategy!r} divides nothing of this model over {axis}; "
+                f"its axes are {', '.join(axes) or 'none'}"
             )
-    if plan["panels"] > 1 and not layer.panelled:
+    if plan["panels"] > 1 and not any(layer.panelled for layer in layers):
         raise PlanError(f"panels={plan['panels']}: strategy {strategy!r} has no panels")
 
 
@@ -130,25 +136,33 @@ def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, num_layers: 
 
 
 def violations(
-    plan: Plan, layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, limits: Limits
+    plan: Plan, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], sequence_length: int, limits: Limits
 ) -> list[Violation]:
-    """Return the rules that a plan breaks; memory is not among them."""
+    """Return the rules that a plan breaks for any of the kinds of layers; memory is not among them."""
     found: list[Violation] = []
     for reason, rule in GENERAL:
         if not bool(rule(plan, limits)):
             found.append(Violation(reason, _general_detail(reason.name, plan, limits)))
-    values = rule_values(layer, dimensions, sequence_length, plan)
-    for rule in layer.rules:
-        if applies(rule, values) and not bool(holds(rule, values)):
-            numbers = ", ".join(f"{n}={values[n]}" for n in sorted(names(rule.left) | names(rule.right)))
-            left = f"{text(rule.left)} = {evaluate(rule.left, values)}"
-            nearest = _nearest(plan, layer, dimensions, sequence_length, names(rule.left) | names(rule.right))
-            detail = f"{rule_text(rule)} is required, but {left} ({numbers}){nearest}"
-            found.append(Violation(Reason(rule.reason, rule_text(rule)), detail))
-    if bool(divided_away(layer, values)):
-        gone = [str(dim) for dim in layer.divided if bool(_size(dim, values) < 1)]
+    broken: dict[str, Violation] = {}
+    gone: dict[str, None] = {}
+    for layer in layers:
+        values = rule_values(layer, dimensions, sequence_length, plan)
+        for rule in layer.rules:
+            if rule_text(rule) not in broken and applies(rule, values) and not bool(holds(rule, values)):
+                nearest = _nearest(plan, layers, dimensions, sequence_length, names(rule.left) | names(rule.right))
+                broken[rule_text(rule)] = _broken(rule, values, nearest)
+        gone |= dict.fromkeys(str(dim) for dim in layer.divided if bool(_size(dim, values) < 1))
+    found += broken.values()
+    if gone:
         found.append(Violation(VANISHES, f"no element is left of {', '.join(gone)}"))
     return found
+
+
+def _broken(rule: Rule, values: Mapping[str, Any], nearest: str) -> Violation:
+    numbers = ", ".join(f"{n}={values[n]}" for n in sorted(names(rule.left) | names(rule.right)))
+    left = f"{text(rule.left)} = {evaluate(rule.left, values)}"
+    detail = f"{rule_text(rule)} is required, but {left} ({numbers}){nearest}"
+    return Violation(Reason(rule.reason, rule_text(rule)), detail)
 
 
 def _size(dim: Any, values: Mapping[str, Any]) -> Any:
@@ -163,6 +177,11 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     shares = given or "no nvs.* is given"
     taken = placed(plan)
     batch, dp = plan["global_batch_size"], plan["dp"]
+    others = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
+    ranks = room(plan, limits.expert_axes) * dp
+    holders = max(ranks // plan["ep"], 1)
+    copied = math.gcd(holders, dp)
+    nested = " * ".join(f"{axis}={plan[axis]}" for axis in others if plan[axis] > 1) or "one rank"
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
         f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
@@ -181,12 +200,18 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         f"sequences of a replica; nearest: {_nearest_of(divisors(batch // dp), plan['microbatch_size'])}",
         "share_not_divisible": "; ".join(
             f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}"
-            for axis in PLACED
+            for axis in DEGREES
             if plan[axis] % plan[f"{axis}_nvs"]
         ),
         "domain_exceeded": f"{shares} = {taken} GPUs, but a fast domain has {limits.nvs_size}",
         "domain_not_filled": f"{shares}: {taken} GPUs of a fast domain of {limits.nvs_size} are used, and "
         f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits",
+        "experts_not_nested": f"ep={plan['ep']} nests inside {nested} and does not divide {ranks}"
+        f"; nearest: ep={_nearest_of(divisors(ranks), plan['ep'])}",
+        "expert_share_not_nested": f"nvs.ep={plan['ep_nvs']}, and of an ep group of {plan['ep']} the shares "
+        f"{shares} put {expert_share(plan, limits.expert_axes)} in a fast domain; leave nvs.ep out",
+        "expert_replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} does not divide the {holders} ranks "
+        f"that hold the same experts; nearest: zero_replicas={_nearest_of(divisors(copied), plan['zero_replicas'])}",
     }[name]
 
 
@@ -195,15 +220,17 @@ def _nearest_of(values: Iterable[int], wanted: int) -> int:
 
 
 def _nearest(
-    plan: Plan, layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, used: set[str]
+    plan: Plan,
+    layers: Sequence[DerivedLayer],
+    dimensions: Mapping[str, int],
+    sequence_length: int,
+    used: set[str],
 ) -> str:
     """Return the nearest single change of a degree in a rule that obeys all of the strategy's rules."""
     for column in (name for name in (*MODEL_AXES, "panels") if name in used):
         distance = {int(value): abs(int(value) - plan[column]) for value in divisors(plan["num_gpus"])}
         for value in sorted(distance, key=lambda value: (distance[value], value)):
-            values = rule_values(layer, dimensions, sequence_length, plan | {column: value})
-            if not bool(divided_away(layer, values)) and all(
-                bool(holds(rule, values)) for rule in layer.rules if applies(rule, values)
-            ):
+            keys = {name: np.asarray(number) for name, number in (plan | {column: value}).items()}
+            if all(bool(allowed(layer, dimensions, sequence_length, keys)) for layer in layers):
                 return f"; nearest: {column}={value}"
     return ""

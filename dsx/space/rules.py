@@ -18,13 +18,15 @@ from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
 from dsx.space.codes import RECOMPUTE, SCHEDULES, Open
+from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests
 from dsx.spec.model import ALPHABET
 
 Columns = Mapping[str, Any]
 
-# The axes whose members are placed on fast domains, in the order of the columns.
-PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
-MODEL_AXES = ("tp", "tp2", "cp", "ep")
+# The axes that make up the GPUs and are placed on fast domains, in the order of the columns; ep nests in them.
+PLACED = (*REPLICA_AXES, "pp", "dp")
+MODEL_AXES = (*REPLICA_AXES, "ep")
+DEGREES = (*MODEL_AXES, "pp", "dp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Limits:
 
     num_layers: int
     nvs_size: int
+    expert_axes: tuple[str, ...] = ()  # that divide experts beside ep, under the strategy of the plan
 
 
 MEMORY = Reason("memory", "peak_bytes exceeds the device's hbm_capacity")
@@ -61,7 +64,7 @@ def fill(num_gpus: Any, nvs_size: int) -> Any:
 def _shares_divide(plan: Columns, limits: Limits) -> Any:
     del limits
     good: Any = True
-    for axis in PLACED:
+    for axis in DEGREES:
         good = good & (plan[axis] % plan[f"{axis}_nvs"] == 0)
     return good
 
@@ -129,6 +132,18 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
         Reason("domain_not_filled", "the shares multiply to less than a fast domain could hold"),
         lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
     ),
+    (
+        Reason("experts_not_nested", "ep does not divide the ranks of tp, tp2, cp and dp that divide no expert"),
+        lambda plan, limits: nests(plan, limits.expert_axes),
+    ),
+    (
+        Reason("expert_share_not_nested", "nvs.ep is not what the shares of the axes that ep nests in give"),
+        lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes),
+    ),
+    (
+        Reason("expert_replicas_not_divisible", "zero_replicas does not divide the ranks that hold the same experts"),
+        lambda plan, limits: copies_fit(plan, limits.expert_axes),
+    ),
 )
 
 
@@ -170,7 +185,7 @@ def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     Raises NotationError for a rule on an axis that is not part of a shard key, or on an unknown name.
     """
     used = names(rule.left) | names(rule.right)
-    for axis in used & ({*AXES, *PLACED} - set(MODEL_AXES)):
+    for axis in used & ({*AXES, *DEGREES} - set(MODEL_AXES)):
         raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; 'limit:' of a sweep can")
     for name in used - values.keys() - {*ALPHABET}:
         raise rule.place.error(

@@ -186,6 +186,7 @@ def load_fitted(
 
     Raises what `load_assumptions` raises.
     """
-    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near)
+    # A column that a set searches can be held fixed; which columns there are is not known here.
+    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     return validate(plain, AssumptionsSpec), bounds

@@ -1,6 +1,6 @@
 """From a name to a validated spec: find the file, merge what it extends, set the overrides, validate."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -41,8 +41,16 @@ def load_overridden(
     name: str | Path,
     overrides: Sequence[Assignment],
     near: Path | None,
+    open_keys: Collection[str] = (),
 ) -> Document:
-    """Return the document that `load_spec` validates: merged over what it extends, with `overrides` set."""
+    """Return the document that `load_spec` validates: merged over what it extends, with `overrides` set.
+
+    `open_keys` are the fields to which an override may add a key.
+    """
     document = load_extended(find(kind, str(name), ".yaml", near), kind)
     fields = {(field,) for field in model.model_fields}
-    return override(document, overrides, target, fields.__contains__)
+
+    def may_add(path: tuple[str, ...]) -> bool:
+        return path in fields or (len(path) == 2 and path[0] in open_keys)
+
+    return override(document, overrides, target, may_add)

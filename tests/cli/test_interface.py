@@ -7,7 +7,6 @@ import pytest
 import dsx
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.search.problem import PRICED
 from dsx.space.candidates import Candidates
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
@@ -31,7 +30,7 @@ def test_evaluate_as_json(run):
     assert set(data["plan"]) == PLAN
     assert data["plan"] | {"tp": 8, "pp": 64, "dp": 32, "tp_nvs": 8, "num_microbatches": 128} == data["plan"]
     assert (data["plan"]["strategy"], data["plan"]["sequence_length"]) == ("1d", 2048)
-    assert data["plan"] | PRICED == data["plan"]
+    assert data["plan"]["ep"] == data["plan"]["ep_nvs"] == 1
     assert (data["fits"], data["reject"]) == (True, [])
     assert data["step_time_s"] == pytest.approx(3.233086608653414, rel=1e-12)  # tests/data/points.json
     assert data["training_days"] is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cost.records import believed, machine
 
-from dsx.cost.layer import kernel_times, layer_costs, stash, weight_groups
+from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, stash, weight_groups
 from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
 
@@ -103,6 +103,25 @@ def test_collectives_are_exposed_and_go_to_the_column_of_their_axis():
     assert np.asarray(times.comm_s["cp_comm_s"])[:, :, 0].tolist() == [close([0.0, 0.0]), close([0.0, 2 * GATHER])]
 
 
+def test_the_host_issues_collectives_that_happen():
+    """Of an axis of one rank nothing is issued, key by key; a pass lasts at least as long as the host takes."""
+    shapes = [
+        CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False),
+        CollectiveShape(1, FORWARD, ALL_GATHER, "cp", False),
+    ]
+    shapes += [CollectiveShape(1, BACKWARD, ALL_GATHER, "tp", False)]
+    # Three works of one key each: neither axis divides, one does, both do.
+    sizes = {"tp": jnp.asarray([1.0, 4.0, 4.0]), "cp": jnp.asarray([1.0, 1.0, 4.0])}
+    made = replace(work(shapes, [0.0, 0.0, 0.0]), sizes=sizes, shares=sizes)
+    three = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("matrix", "vector", "bytes", "volumes")}
+    ends = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
+    empty = {"weights": jnp.zeros((0, 3)), "multiplies": Multiplies(*[jnp.zeros((0, 3))] * 5)}
+    found = layer_costs(replace(made, **three, **ends, **empty), machine(), believed(dispatch_latency=1.0))
+    assert np.asarray(found.forward_s).tolist() == [2.0, 3.0, 4.0]
+    assert np.asarray(found.backward_s).tolist() == [2.0, 3.0, 3.0]
+    assert np.asarray(found.recompute_s)[1].tolist() == [1.0, 1.0, 2.0]  # of the second kernel alone
+
+
 @pytest.mark.parametrize(
     ("panels", "volume", "num_bytes"),
     [
@@ -145,8 +164,26 @@ def test_a_plain_collective_of_a_panelled_kernel_is_exposed():
 
 
 def test_weight_groups_are_what_is_reduced_over_the_same_data_axes():
-    assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {("cp",): [0, 1], (): [2, 3]}
-    assert weight_groups(()) == {(): []}
+    cp, nothing = WeightGroup(("cp",)), WeightGroup(())
+    assert weight_groups((("cp",), ("tp", "cp"), (), ("tp2",))) == {cp: [0, 1], nothing: [2, 3]}
+    assert weight_groups(()) == {nothing: []}
+
+
+def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
+    found = weight_groups((("cp",), ("tp", "cp"), ("tp", "cp")), (False, True, False))
+    assert found == {WeightGroup(("cp",)): [0, 2], WeightGroup(("tp", "cp"), over_ep=True): [1]}
+
+
+def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
+    made = work(weights=([2e9, 1e9], [("tp", "cp"), ("tp", "cp")]), over_ep=(False, True))
+    sizes, shares = made.sizes | {"ep": jnp.asarray([64.0])}, made.shares | {"ep": jnp.asarray([16.0])}
+    charged = believed(charge_replicated_gradients=True)
+    found = layer_costs(replace(made, sizes=sizes, shares=shares), machine(), charged)
+    assert np.asarray(found.weight_bytes)[:, 0].tolist() == [2e9, 1e9]
+    assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 0.25]
+    assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
+    # Experts are not reduced over tp a second time.
+    assert float(found.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 2e9 / 400e9))
 
 
 def test_weights_by_group():

@@ -7,7 +7,7 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import GATHER, close, cost
 
-from dsx.cost.shards import replicas
+from dsx.cost.shards import replicas, shards
 from dsx.space.codes import Open
 
 
@@ -112,6 +112,28 @@ def test_groups_fill_fast_domains_first(dp, dp_nvs, copies, shard, among):
     for group, (size, share) in zip(found, (shard, among), strict=True):
         assert group is not None
         assert (float(group.size[0]), float(group.share[0])) == (size, share)
+
+
+@pytest.mark.parametrize(
+    ("cp", "cp_nvs", "ep", "ep_nvs", "dp_nvs", "copies", "shard", "among"),
+    [
+        (1, 1, 8, 8, 8, 2, (1, 1), (2, 1)),  # the two holders are copies, in a domain each
+        (1, 1, 2, 2, 8, 2, (4, 4), (2, 1)),
+        (1, 1, 2, 2, 8, 4, (2, 2), (4, 2)),
+        (2, 2, 4, 4, 4, 2, (4, 2), (2, 1)),
+        (2, 1, 8, 8, 8, 4, (1, 1), (4, 1)),  # an ep group fills the domain of four shards
+        (2, 2, 1, 1, 4, 8, (4, 4), (8, 2)),
+    ],
+)
+def test_experts_are_divided_over_the_ranks_that_hold_the_same(cp, cp_nvs, ep, ep_nvs, dp_nvs, copies, shard, among):
+    """Sixteen replicas of cp ranks, of which ep hold other experts each."""
+    made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(copies))
+    known = Open(zero_replicas=(copies, 1), ep=())
+    layer = layer_costs(group_size=[[cp / ep]], group_share=[[cp_nvs / ep_nvs]])
+    found, alike = shards(layer, *replicas(made, known), known)
+    assert (float(found[0].size[0]), float(found[0].share[0])) == shard
+    assert (float(alike[0].size[0]), float(alike[0].share[0])) == among
+    assert float(found[0].per_gpu[0]) == 1 / shard[0]
 
 
 def test_without_copies_there_is_nothing_to_divide_by():

@@ -120,7 +120,21 @@ def test_each_rank_sends_its_own_tokens_to_their_experts():
     assert [move for move in volumes(layer, BACKWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
     multiplied = kernel(layer, "moe.up").work[FORWARD].matrix
     assert number(layer, multiplied, **EXPERTS) == 2 * (B * S // (TP * CP)) * 128 * (2 * E - 1)
-    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * 128, (), True)
+    # Its slots are of the tokens of all ranks that ep nests in, so all of them have a part of its gradient.
+    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * 128, ("tp", "cp"), True)
+    assert {weight.name for weight in layer.weights if weight.over_ep} == {"moe.wgate", "moe.wup", "moe.wdown"}
+    assert weights(layer, **EXPERTS)["moe.router"][1] == ("tp", "cp")
+    assert layer.expert_axes == ()
+
+
+@pytest.mark.parametrize("strategy", ["1d", "1d-no-sp", "2d", "2d-no-sp", "summa", "ulysses", "2d-expert-tp"])
+def test_no_rank_does_the_work_of_another_for_experts(strategy):
+    """Each rank routes tokens of its own; ep nests in the other axes, and so makes nothing again."""
+    layer = packaged("moe-transformer", strategy)
+    of_experts = [kernel for kernel in layer.kernels if kernel.runs and kernel.name.startswith("moe.")]
+    alike = {} if strategy not in ("1d-no-sp", "2d-no-sp") else {"moe.n": ("tp",), "moe.output": ("tp",)}
+    assert {kernel.name: kernel.replicated for kernel in of_experts if kernel.replicated} == alike
+    assert not any("ep" in kernel.replicated for kernel in layer.kernels)
 
 
 def test_divided_experts_gather_their_tokens_over_tp():
@@ -131,7 +145,8 @@ def test_divided_experts_gather_their_tokens_over_tp():
     assert found == [(A2A, "ep", routed), (AG, "tp", routed * TP)]
     back = [(move.kind, move.axis) for move in kernel(layer, "moe.c").collectives[FORWARD]]
     assert back == [(RS, "tp"), (A2A, "ep")]
-    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * (128 // TP), (), True)
+    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * (128 // TP), ("cp",), True)
+    assert layer.expert_axes == ("tp",)
 
 
 def test_latent_attention_gathers_latent_vectors():

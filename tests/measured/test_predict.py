@@ -26,6 +26,8 @@ CASES = [
     ({"cp": "2", "dp": "2"}, "2d", {"cp": 2, "dp": 2, "nvs.cp": 2, "nvs.dp": 2}),
     ({"gpu": "H100-80GB-SXM"} | LLAMA_13B, "1d", {}),
     ({"framework": "a fork, schedule ZB-1p"}, "1d", {"schedule": "zb-h1"}),
+    ({"ep": "4", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
+    ({"ep": "8", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
     ({"framework": "a fork, schedule ZB-2p"}, "1d", {"schedule": "zb-h2"}),
 ]
 

@@ -95,7 +95,7 @@ def back(arguments: list[str], num_gpus: int) -> dict:
         {"dp": 16, "dp_nvs": 8, "zero_stage": 3, "recompute": "full"},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "recompute": "selective", "zero_stage": 1},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "interleaved"},
-        {"dp": 8, "ep": 4, "dp_nvs": 8},
+        {"dp": 8, "ep": 4, "dp_nvs": 8, "ep_nvs": 4},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 4},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 2, "zero_stage": 3},
         {"pp": 4, "pp_nvs": 4, "recompute": "full", "stored_layers": 2},
@@ -110,6 +110,16 @@ def test_every_expressible_choice_returns(layer, choices):
     launch = megatron_lm(wanted, layer("1d"), LAYERS)
     found = back(launch.arguments, wanted["num_gpus"])
     assert found == {name: wanted[name] for name in found}
+    assert launch.lost == ()
+
+
+@pytest.mark.parametrize(("strategy", "divided_by"), [("2d", "1"), ("2d-expert-tp", "4")])
+def test_how_experts_are_divided_is_said(strategy, divided_by):
+    mixture = derive(load_layer("moe-transformer", strategy, load_operators(["standard"])))
+    launch = megatron_lm(plan(tp=4, dp=4, ep=2, tp_nvs=4, dp_nvs=2), mixture)
+    said = dict(launch.flags)
+    assert said["--expert-tensor-parallel-size"] == divided_by
+    assert said["--expert-model-parallel-size"] == "2"
     assert launch.lost == ()
 
 

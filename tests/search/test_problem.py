@@ -39,8 +39,9 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
     [
         ("zero_stage", 4, "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
         ("recompute", "ful", "recompute = 'ful' is not known; did you mean 'full'?"),
-        ("ep", 2, "ep = 2 is not priced yet; only ep = 1 is"),
+        ("ep", 0, "ep = 0: a whole number of at least 1 is wanted"),
         ("tp", 2, "'fixed' holds 'tp', which is not a column that can be held fixed there"),
+        ("vp", 2, "'fixed' holds 'vp', which is not a column that can be held fixed there; did you mean 'vpp'?"),
     ],
 )
 def test_what_cannot_be_held_fixed(column, value, message):

@@ -47,7 +47,7 @@ def test_limit_keeps_the_values_within(column, relation):
 
 
 def test_every_column_varies_in_this_space():
-    """Or the tests of fixing and limiting would say little; nothing divides experts yet."""
+    """Or the tests of fixing and limiting would say little; a model without experts divides none."""
     rows = ids()
     assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs", *OPEN}
 
@@ -84,7 +84,7 @@ def test_a_column_may_be_fixed_to_the_value_that_it_has():
     [
         ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not open in this problem"),
         ({"fix": {"schedule": ["zb-h3"]}}, "schedule = 'zb-h3' is not known; did you mean 'zb-h"),
-        ({"fix": {"ep": [2]}}, "fix: ep = 2 is not priced yet; only 1 is"),
+        ({"fix": {"ep": [2]}}, "fix: ep = 2 is not open in this problem"),
         ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' is no whole number"),
         ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not searched"),
         ({"limit": {"sequence_length": [Limit("<=", 1)]}}, "limit: 'sequence_length' is not searched"),

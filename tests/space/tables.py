@@ -7,6 +7,9 @@ from dsx.space.codes import Open
 from dsx.space.enumerate import KEY_COLUMNS, Bounds
 from dsx.space.rules import MODEL_AXES
 
+# Of the two strategies of made-up keys, one divides its experts over tp too.
+EXPERT_AXES = ((), ("tp",))
+
 
 def everything(table):
     """The filter that keeps all rows."""
@@ -28,7 +31,8 @@ def only(**values):
 
 def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, known=Open()):  # noqa: B008
     """Bounds for blocks; keys are given, so what only they depend on is left open."""
-    return Bounds(tuple(num_gpus), tuple(global_batch_size), 1, num_layers, known, nvs_size, everything, keep_choices)
+    settings = (tuple(num_gpus), tuple(global_batch_size), 1, num_layers, known, nvs_size)
+    return Bounds(*settings, everything, keep_choices, EXPERT_AXES)
 
 
 @st.composite

@@ -1,5 +1,6 @@
 """Blocks against plain loops over everything that could go with a key."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -8,16 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from space.tables import BOUNDS, bounds, key_tables, only
+from space.tables import BOUNDS, EXPERT_AXES, bounds, key_tables, only
 
 from dsx.space.blocks import CHOICE_COLUMNS, PLACEMENT_COLUMNS, Blocks
 from dsx.space.codes import SCHEDULES
 from dsx.space.enumerate import KEY_COLUMNS
-from dsx.space.rules import MODEL_AXES
 
 
 def divisors(number):
     return [one for one in range(1, number + 1) if number % one == 0]
+
+
+AXES = ("tp", "tp2", "cp")
+
+
+def room(here, suffix=""):
+    """The ranks of a replica that ep nests in."""
+    return math.prod(here[f"{axis}{suffix}"] for axis in AXES if axis not in EXPERT_AXES[here["strategy"]])
 
 
 def used_of_a_domain(number, size):
@@ -29,27 +37,32 @@ def by_loops(keys, given):
     found = Counter()
     for key in range(len(keys["tp"])):
         here = {name: int(column[key]) for name, column in keys.items()}
-        ranks = here["tp"] * here["tp2"] * here["cp"] * here["ep"]
-        share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"] * here["ep_nvs"]
+        ranks = here["tp"] * here["tp2"] * here["cp"]
+        share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"]
         for num_gpus in given.num_gpus:
             for pp in divisors(given.num_layers):
                 if num_gpus % (ranks * pp):
                     continue
                 dp = num_gpus // (ranks * pp)
+                if room(here) * dp % here["ep"]:
+                    continue
                 for pp_nvs in divisors(pp):
                     for dp_nvs in divisors(dp):
                         if share * pp_nvs * dp_nvs != used_of_a_domain(num_gpus, given.nvs_size):
+                            continue
+                        if math.gcd(here["ep"], room(here, "_nvs") * dp_nvs) != here["ep_nvs"]:
                             continue
                         for batch in given.global_batch_size:
                             microbatches, left = divmod(batch, dp * here["microbatch_size"])
                             if left:
                                 continue
-                            for settings in settings_of(given, pp, dp, microbatches):
+                            alike = room(here) * dp // here["ep"]  # ranks with the same experts
+                            for settings in settings_of(given, pp, dp, microbatches, alike):
                                 found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs, *settings)] += 1
     return found
 
 
-def settings_of(given, pp, dp, microbatches):
+def settings_of(given, pp, dp, microbatches, alike):
     """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload) of a pipeline."""
     known = given.open
     for vpp in known.vpp or divisors(given.num_layers):
@@ -58,7 +71,8 @@ def settings_of(given, pp, dp, microbatches):
         for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
             if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and SCHEDULES[schedule] != "1f1b"):
                 continue
-            copies = [n for n in known.zero_replicas or range(1, dp + 1) if dp % n == 0 and (zero or n == 1)]
+            copies = known.zero_replicas or range(1, dp + 1)
+            copies = [n for n in copies if dp % n == 0 and alike % n == 0 and (zero or n == 1)]
             layers = given.num_layers // pp
             stored = [n for n in known.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
             for others in product(copies, stored, known.offload):
@@ -128,12 +142,16 @@ def test_a_block_is_all_that_fits_together(keys, given_bounds):
     for block in range(len(blocks)):
         here = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
         assert (keys["microbatch_size"][here] == blocks.microbatch_size[block]).all()
-        ranks, shares = (
-            {int(np.prod([keys[f"{axis}{suffix}"][key] for axis in MODEL_AXES])) for key in here}
-            for suffix in ("", "_nvs")
-        )
-        assert len(ranks) == len(shares) == 1
-        classes.append((*ranks, *shares, int(blocks.microbatch_size[block])))
+        of_keys = [{name: int(column[key]) for name, column in keys.items()} for key in here]
+        found = set()
+        for one in of_keys:
+            ranks, share = (math.prod(one[f"{axis}{suffix}"] for axis in AXES) for suffix in ("", "_nvs"))
+            # How many replicas an ep group needs, and how many parts of those in a domain it spans there.
+            inside = math.gcd(one["ep"], room(one, "_nvs"))
+            needed = one["ep"] // math.gcd(one["ep"], room(one))
+            found.add((ranks, share, needed, one["ep"] // inside, one["ep_nvs"] // inside))
+        assert len(found) == 1
+        classes.append((*found.pop(), int(blocks.microbatch_size[block])))
     assert len(set(classes)) == len(classes)
 
 

@@ -1,9 +1,12 @@
 """Spaces small enough to be counted by hand."""
 
+import math
+from itertools import product
+
 import numpy as np
 import pytest
 from space.tables import everything, only
-from space.texts import EXPERTS, ONE_AXIS, PANELS, TWO_AXES, layer
+from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, TWO_AXES, layer
 
 from dsx.space.blocks import CHOICE_COLUMNS, Blocks
 from dsx.space.codes import Open
@@ -11,19 +14,21 @@ from dsx.space.enumerate import KEY_COLUMNS, Bounds, divisors, shard_keys
 from dsx.space.rules import fill
 
 
-def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, **filters):
+def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, text=TINY, ep=(), **filters):
     """Every candidate as a dict, in the order of the rows."""
+    kinds = [layer(strategy, text) for strategy in strategies]
     bounds = Bounds(
         num_gpus=tuple(num_gpus),
         global_batch_size=tuple(batch),
         sequence_length=length,
         num_layers=layers,
-        open=Open(),
+        open=Open(ep=ep),
         nvs_size=nvs_size,
         keep_keys=filters.get("keys", everything),
         keep_choices=filters.get("choices", everything),
+        expert_axes=tuple(kind.expert_axes for kind in kinds),
     )
-    keys = shard_keys([((layer(strategy),), dims) for strategy in strategies], bounds)
+    keys = shard_keys([((kind,), dims) for kind in kinds], bounds)
     blocks = Blocks(keys, bounds)
     positions, choices = blocks.rows(0, blocks.size)
     columns = {name: column[positions] for name, column in keys.items()} | choices
@@ -158,3 +163,61 @@ def test_filters_leave_out_what_they_do_not_keep():
 def test_no_candidate():
     assert candidates([ONE_AXIS], DIMS, [5], [1]) == []
     assert candidates([ONE_AXIS], DIMS, [4], [4], keys=only(tp=[8])) == []
+
+
+def by_loops(strategy, num_gpus, batch, experts, nvs_size):
+    """Every candidate of a layer of MIXTURE by the rules alone: s = 16, f = 16, one layer, no pipeline."""
+    within = ("cp",) if strategy == DIVIDED else ("tp", "cp")
+    domain = max(d for d in range(1, nvs_size + 1) if num_gpus % d == 0)
+    found = []
+    one_to = range(1, num_gpus + 1)
+    for tp, cp, dp, ep, size in product(one_to, one_to, one_to, one_to, range(1, batch + 1)):
+        degrees = {"tp": tp, "cp": cp, "dp": dp}
+        if tp * cp * dp != num_gpus or experts % ep or batch % (dp * size):
+            continue
+        if math.prod(degrees[axis] for axis in (*within, "dp")) % ep:
+            continue
+        slots = 2 * size * 16 * ep // (experts * tp * cp)
+        if 16 // cp // tp < 1 or slots // ep < 1:
+            continue
+        for shares in product(*([d for d in range(1, n + 1) if n % d == 0] for n in degrees.values())):
+            if math.prod(shares) == domain:
+                of = dict(zip(degrees, shares, strict=True))
+                near = math.gcd(ep, math.prod(of[axis] for axis in (*within, "dp")))
+                found.append((tp, cp, dp, ep, size, *shares, near))
+    return sorted(found)
+
+
+COLUMNS = ("tp", "cp", "dp", "ep", "microbatch_size", "tp_nvs", "cp_nvs", "dp_nvs", "ep_nvs")
+
+
+@pytest.mark.parametrize("strategy", [SPREAD, DIVIDED])
+@pytest.mark.parametrize(
+    ("num_gpus", "experts", "nvs_size"),
+    [(1, 8, 8), (8, 8, 8), (8, 8, 4), (8, 4, 2), (12, 6, 4), (12, 12, 8), (6, 3, 1)],
+)
+def test_experts_nest_inside_the_other_axes(strategy, num_gpus, experts, nvs_size):
+    found = candidates([strategy], DIMS | {"x": experts}, [num_gpus], [12], nvs_size=nvs_size, text=MIXTURE)
+    assert values(found, *COLUMNS) == by_loops(strategy, num_gpus, 12, experts, nvs_size)
+
+
+def test_experts_of_several_gpu_counts_and_strategies():
+    found = candidates([SPREAD, DIVIDED], DIMS | {"x": 4}, [4, 8], [12, 24], nvs_size=4, text=MIXTURE)
+    for code, strategy in enumerate((SPREAD, DIVIDED)):
+        for num_gpus, batch in product((4, 8), (12, 24)):
+            chosen = {"strategy": code, "num_gpus": num_gpus, "global_batch_size": batch}
+            here = [one for one in found if chosen.items() <= one.items()]
+            assert values(here, *COLUMNS) == by_loops(strategy, num_gpus, batch, 4, 4)
+
+
+def test_experts_degrees_that_are_held_fixed():
+    dims = DIMS | {"x": 4}
+    every = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE)
+    assert {one["ep"] for one in every} == {1, 2, 4}
+    for ep in ((1,), (4,), (1, 2)):
+        held = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE, ep=ep)
+        assert values(held, *COLUMNS) == values([one for one in every if one["ep"] in ep], *COLUMNS)
+
+
+def test_a_layer_without_experts_has_one_degree():
+    assert {one["ep"] for one in candidates([TWO_AXES], DIMS | {"x": 4}, [8], [8])} == {1}

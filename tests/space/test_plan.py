@@ -1,7 +1,7 @@
 """Plans as people write them: what is read, what is no plan, and which rules a plan breaks."""
 
 import pytest
-from space.texts import EXPERTS, ONE_AXIS, PANELS, layer
+from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, layer
 
 from dsx.errors import PlanError
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES
@@ -17,12 +17,11 @@ DEFAULTS = {
     "stored_layers": 0,
     "offload": 0,
 }
-PRICED = {"ep": 1}
 DIMS = {"e": 8, "f": 16}
 
 
 def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
-    return parse_plan(settings, layer(strategy), "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS, PRICED)
+    return parse_plan(settings, (layer(strategy),), "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS)
 
 
 def test_what_is_left_out_is_one():
@@ -68,8 +67,8 @@ def test_everything_can_be_said():
         (["tp=2.0"], "'tp=2.0': tp must be a whole number"),
         (["tp=two"], "'tp=two': tp must be a whole number"),
         (["tp="], "'tp=': tp must be a whole number"),
-        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' divides nothing over cp; its axes are tp"),
-        (["ep=2", "dp=4"], "ep=2: strategy 'its-name' divides nothing over ep"),
+        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' divides nothing of this model over cp; its axes are tp"),
+        (["ep=2", "dp=4"], "ep=2: strategy 'its-name' divides nothing of this model over ep"),
         (["panels=2", "dp=8"], "panels=2: strategy 'its-name' has no panels"),
         (["tp=2", "dp=2"], "tp=2 * dp=2 = 4 GPUs do not make up num_gpus=8; dp=4 would"),
         ([], "1 = 1 GPUs do not make up num_gpus=8; dp=8 would"),
@@ -90,10 +89,11 @@ def test_no_hint_where_no_dp_would_do():
     assert "would" not in str(caught.value)
 
 
-def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS):
-    made = layer(strategy)
-    plan = parse_plan(settings, made, "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS, PRICED)
-    found = violations(plan, made, dims, length, Limits(layers, nvs_size))
+def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS, text=TINY):
+    made = (layer(strategy, text),)
+    limits = Limits(layers, nvs_size, made[0].expert_axes)
+    plan = parse_plan(settings, made, "its-name", num_gpus, batch, limits, DEFAULTS)
+    found = violations(plan, made, dims, length, limits)
     return [(violation.reason.name, violation.detail) for violation in found]
 
 
@@ -210,3 +210,46 @@ def test_no_nearest_value_where_there_is_none():
 def test_several_broken_rules_are_all_said():
     names = [name for name, _ in broken("pp=4", "dp=2", "nvs.pp=3", layers=6, nvs_size=2, batch=9)]
     assert names == ["layers_not_divisible", "batch_not_divisible", "share_not_divisible", "domain_exceeded"]
+
+
+EXPERT_DIMS = DIMS | {"x": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy", "share"),
+    [
+        (["dp=8", "ep=4", "nvs.dp=8"], SPREAD, 4),
+        (["tp=2", "dp=4", "ep=4", "nvs.tp=2"], SPREAD, 2),
+        (["tp=2", "dp=4", "ep=8", "nvs.tp=2", "nvs.dp=2"], SPREAD, 4),
+        (["tp=2", "dp=4", "ep=4", "nvs.tp=2", "nvs.dp=2"], DIVIDED, 2),
+        (["tp=4", "dp=2", "ep=2", "nvs.tp=4"], DIVIDED, 1),
+        (["dp=8", "ep=8", "nvs.dp=8", "nvs.ep=2"], SPREAD, 2),
+    ],
+)
+def test_the_share_of_an_ep_group_follows_from_those_it_nests_in(settings, strategy, share):
+    made = layer(strategy, MIXTURE)
+    plan = parse_plan(settings, (made,), "its-name", 8, 8, Limits(4, 8, made.expert_axes), DEFAULTS)
+    assert plan["ep_nvs"] == share
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy", "reason", "detail"),
+    [
+        (["pp=4", "dp=2", "ep=8"], SPREAD, "experts_not_nested",
+         "ep=8 nests inside dp=2 and does not divide 2; nearest: ep=2"),
+        (["tp=4", "dp=2", "ep=8"], DIVIDED, "experts_not_nested",
+         "ep=8 nests inside dp=2 and does not divide 2; nearest: ep=2"),
+        (["dp=8", "ep=4", "nvs.ep=2"], SPREAD, "expert_share_not_nested",
+         "nvs.ep=2, and of an ep group of 4 the shares no nvs.* is given put 1 in a fast domain; leave nvs.ep out"),
+    ],
+)  # fmt: skip
+def test_experts_that_do_not_nest(settings, strategy, reason, detail):
+    assert broken(*settings, strategy=strategy, text=MIXTURE, dims=EXPERT_DIMS) == [(reason, detail)]
+    nested = ["tp=4", "dp=2", "ep=8"] if strategy == SPREAD else ["tp=4", "dp=2", "ep=2"]
+    assert broken(*nested, strategy=strategy, text=MIXTURE, dims=EXPERT_DIMS) == []
+
+
+def test_experts_are_divisible():
+    ((reason, detail),) = broken("dp=8", "ep=4", strategy=SPREAD, text=MIXTURE, dims=DIMS | {"x": 6})
+    assert reason == "experts_not_divisible"
+    assert detail == "x % ep == 0 is required, but x % ep = 2 (ep=4, x=6); nearest: ep=2"

@@ -7,7 +7,7 @@ from dsx.graph.layer import build_layer
 from dsx.graph.library import load_operators
 from dsx.graph.notation import parse
 
-_LAYER = """
+TINY = """
     layer tiny
     input x[b, $s, $e]
     weight w[e, $f] v[$f, e]
@@ -52,9 +52,39 @@ EXPERTS = """
     role f = f/tp
     require x % tp == 0 experts_not_divisible
 """
+# Experts, whole on their ranks or divided over tp too.
+MIXTURE = """
+    layer mixture
+    dim n = 2 * b * s * ep / (x * tp * cp)
+    dim t = n * tp
+    input h[b, $s, e]
+    weight r[e, x] w[x/ep, e, $f]
+    routes[b, s/cp/tp, x]  = einsum(h[b, s/cp/tp, e], r)
+    d[x, $n, e]            = dispatch(h[b, s/cp/tp, e], routes)
+    u[x/ep, $a, $f]        = einsum(d[x/ep, $a, e], w)
+    y[x/ep, $a, e]         = pool(u[x/ep, $a, f])
+    c[b, s/cp/tp, e]       = combine(y[x, $n, e], routes)
+    output[b, $s, e]       = view(c[b, $s, e])
+"""
+SPREAD = """
+    strategy spread
+    role s = s/cp/tp
+    role f = f
+    role n = n/ep
+    role a = n
+    require x % ep == 0 experts_not_divisible
+"""
+DIVIDED = """
+    strategy divided
+    role s = s/cp/tp
+    role f = f/tp
+    role n = t/tp/ep
+    role a = t
+    require x % ep == 0 experts_not_divisible
+"""
 _TABLE = load_operators(["standard"])
 
 
-def layer(strategy, text=_LAYER):
+def layer(strategy, text=TINY):
     overlay = parse(dedent(strategy), "strategy.layer")
     return derive(build_layer(parse(dedent(text), "tiny.layer"), overlay, _TABLE, None))

@@ -45,7 +45,7 @@ def test_the_default_set_says_that_it_is_not_calibrated():
         ("fixed.vpp", "1.5", "fixed.vpp: 1.5 is neither a whole number nor a name"),
         ("operators", "standard", "operators: input should be a valid list, got 'standard'"),
         ("launch_latncy", "1 us", "unknown path 'launch_latncy'; did you mean 'launch_latency'?"),
-        ("fixed.vp", "1", "unknown path 'fixed.vp'; did you mean 'fixed.vpp'?"),
+        ("fixd.ep", "1", "unknown path 'fixd.ep'; did you mean 'fixed.vpp'?"),
         ("algorithms.all_gather", "[rings]", "'rings' is not one of ring, hierarchical; did you mean 'ring'?"),
         ("algorithms.all_gather", "[tree]", "'tree' is not one of ring, hierarchical"),
         ("algorithms.all_gather", "[]", "list should have at least 1 item"),

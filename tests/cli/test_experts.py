@@ -1,0 +1,94 @@
+"""Expert parallelism from the command line: searched, fixed, evaluated, and explained."""
+
+import json
+
+import pytest
+
+import dsx
+
+MIXTURE = """name: mixture
+source: made up
+default_sequence_length: 1024
+dimensions: {e: 1024, h: 8, g: 8, k: 128, fx: 2048, x: 8, topk: 2, v: 8192, capacity_percent: 100}
+layers:
+  - {kind: embedding, count: 1}
+  - {kind: moe-transformer, count: 4}
+  - {kind: head, count: 1}
+"""
+JOB = ("--model", "mixture.yaml", "--cluster", "h100-nvs8", "--num-gpus", 16, "--global-batch-size", 32)
+SWEEP = """model: mixture.yaml
+cluster: h100-nvs8
+num_gpus: 16
+global_batch_size: 32
+strategy: [1d, 2d-expert-tp]
+keep: all
+"""
+
+
+@pytest.fixture(autouse=True)
+def mixture(folder):
+    (folder / "mixture.yaml").write_text(MIXTURE)
+    (folder / "experts.yaml").write_text(SWEEP)
+
+
+def test_best_searches_it_and_evaluate_says_the_same(run):
+    data = json.loads(run("best", *JOB, "--json", "--top", 1).out)
+    plan = data["plans"][0]["plan"]
+    assert plan["ep"] > 1
+    flags = data["plans"][0]["launch"]["megatron_lm"]["flags"]
+    assert flags[flags.index("--expert-model-parallel-size") + 1] == str(plan["ep"])
+    assert flags[flags.index("--expert-tensor-parallel-size") + 1] == "1"
+    settings = [f"{name}={plan[name]}" for name in ("tp", "ep", "pp", "dp", "microbatch_size")]
+    settings += [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "pp", "dp")]
+    again = json.loads(run("evaluate", *JOB, *settings, "--json").out)
+    assert again["plan"] == plan
+    assert again["step_time_s"] == pytest.approx(data["plans"][0]["step_time_s"], rel=1e-12)
+    assert again["reject"] == []
+
+
+def test_best_holds_it_fixed(run):
+    data = json.loads(run("best", *JOB, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
+    assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}
+    done = run("best", *JOB, "--set", "assumptions.fixed.epp=1")
+    assert done.code != 0
+    assert "'fixed' holds 'epp', which is not a column that can be held fixed there; did you mean 'ep'?" in done.err
+
+
+def test_why_says_what_experts_miss(run):
+    data = json.loads(run("why", *JOB, "ep=8", "pp=4", "dp=4", "nvs.dp=4", "nvs.pp=2", "--json").out)
+    assert data["why"] == [
+        {
+            "reason": "experts_not_nested",
+            "detail": "ep=8 nests inside dp=4 and does not divide 4; nearest: ep=4",
+        }
+    ]
+    assert data["best"]["plan"]["ep"] >= 1
+    text = run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8", "nvs.ep=4").out
+    assert "expert_share_not_nested: nvs.ep=4, and of an ep group of 8 the shares nvs.dp=8 put 8" in text
+    assert "fits, and breaks no rule" in run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8").out
+
+
+def test_a_sweep_has_the_degrees_that_it_fixes(run):
+    done = run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[1, 8]", "--set", "sweep.limit.tp=<=4")
+    assert done.code == 0
+    frame = dsx.load("out")
+    assert set(frame["ep"]) == {1, 8}
+    spanned = frame["tp"].where(frame["strategy"] == "1d", 1) * frame["cp"] * frame["dp"]
+    assert (spanned % frame["ep"] == 0).all()
+    assert (frame["ep_comm_s"][frame["ep"] == 1] == 0).all()
+    assert (frame["ep_comm_s"][frame["ep"] == 8] > 0).all()
+    row = frame[frame["ep"] == 8].sort_values("step_time_s").iloc[0]
+    assert run("why", "out", int(row["candidate"])).code == 0
+
+
+def test_a_dense_model_has_none(run):
+    done = run("evaluate", "--model", "small.yaml", *JOB[2:], "ep=2", "dp=16")
+    assert done.code != 0
+    assert "ep=2: strategy '1d' divides nothing of this model over ep; its axes are tp" in done.err
+
+
+def test_layer_says_who_holds_the_same_experts(run):
+    lines = [line.strip() for line in run("layer", "moe-transformer", "--strategy", "2d").out.splitlines()]
+    (held,) = [line for line in lines if line.startswith("moe.wup:")]
+    assert held.endswith("bytes; dp, tp, cp; one rank in ep has the same part")
+    assert not any("not divided over" in line and line.startswith("moe.") for line in lines)

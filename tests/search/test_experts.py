@@ -1,0 +1,265 @@
+"""Expert parallelism in a search: what is there, what experts' gradients and optimizer state cost, and what is best."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM, assert_rows_equal
+from validation.cases import cluster_spec, model_spec
+from validation.cases import priced as priced_rows_of
+
+from dsx.search.best import best
+from dsx.search.evaluate import evaluate_plan
+from dsx.search.pricing import price_keys
+from dsx.search.problem import make_problem
+from dsx.search.space import Space
+from dsx.space.enumerate import KEY_COLUMNS
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec, load_model
+
+DEFAULT = load_assumptions("default")
+MIXTRAL = load_model("mixtral-8x7b")
+EXPERT = 3 * 4096 * 14336  # parameters of one expert of one layer
+SMALL = {"e": 512, "h": 4, "g": 4, "k": 128, "fx": 256, "x": 6, "topk": 2, "capacity_percent": 100}
+AXES = ("tp", "tp2", "cp")
+
+
+def mixture(dimensions, count):
+    layers = [{"kind": "moe-transformer", "count": count}]
+    spec = {"name": "mixture", "source": "a test", "default_sequence_length": 1024, "dimensions": dimensions}
+    return ModelSpec.model_validate(spec | {"layers": layers})
+
+
+@cache
+def problem(*strategies, model="small", system=(), **changes):
+    spec = {"small": mixture(SMALL, 2), "mixtral": MIXTRAL, "layer": mixture(MIXTRAL.dimensions, 1)}[model]
+    believed = DEFAULT.model_copy(update=changes)
+    return make_problem(spec, cluster_spec(SYSTEM | dict(system)), believed, strategies, sequence_length=1024)
+
+
+@cache
+def space(*strategies, num_gpus=(12, 24), batches=(24,)):
+    return Space(problem(*strategies), num_gpus, batches)
+
+
+def etp(strategy, row):
+    return row["tp"] if strategy == "2d-expert-tp" else 1
+
+
+@pytest.mark.parametrize("strategy", ["1d", "2d", "2d-expert-tp", "summa"])
+def test_ep_etp_and_edp_make_up_the_ranks_of_a_stage(strategy):
+    made = space(strategy)
+    positions, choices = made.blocks.rows(0, made.size)
+    columns = {name: column[positions].tolist() for name, column in made.keys.items()}
+    columns |= {name: column.tolist() for name, column in choices.items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    assert {row["ep"] for row in rows} == {1, 2, 3, 6}
+    for row in rows:
+        stage = math.prod(row[axis] for axis in AXES) * row["dp"]
+        assert stage * row["pp"] == row["num_gpus"]
+        edp, rest = divmod(stage, row["ep"] * etp(strategy, row))
+        assert rest == 0
+        # Domains hold whole parts of the groups, and of the groups of those who hold the same experts.
+        shares = {axis: row[f"{axis}_nvs"] for axis in (*AXES, "ep", "dp")}
+        inside = math.prod(shares[axis] for axis in (*AXES, "dp")) // etp(strategy, {"tp": shares["tp"]})
+        assert shares["ep"] == math.gcd(row["ep"], inside)
+        assert inside % shares["ep"] == 0
+        assert edp % (inside // shares["ep"]) == 0
+        assert math.prod(shares[axis] for axis in (*AXES, "dp")) * row["pp_nvs"] == {12: 6, 24: 8}[row["num_gpus"]]
+    assert len({tuple(row.values()) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
+def test_every_candidate_is_a_plan_that_breaks_no_rule(strategy):
+    made = space(strategy)
+    rows = priced_rows_of(made_problem := problem(strategy), made)
+    for row in np.random.default_rng(0).choice(made.size, 12, replace=False).tolist():
+        settings = [f"{name}={rows[name][row]}" for name in ("tp", "cp", "ep", "pp", "dp", "microbatch_size")]
+        settings += [f"nvs.{axis}={rows[f'{axis}_nvs'][row]}" for axis in ("tp", "cp", "pp", "dp")]
+        found = evaluate_plan(made_problem, settings, int(rows["num_gpus"][row]), 24)
+        assert {violation.reason.name for violation in found.broken} <= {"memory"}
+        assert found.plan["candidate"] == rows["candidate"][row]
+        assert found.plan["ep_nvs"] == rows["ep_nvs"][row]
+        for name, value in found.costs.items():
+            assert value == pytest.approx(float(rows[name][row]), rel=1e-12, abs=1e-15, nan_ok=True), name
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_best_is_the_least_of_all(precision):
+    strategies = ("1d", "2d-expert-tp")
+    made, here = space(*strategies), problem(*strategies)
+    rows = priced_rows_of(here, made)
+    fits = rows["reject"] == 0
+    found, counts = best(here, made, price_keys(here, made.keys), 3, ["ep", "strategy"], precision)
+    assert (counts.candidates, counts.feasible) == (made.size, int(fits.sum()))
+    expected = []
+    for ep in (1, 2, 3, 6):
+        for strategy in (0, 1):
+            times = rows["step_time_s"][fits & (rows["ep"] == ep) & (rows["strategy"] == strategy)]
+            expected += np.sort(times)[:3].tolist()
+    assert found["step_time_s"].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def settings_of(**plan):
+    return [f"{name.replace('nvs_', 'nvs.')}={value}" for name, value in plan.items()]
+
+
+def evaluated(*settings, model="mixtral", strategy="1d", num_gpus=16, batch=16, system=(), **changes):
+    return evaluate_plan(
+        problem(strategy, model=model, system=system, **changes), list(settings), num_gpus, batch
+    ).costs
+
+
+def test_memory_of_mixtral_by_hand():
+    """Of 16 ranks two hold the same expert of each layer: its state is divided over those, all else over 16."""
+    experts = 32 * EXPERT
+    others = (MIXTRAL.parameters or 0) - 8 * experts
+    costs = evaluated("ep=8", "dp=16", "nvs.dp=8")
+    assert costs["weight_bytes"] == 2 * (experts + others)
+    assert costs["gradient_bytes"] == 2 * (experts + others)
+    assert costs["optimizer_bytes"] == pytest.approx(12 * (experts / 2 + others / 16), rel=1e-12)
+    whole = evaluated("ep=1", "dp=16", "nvs.dp=8")
+    assert whole["weight_bytes"] == 2 * (8 * experts + others)
+    assert whole["optimizer_bytes"] == pytest.approx(12 * (8 * experts + others) / 16, rel=1e-12)
+    # One expert each on ranks that are tp's and dp's alike; no other rank has it.
+    spread = evaluated("ep=8", "tp=2", "dp=4", "nvs.tp=2", "nvs.dp=4", num_gpus=8)
+    assert spread["optimizer_bytes"] > 12 * experts
+    assert spread["optimizer_bytes"] < 12 * (experts + others / 4)
+
+
+def test_copies_of_experts_by_hand():
+    """Of 16 ranks two hold the same expert: with two copies each has all of its state, and all else is over 8."""
+    experts = 32 * EXPERT
+    others = (MIXTRAL.parameters or 0) - 8 * experts
+    costs = evaluated("ep=8", "dp=16", "nvs.dp=8", "zero_replicas=2")
+    assert costs["optimizer_bytes"] == pytest.approx(12 * (experts + others / 8), rel=1e-12)
+    costs = evaluated("ep=2", "dp=16", "nvs.dp=8", "zero_replicas=4")
+    assert costs["optimizer_bytes"] == pytest.approx(12 * (4 * experts / 2 + others / 4), rel=1e-12)
+
+
+def test_copies_that_no_expert_has_break_a_rule():
+    here = problem("1d", model="layer")
+    broken = evaluate_plan(here, ["ep=8", "dp=16", "nvs.dp=8", "zero_replicas=4"], 16, 16).broken
+    (violation,) = [violation for violation in broken if violation.reason.name != "memory"]
+    assert violation.reason.name == "expert_replicas_not_divisible"
+    assert violation.detail == (
+        "zero_replicas=4 does not divide the 2 ranks that hold the same experts; nearest: zero_replicas=2"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
+def test_every_number_of_copies_is_a_plan_that_breaks_no_rule(strategy):
+    opened = problem(strategy).opening({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})
+    made = Space(opened, (12, 24), (24,))
+    rows = priced_rows_of(opened, made)
+    assert (rows["zero_replicas"][rows["ep"] > 1] > 1).any()
+    etp = rows["tp"] if strategy == "2d-expert-tp" else 1
+    alike, rest = np.divmod(rows["tp"] * rows["cp"] * rows["dp"], rows["ep"] * etp)
+    assert (rest == 0).all()
+    assert (alike % rows["zero_replicas"] == 0).all()
+    for row in np.random.default_rng(1).choice(np.flatnonzero(rows["zero_replicas"] > 1), 12, replace=False).tolist():
+        settings = [
+            f"{name}={rows[name][row]}"
+            for name in ("tp", "cp", "ep", "pp", "dp", "microbatch_size", "zero_stage", "zero_replicas")
+        ]
+        settings += [f"nvs.{axis}={rows[f'{axis}_nvs'][row]}" for axis in ("tp", "cp", "pp", "dp")]
+        found = evaluate_plan(opened, settings, int(rows["num_gpus"][row]), 24)
+        assert {violation.reason.name for violation in found.broken} <= {"memory"}
+        assert found.plan["candidate"] == rows["candidate"][row]
+        for name, value in found.costs.items():
+            assert value == pytest.approx(float(rows[name][row]), rel=1e-12, abs=1e-15, nan_ok=True), name
+
+
+@pytest.mark.parametrize(
+    ("plan", "strategy", "members", "share"),
+    [
+        ({"ep": 8, "dp": 16, "nvs_dp": 8}, "1d", 2, 1),
+        ({"ep": 2, "dp": 16, "nvs_dp": 8}, "1d", 8, 4),
+        ({"ep": 8, "dp": 4, "tp": 4, "nvs_tp": 4, "nvs_dp": 2}, "1d", 2, 1),
+        ({"ep": 2, "dp": 4, "tp": 4, "nvs_tp": 4, "nvs_dp": 2}, "2d-expert-tp", 2, 1),
+        ({"ep": 1, "dp": 4, "tp": 2, "cp": 2, "nvs_tp": 2, "nvs_cp": 2, "nvs_dp": 2}, "2d", 16, 8),
+    ],
+)
+def test_the_ranks_that_hold_the_same_experts(plan, strategy, members, share):
+    here = problem(strategy, model="layer")
+    found = evaluate_plan(here, settings_of(**plan), 16, 16).plan
+    keys = {name: np.array([0 if name == "strategy" else found[name]]) for name in KEY_COLUMNS}
+    (costs,) = price_keys(here, keys)
+    held = 2 * 8 // plan["ep"] * EXPERT // (plan.get("tp", 1) if strategy == "2d-expert-tp" else 1)
+    (group,) = np.flatnonzero(costs.weight_bytes[0, :, 0] == held)
+    assert costs.group_size[0, group, 0] * found["dp"] == members
+    assert costs.group_share[0, group, 0] * found["dp_nvs"] == share
+
+
+def test_the_reduction_of_experts_by_hand():
+    """One layer of Mixtral: nothing hides its reduction. Rings at full bandwidth, no latency of a call."""
+    ideal = {"call_latency": 0.0, "relay": 0.0, "bulk_latency": 1.0, "nvs_efficiency": 1.0, "net_efficiency": 1.0}
+    here = problem("1d", model="layer", protocols=("bulk",), **ideal)
+    costs = evaluate_plan(here, ["ep=8", "dp=16", "nvs.dp=8"], 16, 16).costs
+    slow, fast = SYSTEM["slow_latency"], SYSTEM["fast_latency"]
+    attention = 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096
+    others = attention + 2 * 4096 + 4096 * 8
+
+    def pair(volume):  # the two ranks with the same expert, in a domain each
+        return slow + volume / 2 / SYSTEM["slow_bandwidth"]
+
+    def all_ranks(volume):  # two domains of eight, through eight NICs
+        pace = max(1 / SYSTEM["fast_bandwidth"], 1 / (8 * SYSTEM["slow_bandwidth"]))
+        return slow + 14 * fast + 15 / 16 * volume * pace
+
+    gather = pair(2 * EXPERT) + all_ranks(2 * others)
+    scatter = pair(2 * EXPERT) + all_ranks(2 * others)
+    assert costs["dp_comm_s"] == pytest.approx(gather + scatter, rel=1e-9)
+
+
+def test_the_all_to_all_of_experts_by_hand():
+    """In one domain, and on two: then half of what a rank sends leaves its domain, through a NIC of its own."""
+    ideal = {"call_latency": 0.0, "bulk_latency": 1.0, "nvs_efficiency": 1.0, "net_efficiency": 1.0}
+    here = problem("1d", model="layer", protocols=("bulk",), **ideal)
+    volume = 2 * 2 * 1024 * 4096  # two experts of each token, two bytes
+    for share in (8, 4):
+        costs = evaluate_plan(here, ["ep=8", "dp=8", f"nvs.dp={share}"], 8, 8).costs
+        outside = (8 - share) / 8 * volume / SYSTEM["slow_bandwidth"]
+        inside = (share - 1) / 8 * volume / SYSTEM["fast_bandwidth"]
+        latency = (SYSTEM["slow_latency"] if share < 8 else 0.0) + 7 * SYSTEM["fast_latency"]
+        assert costs["ep_comm_s"] == pytest.approx(4 * (latency + max(outside, inside)), rel=1e-9)
+
+
+@pytest.mark.parametrize("copies", [[1], [1, 2, 4]])
+def test_without_expert_parallelism_nothing_of_it_is_priced(copies):
+    """ep = 1 costs the same whether a search knows other degrees or not."""
+    here = problem("2d").opening({"zero_replicas": copies})
+    closed = here.opening({"ep": [1]})
+    only = Space(closed, (12, 24), (24,))
+    assert closed.workload.open.ep == (1,)
+    rows = priced_rows_of(here, Space(here, (12, 24), (24,)))
+    ones = {name: column[rows["ep"] == 1] for name, column in rows.items()}
+    order, expected = np.argsort(ones["candidate"]), priced_rows_of(closed, only)
+    again = np.argsort(expected["candidate"])
+    assert_rows_equal(
+        {name: column[order] for name, column in ones.items()},
+        {name: column[again] for name, column in expected.items()},
+        rtol=1e-14,
+    )
+    assert (ones["ep_comm_s"] == 0.0).all()
+
+
+def test_a_model_without_experts_has_one_degree():
+    spec = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 2})
+    here = make_problem(spec, cluster_spec(SYSTEM), DEFAULT, ["2d"])
+    assert here.workload.open.ep == (1,)
+    assert here.expert_axes == ((),)
+    assert set(Space(here, [8], [8]).keys["ep"].tolist()) == {1}
+
+
+def test_fixed_and_limited():
+    made = problem("1d").opening({"ep": [1, 6]})
+    found = Space(made, [12], [24], {"ep": [1, 6]})
+    assert set(found.keys["ep"].tolist()) == {1, 6}
+    every = space("1d", num_gpus=(12,)).keys
+    assert len(found.keys["ep"]) == sum(ep in (1, 6) for ep in every["ep"].tolist())
+    assert problem("1d").workload.open.ep == ()
+    fixed = DEFAULT.model_copy(update={"fixed": DEFAULT.fixed | {"ep": 2}})
+    held = make_problem(mixture(SMALL, 2), cluster_spec(SYSTEM), fixed, ["1d"], sequence_length=1024)
+    assert set(Space(held, [12], [24]).keys["ep"].tolist()) == {2}
