@@ -54,6 +54,7 @@ class Assumptions:
     optimizer_traffic_per_parameter: Any  # bytes read and written by an update
     accumulation_traffic_per_parameter: Any  # bytes read and written by adding up a microbatch's gradients
     overhead: Any  # bytes the framework keeps
+    fragmentation: Any  # bytes that an allocator holds beside activations, over those
     charge_replicated_gradients: bool = static()
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
@@ -106,6 +107,7 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         optimizer_traffic_per_parameter=float(spec.optimizer_traffic_per_parameter),
         accumulation_traffic_per_parameter=float(spec.accumulation_traffic_per_parameter),
         overhead=float(spec.overhead),
+        fragmentation=float(spec.fragmentation),
         charge_replicated_gradients=bool(spec.charge_replicated_gradients),
         protocols=tuple(spec.protocols),
         algorithms=tuple((kind.replace("_", "-"), tuple(names)) for kind, names in spec.algorithms),

@@ -5,8 +5,8 @@ weights sum n_k W_k, gradients the same scaled to their element size, optimizer 
 f sum n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
 parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3, where two
 layers' weights are gathered at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
-section 4). What is offloaded (dsx.cost.offload) does not count. Not modelled: fragmentation beside the assumption
-set's `overhead`.
+section 4). What is offloaded (dsx.cost.offload) does not count. The assumption set says
+what a framework holds beside all that, `overhead`, and beside activations, `fragmentation`.
 """
 
 import functools
@@ -74,12 +74,13 @@ def stage_memory(
     }
     held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
     optimizer = offloaded(OPTIMIZER, choices, known, lambda: nothing, held["optimizer"])
+    activations = stash_bytes * microbatches + working
     return Memory(
         weight_bytes=held["weight"],
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
         optimizer_bytes=optimizer * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
-        activation_bytes=stash_bytes * microbatches + working,
-        overhead_bytes=assumptions.overhead * jnp.ones_like(weights),
+        activation_bytes=activations,
+        overhead_bytes=assumptions.overhead + assumptions.fragmentation * activations,
     )
 
 

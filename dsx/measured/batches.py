@@ -6,6 +6,7 @@ the packaged ones that divides what the run says is divided. Ranks are placed as
 then cp, dp and pp.
 """
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from dsx.spec.assumptions import AssumptionsSpec
 
 _PLACED = ("tp", "cp", "dp", "pp")  # innermost first
 # Choices that no column of a run table says, so that no formula of them is compiled.
-_NOT_IN_TABLES = {"zero_replicas": (1,), "stored_layers": (0,), "offload": (OFFLOAD.index("none"),)}
+_NOT_IN_TABLES = {"zero_replicas": (1,), "offload": (OFFLOAD.index("none"),)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            open=opened(_NOT_IN_TABLES | {"vpp": (1, 2)}),
+            open=opened(_NOT_IN_TABLES | {"vpp": (1, 2), "stored_layers": ()}),
         ),
     )
 
@@ -213,7 +214,16 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
     shares = [_shares(setup) for setup in setups]
     columns = {
         name: [float(getattr(setup, name)) for setup in setups]
-        for name in ("num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "vpp", "zero_stage")
+        for name in (
+            "num_gpus",
+            "global_batch_size",
+            "pp",
+            "dp",
+            "num_microbatches",
+            "vpp",
+            "zero_stage",
+            "stored_layers",
+        )
     }
     columns |= {
         name: [float(codes.index(getattr(setup, name))) for setup in setups]
@@ -258,7 +268,8 @@ def _spread(work: LayerWork, count: int) -> LayerWork:
     return replace(work, launches=np.repeat(work.launches, count, axis=0))
 
 
-@jax.jit
+# Tables have many structures and few rows: compiling them takes far longer than running what was compiled.
+@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
     found = jax.vmap(_one, in_axes=(0, 0, 0, 0, None))(works, hardware, choices, workload, assumptions)
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)

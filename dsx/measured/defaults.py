@@ -52,7 +52,7 @@ DEFAULTS: dict[str, Default] = {
     "sp": Default("1 where tp > 1", lambda v: v["tp"] > 1, matters=lambda v: v["tp"] > 1),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
     "microbatch": Default("1", lambda v: 1),
-    "recompute": Default("none", lambda v: "none"),
+    "recompute": Default("none where it fits so, else full", lambda v: "none"),  # dsx.measured.unstated
 }
 
 

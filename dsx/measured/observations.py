@@ -17,6 +17,7 @@ from dsx.measured.rows import group_of, layout_of
 from dsx.measured.runs import Run
 from dsx.measured.setups import Setup
 from dsx.measured.step_time import measured_step_time
+from dsx.measured.unstated import with_recompute
 from dsx.spec.assumptions import AssumptionsSpec
 
 TRUSTED = ("A", "B")  # of the column `trust`, where it is not blank
@@ -93,6 +94,7 @@ def observe(
         elif isinstance(setup, Setup):
             setups.append(setup)
             seconds.append(time)
+    setups = with_recompute(setups, assumptions)
     _, why = batches(setups, assumptions)
     reasons += [reason.rule for reason in why.values()]
     kept = [row for row in range(len(setups)) if row not in why]

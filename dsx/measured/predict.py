@@ -10,19 +10,22 @@ from dsx.cost.interval import PlanFacts, plan_facts, step_interval
 from dsx.measured.batches import batches, price
 from dsx.measured.predictions import Predictions
 from dsx.measured.setups import Setup
+from dsx.measured.unstated import with_recompute
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import has_experts
 
 
 def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
     """Return the step time and memory of each setup; one that cannot be priced has a reason."""
+    setups = with_recompute(setups, assumptions)
     count = len(setups)
-    step, peak = np.full(count, np.nan), np.full(count, np.nan)
+    step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
     made, reasons = batches(setups, assumptions)
     for batch in made:
         with jax.enable_x64(True):
             costs = price(batch, assumptions_from_spec(batch.spec))
         step[batch.rows], peak[batch.rows] = np.asarray(costs.step_time_s), np.asarray(costs.peak_bytes)
+        allocated[batch.rows] = np.asarray(costs.peak_bytes - costs.overhead_bytes)
     interval = step_interval(assumptions.interval, step, facts_of(setups))
     capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
     return Predictions(
@@ -30,6 +33,7 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
         low=interval.step_time_s_low,
         high=interval.step_time_s_high,
         peak_bytes=peak,
+        allocated_bytes=allocated,
         fits=peak <= capacity,
         reason=tuple(reasons.get(row) for row in range(count)),
     )

@@ -19,6 +19,7 @@ class Predictions:
     low: np.ndarray  # [N] s, lower end of the 80 % interval; NaN where the assumption set states none
     high: np.ndarray  # [N] s, its upper end
     peak_bytes: np.ndarray  # [N] on the fullest GPU
+    allocated_bytes: np.ndarray  # [N] of them in tensors
     fits: np.ndarray  # [N] bool, whether peak_bytes are less than a GPU has
     reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None where it was
 

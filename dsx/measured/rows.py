@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.measured.memory import measured_bytes
+from dsx.measured.memory import ALLOCATED, counted_bytes, measured_bytes
 from dsx.measured.predictions import Predict
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import Run
@@ -26,7 +26,7 @@ class Rows:
     low: np.ndarray  # [N] s
     high: np.ndarray  # [N] s
     measured_bytes: np.ndarray  # [N] on the fullest GPU
-    predicted_bytes: np.ndarray  # [N]
+    predicted_bytes: np.ndarray  # [N] of the same kind: in tensors alone, or all that is in use
     oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not stated
     fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
     group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
@@ -53,6 +53,7 @@ def compare(
         for run, setup, time, size in zip(runs, setups, seconds, memory, strict=True)
     ]
     modelled = np.array([reason is None for reason in reasons], dtype=bool)
+    in_tensors = np.array([counted_bytes(run) == ALLOCATED for run in runs], dtype=bool)
 
     def predicted(values: np.ndarray) -> np.ndarray:
         everywhere = np.full(len(runs), np.nan)
@@ -67,7 +68,7 @@ def compare(
         low=predicted(predictions.low),
         high=predicted(predictions.high),
         measured_bytes=_numbers(memory),
-        predicted_bytes=predicted(predictions.peak_bytes),
+        predicted_bytes=np.where(in_tensors, predicted(predictions.allocated_bytes), predicted(predictions.peak_bytes)),
         oom=_numbers([run.oom for run in runs]),
         fits=predicted(predictions.fits) == 1,
         group=tuple(group_of(setup) if isinstance(setup, Setup) else None for setup in setups),

@@ -59,6 +59,7 @@ class Setup:
     dp: int
     zero_stage: int
     recompute: str  # one of RECOMPUTE
+    stored_layers: int  # of each stage, that keep everything all the same
     schedule: str  # one of the values of SCHEDULES
     filled: tuple[str, ...]  # columns that were blank and whose default matters
 
@@ -118,6 +119,9 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return recompute
     if isinstance(schedule, Reason):
         return schedule
+    # Fused attention leaves nothing of the scores to be made again. What recipes of fully sharded data parallelism call
+    # selective is every other block or every other multiply: about half of all.
+    half = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
     return Setup(
         run=run,
         sizes=sizes,
@@ -132,7 +136,8 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         num_gpus=values["n_gpus"],
         gpus_per_node=values["gpus_per_node"],
         **{degree: values[degree] for degree in ("tp", "sp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")},
-        recompute=recompute,
+        recompute="full" if half else recompute,
+        stored_layers=values["layers"] // (2 * values["pp"]) if half else 0,
         schedule=schedule,
         filled=filled,
     )

@@ -148,6 +148,7 @@ class AssumptionsSpec(Spec):
     optimizer_traffic_per_parameter: NonNegative  # bytes read and written by one update
     accumulation_traffic_per_parameter: NonNegative  # bytes read and written by adding up gradients, per microbatch
     overhead: Bytes  # what the framework keeps on every GPU beside the model
+    fragmentation: NonNegative  # what an allocator holds beside activations, over those
 
     # What is known of its errors. A set that was never compared with measurements states nothing here.
     interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's

@@ -21,7 +21,9 @@ def half(setups, assumptions):
     reasons = tuple(Reason("no layer text", "x") if setup.sizes.experts else None for setup in setups)
     unknown = np.array([reason is not None for reason in reasons])
     seconds = np.where(unknown, np.nan, seconds)
-    return Predictions(seconds, 0.8 * seconds, 1.2 * seconds, np.full(len(setups), 6e10), fits, reasons)
+    return Predictions(
+        seconds, 0.8 * seconds, 1.2 * seconds, np.full(len(setups), 6e10), np.full(len(setups), 6e10), fits, reasons
+    )
 
 
 CHANGES = (

@@ -1,0 +1,32 @@
+"""What a blank `recompute` stands for: none where the run fits in memory so, else full.
+
+A run that was measured did fit. Where a table does not say what was made again, and the rest of the plan needs far more
+memory than a GPU has if everything is kept, something was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.measured.batches import batches, price
+from dsx.measured.setups import Setup
+from dsx.spec.assumptions import AssumptionsSpec
+
+MARGIN = 1.25  # on a GPU's memory: what is predicted is not off by more
+
+
+def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> list[Setup]:
+    """Return the setups, those that ran with a blank `recompute` and would not have fitted under full recomputation."""
+    found = list(setups)
+    open_rows = [row for row, setup in enumerate(setups) if "recompute" in setup.filled and not setup.run.oom]
+    made, _ = batches([setups[row] for row in open_rows], assumptions)
+    for batch in made:
+        with jax.enable_x64(True):
+            peak = np.asarray(price(batch, assumptions_from_spec(batch.spec)).peak_bytes)
+        for row, needed in zip((open_rows[row] for row in batch.rows), peak, strict=True):
+            if needed > MARGIN * found[row].cluster.device.hbm_capacity:
+                found[row] = replace(found[row], recompute="full")
+    return found
