@@ -28,7 +28,7 @@ class Assumptions:
     hbm_efficiency: Any  # share of HBM bandwidth reached
     nvs_efficiency: Any  # share of link bandwidth reached inside a fast domain
     net_efficiency: Any  # share of link bandwidth reached between domains
-    elementwise_traffic: Any  # bytes that kernels without multiplies move, over those of their operators
+    unfused_share: Any  # of the bytes that operators move beside their own where they run as several kernels
     host_efficiency: Any  # share of the bandwidth to the host's memory reached
     host_memory_bandwidth: Any  # bytes/s of the host's memory, one GPU's share
     launch_latency: Any  # s per launch
@@ -81,7 +81,7 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         hbm_efficiency=float(spec.hbm_efficiency),
         nvs_efficiency=float(spec.nvs_efficiency),
         net_efficiency=float(spec.net_efficiency),
-        elementwise_traffic=float(spec.elementwise_traffic),
+        unfused_share=float(spec.unfused_share),
         host_efficiency=float(spec.host_efficiency),
         host_memory_bandwidth=float(spec.host_memory_bandwidth),
         launch_latency=float(spec.launch_latency),

@@ -102,7 +102,8 @@ class AssumptionsSpec(Spec):
     fp8_efficiency: Fraction
     grouped_efficiency: Fraction  # of one multiply per expert: uneven loads, and what the grouping costs
     hbm_efficiency: Fraction  # of hbm_bandwidth
-    elementwise_traffic: Positive  # of kernels without multiplies, over the bytes of their operators
+    # Of the bytes that operators move beside their own where a framework runs them as several kernels: 0 is all fused.
+    unfused_share: Share
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
     host_efficiency: Fraction  # of host_bandwidth

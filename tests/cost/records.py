@@ -54,7 +54,7 @@ def believed(**changes):
             "hbm_efficiency": 0.5,
             "nvs_efficiency": 0.5,
             "net_efficiency": 0.5,
-            "elementwise_traffic": 1.0,
+            "unfused_share": 0.0,
             "host_efficiency": 0.5,
             "host_memory_bandwidth": 1e11,
             "launch_latency": 1e-5,
