@@ -21,7 +21,6 @@ class Assumptions:
     attention_gradient_efficiency: Any  # the same in the backward
     attention_half: Any  # head dimension at which they reach half of it
     fp8_efficiency: Any  # of multiplies in 8 bits, over matrix_efficiency
-    flop_energy: Any  # J per matrix FLOP at the clock of the peak; 0: power is no limit
     clock_exponent: Any  # of the clock over power
     grouped_efficiency: Any  # of multiplies of experts, over matrix_efficiency
     vector_efficiency: Any  # share of peak vector FLOP/s reached
@@ -66,7 +65,6 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
     """Return the numeric part of an assumption set."""
     return Assumptions(
         matrix_efficiency=float(spec.matrix_efficiency),
-        flop_energy=float(spec.flop_energy),
         clock_exponent=float(spec.clock_exponent),
         contracted_half=float(spec.contracted_half),
         tile_half=float(spec.tile_half),
