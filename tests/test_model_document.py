@@ -72,7 +72,7 @@ def formulas(entry):
     places = {"forward": 2, "backward": 4, "gradient": 4}
     for direction, place in places.items():
         for unit, formula in entry.get(direction, {}).items():
-            yield place + (unit == "bytes"), f"`{formula}`"
+            yield place + (unit in ("bytes", "unfused")), f"`{formula}`"
     for saved in entry.get("saved", []):
         yield 6, f"`{saved['bytes']}`" if isinstance(saved, dict) else saved
     if "statistics" in entry:

@@ -21,14 +21,13 @@ class Assumptions:
     attention_gradient_efficiency: Any  # the same in the backward
     attention_half: Any  # head dimension at which they reach half of it
     fp8_efficiency: Any  # of multiplies in 8 bits, over matrix_efficiency
-    flop_energy: Any  # J per matrix FLOP at the clock of the peak; 0: power is no limit
     clock_exponent: Any  # of the clock over power
     grouped_efficiency: Any  # of multiplies of experts, over matrix_efficiency
     vector_efficiency: Any  # share of peak vector FLOP/s reached
     hbm_efficiency: Any  # share of HBM bandwidth reached
     nvs_efficiency: Any  # share of link bandwidth reached inside a fast domain
     net_efficiency: Any  # share of link bandwidth reached between domains
-    elementwise_traffic: Any  # bytes that kernels without multiplies move, over those of their operators
+    unfused_share: Any  # of the bytes that operators move beside their own where they run as several kernels
     host_efficiency: Any  # share of the bandwidth to the host's memory reached
     host_memory_bandwidth: Any  # bytes/s of the host's memory, one GPU's share
     launch_latency: Any  # s per launch
@@ -66,7 +65,6 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
     """Return the numeric part of an assumption set."""
     return Assumptions(
         matrix_efficiency=float(spec.matrix_efficiency),
-        flop_energy=float(spec.flop_energy),
         clock_exponent=float(spec.clock_exponent),
         contracted_half=float(spec.contracted_half),
         tile_half=float(spec.tile_half),
@@ -81,7 +79,7 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         hbm_efficiency=float(spec.hbm_efficiency),
         nvs_efficiency=float(spec.nvs_efficiency),
         net_efficiency=float(spec.net_efficiency),
-        elementwise_traffic=float(spec.elementwise_traffic),
+        unfused_share=float(spec.unfused_share),
         host_efficiency=float(spec.host_efficiency),
         host_memory_bandwidth=float(spec.host_memory_bandwidth),
         launch_latency=float(spec.launch_latency),

@@ -166,7 +166,7 @@ def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     slower = stretches(work.multiplies, work.multiply_shapes, cluster.device, assumptions) - 1.0
     beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
     compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
-    moved = work.bytes * jnp.where(work.matrix > 0, jnp.ones_like(work.bytes), assumptions.elementwise_traffic)
+    moved = work.bytes + assumptions.unfused_share * work.unfused
     return compute, exposed_memory_time(moved, compute, work.launches, cluster.device, assumptions)
 
 

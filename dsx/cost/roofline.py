@@ -3,8 +3,8 @@
 T_flop = launch + F_matrix / (eff * clock * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
 (arXiv 2410.00273, section 3 and its released code). F_matrix counts each multiply as many times as its shape
 makes it slower than the ceiling (dsx.cost.multiply). A launch comes once, before compute and traffic, of which
-the longer counts; `launch_hidden` lets traffic hide it. The clock is that at which power suffices: power rises
-with the cube of it where voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
+the longer counts; `launch_hidden` lets traffic hide it. The clock of a device that may draw less than its data
+sheet says is lower: power rises with the cube of it where voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 """
 
 from typing import Any
@@ -16,16 +16,8 @@ from dsx.hardware.device import Device
 
 
 def sustained_flops(device: Device, assumptions: Assumptions) -> Any:
-    """Return the matrix FLOP/s of a large multiply.
-
-    A GPU that draws more than it may lowers its clocks: at the peak it would draw `flop_energy` * P_matrix.
-    """
-    at_peak = assumptions.flop_energy * device.matrix_flops
-    one = jnp.ones_like(at_peak * device.power)
-    limited = (at_peak > 0) & (device.power > 0)
-    allowed = jnp.where(limited, device.power / jnp.where(limited, at_peak, one), one)
-    clock = jnp.minimum(allowed, one) ** assumptions.clock_exponent
-    return assumptions.matrix_efficiency * device.matrix_flops * clock
+    """Return the matrix FLOP/s of a large multiply, at the clock that the device's power allows."""
+    return assumptions.matrix_efficiency * device.matrix_flops * device.power_share**assumptions.clock_exponent
 
 
 def compute_time(matrix: Any, vector: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:

@@ -52,7 +52,7 @@ class Multiplies:
     flops: Any  # of all of them; part of `LayerWork.matrix`
 
 
-_PER_WORK = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "working", "boundary", "panels")
+_PER_WORK = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 
@@ -66,6 +66,7 @@ class LayerWork:
     matrix: Any  # [2, K, V] FLOPs, forward and backward
     vector: Any  # [2, K, V] FLOPs
     bytes: Any  # [2, K, V] bytes
+    unfused: Any  # [2, K, V] bytes beside them where operators run as several kernels
     multiplies: Multiplies
     launches: Any  # [2, K, 1]
     volumes: Any  # [C, V] bytes
@@ -195,6 +196,7 @@ def layer_work(
         matrix=per_direction("matrix"),
         vector=per_direction("vector"),
         bytes=per_direction("bytes"),
+        unfused=per_direction("unfused"),
         multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
         launches=xp.asarray(
             [[[float(launches(k, direction, assumptions))] for k in kernels] for direction in (FORWARD, BACKWARD)]

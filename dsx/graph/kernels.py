@@ -26,11 +26,15 @@ from dsx.graph.saved import (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs on matrix and vector units and bytes moved, as expressions, and the shapes of the multiplies."""
+    """FLOPs on matrix and vector units and bytes moved, as expressions, and the shapes of the multiplies.
+
+    `unfused` bytes are moved beside `bytes` where a framework runs an operator as several kernels.
+    """
 
     matrix: Any = 0
     vector: Any = 0
     bytes: Any = 0
+    unfused: Any = 0
     multiplies: tuple[Multiply, ...] = ()  # their FLOPs are part of `matrix`
 
     def __add__(self, other: "Work") -> "Work":
@@ -38,6 +42,7 @@ class Work:
             combine("+", self.matrix, other.matrix),
             combine("+", self.vector, other.vector),
             combine("+", self.bytes, other.bytes),
+            combine("+", self.unfused, other.unfused),
             self.multiplies + other.multiplies,
         )
 
@@ -154,7 +159,7 @@ def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str, uncounted: 
     if not kernel.fused:
         return forward, backward
     ahead_bytes, back_bytes = _border_bytes(layer, kernel, fused_backward_reads)
-    return replace(forward, bytes=ahead_bytes), replace(backward, bytes=back_bytes)
+    return replace(forward, bytes=ahead_bytes, unfused=0), replace(backward, bytes=back_bytes, unfused=0)
 
 
 def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Any, Any]:
@@ -227,7 +232,9 @@ def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any =
         expr = _put(formula.resolve(sizes), {"contracted": contracted})
         return combine("/", combine("*", expr, numerator), denominator) if share else expr
 
-    return Work(value(effort.matrix, True), value(effort.vector, True), value(effort.bytes, False))
+    return Work(
+        value(effort.matrix, True), value(effort.vector, True), value(effort.bytes, False), value(effort.unfused, False)
+    )
 
 
 def _put(expr: Any, values: dict[str, Any]) -> Any:

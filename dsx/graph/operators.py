@@ -12,6 +12,7 @@ a panelled multiply, ``activation_bytes`` those of one element. No table names a
 | shape | same (dimensions are kept), contract (an einsum), lookup (rows of a table are picked), view, free |
 | linear | which partial sums pass: none, each (all arguments alike), one (of any one argument) |
 | forward, backward | matrix and vector FLOPs, bytes; an einsum has `gradient` instead, one per argument |
+| unfused (there) | bytes moved beside those where a framework runs the operator as several kernels |
 | saved | what the backward reads: arguments, ``y``, or ``{bytes: expression}`` beside them |
 | in_kernel | what changes inside a fused kernel: saved, writes (bytes), keeps_output |
 | panels | forward and gradient of a panelled einsum |
@@ -31,7 +32,7 @@ from dsx.graph.lexer import Line, parse_expression
 from dsx.spec.document import Document
 from dsx.spec.yaml_text import load_document
 
-NAMES = ("matrix", "vector", "bytes")
+NAMES = ("matrix", "vector", "bytes", "unfused")
 FUNCTIONS = ("size", "rows", "last", "bytes")
 QUANTITIES = ("contracted", "panels", "activation_bytes", "weight_bytes")
 
@@ -54,11 +55,12 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """FLOPs on matrix and on vector units, and bytes moved; absent ones are 0."""
+    """FLOPs on matrix and on vector units, bytes moved, and more of them if it is not one kernel; absent: 0."""
 
     matrix: Formula | None = None
     vector: Formula | None = None
     bytes: Formula | None = None
+    unfused: Formula | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         hbm_bandwidth=spec.device.hbm_bandwidth,
         hbm_capacity=spec.device.hbm_capacity,
         fp8_flops=spec.device.fp8_flops or 0.0,
-        power=spec.device.power or 0.0,
+        power_share=(spec.device.power or 1.0) / (spec.device.full_power or 1.0),
         host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,

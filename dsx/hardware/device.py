@@ -17,7 +17,7 @@ class Device:
     hbm_bandwidth: Any  # bytes/s
     hbm_capacity: Any  # bytes
     fp8_flops: Any  # FLOP/s, dense matrix multiply in 8 bits; 0: such multiplies run at matrix_flops
-    power: Any  # W that it may draw; 0: its clocks stay up
+    power_share: Any  # watts that it may draw over those of its data sheet
     host_bandwidth: Any  # bytes/s to the memory of the host, per direction
     num_sms: Any  # multiprocessors; 1 where unknown, so that waves of tiles are whole
     name: str = static()

@@ -84,9 +84,7 @@ class AssumptionsSpec(Spec):
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     matrix_efficiency: Fraction  # of matrix_flops
-    # A device with a `power` lowers its clock to (power / (flop_energy * matrix_flops)) ** clock_exponent of its peak.
-    flop_energy: NonNegative  # J per matrix FLOP; 0: no device does
-    clock_exponent: Share
+    clock_exponent: Share  # a device that may draw a share of its full power has that to this power of its clock
     vector_efficiency: Fraction  # of vector_flops
     # How a multiply falls behind matrix_efficiency (dsx.cost.multiply): by its contracted size, by the tiles that its
     # result is cut into and the waves that these run in; attention in fused kernels, and 8 bits, over it.
@@ -102,7 +100,8 @@ class AssumptionsSpec(Spec):
     fp8_efficiency: Fraction
     grouped_efficiency: Fraction  # of one multiply per expert: uneven loads, and what the grouping costs
     hbm_efficiency: Fraction  # of hbm_bandwidth
-    elementwise_traffic: Positive  # of kernels without multiplies, over the bytes of their operators
+    # Of the bytes that operators move beside their own where a framework runs them as several kernels: 0 is all fused.
+    unfused_share: Share
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
     host_efficiency: Fraction  # of host_bandwidth

@@ -5,9 +5,9 @@ Not modelled: devices that differ, more than two tiers, oversubscription of the 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
@@ -24,8 +24,17 @@ class DeviceSpec(Spec):
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
     fp8_flops: FlopsPerSecond | None = None  # dense, at 8 bits; none: such multiplies run at matrix_flops
     num_sms: Count | None = None  # multiprocessors; none: unknown, so waves of tiles are not counted
-    power: Watts | None = None  # that it may draw; none: unknown, and its clocks are taken to stay up
+    power: Watts | None = None  # that it may draw; none: as much as its data sheet says
+    full_power: Watts | None = None  # what its data sheet says, where `power` is less
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; none: that of PCIe 4, 32 GB/s
+
+    @model_validator(mode="after")
+    def _limits_power(self) -> Self:
+        if (self.power is None) != (self.full_power is None):
+            raise ValueError("power and full_power belong together: what the GPU may draw, and what it would")
+        if self.power and self.full_power and self.power > self.full_power:
+            raise ValueError(f"power: {self.power:g} W is more than full_power, {self.full_power:g} W")
+        return self
 
 
 class TierSpec(Spec):

@@ -15,7 +15,7 @@ from dsx.space.codes import Open
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
-_DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "power", "num_sms")
+_DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "power_share", "num_sms")
 _DEVICE += ("host_bandwidth",)
 
 
@@ -23,7 +23,7 @@ def machine(**changes):
     """1 PFLOP/s matrix, 100 TFLOP/s vector, 2 TB/s; 800 GB/s and 1 us inside a domain, 100 GB/s and 10 us outside."""
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
-        "fp8_flops": 2e15, "power": 500.0, "num_sms": 100.0, "host_bandwidth": 5e10,
+        "fp8_flops": 2e15, "power_share": 1.0, "num_sms": 100.0, "host_bandwidth": 5e10,
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
@@ -48,13 +48,12 @@ def believed(**changes):
             "attention_half": 0.0,
             "fp8_efficiency": 1.0,
             "grouped_efficiency": 1.0,
-            "flop_energy": 0.0,
             "clock_exponent": 0.0,
             "vector_efficiency": 0.5,
             "hbm_efficiency": 0.5,
             "nvs_efficiency": 0.5,
             "net_efficiency": 0.5,
-            "elementwise_traffic": 1.0,
+            "unfused_share": 0.0,
             "host_efficiency": 0.5,
             "host_memory_bandwidth": 1e11,
             "launch_latency": 1e-5,
