@@ -116,7 +116,7 @@ def test_every_expressible_choice_returns(layer, choices):
 @pytest.mark.parametrize(("strategy", "divided_by"), [("2d", "1"), ("2d-expert-tp", "4")])
 def test_how_experts_are_divided_is_said(strategy, divided_by):
     mixture = derive(load_layer("moe-transformer", strategy, load_operators(["standard"])))
-    launch = megatron_lm(plan(tp=4, dp=4, ep=2, tp_nvs=4, dp_nvs=2), mixture)
+    launch = megatron_lm(plan(tp=4, dp=4, ep=2, tp_nvs=4, dp_nvs=2), mixture, LAYERS)
     said = dict(launch.flags)
     assert said["--expert-tensor-parallel-size"] == divided_by
     assert said["--expert-model-parallel-size"] == "2"
