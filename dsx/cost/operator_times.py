@@ -17,11 +17,11 @@ from dsx.cost.work import MeasuredTimes, layer_values, multiply_shapes
 from dsx.errors import OperatorTimesError, did_you_mean
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
+from dsx.graph.multiplies import Multiply
 from dsx.graph.operators import OperatorKind
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.operator_times import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 
-MULTIPLY = ""  # the name by which any matrix multiply is looked up
 _ANY = 0  # bytes of an element of a row that states no type
 NONE = -1  # no row
 
@@ -32,7 +32,6 @@ class TimesTable:
 
     file: str
     rows: tuple[OperatorTime, ...]
-    names: tuple[str, ...]  # [rows] by which each is looked up
     places: Mapping[tuple[str, int, int], Mapping[Shape, int]]  # (name, direction, bytes): {shape: position}
 
     def find(self, name: str, direction: int, element_bytes: int, shape: Shape) -> int:
@@ -56,42 +55,36 @@ class Measurable:
     shapes: np.ndarray  # [4, V] m, n, k, batch
 
 
-def times_table(
-    times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]
-) -> TimesTable:
+def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> TimesTable:
     """Return the table of a file's rows; `kernels` are the names of fused kernels.
 
     Raises OperatorTimesError, with file and line, for a name that nothing has, a multiply without k, and another
     kernel without a direction.
     """
-    names: list[str] = []
     places: dict[tuple[str, int, int], dict[Shape, int]] = {}
     for position, row in enumerate(times.rows):
-        name = _name(row, f"{times.file}:{row.line}", operators, kernels)
-        names.append(name)
+        _check(row, f"{times.file}:{row.line}", operators, kernels)
         for direction in row.directions:
-            of_kernel = places.setdefault((name, direction, DTYPES.get(row.dtype, _ANY)), {})
+            of_kernel = places.setdefault((row.operator, direction, DTYPES.get(row.dtype, _ANY)), {})
             of_kernel.setdefault(row.shape, position)
-    return TimesTable(times.file, times.rows, tuple(names), places)
+    return TimesTable(times.file, times.rows, places)
 
 
-def _name(
-    row: OperatorTime, place: str, operators: Mapping[str, OperatorKind], kernels: Collection[str]
-) -> str:
+def _check(row: OperatorTime, place: str, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> None:
     known = sorted({*operators, *kernels})
     if row.operator not in known:
         near = did_you_mean(row.operator, known)
-        raise OperatorTimesError(f"{place}: operator: unknown operator {row.operator!r}{near} ({', '.join(known)})")
+        raise OperatorTimesError(
+            f"{place}: operator: unknown operator {row.operator!r}{near} (known: {', '.join(known)})"
+        )
     if row.operator in operators and operators[row.operator].shape == "contract":
         if not row.shape[2]:
             raise OperatorTimesError(f"{place}: k: is blank; {row.operator} is a multiply of (m x k) by (k x n)")
-        return MULTIPLY
-    if len(row.directions) > 1:
+    elif len(row.directions) > 1:
         raise OperatorTimesError(
             f"{place}: direction: is blank; the two directions of {row.operator} take different times: "
             f"write {' or '.join(DIRECTIONS)}"
         )
-    return row.operator
 
 
 def measurable(
@@ -109,14 +102,14 @@ def measurable(
         return np.stack([np.broadcast_to(np.asarray(evaluate(e, values), dtype=float), (count,)) for e in expressions])
 
     found: list[Measurable] = []
-    for index, shape in enumerate(multiply_shapes(layer)):
+    for index, (shape, multiply) in enumerate(zip(multiply_shapes(layer), _multiplies(layer), strict=True)):
         if not is_attention(shape):
             width = _element_bytes(shape.linear, assumptions)
-            sizes = numbers(*_sizes(_multiplies(layer)[index]))
-            found.append(Measurable(MULTIPLY, shape.kernel, shape.direction, index, width, sizes))
+            sizes = numbers(*_sizes(multiply))
+            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes))
     for index, kernel in enumerate(layer.priced_kernels):
         multiplies = kernel.work[FORWARD].multiplies
-        if multiplies and not kernel.fused:
+        if kernel.work[FORWARD].matrix != 0 and not kernel.fused:
             continue
         sizes = numbers(*(_sizes(multiplies[0]) if multiplies else (*kernel.extent, 0, 0)))
         width = _element_bytes(any(multiply.linear for multiply in multiplies), assumptions)
@@ -130,11 +123,11 @@ def _element_bytes(linear: bool, assumptions: AssumptionsSpec) -> int:
     return DTYPES[FP8] if linear and assumptions.linear_dtype == FP8 else assumptions.activation_bytes
 
 
-def _multiplies(layer: DerivedLayer) -> list[Any]:
+def _multiplies(layer: DerivedLayer) -> list[Multiply]:
     return [m for direction in (FORWARD, BACKWARD) for k in layer.priced_kernels for m in k.work[direction].multiplies]
 
 
-def _sizes(multiply: Any) -> tuple[Any, ...]:
+def _sizes(multiply: Multiply) -> tuple[Any, ...]:
     return multiply.rows, multiply.columns, multiply.contracted, multiply.batch
 
 
