@@ -26,7 +26,7 @@ def unmeasured(work: LayerWork) -> LayerWork:
     if work.measured is None:
         return work
     known = ~jnp.isnan(work.measured.multiplies)
-    share = known * _share(work)[:, None]
+    share = jnp.where(known, _share(work)[:, None], jnp.zeros_like(work.multiplies.flops))
     left = 1.0 - per_kernel(share, work.multiply_shapes, work.matrix.shape[1])
     flops = jnp.where(known, work.multiplies.flops, jnp.zeros_like(work.multiplies.flops))
     return replace(

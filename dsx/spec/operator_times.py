@@ -2,8 +2,8 @@
 
 `operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
 times (m x k) by (k x n); a fused kernel with multiplies has the sizes of its first one; any other kernel has m x n
-elements, n along the last dimension, and no k. `time` is a quantity with its unit. Further columns are allowed and
-ignored. Reading is strict, since a misspelt column would be a blank one.
+elements, n along the last dimension, and no k. `time` is a quantity with its unit. A line that begins with # is a
+comment. Further columns are allowed and ignored. Reading is strict, since a misspelt column would be a blank one.
 """
 
 import csv
@@ -94,18 +94,25 @@ def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
 
 
 def _rows(reader: Any, path: str) -> Iterator[OperatorTime]:
-    header = [name.strip() for name in next(reader, [])]
-    _check_header(header, path)
-    line = reader.line_num + 1
-    for cells in reader:
-        # A quoted cell may span lines: a row is named by the line that it begins in.
-        here, line = line, reader.line_num + 1
-        if not any(cell.strip() for cell in cells):
-            continue
+    lines = _lines(reader)
+    begin, names = next(lines, (1, []))
+    header = [name.strip() for name in names]
+    _check_header(header, f"{path}:{begin}")
+    for here, cells in lines:
         if len(cells) != len(header):
             raise OperatorTimesError(f"{path}:{here}: has {len(cells)} cells, but the header has {len(header)} columns")
         given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
         yield _row(given, here, f"{path}:{here}")
+
+
+def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of all lines that are neither blank nor a comment, with the line that they begin in."""
+    line = 1
+    for cells in reader:
+        # A quoted cell may span lines.
+        here, line = line, reader.line_num + 1
+        if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+            yield here, cells
 
 
 def _row(given: dict[str, str], line: int, place: str) -> OperatorTime:
@@ -156,24 +163,24 @@ def _time(text: str, place: str) -> float:
     return value
 
 
-def _check_header(header: list[str], path: str) -> None:
+def _check_header(header: list[str], place: str) -> None:
     if not any(header):
-        raise OperatorTimesError(f"{path}:1: is empty: operator times begin with the names of their columns")
+        raise OperatorTimesError(f"{place}: is empty: operator times begin with the names of their columns")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
-        raise OperatorTimesError(f"{path}:1: column {twice[0]!r} stands there twice")
+        raise OperatorTimesError(f"{place}: column {twice[0]!r} stands there twice")
     known = (*REQUIRED, *OPTIONAL)
     others = [name for name in header if name not in known]
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
         raise OperatorTimesError(
-            f"{path}:1: lacks the column{'s' if len(missing) > 1 else ''} {said} (columns: {', '.join(known)})"
+            f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said} (columns: {', '.join(known)})"
         )
     absent = [name for name in OPTIONAL if name not in header]
     for name in others:
         if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
-            raise OperatorTimesError(f"{path}:1: column {name!r} is not known; did you mean {near[0]!r}?")
+            raise OperatorTimesError(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")
 
 
 def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
