@@ -90,7 +90,7 @@ def load_inputs(
 
     Raises SpecError for operator times on a machine that `overrides` change: they are of one machine.
     """
-    if operator_times and overrides["cluster"]:
+    if operator_times is not None and overrides["cluster"]:
         path, value = overrides["cluster"][0]
         raise SpecError(
             f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
@@ -101,7 +101,7 @@ def load_inputs(
         load_cluster(cluster, overrides["cluster"], near),
         load_assumptions(assumptions, overrides["assumptions"], near),
         near or (Path(model) if is_path(model, ".yaml") else None),
-        read_operator_times(operator_times, near) if operator_times else None,
+        read_operator_times(operator_times, near) if operator_times is not None else None,
     )
     if not inputs.assumptions.calibrated:
         name = inputs.assumptions.name

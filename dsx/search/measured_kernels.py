@@ -1,6 +1,6 @@
 """What measured times of kernels change: which kernels have one, how much of the time they are, which rows are idle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class Coverage:
 
     file: str
     kernels: tuple[MeasuredKernel, ...]
-    num_kernels: int  # forward and backward, of each layer kind once: what could have a measured time
+    num_kernels: int  # forward and backward, of each layer kind once; a multiply outside attention is one
     share: float  # measured time over that of all kernels of all layers
     idle: tuple[IdleRow, ...]
 
@@ -66,21 +66,29 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
     for layer in problem.kinds[0]:
         count = sum(count for other, count in problem.models[0].layers if other is layer)
         found = kernels_of(problem, layer, keys)
-        number += len(found)
         with jax.enable_x64(True):
             priced = _price(work_of(problem, layer, keys), *problem.at_point(0))
         whole, plain, multiplies = map(np.asarray, priced)
         all_s += count * float(whole.sum())
-        for one, rows in zip(found, rows_of(table, found), strict=True):
-            if rows[0] == NONE:
+        chosen = [(one, int(rows[0])) for one, rows in zip(found, rows_of(table, found), strict=True)]
+        number += _number(chosen)
+        for one, position in chosen:
+            if position == NONE:
                 continue
-            row = table.rows[rows[0]]
+            row = table.rows[position]
             roofline = plain[one.direction, one.kernel] if one.multiply is None else multiplies[one.multiply]
             name = layer.priced_kernels[one.kernel].name
             kernels.append(MeasuredKernel(layer.name, name, one.direction, row, float(roofline[0])))
             measured_s += count * row.time_s
     share = measured_s / all_s if all_s else 0.0
     return Coverage(table.file, tuple(kernels), number, share, idle_rows(table, shapes_of(problem, keys)))
+
+
+def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
+    """Return how many kernels there are: one that has multiplies is itself if it was measured, or else these."""
+    whole = {(one.kernel, one.direction) for one, row in chosen if one.multiply is None and row != NONE}
+    apart = {(one.kernel, one.direction) for one, _ in chosen if one.multiply is not None} - whole
+    return sum((one.kernel, one.direction) not in (whole if one.multiply is not None else apart) for one, _ in chosen)
 
 
 def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any, Any]:

@@ -48,9 +48,9 @@ class OperatorTimes:
     rows: tuple[OperatorTime, ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the rows as plain data."""
+        """Return the rows as plain data; of the file its name alone, wherever it lies."""
         return {
-            "file": self.file,
+            "file": Path(self.file).name,
             "rows": [
                 [row.line, row.operator, list(row.directions), list(row.shape), row.dtype, row.time_s]
                 for row in self.rows

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from laws.spaces import problem_of, space_of
 
-from dsx.cost.operator_times import times_table
+from dsx.cost.operator_times import NONE, Measurable, times_table
 from dsx.graph.library import load_operators
 from dsx.search.evaluate import evaluate_plan, operator_costs
-from dsx.search.measured_kernels import coverage, idle_rows, kernels_to_measure, shapes_of
+from dsx.search.measured_kernels import _number, coverage, idle_rows, kernels_to_measure, shapes_of
 from dsx.search.pricing import price_keys
 from dsx.spec.operator_times import OperatorTime, OperatorTimes
 
@@ -97,3 +97,11 @@ def test_a_table_of_keys_is_priced_with_them():
     assert 0 < some.sum() < some.size
     assert (grown[:, some] > 0.019).all()
     assert (grown[:, ~some] == 0).all()
+
+
+def test_a_kernel_is_counted_as_itself_or_as_its_multiplies():
+    shape = np.zeros((4, 1))
+    kernel, *multiplies = (Measurable("x", 0, 1, multiply, 2, shape) for multiply in (None, 0, 1))
+    other = Measurable("y", 1, 1, None, 2, shape)
+    assert _number([(kernel, 5), (other, NONE), *((one, NONE) for one in multiplies)]) == 2
+    assert _number([(kernel, NONE), (other, NONE), (multiplies[0], 5), (multiplies[1], NONE)]) == 3
