@@ -8,6 +8,7 @@
     │   ├── NotationError         a layer text; carries file, line and column
     │   ├── PlanError             a plan that is not well formed
     │   ├── RunTableError         a table of measured runs: a column, a value
+    │   ├── OperatorTimesError    a file of measured kernel times: a column, a value, a kernel
     │   └── StoreError            a result folder that cannot be read or written
     ├── NothingFeasible       3   every candidate is rejected
     └── IncompleteSweep       4   a sweep stopped before its last part
@@ -66,6 +67,10 @@ class PlanError(InputError):
 
 class RunTableError(InputError):
     """A table of measured runs lacks a column, or has a value that cannot be one of its column."""
+
+
+class OperatorTimesError(InputError):
+    """A file of measured kernel times lacks a column, or has a row that cannot be one or contradicts another."""
 
 
 class StoreError(InputError):

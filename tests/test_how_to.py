@@ -13,7 +13,7 @@ from dsx.search import parts
 DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The comment that names a file is its first line, or stands behind the shebang.
-NAME = re.compile(r"\A(?:#!.*\n)?# (\S+\.(?:yaml|layer|sbatch))\b")
+NAME = re.compile(r"\A(?:#!.*\n)?# (\S+\.(?:yaml|layer|csv|sbatch))\b")
 FILES, COMMANDS, SNIPPETS, SHOWN = ("yaml", "text", "bash"), "console", "python", "sh"
 
 

@@ -9,6 +9,7 @@ from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
+from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
 from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
@@ -27,6 +28,7 @@ def best(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
+    operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -35,9 +37,10 @@ def best(
     The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
     file with `strategy: [1d, 2d]`.
     """
-    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
     from dsx.search.best import best as search
     from dsx.search.evaluate import priced_plans
+    from dsx.search.measured_kernels import coverage, idle_rows, shapes_of
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
     from dsx.search.study import Study
@@ -48,14 +51,20 @@ def best(
     table = price_keys(problem, space.keys)
     rows, counts = search(problem, space, table, top)
     plans = priced_plans(problem, rows)
+    times = problem.operator_times
+    idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()
+    covered = [found for plan in plans if (found := coverage(problem, plan["plan"]))]
     if as_json:
         described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
+        for plan, found in zip(described, covered, strict=False):
+            plan["operator_times"] = coverage_data(found)
         print_json(
             {
                 "candidates": counts.candidates,
                 "feasible": counts.feasible,
                 "told_apart": inputs.assumptions.told_apart,
                 "not_told_apart": not_told_apart(plans, inputs.assumptions.told_apart),
+                **({"idle_operator_times": idle_data(idle)} if times else {}),
                 "plans": described,
             }
         )
@@ -71,6 +80,11 @@ def best(
         print()
         if remark := told_apart_text(plans, inputs.assumptions.told_apart):
             print(remark)
+            print()
+        if times:
+            print_shares(covered)
+            print_coverage(covered[0], "plan 1", with_idle=False)
+            print_idle(times.file, idle, "any plan")
             print()
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
 

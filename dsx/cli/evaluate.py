@@ -7,6 +7,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
 from dsx.units import format_quantity
 
@@ -24,21 +25,26 @@ def evaluate(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
     operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
+    operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Price one plan, also one that breaks rules or does not fit."""
-    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
     keep_compiled()
     from dsx.search.evaluate import evaluate_plan, operator_costs
+    from dsx.search.measured_kernels import coverage, kernels_to_measure
 
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
     result = evaluate_plan(problem, settings or [], num_gpus, global_batch_size)
     kernels = operator_costs(problem, result.plan) if operators else []
+    shapes = shapes_data(kernels_to_measure(problem, result.plan)) if operators else []
+    covered = coverage(problem, result.plan)
     if as_json:
         data: dict[str, Any] = {"plan": result.plan} | result.costs
         data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
-        print_json(data | ({"operators": kernels} if operators else {}))
+        data |= {"operators": kernels, "shapes": shapes} if operators else {}
+        print_json(data | ({"operator_times": coverage_data(covered)} if covered else {}))
         return
     print(
         f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
@@ -52,9 +58,14 @@ def evaluate(
             print(f"  {violation.reason.name}: {violation.detail}")
     else:
         print("fits, and breaks no rule")
+    if covered:
+        print()
+        print_coverage(covered)
     if operators:
         print()
         print_operators(kernels)
+        print()
+        print_shapes(shapes)
 
 
 def print_costs(costs: dict[str, float]) -> None:

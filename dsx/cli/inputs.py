@@ -15,6 +15,7 @@ from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import ClusterSpec, load_cluster
 from dsx.spec.locate import is_path
 from dsx.spec.model import ModelSpec, load_model
+from dsx.spec.operator_times import OperatorTimes, read_operator_times
 from dsx.spec.overrides import Assignment, split
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ class Inputs:
     cluster: ClusterSpec
     assumptions: AssumptionsSpec
     near: Path | None = None
+    operator_times: OperatorTimes | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """Return the files as plain data."""
-        return {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
+        """Return the files as plain data; `operator_times` only where there are some."""
+        data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
+        return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
 
     @classmethod
     def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
@@ -42,6 +45,7 @@ class Inputs:
             ClusterSpec.model_validate(data["cluster"]),
             AssumptionsSpec.model_validate(data["assumptions"]),
             near,
+            OperatorTimes.from_data(data["operator_times"]) if "operator_times" in data else None,
         )
 
     def problem(
@@ -52,7 +56,14 @@ class Inputs:
 
         chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(
-            self.model, self.cluster, self.assumptions, chosen, sequence_length, train_tokens, self.near
+            self.model,
+            self.cluster,
+            self.assumptions,
+            chosen,
+            sequence_length,
+            train_tokens,
+            self.near,
+            self.operator_times,
         )
 
 
@@ -73,13 +84,24 @@ def load_inputs(
     assumptions: str,
     overrides: Mapping[str, Sequence[Assignment]],
     near: Path | None = None,
+    operator_times: str | None = None,
 ) -> Inputs:
-    """Load a problem's files, named in the file `near`; says on stderr if the assumption set is not calibrated."""
+    """Load a problem's files, named in the file `near`; says on stderr if the assumption set is not calibrated.
+
+    Raises SpecError for operator times on a machine that `overrides` change: they are of one machine.
+    """
+    if operator_times is not None and overrides["cluster"]:
+        path, value = overrides["cluster"][0]
+        raise SpecError(
+            f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
+            "of the changed one; leave out either"
+        )
     inputs = Inputs(
         load_model(model, overrides["model"], near),
         load_cluster(cluster, overrides["cluster"], near),
         load_assumptions(assumptions, overrides["assumptions"], near),
         near or (Path(model) if is_path(model, ".yaml") else None),
+        read_operator_times(operator_times, near) if operator_times is not None else None,
     )
     if not inputs.assumptions.calibrated:
         name = inputs.assumptions.name

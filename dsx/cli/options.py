@@ -41,6 +41,14 @@ Strategy = Annotated[
         "--strategy", metavar="NAME", help="Strategy: a name or a .layer file [default: what the assumption set says]."
     ),
 ]
+OperatorTimes = Annotated[
+    str | None,
+    typer.Option(
+        "--operator-times",
+        metavar="FILE",
+        help="Measured times of kernels by operator and local shape (CSV), in place of the roofline.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[
     list[str] | None,

@@ -107,6 +107,8 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
     resolved = manifest.spec["resolved"]
     data = copy.deepcopy({"model": resolved["model"], "assumptions": resolved["assumptions"]})
     data["cluster"] = copy.deepcopy(resolved["clusters"][manifest.names["cluster"].index(row["cluster"])])
+    if "operator_times" in resolved:
+        data["operator_times"] = resolved["operator_times"]
     for extra in manifest.what_if:
         _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, row[extra.name])
     inputs = Inputs.from_data(data, Path(manifest.spec_file) if manifest.spec_file else None)

@@ -138,6 +138,13 @@ def _report_shard(run: SweepRun, shard: Shard, as_json: bool) -> None:
     )
 
 
+def _say_idle(run: SweepRun) -> None:
+    """Say how many rows of the operator times changed nothing."""
+    times, idle = run.spec.operator_times, len(run.idle_rows())
+    rows = len(run.inputs[0].operator_times.rows) if run.inputs[0].operator_times else 0
+    note(f"{rows - idle} of {counted(rows, 'row')} of {times} are times of kernels of these plans")
+
+
 def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) -> None:
     """Say what was found: the fastest plans (or the fastest of each group) on stdout, the rest on stderr."""
     from dsx.results.best import fastest
@@ -150,6 +157,8 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
         f"{counted(candidates, 'candidate')}, {feasible:,} feasible; {run.priced:,} priced now{rate}; "
         f"{counted(num_rows, 'row')} in {run.folder}"
     )
+    if run.spec.operator_times:
+        _say_idle(run)
     varied = [*(["cluster"] if len(run.inputs) > 1 else []), *run.spec.what_if.fields]
     per = [*varied, *(run.spec.keep.per if isinstance(run.spec.keep, KeepTop) else [])]
     plans = fastest(run.folder, _GROUPS_SHOWN if per else _SHOWN, list(dict.fromkeys(per)))

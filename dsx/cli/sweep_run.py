@@ -1,5 +1,6 @@
 """One run of a sweep: from its file to a manifest and parts, and the parts that are missing priced and written."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from dsx.spec.overrides import split
 if TYPE_CHECKING:
     from dsx.results.manifest import Manifest
     from dsx.results.store import Writer
+    from dsx.search.measured_kernels import IdleRow
     from dsx.search.problem import Problem
     from dsx.search.sweep import Sweep
     from dsx.spec.sweep import SweepSpec
@@ -43,7 +45,9 @@ class SweepRun:
         self.folder = folder
         self.priced = 0  # candidates, over all hardware points, in this run
         first, *others = self.spec.cluster
-        inputs = load_inputs(self.spec.model, first, self.spec.assumptions, overrides, self.spec.file)
+        inputs = load_inputs(
+            self.spec.model, first, self.spec.assumptions, overrides, self.spec.file, self.spec.operator_times
+        )
         clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
         self._refuse_equal_names()
@@ -96,6 +100,19 @@ class SweepRun:
             str(spec.file.resolve()) if spec.file else "",
             [ExtraColumn(f.path, f.unit, f.description, f.integer) for f in fields],
         )
+
+    def idle_rows(self) -> "Sequence[IdleRow]":
+        """Return the rows of the operator times, if there are some, that are the time of no kernel of any plan."""
+        from dsx.search.measured_kernels import idle_rows, shapes_of
+
+        times = self.problems[0].operator_times
+        if times is None:
+            return ()
+        shapes: dict[Any, set[Any]] = {}
+        for space in {id(study.space): study.space for study in self.sweep.studies}.values():
+            for name, there in shapes_of(self.problems[0], space.keys).items():
+                shapes[name] = shapes.get(name, set()) | there
+        return idle_rows(times, shapes)
 
     def finished(self) -> "Manifest | None":
         """Return the manifest of the whole set, if an earlier run has finished it."""

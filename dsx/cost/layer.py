@@ -20,6 +20,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
 from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
 from dsx.cost.work import LayerWork
 from dsx.graph.again import MODES
@@ -93,7 +94,7 @@ def stash(layer: LayerCosts, mode: str) -> Any:
 
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
-    compute, memory = _busy_times(work, cluster, assumptions)
+    compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
     exposed = _communication(work, compute + memory, cluster, assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
 
@@ -113,7 +114,9 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
 
 def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
     """Price a layer: the kernels' times added up, and what combines them over a step."""
-    compute, memory = _busy_times(work, cluster, assumptions)
+    rest = unmeasured(work)
+    modelled = busy_times(rest, cluster, assumptions)
+    compute, memory = measured_or(work, *modelled)
     exposed = _communication(work, compute + memory, cluster, assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
     made_again = [kernel for kernel, again in enumerate(work.again) if again]
@@ -142,7 +145,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     return LayerCosts(
         forward_s=forward_s,
         backward_s=backward_s,
-        weight_gradient_s=accumulation_s + work.per_key(_weight_gradients(work, compute, memory, cluster, assumptions)),
+        weight_gradient_s=accumulation_s + work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
         recompute_s=jnp.stack(
             [nothing, jnp.maximum(selective_s, _issuing(work, FORWARD, made_again, assumptions)), forward_s]
         ),
@@ -161,8 +164,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     )
 
 
-def _busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
-    """Return the compute time and the exposed memory time of every kernel, [2, K, V] each."""
+def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
+    """Return the compute time and the exposed memory time of every kernel by its roofline, [2, K, V] each."""
     slower = stretches(work.multiplies, work.multiply_shapes, cluster.device, assumptions) - 1.0
     beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
     compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
@@ -191,18 +194,23 @@ def _accumulation(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -
     return assumptions.accumulation_traffic_per_parameter * parameters / bandwidth
 
 
-def _weight_gradients(work: LayerWork, compute: Any, memory: Any, cluster: Cluster, assumptions: Assumptions) -> Any:
+def _weight_gradients(
+    work: LayerWork, rest: LayerWork, modelled: tuple[Any, Any], cluster: Cluster, assumptions: Assumptions
+) -> Any:
     """Return the [V] seconds of multiplies that make gradients of weights.
 
-    Of a kernel's exposed memory time they take the share that they have of its compute time.
+    Of a kernel's exposed memory time they take the share that they have of its compute time; `modelled` are both,
+    of what is left to the roofline.
     """
-    shapes = work.multiply_shapes
-    slower = stretches(work.multiplies, shapes, cluster.device, assumptions)
+    compute, memory = modelled
+    shapes = rest.multiply_shapes
+    slower = stretches(rest.multiplies, shapes, cluster.device, assumptions)
     own = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
-    flops = per_kernel(work.multiplies.flops * slower * own, shapes, work.matrix.shape[1])[BACKWARD]
+    flops = per_kernel(rest.multiplies.flops * slower * own, shapes, work.matrix.shape[1])[BACKWARD]
     seconds = flops / sustained_flops(cluster.device, assumptions)
     busy = compute[BACKWARD]
-    return (seconds * (1.0 + memory[BACKWARD] / jnp.where(busy > 0, busy, jnp.ones_like(busy)))).sum(axis=0)
+    gradients = seconds * (1.0 + memory[BACKWARD] / jnp.where(busy > 0, busy, jnp.ones_like(busy)))
+    return weight_gradients_or(work, gradients, modelled).sum(axis=0)
 
 
 def _communication(

@@ -52,6 +52,14 @@ class Multiplies:
     flops: Any  # of all of them; part of `LayerWork.matrix`
 
 
+@record
+class MeasuredTimes:
+    """Seconds that were measured, NaN where nothing was; what a kernel is in place of its roofline."""
+
+    kernels: Any  # [2, K, V] whole kernels
+    multiplies: Any  # [M, V] single multiplies, in the order of `Multiplies`
+
+
 _PER_WORK = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
 _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
@@ -83,13 +91,19 @@ class LayerWork:
     multiply_shapes: tuple[MultiplyShape, ...] = static()
     again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; none where it divides no weight
+    measured: MeasuredTimes | None = None  # None where no times were given
 
     def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
         """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
         picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
         multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
-        return replace(self, **picked, multiplies=multiplies, sizes=sizes, which=which, shares=shares)
+        measured = self.measured and MeasuredTimes(
+            self.measured.kernels[..., works], self.measured.multiplies[..., works]
+        )
+        return replace(
+            self, **picked, multiplies=multiplies, sizes=sizes, which=which, shares=shares, measured=measured
+        )
 
     def per_key(self, leaf: Any) -> Any:
         """Return [..., U] values of the keys for [..., V] values of their works."""

@@ -7,7 +7,7 @@ dimensions, degrees and the element sizes of the assumptions: `activation_bytes`
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsx.graph.again import input_bytes, kept, transient_bytes
@@ -16,7 +16,17 @@ from dsx.graph.experts import EP, expert_axes, reduced_over
 from dsx.graph.expressions import names, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, RING, Layer, Operator
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER, Distribution, Move, match
+from dsx.graph.match import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE,
+    REDUCE_SCATTER,
+    Distribution,
+    Move,
+    elements,
+    match,
+)
 from dsx.graph.notation import AXES, Dim, Rule
 from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tensor_bytes
 
@@ -53,6 +63,12 @@ class KernelCosts:
     again: tuple[str, int] | None  # the region of selective recomputation that it is in
     kept: tuple[Saved, ...]  # what is saved then
     transient_bytes: Any  # beside what is saved, while its backward runs
+    extent: tuple[Any, Any] = field(repr=False)  # of what it works on: elements but for the last dimension, and that
+
+    @property
+    def title(self) -> str:
+        """What people call it: the name of its ``fuse`` block or of its operator."""
+        return self.name.rpartition(".")[2] if self.fused else self.kinds[0]
 
     @property
     def saved_bytes(self) -> Any:
@@ -144,6 +160,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 again=kernel.again,
                 kept=held[index],
                 transient_bytes=transient_bytes(layer, kernel),
+                extent=_extent(layer, kernel),
             )
         )
     first = layer.inputs[0]
@@ -220,6 +237,19 @@ def _statistics(layer: Layer, op: Operator) -> list[Collective]:
     *rows, last = taken.distribution.dims
     size = product((tensor_bytes(layer, taken.tensor, Distribution(tuple(rows))), op.kind.statistics))
     return [Collective(ALL_REDUCE, axis, size, f"statistics of {op.name}", False) for axis in last.axes]
+
+
+def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
+    """Return local elements but for the last dimension, and that one, of what the first operator takes.
+
+    Of a lookup it is the result: its indices do not say how long a row is.
+    """
+    first = next((op for op in kernel.operators if not op.costs_nothing), kernel.operators[0])
+    if first.kind.shape == "lookup":
+        taken = layer.tensors[first.name].distribution
+    else:
+        taken = first.arguments[0].distribution
+    return elements(taken.dims[:-1]), elements(taken.dims[-1:])
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:

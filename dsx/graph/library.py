@@ -79,6 +79,16 @@ def strategy_names() -> Sequence[str]:
     return _names("strategy")
 
 
+def kernel_names() -> set[str]:
+    """Return the names of the ``fuse`` blocks of all texts that can be found and read."""
+    found: set[str] = set()
+    for name in _names("layer"):
+        text = parse_file(find("layers", name, SUFFIX))
+        body = text.body if isinstance(text, LayerText) else ()
+        found |= {entry.fuse[0] for entry in body if not isinstance(entry, UseText) and entry.fuse}
+    return found
+
+
 def layer_names() -> Sequence[str]:
     """Return the names of all layers and blocks that can be found."""
     return _names("layer")

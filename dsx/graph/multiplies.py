@@ -7,7 +7,7 @@ the letters that the forward sums away.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsx.graph.expressions import Name, combine, product
@@ -26,6 +26,7 @@ class Multiply:
     flops: Any  # of all of them, as the operator table counts
     linear: bool  # whether it belongs to an operator with a weight: forward or either gradient
     of_weight: bool  # whether it makes the gradient of a weight
+    operator: str = field(repr=False)  # what an operator table calls it
 
 
 def forward_multiply(layer: Layer, op: Operator, flops: Any) -> Multiply:
@@ -80,4 +81,4 @@ def _multiply(
         # The letters that the forward sums away are those that come in panels, whichever gradient is made.
         sizes[split] = combine("/", sizes[split], Name(PANELS))
         batch = combine("*", batch, Name(PANELS))
-    return Multiply(**sizes, batch=batch, flops=flops, linear=linear, of_weight=of_weight)
+    return Multiply(**sizes, batch=batch, flops=flops, linear=linear, of_weight=of_weight, operator=op.kind.name)

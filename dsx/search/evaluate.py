@@ -10,10 +10,10 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, price_kernels
-from dsx.cost.work import layer_values, layer_work
+from dsx.cost.work import layer_values
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
-from dsx.search.pricing import price_plans
+from dsx.search.pricing import price_plans, work_of
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -103,7 +103,7 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     layer = problem.layers[0]
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
-    work = layer_work(*arguments)
+    work = work_of(problem, layer, keys)
     values = layer_values(*arguments)
     with jax.enable_x64(True):
         times = price_kernels(work, *problem.at_point(0))

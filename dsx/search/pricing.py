@@ -7,7 +7,7 @@ repeats the last key and is cut off again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts, layer_costs
+from dsx.cost.operator_times import measured_times
 from dsx.cost.step import step_costs
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
@@ -93,15 +94,17 @@ def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -
         for start, stop in _ranges(works, _WORKS, len(works)):
             rows, which = of_strategy[start:stop], works[start:stop] - works[start]
             first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
-            work = layer_work(
-                layer,
-                problem.model.dimensions,
-                problem.assumptions_spec,
-                problem.sequence_length,
-                {name: column[first] for name, column in keys.items()},
-            )
+            work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
             shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
             yield _Stretch(rows, which, work, shares)
+
+
+def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
+    """Return the work of a layer for [V] keys, with the measured times that the problem has."""
+    given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = layer_work(*given)
+    times = problem.operator_times
+    return work if times is None else replace(work, measured=measured_times(times, *given))
 
 
 def _works(keys: Arrays) -> np.ndarray:

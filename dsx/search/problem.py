@@ -10,12 +10,13 @@ import jax
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.operator_times import TimesTable, times_table
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
-from dsx.graph.library import load_layer, load_operators
+from dsx.graph.library import kernel_names, load_layer, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.space.codes import OPEN, code, opened
@@ -23,6 +24,7 @@ from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
+from dsx.spec.operator_times import OperatorTimes
 
 T = TypeVar("T")
 
@@ -40,6 +42,7 @@ class Problem:
     assumptions: Assumptions  # leaves of [H]
     workload: Workload
     sequence_length: int
+    operator_times: TimesTable | None = None  # measured, of kernels; in place of the roofline
 
     @property
     def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
@@ -125,10 +128,12 @@ def make_problem(
     sequence_length: int | None = None,
     train_tokens: float | None = None,
     near: Path | None = None,
+    operator_times: OperatorTimes | None = None,
 ) -> Problem:
     """Build a problem; `near` is the file that names the strategies.
 
-    Raises SpecError for what this version does not price.
+    Raises SpecError for what this version does not price, OperatorTimesError for a row of `operator_times` that names
+    no kernel.
     """
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
@@ -160,7 +165,16 @@ def make_problem(
             open=opened(fixed),
         ),
         sequence_length=length,
+        operator_times=operator_times and _table(operator_times, assumptions, models, near),
     )
+
+
+def _table(
+    times: OperatorTimes, assumptions: AssumptionsSpec, models: Sequence[Model], near: Path | None
+) -> TimesTable:
+    # A file may hold the kernels of several models: those of other layer texts are known, and match nothing here.
+    own = {kernel.title for model in models for layer in model.kinds for kernel in layer.kernels if kernel.fused}
+    return times_table(times, load_operators(assumptions.operators, near), own | kernel_names())
 
 
 def stack_of(model: Model) -> Stack:

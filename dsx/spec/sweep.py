@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from dsx.spec.column_names import CandidateColumn, Columns, NumberColumn
 from dsx.spec.document import Document
@@ -22,7 +30,7 @@ from dsx.spec.points import WhatIfPoints, stated_fields
 from dsx.spec.quantities import Count, Positive
 from dsx.spec.ranges import Choices, Limits, Names, NamesOrDefault, Sizes
 from dsx.spec.validate import validate
-from dsx.spec.what_if import WhatIf
+from dsx.spec.what_if import WhatIf, is_belief
 from dsx.spec.yaml_text import load_document
 
 # Columns that a sweep states at top level; in `fix` they could contradict it.
@@ -50,6 +58,7 @@ class SweepSpec(Spec):
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
     train_tokens: Positive | None = None  # tokens of the whole training
+    operator_times: str | None = None  # a file of measured times of kernels
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)
     precision: Literal["float32", "float64"] = "float32"
@@ -72,6 +81,26 @@ class SweepSpec(Spec):
         if plot is not None and _DAYS in plot.columns and info.data.get("train_tokens") is None:
             raise ValueError(f"{_DAYS} can be drawn only where the sweep gives train_tokens")
         return plot
+
+    @field_validator("operator_times")
+    @classmethod
+    def _of_one_machine(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is None:
+            return None
+        varied = [path for path in info.data.get("what_if", WhatIf()).fields if not is_belief(path)]
+        if len(info.data.get("cluster", [])) > 1:
+            varied = ["cluster"]
+        if varied:
+            raise ValueError(
+                f"times are measured on one machine, and the sweep varies {varied[0]}: leave out either, or make a "
+                "sweep for each machine with times of its own"
+            )
+        return name
+
+    @model_serializer(mode="wrap")
+    def _without_blank_times(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A result set is known by what its sweep states: one without such a file stays what it was.
+        return {name: value for name, value in write(self).items() if name != "operator_times" or value is not None}
 
     @property
     def file(self) -> Path | None:

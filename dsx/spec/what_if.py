@@ -73,6 +73,11 @@ def is_setting(path: str) -> bool:
     return path in _SETTINGS
 
 
+def is_belief(path: str) -> bool:
+    """Return whether `path` is a field of the assumption set, not of the machine."""
+    return path.startswith(f"{_ASSUMPTIONS}.")
+
+
 def is_section(path: str) -> bool:
     """Return whether `path` holds fields: "network.nvs"."""
     return any(known.startswith(f"{path}.") for known in _values())

@@ -52,7 +52,7 @@ def test_sequence_length_and_operators(run, folder):
     done = run("evaluate", *SMALL, *plan, "--sequence-length", 1024, "--operators", "--json")
     data = json.loads(done.out)
     assert data["plan"]["sequence_length"] == 1024
-    assert set(data) == {"schema_version", "operators"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "operators", "shapes"} | PRICED_PLAN
     kernels = {kernel["name"]: kernel for kernel in data["operators"]}
     assert kernels["mlp.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
     table = run("evaluate", *SMALL, *plan, "--operators").out.splitlines()

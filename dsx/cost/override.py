@@ -1,0 +1,85 @@
+"""Measured times in place of the roofline.
+
+A measured multiply takes the place of its time, its launch and its traffic, and leaves the rest of its kernel to the
+roofline: the three tensors of a multiply are those of either gradient, so each multiply of a kernel has an equal share
+of its launches and bytes. A measured kernel takes the place of its compute and exposed memory time. Where a work has
+no measured times, everything here returns what it was given: nothing is compiled for it.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.work import LayerWork
+from dsx.graph.derived import BACKWARD
+from dsx.hardware.cluster import Cluster
+
+
+def unmeasured(work: LayerWork) -> LayerWork:
+    """Return the work without the multiplies whose time was measured."""
+    if work.measured is None:
+        return work
+    known = ~jnp.isnan(work.measured.multiplies)
+    share = jnp.where(known, _share(work)[:, None], jnp.zeros_like(work.multiplies.flops))
+    left = 1.0 - per_kernel(share, work.multiply_shapes, work.matrix.shape[1])
+    flops = jnp.where(known, work.multiplies.flops, jnp.zeros_like(work.multiplies.flops))
+    return replace(
+        work,
+        matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.matrix.shape[1]),
+        bytes=work.bytes * left,
+        launches=work.launches * left,
+        multiplies=replace(work.multiplies, flops=work.multiplies.flops - flops),
+    )
+
+
+def measured_or(work: LayerWork, compute: Any, memory: Any) -> tuple[Any, Any]:
+    """Return compute and exposed memory time, [2, K, V], from those of what is `unmeasured`."""
+    if work.measured is None:
+        return compute, memory
+    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
+    kernels = work.measured.kernels
+    return (
+        jnp.where(jnp.isnan(kernels), compute + multiplies, kernels),
+        jnp.where(jnp.isnan(kernels), memory, jnp.zeros_like(memory)),
+    )
+
+
+def weight_gradients_or(work: LayerWork, gradients: Any, modelled: tuple[Any, Any]) -> Any:
+    """Return the [K, V] seconds of multiplies for gradients of weights, from those of what is `unmeasured`.
+
+    Of a measured kernel they take the share that they have of its `modelled` compute and exposed memory time.
+    """
+    if work.measured is None:
+        return gradients
+    shapes = work.multiply_shapes
+    own = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies) * own, shapes, work.matrix.shape[1])[BACKWARD]
+    busy = (modelled[0] + modelled[1])[BACKWARD]
+    kernels = work.measured.kernels[BACKWARD]
+    of_kernel = kernels * gradients / jnp.where(busy > 0, busy, jnp.ones_like(busy))
+    return jnp.where(jnp.isnan(kernels), gradients + multiplies, of_kernel)
+
+
+def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
+    """Return the [M, V] seconds that the roofline gives each multiply on its own, its launch included."""
+    shapes = work.multiply_shapes
+    share = _share(work)[:, None]
+    where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
+    launches = jnp.asarray(work.launches)[where] * share
+    num_bytes = jnp.asarray(work.bytes)[where] * share
+    matrix = work.multiplies.flops * stretches(work.multiplies, shapes, cluster.device, assumptions)
+    compute = compute_time(matrix, jnp.zeros_like(matrix), launches, cluster.device, assumptions)
+    return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)
+
+
+def _share(work: LayerWork) -> np.ndarray:
+    """Return the [M] share that a multiply has of the launches and bytes of its kernel."""
+    places = [(shape.direction, shape.kernel) for shape in work.multiply_shapes]
+    count = Counter(places)
+    return np.array([1.0 / count[place] for place in places])

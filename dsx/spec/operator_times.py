@@ -1,0 +1,202 @@
+"""Measured times of kernels, by operator and local shape: a CSV file, one kernel a row.
+
+`operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
+times (m x k) by (k x n); a fused kernel with multiplies has the sizes of its first one; any other kernel has m x n
+elements, n along the last dimension, and no k. `time` is a quantity with its unit. A line that begins with # is a
+comment. Further columns are allowed and ignored. Reading is strict, since a misspelt column would be a blank one.
+"""
+
+import csv
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
+from dsx.spec.locate import find_path
+from dsx.spec.quantities import LARGEST_COUNT
+from dsx.units import format_quantity, parse_number, parse_quantity
+
+REQUIRED = ("operator", "m", "n", "time")
+OPTIONAL = ("direction", "k", "batch", "dtype")
+DIRECTIONS = ("forward", "backward")
+
+# Bytes of an element: all that the model knows of a type.
+DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+Shape = tuple[int, int, int, int]  # m, n, k, batch; k and batch are 0 for a kernel without multiplies
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """One row: the time of a kernel."""
+
+    line: int  # of the file, from 1; the header is line 1
+    operator: str
+    directions: tuple[int, ...]  # of `DIRECTIONS`; both where the cell is blank
+    shape: Shape
+    dtype: str  # "" for whatever the job computes in
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """The rows of one file, in its order, and the name by which messages call it."""
+
+    file: str
+    rows: tuple[OperatorTime, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the rows as plain data; of the file its name alone, wherever it lies."""
+        return {
+            "file": Path(self.file).name,
+            "rows": [
+                [row.line, row.operator, list(row.directions), list(row.shape), row.dtype, row.time_s]
+                for row in self.rows
+            ],
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> "OperatorTimes":
+        """Return the times that `to_data` wrote."""
+        rows = (
+            OperatorTime(line, operator, tuple(directions), tuple(shape), dtype, time_s)
+            for line, operator, directions, shape, dtype, time_s in data["rows"]
+        )
+        return cls(data["file"], tuple(rows))
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape as people read it: "4096 x 4096 x 1024", m x n x k, with the batch in front if it is not 1."""
+    m, n, k, batch = shape
+    return f"{m} x {n}" if not k else f"{f'{batch} of ' if batch != 1 else ''}{m} x {n} x {k}"
+
+
+def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
+    """Return the rows of the file at the path `name`; `near` is the file that mentions it.
+
+    Raises SpecError for a path that is no file, OperatorTimesError with file, line and value for a column that is
+    missing, a cell that is no value of its column, and two rows for one kernel whose times differ.
+    """
+    path = find_path("operator times", name, near)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            rows = tuple(_rows(csv.reader(text, strict=True), str(path)))
+    except OSError as error:
+        raise OperatorTimesError(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise OperatorTimesError(f"{path}: is no CSV file in UTF-8: {error}") from error
+    if not rows:
+        raise OperatorTimesError(f"{path}: has no rows below its header")
+    _refuse_contradictions(rows, str(path))
+    return OperatorTimes(str(path), rows)
+
+
+def _rows(reader: Any, path: str) -> Iterator[OperatorTime]:
+    lines = _lines(reader)
+    begin, names = next(lines, (1, []))
+    header = [name.strip() for name in names]
+    _check_header(header, f"{path}:{begin}")
+    for here, cells in lines:
+        if len(cells) != len(header):
+            raise OperatorTimesError(f"{path}:{here}: has {len(cells)} cells, but the header has {len(header)} columns")
+        given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+        yield _row(given, here, f"{path}:{here}")
+
+
+def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of all lines that are neither blank nor a comment, with the line that they begin in."""
+    line = 1
+    for cells in reader:
+        # A quoted cell may span lines.
+        here, line = line, reader.line_num + 1
+        if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+            yield here, cells
+
+
+def _row(given: dict[str, str], line: int, place: str) -> OperatorTime:
+    for name in REQUIRED:
+        if not given[name]:
+            raise OperatorTimesError(f"{place}: {name}: is blank; every row needs one")
+    direction, dtype = given.get("direction", ""), given.get("dtype", "").lower()
+    for name, value, known in (("direction", direction, DIRECTIONS), ("dtype", dtype, DTYPES)):
+        if value and value not in known:
+            raise OperatorTimesError(
+                f"{place}: {name}: {value!r} is none of {', '.join(known)}{did_you_mean(value, known)}"
+            )
+    k, batch = given.get("k", ""), given.get("batch", "")
+    if batch and not k:
+        raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed beside it")
+    return OperatorTime(
+        line=line,
+        operator=given["operator"],
+        directions=(DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS))),
+        shape=(
+            _size("m", given["m"], place),
+            _size("n", given["n"], place),
+            _size("k", k, place) if k else 0,
+            _size("batch", batch or "1", place) if k else 0,
+        ),
+        dtype=dtype,
+        time_s=_time(given["time"], place),
+    )
+
+
+def _size(name: str, text: str, place: str) -> int:
+    try:
+        value = parse_number(text)
+    except SpecError as error:
+        raise OperatorTimesError(f"{place}: {name}: {error}") from None
+    if value != int(value) or not 1 <= value <= LARGEST_COUNT:
+        raise OperatorTimesError(f"{place}: {name}: {text!r} is not a whole number from 1 to {LARGEST_COUNT}")
+    return int(value)
+
+
+def _time(text: str, place: str) -> float:
+    try:
+        value = parse_quantity(text, "s")
+    except UnitError as error:
+        raise OperatorTimesError(f"{place}: time: {error}") from None
+    if value <= 0:
+        raise OperatorTimesError(f"{place}: time: {text!r} is not above 0")
+    return value
+
+
+def _check_header(header: list[str], place: str) -> None:
+    if not any(header):
+        raise OperatorTimesError(f"{place}: is empty: operator times begin with the names of their columns")
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise OperatorTimesError(f"{place}: column {twice[0]!r} stands there twice")
+    known = (*REQUIRED, *OPTIONAL)
+    others = [name for name in header if name not in known]
+    missing = [name for name in REQUIRED if name not in header]
+    if missing:
+        said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
+        raise OperatorTimesError(
+            f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said} (columns: {', '.join(known)})"
+        )
+    absent = [name for name in OPTIONAL if name not in header]
+    for name in others:
+        if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
+            raise OperatorTimesError(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")
+
+
+def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
+    """Raise OperatorTimesError for two rows that a kernel could take its time from, with different times."""
+    seen: dict[tuple[str, int, Shape], dict[int, OperatorTime]] = {}
+    for row in rows:
+        width = DTYPES.get(row.dtype, 0)
+        for direction in row.directions:
+            there = seen.setdefault((row.operator, direction, row.shape), {})
+            # A row without a type stands for all of them.
+            for other in there.values() if not width else (there[key] for key in (0, width) if key in there):
+                if other.time_s != row.time_s:
+                    raise OperatorTimesError(
+                        f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
+                        f"{format_quantity(row.time_s, 's')} here and {format_quantity(other.time_s, 's')} in line "
+                        f"{other.line}: one kernel has one time (types of equal size are one, and a blank direction "
+                        "or dtype stands for all)"
+                    )
+            there.setdefault(width, row)

@@ -1,0 +1,122 @@
+"""``--operator-times``: measured times of kernels in evaluate, best and sweep."""
+
+import json
+
+import pytest
+
+JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 8)
+PLAN = ("dp=8", "nvs.dp=8")
+TIMES = """operator,direction,m,n,k,batch,time
+einsum,,2048,4096,1024,,900 us
+gelu,forward,2048,4096,,,50 us
+gelu,forward,2047,4096,,,50 us
+"""
+
+
+@pytest.fixture
+def times(folder):
+    (folder / "times.csv").write_text(TIMES)
+    return "times.csv"
+
+
+def test_evaluate_says_what_was_measured(run, times):
+    done = run("evaluate", *JOB, *PLAN, "--operator-times", times)
+    assert done.code == 0
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert any(line.startswith("operator times of times.csv: 3 of 22 kernels of this plan, ") for line in lines)
+    assert any(line.startswith("transformer mlp.z forward einsum 2048 x 4096 x 1024") for line in lines)
+    assert "line 4: gelu forward 2047 x 4096; the nearest is 2048 x 4096" in lines
+
+
+def test_evaluate_says_it_as_json(run, times):
+    data = json.loads(run("evaluate", *JOB, *PLAN, "--operator-times", times, "--json").out)
+    said = data["operator_times"]
+    assert (said["file"], said["num_kernels"], said["num_measured"]) == ("times.csv", 22, 3)
+    assert 0 < said["measured_share"] < 1
+    assert [(one["line"], one["kernel"], one["direction"], one["time_s"]) for one in said["measured"]] == [
+        (2, "mlp.z", "forward", 9e-4),
+        (2, "mlp.d", "backward", 9e-4),
+        (3, "mlp.u", "forward", 5e-5),
+    ]
+    assert [(one["line"], one["nearest"]) for one in said["idle"]] == [
+        (4, {"m": 2048, "n": 4096, "k": None, "batch": None})
+    ]
+    plain = json.loads(run("evaluate", *JOB, *PLAN, "--json").out)
+    assert "operator_times" not in plain
+    assert plain["step_time_s"] < data["step_time_s"]
+
+
+def test_operators_list_what_a_file_can_hold(run, folder):
+    data = json.loads(run("evaluate", *JOB, *PLAN, "--operators", "--json").out)
+    lines = ["operator,direction,m,n,k,batch,time"]
+    for shape in data["shapes"]:
+        cells = ("" if value is None else str(value) for value in shape.values())
+        lines.append(",".join((*cells, "1 ms")))
+    (folder / "all.csv").write_text("\n".join(lines))
+    said = json.loads(run("evaluate", *JOB, *PLAN, "--operator-times", "all.csv", "--json").out)["operator_times"]
+    assert (said["num_measured"], said["idle"]) == (said["num_kernels"], [])
+    assert said["measured_share"] == pytest.approx(1)
+
+
+def test_best_and_sweep_and_why_price_alike(run, folder, times):
+    done = run("best", *JOB, "--top", 2, "--operator-times", times, "--json")
+    data = json.loads(done.out)
+    assert [one["line"] for one in data["idle_operator_times"]] == [4]
+    fastest = data["plans"][0]
+    assert fastest["operator_times"]["file"] == "times.csv"
+    assert "1 row of times.csv: no kernel of any plan" in run("best", *JOB, "--operator-times", times).out
+    (folder / "sub").mkdir()
+    (folder / "sub" / "times.csv").write_text(TIMES)
+    (folder / "sub" / "sweep.yaml").write_text(
+        "model: ../small.yaml\ncluster: b200-nvs8\nnum_gpus: 8\nglobal_batch_size: 8\noperator_times: times.csv\n"
+        "keep: {top: 2}\nprecision: float64\n"
+    )
+    done = run("sweep", "sub/sweep.yaml", "-o", "set", "--json")
+    assert "2 of 3 rows of times.csv are times of kernels of these plans" in done.err
+    row = json.loads(done.out)["plans"][0]
+    assert row["step_time_s"] == pytest.approx(fastest["step_time_s"], rel=1e-12)
+    why = json.loads(run("why", "set", row["plan"]["candidate"], "--json").out)
+    assert why["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-12)
+    # Other times are another sweep.
+    (folder / "sub" / "times.csv").write_text(TIMES.replace("900", "950"))
+    assert "differ in resolved.operator_times" in run("sweep", "sub/sweep.yaml", "-o", "set").err
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "best"])
+def test_times_are_of_one_machine(run, times, verb):
+    plan = PLAN if verb == "evaluate" else ()
+    change = ("--set", "cluster.device.hbm_bandwidth=4 TB/s")
+    done = run(verb, *JOB, *plan, "--operator-times", times, *change)
+    assert (done.code, done.out) == (2, "")
+    assert "operator times are measured on one machine" in done.err
+    assert run(verb, *JOB, *plan, "--operator-times", times, "--set", "assumptions.hbm_efficiency=0.7").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "varied"),
+    [("cluster: [b200-nvs8, h200-nvs8]", "cluster"), ("what_if: {network.nvs.size: [4, 8]}", "network.nvs.size")],
+)
+def test_a_sweep_of_several_machines_is_refused(run, folder, times, change, varied):
+    text = (folder / "sweep.yaml").read_text().replace("cluster: b200-nvs8\n", "")
+    text += change if "cluster" in change else f"cluster: b200-nvs8\n{change}"
+    (folder / "sweep.yaml").write_text(f"{text}\noperator_times: times.csv\n")
+    done = run("sweep", "sweep.yaml")
+    assert done.code == 2
+    assert f"operator_times: times are measured on one machine, and the sweep varies {varied}" in done.err
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("einsun,,8,8,8,,1 us", "times.csv:2: operator: unknown operator 'einsun'; did you mean 'einsum'?"),
+        ("einsum,,8,8,8,,12", "times.csv:2: time: '12' has no unit"),
+        ("norm,,8,8,,,1 us", "times.csv:2: direction: is blank"),
+    ],
+)
+def test_a_bad_row_is_an_error_with_its_place(run, folder, row, said):
+    (folder / "times.csv").write_text(f"{TIMES.splitlines()[0]}\n{row}\n")
+    done = run("evaluate", *JOB, *PLAN, "--operator-times", "times.csv")
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,180 @@
+"""Measured times take the place of the roofline where they match exactly, and of nothing else."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from cost.records import believed, machine
+
+from dsx.cost.layer import busy_times, layer_costs
+from dsx.cost.operator_times import measurable, measured_times, times_table
+from dsx.cost.override import multiply_times
+from dsx.cost.work import MeasuredTimes, layer_work
+from dsx.errors import OperatorTimesError
+from dsx.graph.derived import BACKWARD, FORWARD, derive
+from dsx.graph.library import kernel_names, load_layer, load_operators
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.operator_times import OperatorTime, OperatorTimes
+
+SPEC = load_assumptions("default", [])
+OPERATORS = load_operators(SPEC.operators)
+LAYER = derive(load_layer("transformer", "1d", OPERATORS), SPEC.fused_backward_reads, SPEC.uncounted)
+SIZES = {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 16384}
+KEYS = {"microbatch_size": np.array([1, 4]), "panels": np.array([1, 1]), "tp": np.array([1, 8])}
+KEYS |= {"tp_nvs": np.array([1, 8])}
+KERNELS = [kernel.name for kernel in LAYER.priced_kernels]
+QKV = (2048, 12288, 4096, 1)  # under the first key; no gradient has this shape
+ATTENTION = (2048, 2048, 128, 32)
+
+
+def row(operator, shape, time_s=1e-3, directions=(0, 1), dtype="", line=2):
+    return OperatorTime(line, operator, directions, shape, dtype, time_s)
+
+
+def table(*rows):
+    return times_table(OperatorTimes("times.csv", rows), OPERATORS, kernel_names())
+
+
+def measured(*rows, spec=SPEC):
+    return measured_times(table(*rows), LAYER, SIZES, spec, 2048, KEYS)
+
+
+def work(times=None):
+    return replace(layer_work(LAYER, SIZES, SPEC, 2048, KEYS), measured=times)
+
+
+def nothing():
+    made = work()
+    return np.full((2, len(KERNELS), 2), np.nan), np.full((len(made.multiply_shapes), 2), np.nan)
+
+
+def test_a_multiply_is_found_by_its_exact_shape():
+    found = measured(row("einsum", QKV))
+    assert np.isnan(found.kernels).all()
+    (place,) = np.argwhere(~np.isnan(found.multiplies)).tolist()
+    multiply, key = place
+    shape = work().multiply_shapes[multiply]
+    assert (KERNELS[shape.kernel], shape.direction, key) == ("attention.qkv", FORWARD, 0)
+    assert found.multiplies[multiply, key] == 1e-3
+    for other in ((2049, 12288, 4096, 1), (2048, 12288, 4096, 2), (12288, 2048, 4096, 1)):
+        assert np.isnan(measured(row("einsum", other)).multiplies).all()
+
+
+def test_a_direction_and_a_type_narrow_a_row():
+    assert np.isnan(measured(row("einsum", QKV, directions=(1,))).multiplies).all()
+    assert np.isnan(measured(row("einsum", QKV, dtype="fp8")).multiplies).all()
+    assert not np.isnan(measured(row("einsum", QKV, dtype="fp16")).multiplies).all()
+    eight = SPEC.model_copy(update={"linear_dtype": "fp8"})
+    assert not np.isnan(measured(row("einsum", QKV, dtype="fp8"), spec=eight).multiplies).all()
+    assert np.isnan(measured(row("einsum", QKV, dtype="bf16"), spec=eight).multiplies).all()
+
+
+def test_a_row_of_a_type_comes_before_one_of_any():
+    both = measured(row("einsum", QKV, 1e-3, dtype="bf16"), row("einsum", QKV, 1e-3))
+    assert np.nansum(both.multiplies) == 1e-3
+
+
+def test_a_fused_kernel_has_the_sizes_of_its_first_multiply_and_its_multiplies_have_no_row():
+    found = measured(row("attention", ATTENTION, 2e-3, (BACKWARD,)), row("einsum", ATTENTION))
+    assert np.isnan(found.multiplies).all()
+    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[BACKWARD, KERNELS.index("attention.attention"), 0]]
+
+
+def test_a_kernel_without_multiplies_has_the_extent_of_what_it_takes():
+    found = measured(row("gelu", (2048, 16384, 0, 0), directions=(FORWARD,)))
+    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[FORWARD, KERNELS.index("mlp.u"), 0]]
+    # Under the second key sequence parallelism leaves an eighth of four sequences to a norm.
+    found = measured(row("norm", (1024, 4096, 0, 0), directions=(BACKWARD,)))
+    assert {(direction, key) for direction, _, key in np.argwhere(~np.isnan(found.kernels))} == {(BACKWARD, 1)}
+
+
+def test_what_does_no_work_in_a_direction_has_no_time():
+    assert np.isnan(measured(row("add", (2048, 4096, 0, 0), directions=(BACKWARD,))).kernels).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (row("einsun", QKV, line=7), "times.csv:7: operator: unknown operator 'einsun'; did you mean 'einsum'?"),
+        (row("einsum", (8, 8, 0, 0)), "times.csv:2: k: is blank"),
+        (row("norm", (8, 8, 0, 0)), "times.csv:2: direction: is blank; the two directions of norm"),
+        (row("attention", ATTENTION), "times.csv:2: direction: is blank"),
+    ],
+)
+def test_a_row_of_nothing_is_refused(wrong, said):
+    with pytest.raises(OperatorTimesError) as error:
+        table(wrong)
+    assert said in str(error.value)
+
+
+def test_kernels_of_other_layers_are_known():
+    assert table(row("scan", (8, 8, 8, 1), directions=(FORWARD,))).rows
+
+
+def test_no_measured_time_changes_nothing():
+    plain = layer_costs(work(), machine(), believed())
+    same = layer_costs(work(MeasuredTimes(*nothing())), machine(), believed())
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(same), strict=True):
+        assert np.allclose(a, b, rtol=1e-12, atol=0)
+
+
+def test_without_times_nothing_of_them_is_compiled():
+    text = str(jax.make_jaxpr(layer_costs)(work(), machine(), believed()))
+    with_times = str(jax.make_jaxpr(layer_costs)(work(MeasuredTimes(*nothing())), machine(), believed()))
+    assert " ne " not in text  # how a NaN is looked for
+    assert " ne " in with_times
+
+
+def test_a_measured_kernel_takes_its_time_whatever_it_moves():
+    kernels, multiplies = nothing()
+    attention = KERNELS.index("attention.attention")
+    kernels[FORWARD, attention] = 0.5
+    plain, changed = work(), work(MeasuredTimes(kernels, multiplies))
+    before = sum(busy_times(plain, machine(), believed()))[FORWARD, attention]
+    costs, other = (layer_costs(w, machine(), believed()) for w in (plain, changed))
+    assert np.allclose(other.forward_s - costs.forward_s, 0.5 - before, rtol=1e-12)
+    assert np.allclose(other.backward_s, costs.backward_s, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bandwidth", [2e12, 1e10])  # bound by compute, and by memory
+def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(bandwidth):
+    device = machine(hbm_bandwidth=bandwidth)
+    plain = work()
+    inside = [i for i, s in enumerate(plain.multiply_shapes) if (s.direction, KERNELS[s.kernel]) == (BACKWARD, "mlp.z")]
+    rooflines = np.asarray(multiply_times(plain, device, believed()))
+    before = layer_costs(plain, device, believed())
+    for chosen in (inside[:1], inside[1:], inside):
+        kernels, multiplies = nothing()
+        multiplies[chosen] = 0.25
+        after = layer_costs(work(MeasuredTimes(kernels, multiplies)), device, believed())
+        expected = (0.25 - rooflines[chosen]).sum(axis=0)
+        assert np.allclose(after.backward_s - before.backward_s, expected, rtol=1e-9)
+        of_weight = [i for i in chosen if plain.multiply_shapes[i].of_weight]
+        grown = (0.25 - rooflines[of_weight]).sum(axis=0)
+        if bandwidth == 2e12:
+            # What a launch and traffic add to a kernel is no work of a multiply.
+            assert np.allclose(after.weight_gradient_s - before.weight_gradient_s, grown, atol=2e-5)
+
+
+def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
+    kernels, multiplies = nothing()
+    z = KERNELS.index("mlp.z")
+    plain = work()
+    before = layer_costs(plain, machine(), believed()).weight_gradient_s
+    roofline = sum(busy_times(plain, machine(), believed()))[BACKWARD, z]
+    kernels[BACKWARD, z] = 2 * roofline
+    after = layer_costs(work(MeasuredTimes(kernels, multiplies)), machine(), believed()).weight_gradient_s
+    own = [i for i, s in enumerate(plain.multiply_shapes) if s.of_weight and s.kernel == z]
+    seconds = np.asarray(plain.multiplies.flops[own].sum(axis=0)) / (0.5 * 1e15)
+    assert np.allclose(after - before, seconds, rtol=1e-6)
+
+
+def test_a_kernel_measured_as_a_whole_covers_its_multiplies():
+    layer = derive(load_layer("biased-transformer", "1d", OPERATORS), SPEC.fused_backward_reads, SPEC.uncounted)
+    rows = row("qkv", QKV, 3e-3, (FORWARD,)), row("einsum", QKV, 1e-3)
+    found = measured_times(table(*rows), layer, SIZES, SPEC, 2048, KEYS)
+    assert np.nansum(found.kernels) == 3e-3
+    assert np.isnan(found.multiplies).all()
+    names = {one.name for one in measurable(layer, SIZES, SPEC, 2048, KEYS)}
+    assert {"einsum", "qkv", "attention", "layernorm", "activation"} <= names
