@@ -21,6 +21,7 @@ class Assumptions:
     attention_gradient_efficiency: Any  # the same in the backward
     attention_half: Any  # head dimension at which they reach half of it
     fp8_efficiency: Any  # of multiplies in 8 bits, over matrix_efficiency
+    cast_traffic: Any  # bytes moved to cast an element of an operand to 8 bits
     clock_exponent: Any  # of the clock over power
     grouped_efficiency: Any  # of multiplies of experts, over matrix_efficiency
     vector_efficiency: Any  # share of peak vector FLOP/s reached
@@ -74,6 +75,7 @@ def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
         attention_gradient_efficiency=float(spec.attention_gradient_efficiency),
         attention_half=float(spec.attention_half),
         fp8_efficiency=float(spec.fp8_efficiency),
+        cast_traffic=float(spec.cast_traffic),
         grouped_efficiency=float(spec.grouped_efficiency),
         vector_efficiency=float(spec.vector_efficiency),
         hbm_efficiency=float(spec.hbm_efficiency),

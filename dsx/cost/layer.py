@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dsx.cost.assumptions import Assumptions
+from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
-from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.multiply import cast_bytes, per_kernel, stretches
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
 from dsx.cost.work import LayerWork
@@ -170,6 +170,9 @@ def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> t
     beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
     compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
     moved = work.bytes + assumptions.unfused_share * work.unfused
+    if assumptions.linear_dtype == FP8:
+        cast = cast_bytes(work.multiplies, work.multiply_shapes, assumptions)
+        moved = moved + per_kernel(cast, work.multiply_shapes, work.matrix.shape[1])
     return compute, exposed_memory_time(moved, compute, work.launches, cluster.device, assumptions)
 
 

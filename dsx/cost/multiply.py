@@ -11,7 +11,8 @@ how much of each a library does not avoid (NVIDIA, Matrix Multiplication Backgro
 
 Inside a fused kernel, multiplies of two activations (attention) take 1 / attention efficiency, and the more
 the smaller their smallest side, the head dimension, is: (d + attention_half) / d (arXiv 2205.14135, 2307.08691).
-Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency).
+Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency), and operands are cast to
+those in memory.
 """
 
 import functools
@@ -43,6 +44,16 @@ def stretches(
     smallest = jnp.minimum(jnp.minimum(rows, columns), contracted)
     attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, assumptions)
     return jnp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
+
+
+def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+    """Return the [M, V] bytes of casting operands to 8 bits: what comes into each multiply with a weight.
+
+    The gradient of a weight takes what the other multiplies have cast.
+    """
+    cast = _column([shape.linear and not shape.of_weight for shape in shapes])
+    operand = multiplies.batch * multiplies.rows * multiplies.contracted
+    return jnp.where(cast, assumptions.cast_traffic * operand, jnp.zeros_like(operand))
 
 
 def is_attention(shape: MultiplyShape) -> bool:

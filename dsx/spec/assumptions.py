@@ -98,6 +98,7 @@ class AssumptionsSpec(Spec):
     attention_half: NonNegative  # elements
     linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
     fp8_efficiency: Fraction
+    cast_traffic: NonNegative  # bytes moved to cast an element of an operand to 8 bits
     grouped_efficiency: Fraction  # of one multiply per expert: uneven loads, and what the grouping costs
     hbm_efficiency: Fraction  # of hbm_bandwidth
     # Of the bytes that operators move beside their own where a framework runs them as several kernels: 0 is all fused.

@@ -47,6 +47,7 @@ def believed(**changes):
             "attention_gradient_efficiency": 1.0,
             "attention_half": 0.0,
             "fp8_efficiency": 1.0,
+            "cast_traffic": 0.0,
             "grouped_efficiency": 1.0,
             "clock_exponent": 0.0,
             "vector_efficiency": 0.5,
