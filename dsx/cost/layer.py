@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
-from dsx.cost.multiply import cast_bytes, per_kernel, stretches
+from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, stretches
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
-from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
+from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
 from dsx.cost.work import LayerWork
 from dsx.graph.again import MODES
 from dsx.graph.derived import BACKWARD, FORWARD
@@ -129,9 +129,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         ]
         return functools.reduce(jnp.add, parts, nothing)
 
-    accumulation_s = _accumulation(work, cluster, assumptions)
     busy = work.per_key((compute + memory).sum(axis=1))
-    busy_backward = busy[BACKWARD] + accumulation_s + added(BACKWARD, *_COLUMNS)
+    busy_backward = busy[BACKWARD] + added(BACKWARD, *_COLUMNS)
     groups = weight_groups(work.reduced_over, work.over_ep)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = jnp.ones_like(nothing)
@@ -145,12 +144,12 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     return LayerCosts(
         forward_s=forward_s,
         backward_s=backward_s,
-        weight_gradient_s=accumulation_s + work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
+        weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
         recompute_s=jnp.stack(
             [nothing, jnp.maximum(selective_s, _issuing(work, FORWARD, made_again, assumptions)), forward_s]
         ),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + waiting_s,
-        memory_s=work.per_key(memory.sum(axis=(0, 1))) + accumulation_s,
+        memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
         stash_bytes=work.per_key(work.stash),
@@ -166,14 +165,20 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 
 def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
     """Return the compute time and the exposed memory time of every kernel by its roofline, [2, K, V] each."""
-    slower = stretches(work.multiplies, work.multiply_shapes, cluster.device, assumptions) - 1.0
-    beyond = per_kernel(work.multiplies.flops * slower, work.multiply_shapes, work.matrix.shape[1])
-    compute = compute_time(work.matrix + beyond, work.vector, work.launches, cluster.device, assumptions)
+    device, multiplies, shapes = cluster.device, work.multiplies, work.multiply_shapes
+
+    def of_kernels(values: Any) -> Any:
+        return per_kernel(values, shapes, work.matrix.shape[1])
+
+    slower = stretches(multiplies, shapes, device, assumptions) - 1.0
+    matrix = work.matrix + of_kernels(multiplies.flops * slower)
+    compute = compute_time(matrix, work.vector, work.launches, device, assumptions)
     moved = work.bytes + assumptions.unfused_share * work.unfused
     if assumptions.linear_dtype == FP8:
-        cast = cast_bytes(work.multiplies, work.multiply_shapes, assumptions)
-        moved = moved + per_kernel(cast, work.multiply_shapes, work.matrix.shape[1])
-    return compute, exposed_memory_time(moved, compute, work.launches, cluster.device, assumptions)
+        moved = moved + of_kernels(cast_bytes(multiplies, shapes, assumptions))
+    exposed = exposed_memory_time(moved, compute, work.launches, device, assumptions)
+    added = of_kernels(accumulated_bytes(multiplies, shapes, assumptions))
+    return compute, exposed + memory_time(added, device, assumptions)
 
 
 def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:
@@ -188,13 +193,6 @@ def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumption
             issued = issued + jnp.where(work.per_key(work.sizes[axis]) > 1, float(len(alike)), 0.0)
     launched = work.launches[direction, jnp.array([*kernels], dtype=int)].sum()
     return assumptions.dispatch_latency * (launched + issued)
-
-
-def _accumulation(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
-    """Return the [U] seconds of adding a microbatch's gradients to those of the step."""
-    parameters = work.per_key(work.weights).sum(axis=0) / assumptions.weight_bytes
-    bandwidth = assumptions.hbm_efficiency * cluster.device.hbm_bandwidth
-    return assumptions.accumulation_traffic_per_parameter * parameters / bandwidth
 
 
 def _weight_gradients(

@@ -56,6 +56,13 @@ def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assump
     return jnp.where(cast, assumptions.cast_traffic * operand, jnp.zeros_like(operand))
 
 
+def accumulated_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+    """Return the [M, V] bytes of adding the gradients of weights to those of the step's other microbatches."""
+    added = _column([shape.of_weight for shape in shapes])
+    made = multiplies.batch * multiplies.rows * multiplies.columns
+    return jnp.where(added, assumptions.accumulation_traffic_per_parameter * made, jnp.zeros_like(made))
+
+
 def is_attention(shape: MultiplyShape) -> bool:
     """Return whether a multiply is one of two activations inside a fused kernel."""
     return shape.fused and not shape.linear

@@ -27,8 +27,13 @@ def compute_time(matrix: Any, vector: Any, launches: Any, device: Device, assump
     return launches * assumptions.launch_latency + matrix_s + vector_s
 
 
+def memory_time(num_bytes: Any, device: Device, assumptions: Assumptions) -> Any:
+    """Return the seconds of HBM traffic."""
+    return num_bytes / (assumptions.hbm_efficiency * device.hbm_bandwidth)
+
+
 def exposed_memory_time(num_bytes: Any, compute_s: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:
     """Return the seconds of HBM traffic that `compute_s`, its launches included, does not hide."""
-    memory_s = num_bytes / (assumptions.hbm_efficiency * device.hbm_bandwidth)
+    memory_s = memory_time(num_bytes, device, assumptions)
     before_s = (1.0 - assumptions.launch_hidden) * assumptions.launch_latency * launches
     return jnp.maximum(memory_s - (compute_s - before_s), jnp.zeros_like(memory_s))

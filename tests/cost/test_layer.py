@@ -23,6 +23,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "matrix": matrix - 5e9,  # a launch less, so that the times are round
         "vector": jnp.zeros_like(matrix),
         "bytes": jnp.full_like(matrix, num_bytes),
+        "unfused": jnp.zeros_like(matrix),
         "multiplies": Multiplies(*[jnp.zeros((0, 1))] * 5),
         "launches": jnp.ones((2, 2, 1)),
         "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
@@ -81,6 +82,53 @@ def test_each_kernel_has_its_own_roofline():
     found = layer_costs(work(num_bytes=15e9), machine(), believed())
     assert float(found.memory_s[0]) == close(0.005)
     assert float(found.forward_s[0]) == close(0.035)
+
+
+def test_what_is_moved_where_operators_are_several_kernels():
+    # Half of 30 GB at 1 TB/s outlast only the first kernel's forward.
+    made = work(unfused=jnp.full((2, 2, 1), 30e9))
+    assert float(layer_costs(made, machine(), believed(unfused_share=0.5)).memory_s[0]) == close(0.005)
+    assert float(layer_costs(made, machine(), believed()).memory_s[0]) == 0.0
+
+
+def multiplied(of_weight, direction, rows, columns, contracted, **beliefs):
+    """Price the two kernels, the second of which has one multiply of a weight."""
+    shape = MultiplyShape(1, direction, linear=True, fused=False, of_weight=of_weight, grouped=False)
+    sizes = (jnp.asarray([[size]]) for size in (rows, columns, contracted, 1.0, 0.0))
+    given = replace(work(num_bytes=1e10), multiplies=Multiplies(*sizes), multiply_shapes=(shape,))
+    return layer_costs(given, machine(), believed(**beliefs))
+
+
+def test_gradients_are_added_to_those_of_other_microbatches_behind_their_kernel():
+    """A million by two thousand of them, 10 bytes each, at 1 TB/s: nothing hides them."""
+    found = multiplied(True, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0)
+    assert float(found.memory_s[0]) == close(0.020)
+    assert float(found.backward_s[0]) == close(0.060 + 0.020)
+    assert float(multiplied(False, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0).memory_s[0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_weight", "seconds"), [("fp8", False, 0.005), ("fp8", True, 0.0), ("bf16", False, 0.0)]
+)
+def test_operands_are_cast_to_8_bits_in_memory(dtype, of_weight, seconds):
+    """A million by 2500 of them, 6 bytes each, beside 10 GB: 25 ms under the 20 ms of the second kernel's forward."""
+    found = multiplied(of_weight, FORWARD, 1e6, 1.0, 2500.0, cast_traffic=6.0, linear_dtype=dtype)
+    assert float(found.memory_s[0]) == close(seconds)
+
+
+@pytest.mark.parametrize(("kind", "passes", "hidden"), [(ALL_GATHER, 1, 0.5), (ALL_REDUCE, 2, 0.0)])
+def test_gathers_run_beside_their_kernel_and_all_reduces_do_not(kind, passes, hidden):
+    # The kernel of 10 ms is longer than the collective.
+    made = work([CollectiveShape(0, FORWARD, kind, "tp", False)], [1e9])
+    found = layer_costs(made, machine(), believed(tp_overlap=0.5))
+    assert float(found.tp_comm_s[0]) == close(passes * (3e-6 + 3 / 4 * 1e9 / 400e9) * (1 - hidden))
+
+
+def test_no_more_is_hidden_than_the_kernel_lasts():
+    made = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False)], [40e9])
+    alone = 3e-6 + 3 / 4 * 40e9 / 400e9
+    found = layer_costs(made, machine(), believed(cp_overlap=1.0, tp_overlap=0.0))
+    assert float(found.cp_comm_s[0]) == close(alone - 0.010)
 
 
 GATHER = 3e-6 + 3 / 4 * 4e9 / 400e9  # 4 GB over four GPUs of one domain

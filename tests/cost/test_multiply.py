@@ -1,5 +1,7 @@
 """Stretches of multiplies by hand: contracted size, tiles, waves, attention, 8 bits."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,12 @@ def test_with_neutral_beliefs_a_multiply_runs_at_the_ceiling_exactly(shape, size
 def test_a_multiply_of_the_half_size_takes_twice_as_long():
     assert stretch(4096, 4096, 128, contracted_half=128.0) == 2.0
     assert stretch(4096, 4096, 1024, contracted_half=128.0) == 1.125
+
+
+def test_multiplies_of_experts_wait_for_the_busiest():
+    of_experts = replace(LINEAR, grouped=True)
+    assert stretch(4096, 4096, 4096, batch=8.0, shape=of_experts, grouped_efficiency=0.8) == 1.25
+    assert stretch(4096, 4096, 4096, batch=8.0, grouped_efficiency=0.8) == 1.0
 
 
 @pytest.mark.parametrize(("weight", "waste"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)])

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from cost.records import believed, machine
 
-from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,10 @@ def test_a_launch_comes_once_before_traffic_unless_traffic_hides_it(hidden, seco
     compute_s = compute_time(jnp.asarray(5e13), zero, launches, machine().device, beliefs)
     found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, beliefs)
     assert float(found) == pytest.approx(0.100_01, rel=1e-12)
+
+
+def test_an_eighth_of_the_power_runs_at_half_of_the_clock():
+    beliefs = believed(clock_exponent=1 / 3)
+    full, half = (float(sustained_flops(machine(power_share=share).device, beliefs)) for share in (1.0, 0.125))
+    assert full == 5e14
+    assert half == pytest.approx(full / 2, rel=1e-12)

@@ -75,6 +75,17 @@ def test_gradients_of_four_bytes_take_twice_as_long():
     assert found["dp_comm_s"] == close(GATHER + scatter)
 
 
+def test_a_reduction_hides_as_far_as_the_framework_overlaps():
+    found = cost(assumptions=believed(dp_overlap=0.5))["dp_comm_s"]
+    assert found == close(2 * GATHER + 2 * (GATHER - 0.5 * 0.010) + 2 * (GATHER - 0.5 * 0.020))
+    assert cost(assumptions=believed(dp_overlap=0.0, fsdp_overlap=1.0))["dp_comm_s"] == close(6 * GATHER)
+
+
+def test_sends_hide_behind_a_microbatch():
+    found = cost(assumptions=believed(pp_overlap=0.25))
+    assert found["pp_comm_s"] == close(6 * 2 * SEND * 0.75)
+
+
 def test_no_replicas_reduce_nothing():
     assert cost(made=choices(dp=1.0))["dp_comm_s"] == 0.0
 
@@ -109,6 +120,12 @@ def test_memory():
     assert found["optimizer_bytes"] == close(3 * 2e9 * 12 / 8)
     assert found["activation_bytes"] == close(3 * 1e9 * 4)  # as many microbatches in flight as stages
     assert found["peak_bytes"] == close(24e9 + 9e9 + 12e9)
+
+
+def test_an_allocator_holds_more_than_activations():
+    plain, found = cost(), cost(assumptions=believed(fragmentation=0.5, overhead=7.0))
+    assert found["activation_bytes"] == plain["activation_bytes"]
+    assert found["overhead_bytes"] == close(7.0 + 0.5 * plain["activation_bytes"])
 
 
 def test_memory_of_other_element_sizes():

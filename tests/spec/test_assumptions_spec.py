@@ -26,11 +26,10 @@ def test_the_set_of_the_paper():
     assert paper.calibrated
 
 
-def test_the_default_set_says_that_it_is_not_calibrated():
+def test_the_default_set():
     default = load_assumptions("default")
-    assert not default.calibrated
     assert default.layers == {}
-    assert default.gradient_bytes == 4
+    assert default.gradient_bytes == 2
     assert default.charge_replicated_gradients
     assert AssumptionsSpec.model_validate(default.model_dump(mode="json")) == default
 
