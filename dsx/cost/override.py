@@ -1,9 +1,9 @@
 """Measured times in place of the roofline.
 
-A measured multiply takes the place of its time, its launch and its traffic, and leaves the rest of its kernel to the
-roofline: the three tensors of a multiply are those of either gradient, so each multiply of a kernel has an equal share
-of its launches and bytes. A measured kernel takes the place of its compute and exposed memory time. Where a work has
-no measured times, everything here returns what it was given: nothing is compiled for it.
+A measured multiply takes the place of its time, its launch and its traffic, casts included, and leaves the rest of its
+kernel to the roofline: the three tensors of a multiply are those of either gradient, so each multiply of a kernel has
+an equal share of its launches and bytes. A measured kernel takes the place of its compute and exposed memory time.
+Where a work has no measured times, everything here returns what it was given: nothing is compiled for it.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.multiply import cast_bytes, per_kernel, stretches
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD
@@ -34,7 +34,11 @@ def unmeasured(work: LayerWork) -> LayerWork:
         matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.matrix.shape[1]),
         bytes=work.bytes * left,
         launches=work.launches * left,
-        multiplies=replace(work.multiplies, flops=work.multiplies.flops - flops),
+        multiplies=replace(
+            work.multiplies,
+            flops=work.multiplies.flops - flops,
+            batch=jnp.where(known, jnp.zeros_like(work.multiplies.flops), work.multiplies.batch),
+        ),
     )
 
 
@@ -73,6 +77,8 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
     launches = jnp.asarray(work.launches)[where] * share
     num_bytes = jnp.asarray(work.bytes)[where] * share
+    if assumptions.linear_dtype == FP8:
+        num_bytes = num_bytes + cast_bytes(work.multiplies, shapes, assumptions)
     matrix = work.multiplies.flops * stretches(work.multiplies, shapes, cluster.device, assumptions)
     compute = compute_time(matrix, jnp.zeros_like(matrix), launches, cluster.device, assumptions)
     return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)

@@ -9,7 +9,7 @@ from cost.records import believed, machine
 
 from dsx.cost.layer import busy_times, layer_costs
 from dsx.cost.operator_times import measurable, measured_times, times_table
-from dsx.cost.override import multiply_times
+from dsx.cost.override import measured_or, multiply_times, unmeasured
 from dsx.cost.work import MeasuredTimes, layer_work
 from dsx.errors import OperatorTimesError
 from dsx.graph.derived import BACKWARD, FORWARD, derive
@@ -139,15 +139,15 @@ def test_a_measured_kernel_takes_its_time_whatever_it_moves():
 
 @pytest.mark.parametrize("bandwidth", [2e12, 1e10])  # bound by compute, and by memory
 def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(bandwidth):
-    device = machine(hbm_bandwidth=bandwidth)
+    device, beliefs = machine(hbm_bandwidth=bandwidth), believed()
     plain = work()
     inside = [i for i, s in enumerate(plain.multiply_shapes) if (s.direction, KERNELS[s.kernel]) == (BACKWARD, "mlp.z")]
-    rooflines = np.asarray(multiply_times(plain, device, believed()))
-    before = layer_costs(plain, device, believed())
+    rooflines = np.asarray(multiply_times(plain, device, beliefs))
+    before = layer_costs(plain, device, beliefs)
     for chosen in (inside[:1], inside[1:], inside):
         kernels, multiplies = nothing()
         multiplies[chosen] = 0.25
-        after = layer_costs(work(MeasuredTimes(kernels, multiplies)), device, believed())
+        after = layer_costs(work(MeasuredTimes(kernels, multiplies)), device, beliefs)
         expected = (0.25 - rooflines[chosen]).sum(axis=0)
         assert np.allclose(after.backward_s - before.backward_s, expected, rtol=1e-9)
         of_weight = [i for i in chosen if plain.multiply_shapes[i].of_weight]
@@ -155,6 +155,17 @@ def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(ban
         if bandwidth == 2e12:
             # What a launch and traffic add to a kernel is no work of a multiply.
             assert np.allclose(after.weight_gradient_s - before.weight_gradient_s, grown, atol=2e-5)
+
+
+def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
+    device, beliefs = machine(hbm_bandwidth=1e10), believed(linear_dtype="fp8", cast_traffic=3.0)
+    kernels, multiplies = nothing()
+    z = KERNELS.index("mlp.z")
+    multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
+    made = work(MeasuredTimes(kernels, multiplies))
+    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, beliefs))
+    assert np.allclose(compute[:, z], [[0.25, 0.25], [0.5, 0.5]], rtol=1e-12)
+    assert np.all(memory[:, z] == 0)
 
 
 def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
