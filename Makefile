@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SWEEP := gpt3-1t-b200
 
-.PHONY: sweep test test-all lint bench reproduction validation
+.PHONY: sweep test test-all lint bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
@@ -26,6 +26,9 @@ bench: $(INSTALLED)
 
 reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
+
+calibration: $(INSTALLED)
+	$(BIN)/python benchmarks/calibration.py --write data/assumptions/default.yaml
 
 validation: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy.py --write docs/validation.md --freeze data/validation/predictions.csv

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from calibration import left_out
 from parity import draw_memory, draw_step_time
 
 from dsx.measured.held_out import LEAST_SOURCES, leave_one_source_out
@@ -27,7 +28,7 @@ from dsx.measured.observations import Observations, is_trusted, observe
 from dsx.measured.predict import predict
 from dsx.measured.report import ALL_SOURCES, report
 from dsx.measured.rows import Rows, compare
-from dsx.measured.runs import Run, read_runs
+from dsx.measured.runs import read_runs
 from dsx.measured.setups import count_filled, setups
 from dsx.measured.specialise import REPETITIONS, RUNS, specialised
 from dsx.spec.assumptions import AssumptionsSpec, load_fitted
@@ -70,9 +71,12 @@ def main() -> None:
     rows = compare(runs, made, predict, assumptions)
     if options.freeze:
         freeze(rows, options.freeze)
-    kept = chosen(rows, [is_trusted(run) for run in runs])
-    unseen = predicted_unseen(kept, observe(runs, made, assumptions), assumptions, between)
-    text = document(kept, unseen, options.assumptions, count_filled(made), runs)
+    aside = [left_out(run.source_id, run.zero_stage) for run in runs]
+    kept = chosen(rows, [is_trusted(run) and not apart for run, apart in zip(runs, aside, strict=True)])
+    fitted = [pair for *pair, apart in zip(runs, made, aside, strict=True) if not apart]
+    observations = observe([run for run, _ in fitted], [setup for _, setup in fitted], assumptions)
+    unseen = predicted_unseen(kept, observations, assumptions, between)
+    text = document(kept, unseen, options.assumptions, count_filled(made), chosen(rows, aside), len(runs))
     if options.write:
         pictures = options.write.parent / "figures"
         pictures.mkdir(parents=True, exist_ok=True)
@@ -152,12 +156,19 @@ def others_sections(path: Path) -> str:
     return "".join(f"\n{section}\n" for section in found)
 
 
-def document(rows: Rows, unseen: Unseen | None, assumptions: str, filled: dict[str, int], runs: Sequence[Run]) -> str:
-    """Return the document; `unseen` is what is predicted of the same rows without their own source."""
+def document(
+    rows: Rows, unseen: Unseen | None, assumptions: str, filled: dict[str, int], aside: Rows, count: int
+) -> str:
+    """Return the document.
+
+    `unseen` is what is predicted of the same rows without their own source, `aside` are rows that are not fitted to,
+    and `count` are all rows of the table.
+    """
     figures = report(rows)
     parts = [
         _HEAD.format(assumptions=assumptions),
-        f"{len(rows.id):,} rows of trust A and B; {len(runs) - len(rows.id)} of less trust are left out.\n",
+        f"{len(rows.id):,} rows of trust A and B; {count - len(rows.id) - len(aside.id)} of less trust are left out.\n",
+        *_aside(aside),
         _by_source("By source", figures),
     ]
     if unseen is not None:
@@ -169,6 +180,17 @@ def document(rows: Rows, unseen: Unseen | None, assumptions: str, filled: dict[s
         _counts("Blank cells that were filled", "column", filled),
     ]
     return "\n".join(parts)
+
+
+def _aside(rows: Rows) -> list[str]:
+    """Return what is said of rows that are not fitted to (benchmarks/calibration.py says why), if there are any."""
+    if not rows.id:
+        return []
+    error = rows.predicted_s / rows.measured_s - 1
+    return [
+        f"Apart stand {len(rows.id)} runs of ZeRO 3 in {rows.source[0]}, which nothing was fitted to: errors from "
+        f"{_cell(float(error.min()))} to {_cell(float(error.max()))}.\n"
+    ]
 
 
 def _by_source(title: str, figures: dict[str, Any]) -> str:

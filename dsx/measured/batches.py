@@ -6,7 +6,6 @@ the packaged ones that divides what the run says is divided. Ranks are placed as
 then cp, dp and pp.
 """
 
-import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,7 +242,7 @@ def _one(
 
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N]; traceable and differentiable in `assumptions`."""
-    return _price(*arguments(batch), assumptions)
+    return _price_once(*arguments(batch), assumptions)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
@@ -252,7 +251,7 @@ def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
     To be made and called under `enable_x64(True)`.
     """
     given = jax.tree.map(jnp.asarray, arguments(batch))
-    return lambda assumptions: _price(*given, assumptions)
+    return lambda assumptions: _price_often(*given, assumptions)
 
 
 def arguments(batch: Batch) -> tuple[Any, ...]:
@@ -268,8 +267,12 @@ def _spread(work: LayerWork, count: int) -> LayerWork:
     return replace(work, launches=np.repeat(work.launches, count, axis=0))
 
 
-# Tables have many structures and few rows: compiling them takes far longer than running what was compiled.
-@functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
     found = jax.vmap(_one, in_axes=(0, 0, 0, 0, None))(works, hardware, choices, workload, assumptions)
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)
+
+
+# Tables have many structures and few rows: what is priced once or twice takes far less time than to optimise its code,
+# which makes it ten times as fast.
+_price_once = jax.jit(_price, compiler_options={"xla_backend_optimization_level": 0})
+_price_often = jax.jit(_price)
