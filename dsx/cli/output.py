@@ -58,11 +58,20 @@ def share(part: float, whole: float, digits: int = 0) -> str:
     return f"{100 * part / whole:.{digits}f} %" if known else "-"
 
 
-_USUAL = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+# What a plan has that says nothing of these.
+_USUAL = {
+    "vpp": 1,
+    "zero_stage": 1,
+    "zero_replicas": 1,
+    "recompute": "none",
+    "stored_layers": 0,
+    "schedule": "1f1b",
+    "offload": "none",
+}
 
 
 def plan_text(plan: dict[str, Any]) -> str:
-    """Return a plan as it is written on the command line; what is 1, or does nothing, is left out."""
+    """Return a plan as it is written on the command line; what is 1, or as usual, is left out."""
     degrees = [f"{axis}={plan[axis]}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[axis] > 1]
     degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
     shares = [

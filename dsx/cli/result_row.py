@@ -30,6 +30,7 @@ class ResultRow:
     global_batch_size: int
     train_tokens: float | None
     settings: list[str]
+    opened: dict[str, list[int | str]]  # columns that the sweep opened, with their values
 
 
 def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
@@ -116,7 +117,10 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
         note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-    settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size")]
+    from dsx.space.codes import OPEN
+
+    others = [name for name in OPEN if name not in _DEGREES]
+    settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size", *others)]
     settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in _DEGREES]
     return ResultRow(
         inputs,
@@ -126,6 +130,7 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
         int(row["global_batch_size"]),
         manifest.spec["train_tokens"],
         settings,
+        {name: values for name, values in manifest.spec["fix"].items() if name in OPEN},
     )
 
 

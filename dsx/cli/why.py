@@ -55,7 +55,7 @@ def why(
         row = row_of(Path(given[0]), given[1], given[2:])
         inputs, strategy, given = row.inputs, row.strategy, row.settings
         sequence_length, num_gpus, global_batch_size = row.sequence_length, row.num_gpus, row.global_batch_size
-        train_tokens = row.train_tokens
+        train_tokens, opened = row.train_tokens, row.opened
     else:
         missing = [
             name
@@ -72,8 +72,8 @@ def why(
                 f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
             )
         inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
-        train_tokens = None
-    problem = inputs.problem([strategy] if strategy else [], sequence_length, train_tokens)
+        train_tokens, opened = None, {}
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, train_tokens).opening(opened)
     _explain(inputs, problem, num_gpus, global_batch_size, given, as_json)
 
 

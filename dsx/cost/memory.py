@@ -58,15 +58,16 @@ def stage_memory(
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights = divided = working = gathered = nothing = jnp.zeros_like(microbatches * stash_bytes)
     for kind, layers in stage.layers.items():
-        of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
+        of_kind = gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
             held = kinds[kind].weight_bytes[index]
-            of_kind = of_kind + held
+            divided_here = jnp.where(members.per_gpu < 1.0, held, jnp.zeros_like(held))
+            of_kind, gathered_of_kind = of_kind + held, gathered_of_kind + divided_here
             divided = divided + (layers * held) * members.per_gpu
         weights = weights + layers * of_kind
         present = jnp.minimum(layers, jnp.ones_like(layers))
         working = jnp.maximum(working, present * working_bytes[kind])
-        gathered = jnp.maximum(gathered, present * (2.0 * of_kind))
+        gathered = jnp.maximum(gathered, jnp.minimum(layers, 2.0 * present) * gathered_of_kind)
     options = {
         "weight": (weights, weights, weights, divided + gathered),
         "gradient": (weights, weights, divided, divided),

@@ -19,7 +19,7 @@ MARGIN = 1.25  # on a GPU's memory: what is predicted is not off by more
 
 
 def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> list[Setup]:
-    """Return the setups, those that ran with a blank `recompute` and would not have fitted under full recomputation."""
+    """Return the setups; where `recompute` is blank and the run cannot have fitted without, with full recomputation."""
     found = list(setups)
     open_rows = [row for row, setup in enumerate(setups) if "recompute" in setup.filled and not setup.run.oom]
     made, _ = batches([setups[row] for row in open_rows], assumptions)

@@ -65,11 +65,14 @@ def test_a_plan_reads_as_it_is_written():
     ones = dict.fromkeys(("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size"), 1)
     ones |= {f"{axis}_nvs": 1 for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")}
     ones |= {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+    ones |= {"vpp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b"}
     assert plan_text(ones) == "microbatch_size=1"
     plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}
     assert plan_text(plan) == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"
     plan = ones | {"dp": 4, "zero_replicas": 2, "stored_layers": 3, "offload": "both"}
     assert plan_text(plan) == "dp=4 microbatch_size=1 zero_replicas=2 stored_layers=3 offload=both"
+    plan = ones | {"dp": 4, "vpp": 2, "zero_stage": 3, "recompute": "full", "schedule": "gpipe"}
+    assert plan_text(plan) == "dp=4 microbatch_size=1 vpp=2 zero_stage=3 recompute=full schedule=gpipe"
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):

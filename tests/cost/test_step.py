@@ -197,6 +197,10 @@ def test_what_zero_divides(stage, divided):
     assert found["weight_bytes"] == close(3 * 4e9 / 8 + 2 * 4e9 if "w" in divided else 3 * 4e9)
 
 
+def test_nothing_is_gathered_where_nothing_is_divided():
+    assert opened(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
+
+
 def test_the_update_of_whole_parameters():
     made = believed(optimizer_traffic_per_parameter=28.0)
     found = cost(made=choices(zero_stage=0.0), workload=replace(WORKLOAD, open=Open(zero_stage=(0,))), assumptions=made)

@@ -38,13 +38,13 @@ def test_an_embedding_looks_up_and_multiplies_nothing():
     assert number(layer, forward.bytes, **sizes) == B * S // CP * (8 + 2 * W * E)
 
 
-def test_a_head_divides_the_vocabulary_and_keeps_float32_probabilities():
+def test_a_head_divides_the_vocabulary_and_keeps_logits_probabilities_and_gradient_in_float32():
     layer, sizes = packaged("head", "1d"), SIZES | {"tp": TP}
     statistics = (AR, "tp", W * 3 * B * S)
     assert volumes(layer, FORWARD, **sizes) == sorted([(AG, "tp", TOKENS), statistics])
     assert (RS, "tp", TOKENS) in volumes(layer, BACKWARD, **sizes)
     kept = saved(layer, **sizes)
-    assert kept["output state 0"] == 4 * B * S * V // TP
+    assert kept["output state 0"] == 12 * B * S * V // TP
     assert "logits" not in kept
     (forward, _) = kernel(layer, "logits").work
     assert number(layer, forward.matrix, **sizes) == B * S * (V // TP) * (2 * E - 1)
