@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from calibration import left_out
+from calibration import BASE, left_out
 from parity import draw_memory, draw_step_time
 
 from dsx.measured.held_out import LEAST_SOURCES, leave_one_source_out
@@ -36,6 +36,7 @@ from dsx.spec.between import Bounds
 from dsx.spec.locate import packaged_data
 
 DIGITS = 6  # of a frozen prediction
+FITTED = "default"  # to the published runs, from the set BASE
 
 _HEAD = """\
 # Validation
@@ -75,7 +76,10 @@ def main() -> None:
     kept = chosen(rows, [is_trusted(run) and not apart for run, apart in zip(runs, aside, strict=True)])
     fitted = [pair for *pair, apart in zip(runs, made, aside, strict=True) if not apart]
     observations = observe([run for run, _ in fitted], [setup for _, setup in fitted], assumptions)
-    unseen = predicted_unseen(kept, observations, assumptions, between)
+    # A set that was fitted to a source knows of it, so that fits without the source begin where it did.
+    beliefs = load_fitted(BASE)[0] if options.assumptions == FITTED else assumptions
+    start = {name: float(getattr(beliefs, name)) for name in between}
+    unseen = predicted_unseen(kept, observations, assumptions, between, start)
     text = document(kept, unseen, options.assumptions, count_filled(made), chosen(rows, aside), len(runs))
     if options.write:
         pictures = options.write.parent / "figures"
@@ -118,12 +122,18 @@ class Unseen:
 
 
 def predicted_unseen(
-    rows: Rows, observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]
+    rows: Rows,
+    observations: Observations,
+    assumptions: AssumptionsSpec,
+    between: Mapping[str, Bounds],
+    start: Mapping[str, float],
 ) -> Unseen | None:
-    """Return the rows as they are predicted without their own source; None if nothing is fitted or sources are few."""
+    """Return the rows as fits from `start`, without their own source, predict them.
+
+    None if nothing is fitted or sources are few.
+    """
     if not between or len(observations.sources) < LEAST_SOURCES:
         return None
-    start = {name: float(getattr(assumptions, name)) for name in between}
     held_out = leave_one_source_out(observations, start, between)
     residuals = np.log(observations.measured_s / held_out.predicted_s)
     low, high = unseen_intervals(residuals, observations.source, observations.facts)

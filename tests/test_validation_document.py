@@ -71,11 +71,12 @@ def test_sources_are_predicted_without_their_rows(validation, tmp_path):
     assumptions = load_assumptions("default")
     rows = validation.chosen(compare(runs, made, predict, assumptions), [run.trust == "A" for run in runs])
     between = {"matrix_efficiency": Bounds(0.1, 1.0)}
-    found = validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, between)
+    start = {"matrix_efficiency": 0.5}
+    found = validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, between, start)
     # One number and equal sources: each is predicted to take what the others did.
     assert found.rows.predicted_s == pytest.approx(np.full(6, np.sqrt(3.5 * 3.6)), rel=1e-3)
     assert (found.coverage, found.specialised) == ({}, {})
-    assert validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, {}) is None
+    assert validation.predicted_unseen(rows, observe(runs, made, assumptions), assumptions, {}, {}) is None
 
 
 def test_sections_of_other_scripts_stay(validation, tmp_path):

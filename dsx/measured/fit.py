@@ -83,6 +83,7 @@ def fit(
     if np.abs(np.log(step_times(restored) / step_times(values))).max() < _NOTHING:
         values = restored
     bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - late
+    values |= {name: _end(values[name], between[name]) for name in bound}
     free = np.array([name not in bound | late for name in names])
     errors = np.full(len(names), np.nan)
     errors[free] = _standard_errors(jacobian[:, free], residuals(position)[: len(measured_s)])
@@ -94,6 +95,11 @@ def fit(
         at_bound=tuple(name for name in between if name in bound),
         undetermined=tuple(name for name in between if name not in names or name in late),
     )
+
+
+def _end(value: float, bounds: Bounds) -> float:
+    """Return the bound that a value is at."""
+    return bounds.low if value - bounds.low < bounds.high - value else bounds.high
 
 
 def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bounds]) -> list[str]:

@@ -84,8 +84,8 @@ def weights(source: np.ndarray) -> np.ndarray:
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the mean of `values` under `weights` that add up to 1; None of nothing."""
-    return float(np.sum(values * weights)) if len(values) else None
+    """Return the mean of `values` under `weights`; None of nothing."""
+    return float(np.sum(values * weights) / np.sum(weights)) if len(values) else None
 
 
 def weighted_median(values: np.ndarray, weights: np.ndarray) -> float | None:
