@@ -55,7 +55,7 @@ def test_no_plan():
 
 
 def test_kernels_add_up_to_the_layer():
-    """Over microbatches and layers of a stage, the kernels' times are those of the step, if no GPU waits for its host."""
+    """Over microbatches and layers of a stage, the kernels take what the step does where no host delays them."""
     for strategies in (("1d",), ("2d",), ("summa",)):
         problem = problem_of("default", strategies)
         at_once = replace(problem.assumptions, dispatch_latency=0.0 * problem.assumptions.dispatch_latency)
