@@ -197,8 +197,9 @@ def _aside(rows: Rows) -> list[str]:
     if not rows.id:
         return []
     error = rows.predicted_s / rows.measured_s - 1
+    error = error[np.isfinite(error)]
     return [
-        f"Apart stand {len(rows.id)} runs of ZeRO 3 in {rows.source[0]}, which nothing was fitted to: errors from "
+        f"Apart stand {len(error)} timed runs of ZeRO 3 in {rows.source[0]}, which nothing was fitted to: errors from "
         f"{_cell(float(error.min()))} to {_cell(float(error.max()))}.\n"
     ]
 
