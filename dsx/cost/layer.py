@@ -221,6 +221,7 @@ def _communication(
     plain: dict[tuple[int, int, str], Any] = {}
     panel: dict[tuple[int, int], dict[str, Any]] = {}
     ring: dict[tuple[int, int, str], Any] = {}
+    left: dict[tuple[int, int], Any] = {}  # of a kernel's time, for its collectives to run beside
     for shape, time in zip(work.shapes, _collective_times(work, cluster, assumptions), strict=True):
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
@@ -231,9 +232,13 @@ def _communication(
             ring[around] = ring.get(around, 0.0) + time
         else:
             where = (shape.direction, shape.kernel, name)
-            beside = work.per_key(busy[shape.direction, shape.kernel])
-            hidden = getattr(assumptions, OVERLAP[name]) * jnp.minimum(time, beside)
-            plain[where] = plain.get(where, 0.0) + (time if shape.kind == ALL_REDUCE else time - hidden)
+            if shape.kind != ALL_REDUCE:
+                # What one collective hides behind is not there for the next one of the kernel.
+                at = (shape.direction, shape.kernel)
+                beside = jnp.minimum(time, left.setdefault(at, work.per_key(busy[at])))
+                left[at] = left[at] - beside
+                time = time - getattr(assumptions, OVERLAP[name]) * beside
+            plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), time in ring.items():
         computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
         where = (direction, kernel, COMM_COLUMN[axis])

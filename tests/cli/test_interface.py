@@ -62,8 +62,8 @@ def test_sequence_length_and_operators(run, folder):
 
 
 def test_uncalibrated_assumptions_are_said_on_stderr(run, folder):
-    done = run("best", *SMALL, "--top", 1, "--json")
-    assert "assumption set 'default' is not calibrated yet" in done.err
+    done = run("best", *SMALL, "--top", 1, "--json", "--assumptions", "uncalibrated")
+    assert "assumption set 'uncalibrated' is not calibrated yet" in done.err
     assert len(json.loads(done.out)["plans"]) == 1
 
 
@@ -101,7 +101,8 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     data = json.loads(done.out)
     assert done.code == 0
     assert set(data) == {"schema_version", "candidates", "feasible", "told_apart", "not_told_apart", "plans"}
-    assert (data["told_apart"], data["not_told_apart"]) == (None, [])
+    assert 0 < data["told_apart"] < 1
+    assert set(data["not_told_apart"]) <= {2, 3}
     assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
     assert all(set(plan) == PRICED_PLAN | {"launch"} and set(plan["plan"]) == PLAN for plan in data["plans"])
     times = [plan["step_time_s"] for plan in data["plans"]]

@@ -67,7 +67,9 @@ def test_a_column_of_what_ifs_multiplies_the_rows():
             if cluster == 0:
                 np.testing.assert_allclose(here["step_time_s"], alone["step_time_s"], rtol=1e-6)
             else:
-                assert (here["compute_s"] > alone["compute_s"]).all()
+                # Where a GPU waits for its host, its own rate changes nothing.
+                assert (here["compute_s"] >= alone["compute_s"]).all()
+                assert (here["compute_s"] > alone["compute_s"]).any()
 
 
 def test_two_columns_multiply():

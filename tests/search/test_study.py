@@ -68,12 +68,15 @@ def test_a_real_field_is_what_set_makes_of_it(path):
 
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
-    """An efficiency of 8 bits matters where multiplies run in them, a tree's where trees are good enough.
-
-    What is said of the host matters where something is offloaded to it.
-    """
-    inputs = load_inputs(*INPUTS, split_overrides([f"assumptions.linear_dtype={'fp8' if 'fp8' in path else 'bf16'}"]))
-    problem = inputs.problem(["1d-no-sp"], 2048).opening({"offload": ["both" if "host" in path else "none"]})
+    """What a field is said of must be there: 8 bits, a host with something on it, gathers, ZeRO 3, experts."""
+    name = path.rpartition(".")[2]
+    dtype = "fp8" if name in ("fp8_efficiency", "cast_traffic") else "bf16"
+    model = "mixtral-8x7b" if name in ("grouped_efficiency", "ep_overlap") else INPUTS[0]
+    cluster = "h100-96-nvs8" if name == "clock_exponent" else INPUTS[1]
+    inputs = load_inputs(model, cluster, INPUTS[2], split_overrides([f"assumptions.linear_dtype={dtype}"]))
+    strategy = {"tp_overlap": "1d", "cp_overlap": "2d"}.get(name, "1d-no-sp")
+    opened = {"offload": ["both" if "host" in path else "none"], "zero_stage": [3 if name == "fsdp_overlap" else 1]}
+    problem = inputs.problem([strategy], 2048).opening(opened)
     base = priced(problem, Space(problem, GPUS, BATCHES))
     stands = stated(path) or 1e-6
     for value in (stands * 0.1, stands * 10):
