@@ -23,7 +23,6 @@ from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, stretch
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
 from dsx.cost.work import LayerWork
-from dsx.graph.again import MODES
 from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_REDUCE
 from dsx.graph.notation import AXES
@@ -85,11 +84,6 @@ class WeightGroup(NamedTuple):
         """Return how many they are for each of dp, from what there are `along` each axis."""
         found = functools.reduce(jnp.multiply, [along[axis] for axis in self.axes], one)
         return found / along["ep"] if self.over_ep else found
-
-
-def stash(layer: LayerCosts, mode: str) -> Any:
-    """Return the [U] bytes that a layer saves for its backward under a recompute mode."""
-    return layer.stash_bytes[MODES.index(mode)]
 
 
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:

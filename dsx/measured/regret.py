@@ -35,13 +35,24 @@ class Grouped(Protocol):
     """Measured rows that know of each other: a table, or the part of one that a fit uses."""
 
     @property
-    def source(self) -> Sequence[str]: ...  # noqa: D102
+    def source(self) -> Sequence[str]:
+        """[N] where each row is from."""
+        ...
+
     @property
-    def group(self) -> Sequence[Hashable]: ...  # noqa: D102
+    def group(self) -> Sequence[Hashable]:
+        """[N] what rows share that differ only in configuration."""
+        ...
+
     @property
-    def layout(self) -> Sequence[Hashable]: ...  # noqa: D102
+    def layout(self) -> Sequence[Hashable]:
+        """[N] the configuration."""
+        ...
+
     @property
-    def measured_s(self) -> np.ndarray: ...  # noqa: D102
+    def measured_s(self) -> np.ndarray:
+        """[N] measured step time."""
+        ...
 
 
 def groups(rows: Rows) -> list[Group]:
