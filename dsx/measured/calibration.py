@@ -61,8 +61,8 @@ def check_adapted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -
         missing = "specialise" if not deviations else "noise"
         raise SpecError(f"{where} cannot be adapted to a few runs: it states no {missing!r}")
     for name in deviations:
-        if name not in between or between[name].low <= 0:
-            raise SpecError(f"{where}: specialise: {name!r} needs positive bounds, as 'between' beside its value")
+        if name not in between:
+            raise SpecError(f"{where}: specialise: {name!r} needs bounds, as 'between' beside its value")
     return assumptions.noise
 
 

@@ -6,8 +6,8 @@ With r = log(predicted / measured) of a row, n rows of its source and t = r / SC
 
 which is r^2/n for small errors and grows with |r| for large ones (the soft L1 loss), so that every source weighs the
 same and single rows that are far off do not decide. Fields are searched on a log scale where their bounds are
-positive, over [0, 1] between the bounds, by scipy.optimize.least_squares. A pull to the start, far weaker than any
-row's, decides where the rows do not.
+positive, over [0, 1] between the bounds, by scipy.optimize.least_squares. A pull to the start, the belief,
+decides where the rows do not.
 
 The Jacobian is by central differences. Forward mode of JAX costs a second compilation of every structure of rows (5 s
 beside 4 s, and there are 20 in the published runs), and then as much per Jacobian as the differences do: pricing all
@@ -26,7 +26,9 @@ from dsx.spec.between import Bounds
 SCALE = 0.1  # of the loss: log errors beyond count less than their square
 _STEP = 1e-3  # of a difference, as a share of the way between the bounds
 AT_BOUND = 1e-3  # as a share of the way between the bounds; the method stays inside them
-_PULL = 1e-3  # towards the start, over the whole way between the bounds: what the rows leave open stays where it was
+# Towards the start, over the whole way between the bounds. Its square is what log errors of 2 % in all rows of a source
+# add: a belief gives way to any source that clearly says otherwise, and stays where the rows leave it open.
+PULL = 0.02
 _NOTHING = 1e-9  # change of a log time that is rounding
 _MOST_EVALUATIONS = 100  # of the residuals, differences aside
 
@@ -51,6 +53,7 @@ def fit(
     start: Values,
     between: Mapping[str, Bounds],
     near: Values | None = None,
+    pull: float = PULL,
 ) -> Fit:
     """Return the values, from `start` on, that make [N] predictions come closest to `measured_s`.
 
@@ -60,6 +63,7 @@ def fit(
         source: [N] where a row is from.
         start: values inside the bounds `between`, which say what is fitted.
         near: where the search begins, if that is known better; what the rows leave open stays at `start` all the same.
+        pull: how strongly values are held at `start`: the log error that the whole way between their bounds is worth.
 
     Standard errors are those of heteroskedastic rows that are independent of each other (White's, times n / (n - p)),
     so they are too small where the rows of a source err together.
@@ -72,7 +76,7 @@ def fit(
 
     def residuals(position: np.ndarray) -> np.ndarray:
         errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
-        return np.concatenate([_softened(errors, weights), _PULL * (position - began)])
+        return np.concatenate([_softened(errors, weights), pull * (position - began)])
 
     position, jacobian = minimise(residuals, began if near is None else position_of(near, names, between))
     jacobian = jacobian[: len(measured_s)]

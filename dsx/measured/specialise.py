@@ -1,9 +1,10 @@
 """An assumption set adapted to one cluster and framework by a handful of runs.
 
-The set says which few of its numbers are free and how far they usually are off: a log-normal prior around its values.
-With residuals r = log(predicted / measured), the set's `noise` and its deviations d, what is minimised is
+The set says which few of its numbers are free and how far they usually are off: a normal prior around its values. With
+u the share of the way between a field's bounds (on a log scale where these are positive, as in a fit), residuals
+r = log(predicted / measured), the set's `noise` and its deviations d, what is minimised is
 
-    sum over rows of (r / noise)^2 + sum over fields of (log(value / base) / d)^2
+    sum over rows of (r / noise)^2 + sum over fields of ((u - u of the set) / d)^2
 
 so one run moves what it speaks of a little, and many move it as far as they agree.
 """
@@ -33,27 +34,28 @@ def specialise(
     Args:
         step_times: predicts the [N] runs under values of the fields.
         measured_s: [N] seconds.
-        base: values of the set; positive, inside `between`.
+        base: values of the set, inside `between`.
         between: bounds of each field.
-        deviations: standard deviation of the logarithm of each free field.
+        deviations: standard deviation of each free field, as a share of the way between its bounds.
         noise: standard deviation of a run's r.
 
-    Standard errors are those of the posterior.
+    Standard errors are those of the posterior; NaN for what the runs say nothing of.
     """
     names = list(deviations)
     prior = np.array([deviations[name] for name in names])
-    centre = np.log([base[name] for name in names])
+    centre = position_of(base, names, between)
 
     def residuals(position: np.ndarray) -> np.ndarray:
         values = at(position, names, between)
         errors = np.log(step_times({**base, **values}) / measured_s) / noise
-        return np.concatenate([errors, (np.log([values[name] for name in names]) - centre) / prior])
+        return np.concatenate([errors, (position - centre) / prior])
 
-    position, jacobian = minimise(residuals, position_of(base, names, between))
+    position, jacobian = minimise(residuals, centre)
     runs = jacobian[: len(measured_s)]
     # The prior alone makes this one regular, whatever the runs say.
     errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian))) * slope(position, names, between)
     idle = [name for name, column in zip(names, runs.T, strict=True) if not np.abs(column).max() > 1e-9]
+    errors[[name in idle for name in names]] = np.nan
     values = {name: base[name] if name in idle else value for name, value in at(position, names, between).items()}
     bound = [name for name, share in zip(names, position, strict=True) if min(share, 1 - share) < AT_BOUND]
     return Fit(values, dict(zip(names, map(float, errors), strict=True)), tuple(bound), tuple(idle))

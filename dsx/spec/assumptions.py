@@ -154,7 +154,7 @@ class AssumptionsSpec(Spec):
     interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
     told_apart: NonNegative | None = None  # as a share of the step time: plans of one job that differ by less
     noise: Positive | None = None  # standard deviation of log(measured / predicted) once adapted to one's runs
-    # Field that is adapted to one's runs -> standard deviation of its logarithm over users.
+    # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
 
     @field_validator("specialise")

@@ -9,6 +9,7 @@ from measured.tables import write
 from dsx.errors import RunTableError, SpecError
 from dsx.measured.assumption_file import text_of
 from dsx.measured.calibration import adapt, calibrate, errors
+from dsx.measured.fit import fit, position_of
 from dsx.measured.held_out import leave_one_source_out
 from dsx.measured.observations import observe
 from dsx.measured.predict import predict
@@ -78,13 +79,18 @@ def test_every_number_that_can_be_bounded_is_one_that_prices(exact):
 
 
 def test_the_numbers_that_made_the_rows_are_found(exact):
+    start = {name: float(getattr(DEFAULT, name)) for name in BETWEEN}
+    found = fit(exact.step_times, exact.measured_s, exact.source, start, BETWEEN, pull=1e-3)
+    assert {name: found.values[name] for name in TRUE} == pytest.approx(TRUE, rel=2e-3)
+    assert exact.step_times(found.values) == pytest.approx(exact.measured_s, rel=1e-4)
+
+
+def test_a_calibration_predicts_the_rows_it_was_made_of(exact):
     found = calibrate(exact, DEFAULT, BETWEEN)
-    assert {name: found.fit.values[name] for name in TRUE} == pytest.approx(TRUE, rel=2e-3)
-    assert found.after_s == pytest.approx(exact.measured_s, rel=1e-4)
     assert found.fit.undetermined == ("fp8_efficiency",)
     assert found.fit.values["fp8_efficiency"] == DEFAULT.fp8_efficiency
     before, after = (errors(exact, times)[-1] for times in (found.before_s, found.after_s))
-    assert before["mape"] > 0.05 > 1e-4 > after["mape"]
+    assert before["mape"] > 0.05 > 5e-3 > after["mape"]
 
 
 def test_progress_counts_fits(noisy):
@@ -172,9 +178,10 @@ def test_one_row_adapts_a_set(one_row):
     assert found.before_s[0] < found.after_s[0] < one_row.measured_s[0]
     # As far from the row as from the prior, each in its own deviation.
     left = math.log(one_row.measured_s[0] / found.after_s[0]) / assumptions.noise
-    moved = [
-        math.log(found.fit.values[name] / getattr(DEFAULT, name)) / d for name, d in assumptions.specialise.items()
-    ]
+    names = list(assumptions.specialise)
+    ends = ({name: getattr(DEFAULT, name) for name in names}, found.fit.values)
+    before, after = (position_of(values, names, BETWEEN) for values in ends)
+    moved = (after - before) / np.array([*assumptions.specialise.values()])
     assert left**2 + sum(m**2 for m in moved) < (math.log(1.1) / assumptions.noise) ** 2
     text = text_of(found, BETWEEN, "own", "default", "1 row", "Adapted.")
     assert "interval" not in text and "told_apart" not in text
@@ -188,7 +195,7 @@ def test_a_set_must_say_what_is_adapted(one_row):
         adapt(one_row, without(specialise={}), BETWEEN)
     with pytest.raises(SpecError, match="it states no 'noise'"):
         adapt(one_row, without(noise=None), BETWEEN)
-    with pytest.raises(SpecError, match="'relay' needs positive bounds, as 'between' beside its value"):
+    with pytest.raises(SpecError, match="'relay' needs bounds, as 'between' beside its value"):
         adapt(one_row, without(specialise={"relay": 0.1}), BETWEEN)
 
 
@@ -212,5 +219,5 @@ def test_fields_have_units():
 def test_the_packaged_set_says_how_it_is_adapted():
     spec, between = load_fitted("default")
     assert spec.noise and 0 < len(spec.specialise) <= 3
-    assert all(between[name].low > 0 for name in spec.specialise)
+    assert spec.specialise.keys() <= between.keys()
     assert load_assumptions("paper-2410.00273").interval == []
