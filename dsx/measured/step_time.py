@@ -4,8 +4,8 @@ Seconds win, then tokens per second, then FLOP/s by the formula that `flops_kind
 N tokens and F FLOPs of a step over n GPUs: seconds = N / (tokens_per_s_per_gpu * n) = F / (tflops_per_gpu * 1e12 * n)
 = F / (mfu * peak * n). The formulas, per step of B sequences of s tokens, with l layers, h hidden, V vocabulary:
 
-    model                 72 B l s h^2 (1 + s/6h + V/12lh), written for any shape: six times the parameters in matrix
-                          multiplies (head and active experts included), and attention without a causal mask
+    model                 72 B l s h^2 (1 + s/6h + V/12lh), and for other models what their layer texts say: three
+                          times the forward's multiplies, of head and active experts too, attention without a mask
     hardware, full        96 B l s h^2 (1 + s/6h + V/16lh): the layers' forward once more
     hardware, selective   72 B l s h^2 (1 + s/3h + V/12lh): attention once more, as its authors count it
     8N, 6N                that many times the parameters per token, attention left out
@@ -18,6 +18,7 @@ import re
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import Run
 from dsx.measured.setups import Setup
+from dsx.measured.token_flops import token_flops
 
 
 def measured_step_time(setup: Setup) -> float | Reason | None:
@@ -58,36 +59,13 @@ def flops_kind(run: Run) -> str | Reason:
 
 def step_flops(setup: Setup, kind: str) -> float:
     """Return the FLOPs of a step as the formula `kind` counts them."""
-    layers, head = _parameters(setup)
-    attention = _attention(setup)
+    once = token_flops(setup.model, setup.sequence_length)
     tokens = setup.global_batch_size * setup.sequence_length
     per_token = {
-        "model": 6 * (layers + head) + 3 * attention,
-        "hardware, full": 8 * layers + 6 * head + 4 * attention,
-        "hardware, selective": 6 * (layers + head) + 6 * attention,
-        "6N": 6 * (layers + head),
-        "8N": 8 * (layers + head),
+        "model": 3 * (once.layers + once.head + once.attention),
+        "hardware, full": 4 * once.layers + 3 * once.head + 4 * once.attention,
+        "hardware, selective": 3 * (once.layers + once.head) + 6 * once.attention,
+        "6N": 3 * (once.layers + once.head),
+        "8N": 4 * (once.layers + once.head),
     }
     return tokens * per_token[kind]
-
-
-def _parameters(setup: Setup) -> tuple[float, float]:
-    """Return the parameters in matrix multiplies that one token meets: of all layers, and of the head."""
-    sizes = setup.sizes
-    matrices = 3 if sizes.gated_mlp else 2
-    mlp = matrices * sizes.hidden * sizes.ffn_hidden * sizes.topk + sizes.hidden * sizes.experts
-    head_dim = _query_width(setup) / sizes.heads
-    attention = 2 * sizes.hidden * head_dim * (sizes.heads + sizes.kv_heads)
-    return sizes.layers * (attention + mlp), sizes.hidden * sizes.vocab
-
-
-def _attention(setup: Setup) -> float:
-    """Return the forward FLOPs of scores and their product with the values, per token, without a causal mask."""
-    return 4 * setup.sizes.layers * _query_width(setup) * setup.sequence_length
-
-
-def _query_width(setup: Setup) -> int:
-    """Return heads times head dimension, which the row's model knows where no column says it."""
-    sizes = setup.sizes
-    head_dim = sizes.head_dim or setup.model.dimensions.get("k") or sizes.hidden // sizes.heads
-    return sizes.heads * head_dim

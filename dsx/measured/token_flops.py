@@ -1,0 +1,57 @@
+"""What one token of a model costs in matrix multiplies, by the layer texts of the model.
+
+Published FLOP/s count the multiplies with weights of layers and head, and those of attention as if nothing were masked.
+Shared experts, latent attention or first dense layers are in the texts, so they are in these counts. Experts count as
+often as a token meets them. Not counted: an embedding, which looks up, and what is no multiply.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.expressions import evaluate, product
+from dsx.graph.library import strategy_names
+from dsx.graph.model import Model, build_model, unsharded
+from dsx.graph.multiplies import Multiply
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import LayerCount, ModelSpec
+
+_TEXTS = "default"  # the assumption set that says which text is a kind's: what was measured depends on no other
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFlops:
+    """Forward FLOPs of one token."""
+
+    layers: float  # multiplies with weights of all layers but the head
+    head: float
+    attention: float  # multiplies of two activations, nothing masked
+
+
+def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
+    """Return the forward FLOPs of one token in sequences of so many tokens."""
+    model = _model(spec.name, tuple((entry.kind, entry.count) for entry in spec.layers), tuple(spec.dimensions.items()))
+    layers = head = attention = 0.0
+    for place, (layer, count) in enumerate(model.layers):
+        values = unsharded(layer, model.dimensions, sequence_length)
+        for multiply in _forward(layer):
+            shape = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch)
+            flops = 2.0 * count * float(evaluate(product(shape), values)) / sequence_length
+            if not multiply.linear:
+                attention += flops
+            elif place < len(model.layers) - model.trailing:
+                layers += flops
+            else:
+                head += flops
+    return TokenFlops(layers, head, attention)
+
+
+@functools.lru_cache(maxsize=256)
+def _model(name: str, layers: tuple[tuple[str, int], ...], dimensions: tuple[tuple[str, int], ...]) -> Model:
+    entries = [LayerCount(kind=kind, count=count) for kind, count in layers]
+    spec = ModelSpec.model_construct(name=name, dimensions=dict(dimensions), layers=entries)
+    return build_model(spec, load_assumptions(_TEXTS), strategy_names()[0])
+
+
+def _forward(layer: DerivedLayer) -> list[Multiply]:
+    return [multiply for kernel in layer.kernels for multiply in kernel.work[FORWARD].multiplies]
