@@ -5,7 +5,6 @@ import pytest
 from dsx.measured.token_flops import token_flops
 from dsx.spec.model import load_model
 
-
 PUBLISHED = {"deepseek-v3": 37e9, "mixtral-8x7b": 12.9e9, "qwen3-30b-a3b": 3.3e9, "kimi-k2": 32e9, "gpt3-175b": 175e9}
 
 
