@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.errors import RunTableError, SpecError
+from dsx.measured.cell_units import without_unit
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
@@ -100,7 +101,7 @@ def _cell(text: str, name: str, place: str) -> Any:
     try:
         return COLUMNS[name](text)
     except (ValueError, SpecError) as error:
-        raise RunTableError(f"{place}: {name}: {error}") from None
+        raise RunTableError(f"{place}: {name}: {without_unit(text, name) or error}") from None
 
 
 def _integer(least: int) -> Callable[[str], int]:
