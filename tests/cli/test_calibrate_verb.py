@@ -159,12 +159,14 @@ def test_sets_that_cannot_be_fitted_are_refused(run, place, arguments, says):
 @pytest.mark.parametrize(
     ("output", "says"),
     [
-        ("two.yaml", "-o two.yaml: is read for the fit; choose another file"),
+        ("two.yaml", "-o two.yaml: is read by this command; choose another file"),
         ("own", "-o own: the file of an assumption set ends in .yaml"),
-        ("none/own.yaml", "-o none/own.yaml: none is no folder"),
+        ("none/own.yaml", "-o none/own.yaml: none is no folder; make it, or choose another file"),
+        ("folder.yaml", "-o folder.yaml: is a folder; name a file in it"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(run, place, output, says):
+    (place / "folder.yaml").mkdir()
     refused(run, place, "runs.csv", "-o", output, "--assumptions", "two.yaml", says=says)
 
 
