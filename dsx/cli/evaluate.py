@@ -30,7 +30,9 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Price one plan, also one that breaks rules or does not fit."""
-    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
+    inputs = load_inputs(
+        model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times
+    )
     keep_compiled()
     from dsx.search.evaluate import evaluate_plan, operator_costs
     from dsx.search.measured_kernels import coverage, kernels_to_measure

@@ -99,10 +99,35 @@ def test_more_stages_than_layers(run, folder):
         ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
         ("assumptions.overhead=9e308 GB", "too large"),
         ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),
+        ("sweep.fix.zero_stage=3", "no sweep is read here; the plan says it: zero_stage=3"),
+        ("sweep.fix.tp_nvs=4", "no sweep is read here; the plan says it: nvs.tp=4"),
     ],
 )
 def test_set(run, folder, assignment, says):
     refused(run("evaluate", *JOB, "dp=8", "--set", assignment), says)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("sweep.num_gpus=16", "give an option, such as --num-gpus 16"),
+        ("sweep.operator_times=a b.csv", "best and evaluate have an option, --operator-times 'a b.csv'"),
+        ("sweep.fix.zero_stage=3", "the assumption set holds it fixed: --set assumptions.fixed.zero_stage=3"),
+        ("sweep.fix.zero_stage=[1, 3]", "dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]' sets it there"),
+        ("sweep.fix.pp=4", "write a sweep file of this search, and dsx sweep FILE --set sweep.fix.pp=4 sets it there"),
+        ("sweep.limit.tp=<=4", "dsx sweep FILE --set 'sweep.limit.tp=<=4' sets it there"),
+        ("sweep.limmit.tp=4", "no sweep is read here; nor has one a field 'limmit'; did you mean 'limit'?"),
+    ],
+)
+def test_what_is_set_of_a_sweep_where_none_is_read(run, folder, assignment, says):
+    refused(run("best", *JOB, "--set", assignment), f"--set {assignment}: no sweep is read here; ", says)
+
+
+def test_what_is_advised_instead_of_a_sweep_works(run, folder):
+    done = run("best", *JOB, "--set", "assumptions.fixed.zero_stage=3")
+    assert (done.code, "zero_stage=3" in done.out) == (0, True)
+    for number, assignment in enumerate(("sweep.fix.zero_stage=3", "sweep.fix.tp=4", "sweep.limit.tp=<=4")):
+        assert run("sweep", "sweep.yaml", "-o", f"out{number}", "--set", assignment).code == 0
 
 
 @pytest.mark.parametrize(
