@@ -1,7 +1,7 @@
 """``dsx best``: the fastest plans of a model on a cluster."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,14 +9,11 @@ from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
+from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
-from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
-
-if TYPE_CHECKING:
-    from dsx.search.study import Study
 
 
 def best(
@@ -69,7 +66,7 @@ def best(
             }
         )
     if not plans:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
     if not as_json:
         print(
             f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
@@ -155,32 +152,3 @@ def hardware_text(name: str, value: Any) -> str:
     from dsx.spec.what_if import field
 
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)
-
-
-def why_nothing(studies: "Sequence[Study]") -> str:
-    """Return why no plan of any study is left, and what comes nearest."""
-    from dsx.search.evaluate import priced_plans
-    from dsx.search.sweep import smallest
-
-    problem, bounds = studies[0].problem, studies[0].space.bounds
-    searched = [study for study in studies if study.space.size]
-    if not searched:
-        gpus, batches = (" or ".join(map(str, numbers)) for numbers in (bounds.num_gpus, bounds.global_batch_size))
-        return (
-            f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
-            f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
-            f"{problem.num_layers} layers, dp the batch)"
-        )
-    with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
-        nearest, rows = smallest(searched, advance)
-    plan = priced_plans(nearest.problem, rows)[0]
-    capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
-    largest = max(float(capacity.max()) for capacity in capacities)
-    varied = any(capacity.min() < largest for capacity in capacities)
-    capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
-    return (
-        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
-        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "
-        f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
-        "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
-    )

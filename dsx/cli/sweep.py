@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.best import print_plans, why_nothing
+from dsx.cli.best import print_plans
 from dsx.cli.compiled import keep_compiled
+from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, print_json
 from dsx.cli.plot import check, draw
 from dsx.cli.progress import rate_text
@@ -102,7 +103,7 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
         # Nothing is written without a candidate, so the corrected sweep can use the folder.
         if as_json:
             print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
-        raise NothingFeasible(why_nothing(run.sweep.studies))
+        raise NothingFeasible(why_nothing(run.sweep.studies, run.problems[0], run.spec))
     done = run.finished()
     if done is not None:
         note(f"{run.folder} is complete since {done.finished}")
@@ -171,4 +172,4 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
             note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:
         sys.stdout.flush()
-        raise NothingFeasible(why_nothing(run.sweep.studies))
+        raise NothingFeasible(why_nothing(run.sweep.studies, run.problems[0], run.spec))

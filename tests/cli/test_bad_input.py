@@ -180,6 +180,15 @@ def test_cluster_files(run, folder, text, says):
         (("keep: all", "fix: {tp: -2}"), "fix.tp: -2 is not a whole number from 0"),
         (("keep: all", "fix: {tp: two}"), "fix: tp = 'two' is no whole number"),
         (("keep: all", "fix: {zero_stage: 4}"), "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        (
+            ("keep: all", "keep: all\nfix:\n  offload: disk"),
+            "sweep.yaml:9: fix: offload = 'disk' is not known (known: ",
+        ),
+        (
+            ("keep: all", "fix: {sequence_length: 4}"),
+            "sweep.yaml:7: fix.sequence_length: 'sequence_length' is a setting",
+        ),
+        (("keep: all", "limit: {sequence_length: '>4'}"), "sweep.yaml:7: limit: 'sequence_length' is not searched"),
         (("keep: all", "limit: {ep_nvs: '<=x'}"), "is no bound, such as '<=16'"),
         (("keep: all", "limit: {strategy: '<=2'}"), "limit.strategy: 'strategy' holds names"),
         (("keep: all", "limit: {tp: '=<2'}"), "did you mean '<=2'?"),
@@ -191,6 +200,48 @@ def test_sweep_files(run, folder, change, says):
     file.write_text(file.read_text().replace(*change))
     refused(run("sweep", "sweep.yaml", "-o", "out"), says)
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        (
+            "fix:\n  zero_replicas: [3]",
+            ["sweep.yaml:9: fix: zero_replicas = 3: zero_replicas divides dp", "nearest: zero_rep"],
+        ),
+        ("fix: {ep: 7}", ["sweep.yaml:8: fix: ep = 7: nothing of small is divided over ep", "; nearest: ep = 1"]),
+        ("limit:\n  pp: '>8'", ["sweep.yaml:9: limit: pp > 8: pp divides num_gpus and the 8 layers; nearest: pp = 8"]),
+        (
+            "fix: {vpp: 2, pp: 1}",
+            [
+                "leaves none; change any of these\nsweep.yaml:8: fix: pp = 1: pp divides",
+                "sweep.yaml:8: fix: vpp = 2: vpp ",
+            ],
+        ),
+        (
+            "fix: {pp: 3, tp: 5}",
+            ["leaves none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus, and"],
+        ),
+        (
+            "fix: {stored_layers: 9}",
+            ["sweep.yaml:8: fix: stored_layers = 9: stored_layers is at most the layers of a stage"],
+        ),
+    ],
+)
+def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, says):
+    (folder / "sweep.yaml").write_text(f"{(folder / 'sweep.yaml').read_text()}{stated}\n")
+    done = run("sweep", "sweep.yaml", "-o", "out")
+    assert (done.code, done.out) == (3, "")
+    for text in ("no candidate for 8 GPUs and global_batch_size=32: what is stated of the plans leaves none", *says):
+        assert text in done.err
+    assert not (folder / "out").exists()
+
+
+def test_what_a_set_holds_fixed_may_leave_no_candidate(run, folder):
+    done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3")
+    assert done.code == 3
+    assert "assumption set 'default': fixed: vpp = 3: vpp divides the layers of a stage, 8 / pp, " in done.err
+    assert done.err.endswith("; nearest: vpp = 2\n")
 
 
 def test_sweep_overrides(run, folder):
