@@ -11,7 +11,7 @@ from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, shares
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -106,30 +106,46 @@ def told_apart_text(plans: Sequence[dict[str, Any]], told_apart: float | None) -
     return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart"
 
 
+# The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.
+SHARES = {
+    "compute": ("compute_s", "memory_s"),
+    "recompute": ("recompute_s",),
+    "communication": ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"),
+    "bubble": ("bubble_s",),
+    "optimizer": ("optimizer_s",),
+}
+_WHERE_THERE = ("recompute", "optimizer")
+
+
 def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardware: Collection[str] = ()) -> None:
     """Print plans with their time, memory and what dominates.
 
-    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`.
+    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`. The
+    shares of a step add up to 100 %; recomputation and optimizer have a column where some plan has such a share.
     """
     settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
     titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
-    header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
+    parts = [
+        shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
+    ]
+    named = [
+        (at, title)
+        for at, title in enumerate(SHARES)
+        if title not in _WHERE_THERE or any(part[at] not in ("0 %", "-") for part in parts)
+    ]
+    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), "plan"]
     rows = []
-    for number, plan in enumerate(plans, 1):
-        step = plan["step_time_s"]
-        comm = sum(plan[name] for name in ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"))
+    for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
         rows.append(
             [
                 f"{number}",
                 *(hardware_text(name, plan["hardware"][name]) for name in shown),
                 *(str(plan["plan"][name]) for name in settings),
-                format_quantity(step, "s"),
+                format_quantity(plan["step_time_s"], "s"),
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
-                share(plan["compute_s"] + plan["memory_s"], step),
-                share(comm, step),
-                share(plan["bubble_s"], step),
+                *(part[at] for at, _ in named),
                 plan_text(plan["plan"]),
             ]
         )

@@ -1,7 +1,11 @@
 """``dsx best``: the launch flags behind its table."""
 
 import json
+import re
 import subprocess
+
+from dsx.cli.best import SHARES
+from dsx.cost.columns import StepCosts
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 
@@ -60,3 +64,24 @@ def test_other_sets_tell_nothing(run, folder):
     data = json.loads(run(*unknown, "--json").out)
     assert (data["told_apart"], data["not_told_apart"]) == (None, [])
     assert data["plans"][0]["step_time_s_low"] is None
+
+
+def test_shares_of_a_step_add_up(run, folder):
+    def shown(*settings):
+        choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
+        _, header, *rows = run("best", *JOB, *choices).out.partition("\n\n")[0].splitlines()
+        titles = header[header.index("compute") :].split()[:-1]
+        percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
+        return titles, [row[-len(titles) :] for row in percent]
+
+    titles, rows = shown()
+    assert titles == ["compute", "communication", "bubble", "optimizer"]
+    assert {sum(row) for row in rows} == {100}
+    titles, rows = shown("recompute=full", "offload=optimizer")
+    assert titles == ["compute", "recompute", "communication", "bubble", "optimizer"]
+    assert {sum(row) for row in rows} == {100}
+
+
+def test_every_part_of_a_step_is_in_one_share():
+    parts = [name for name in StepCosts.__dataclass_fields__ if name.endswith("_s") and not name.endswith("_per_s")]
+    assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
