@@ -12,6 +12,7 @@ from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, shares
+from dsx.cli.pipelines import say_few_pipelines
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -44,6 +45,7 @@ def best(
 
     keep_compiled()
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
+    say_few_pipelines(problem)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
     rows, counts = search(problem, space, table, top)

@@ -17,6 +17,7 @@ from dsx.cli.best import print_plans
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, print_json
+from dsx.cli.pipelines import say_few_pipelines
 from dsx.cli.plot import check, draw
 from dsx.cli.progress import rate_text
 from dsx.cli.sweep_run import Shard, SweepRun
@@ -76,6 +77,7 @@ def sweep(
     try:
         run = SweepRun(spec_file, output or Path("results") / spec_file.stem, assignments or [])
         picture = _picture(run, plot)
+        say_few_pipelines(run.problems[0])
         keep_compiled()
         manifest = _manifest(run, shard, finish, as_json)
         if manifest is not None:

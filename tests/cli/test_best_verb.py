@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 
+import pytest
+
 from dsx.cli.best import SHARES
 from dsx.cost.columns import StepCosts
 
@@ -85,3 +87,19 @@ def test_shares_of_a_step_add_up(run, folder):
 def test_every_part_of_a_step_is_in_one_share():
     parts = [name for name in StepCosts.__dataclass_fields__ if name.endswith("_s") and not name.endswith("_per_s")]
     assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
+
+
+@pytest.mark.parametrize(
+    ("layers", "only"),
+    [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)],
+)
+def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
+    said = f"small has {layers} layers between embedding and head, which 2 to 16 stages do not divide: pp is {only} in"
+    text = (folder / "small.yaml").read_text().replace("count: 8", f"count: {layers}")
+    (folder / "small.yaml").write_text(text)
+    # What a device has is enough for any of them.
+    enough = ("--set", "cluster.device.hbm_capacity=9 TB")
+    for done in (run("best", *JOB, *enough, "--json"), run("sweep", "sweep.yaml", "-o", f"of-{layers}", *enough)):
+        assert done.code == 0
+        assert (said in done.err) is (only is not None)
+        assert "stages" not in done.out
