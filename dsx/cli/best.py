@@ -34,6 +34,9 @@ def best(
 
     The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
     file with `strategy: [1d, 2d]`.
+
+    Some choices are not searched but held fixed, as in --set assumptions.fixed.offload=optimizer: zero_stage,
+    zero_replicas, recompute, stored_layers, schedule, vpp and offload. A sweep searches those that its `fix` lists.
     """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
     from dsx.search.best import best as search

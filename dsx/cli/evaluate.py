@@ -39,6 +39,12 @@ def evaluate(
     """Price one plan, also one that breaks rules or does not fit.
 
     The exit code of such a plan is 3.
+
+    A plan has degrees (tp, tp2, cp, ep, pp, dp), the share of each in a fast domain (nvs.tp), microbatch_size and
+    panels, which are 1 where they are left out. Further choices, else as the assumption set has them: vpp, zero_stage
+    (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full), stored_layers (layers of
+    a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer, activations,
+    both).
     """
     inputs = load_inputs(
         model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times

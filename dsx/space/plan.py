@@ -5,6 +5,7 @@ microbatch and every stage a layer; whether it also obeys the rules is said by `
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def parse_plan(
 
 def _setting(name: str, value: str) -> int:
     try:
-        return code(name, int(value) if value.isdecimal() else value)
+        return code(name, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
     except SpecError as error:
         raise PlanError(str(error)) from error
 

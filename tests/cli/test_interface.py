@@ -1,6 +1,7 @@
 """The command line that others are written against: names, keys, exit codes, what goes where."""
 
 import json
+import re
 
 import pytest
 
@@ -8,6 +9,8 @@ import dsx
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.space.candidates import Candidates
+from dsx.space.codes import CODES, OPEN
+from dsx.space.rules import DEGREES
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *Candidates.__dataclass_fields__}
@@ -91,6 +94,13 @@ def test_rejected_plans_are_priced_and_exit_3(run, folder):
     # It breaks a rule, though it fits.
     assert run("evaluate", *SMALL, "tp=8", "nvs.tp=4").code == 3
     assert run("evaluate", *SMALL, "tp=8", "nvs.tp=8").code == 0
+
+
+def test_help_has_every_choice_of_a_plan(run, folder):
+    words = set(re.findall(r"[\w-]+", run("evaluate", "--help").out))
+    assert {*OPEN, *DEGREES, "panels", "microbatch_size"} <= words
+    assert {name for names in CODES.values() for name in names} <= words
+    assert {*OPEN} - {"ep"} <= set(re.findall(r"\w+", run("best", "--help").out))
 
 
 def test_a_plan_that_overflows_is_still_printed(run, folder):
