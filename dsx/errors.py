@@ -10,7 +10,7 @@
     │   ├── RunTableError         a table of measured runs: a column, a value
     │   ├── OperatorTimesError    a file of measured kernel times: a column, a value, a kernel
     │   └── StoreError            a result folder that cannot be read or written
-    ├── NothingFeasible       3   every candidate is rejected
+    ├── NothingFeasible       3   every candidate, or the plan that is asked for, is rejected
     └── IncompleteSweep       4   a sweep stopped before its last part
 
 A message names the value, the rule, the place and the nearest right thing. Anything else that escapes
@@ -78,7 +78,7 @@ class StoreError(InputError):
 
 
 class NothingFeasible(DsxError):
-    """Every candidate is rejected."""
+    """Every candidate, or the plan that is asked for, is rejected."""
 
     exit_code = 3
 

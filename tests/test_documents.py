@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dsx.graph.build import build_layer
 from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.layer import build_layer
 from dsx.graph.library import load_operators, load_strategy
 from dsx.graph.notation import parse
 from dsx.spec.model import load_model

@@ -1,7 +1,7 @@
 """``dsx best``: the fastest plans of a model on a cluster."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,14 +9,12 @@ from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
+from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
-from dsx.cli.progress import progress
+from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, shares
+from dsx.cli.pipelines import say_few_pipelines
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
-
-if TYPE_CHECKING:
-    from dsx.search.study import Study
 
 
 def best(
@@ -36,6 +34,9 @@ def best(
 
     The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
     file with `strategy: [1d, 2d]`.
+
+    Some choices are not searched but held fixed, as in --set assumptions.fixed.offload=optimizer: zero_stage,
+    zero_replicas, recompute, stored_layers, schedule, vpp and offload. A sweep searches those that its `fix` lists.
     """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
     from dsx.search.best import best as search
@@ -47,6 +48,7 @@ def best(
 
     keep_compiled()
     problem = inputs.problem([strategy] if strategy else [], sequence_length)
+    say_few_pipelines(problem)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
     rows, counts = search(problem, space, table, top)
@@ -69,7 +71,7 @@ def best(
             }
         )
     if not plans:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
     if not as_json:
         print(
             f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
@@ -109,30 +111,46 @@ def told_apart_text(plans: Sequence[dict[str, Any]], told_apart: float | None) -
     return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart"
 
 
+# The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.
+SHARES = {
+    "compute": ("compute_s", "memory_s"),
+    "recompute": ("recompute_s",),
+    "communication": ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"),
+    "bubble": ("bubble_s",),
+    "optimizer": ("optimizer_s",),
+}
+_WHERE_THERE = ("recompute", "optimizer")
+
+
 def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardware: Collection[str] = ()) -> None:
     """Print plans with their time, memory and what dominates.
 
-    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`.
+    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`. The
+    shares of a step add up to 100 %; recomputation and optimizer have a column where some plan has such a share.
     """
     settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
     titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
-    header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
+    parts = [
+        shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
+    ]
+    named = [
+        (at, title)
+        for at, title in enumerate(SHARES)
+        if title not in _WHERE_THERE or any(part[at] not in ("0 %", "-") for part in parts)
+    ]
+    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), "plan"]
     rows = []
-    for number, plan in enumerate(plans, 1):
-        step = plan["step_time_s"]
-        comm = sum(plan[name] for name in ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"))
+    for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
         rows.append(
             [
                 f"{number}",
                 *(hardware_text(name, plan["hardware"][name]) for name in shown),
                 *(str(plan["plan"][name]) for name in settings),
-                format_quantity(step, "s"),
+                format_quantity(plan["step_time_s"], "s"),
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
-                share(plan["compute_s"] + plan["memory_s"], step),
-                share(comm, step),
-                share(plan["bubble_s"], step),
+                *(part[at] for at, _ in named),
                 plan_text(plan["plan"]),
             ]
         )
@@ -155,32 +173,3 @@ def hardware_text(name: str, value: Any) -> str:
     from dsx.spec.what_if import field
 
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)
-
-
-def why_nothing(studies: "Sequence[Study]") -> str:
-    """Return why no plan of any study is left, and what comes nearest."""
-    from dsx.search.evaluate import priced_plans
-    from dsx.search.sweep import smallest
-
-    problem, bounds = studies[0].problem, studies[0].space.bounds
-    searched = [study for study in studies if study.space.size]
-    if not searched:
-        gpus, batches = (" or ".join(map(str, numbers)) for numbers in (bounds.num_gpus, bounds.global_batch_size))
-        return (
-            f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
-            f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
-            f"{problem.num_layers} layers, dp the batch)"
-        )
-    with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
-        nearest, rows = smallest(searched, advance)
-    plan = priced_plans(nearest.problem, rows)[0]
-    capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
-    largest = max(float(capacity.max()) for capacity in capacities)
-    varied = any(capacity.min() < largest for capacity in capacities)
-    capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
-    return (
-        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
-        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "
-        f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
-        "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
-    )

@@ -9,6 +9,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import counted, note, print_json, print_table
+from dsx.cli.output_file import check_output_file
 from dsx.cli.progress import progress
 from dsx.errors import InputError, RunTableError, StoreError
 from dsx.spec.assumptions import load_assumptions, load_fitted
@@ -70,12 +71,8 @@ def check_output(output: Path, runs: Path, base: str) -> None:
     """Raise StoreError if an assumption set cannot be written to `output`, or would replace what it is made from."""
     if output.suffix != _SUFFIX:
         raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
-    if not output.absolute().parent.is_dir():
-        raise StoreError(f"-o {shown(output)}: {shown(output.parent)} is no folder")
-    used = [runs, *(file for file, _ in extended(find("assumptions", base, _SUFFIX), "assumptions"))]
-    for file in used:
-        if output.exists() and file.exists() and output.samefile(file):
-            raise StoreError(f"-o {shown(output)}: is read for the fit; choose another file")
+    base_files = (file for file, _ in extended(find("assumptions", base, _SUFFIX), "assumptions"))
+    check_output_file(output, [runs, *base_files])
 
 
 def _observed(path: Path, assumed: "AssumptionsSpec") -> "Observations":

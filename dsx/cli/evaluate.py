@@ -1,15 +1,22 @@
 """``dsx evaluate``: the cost of one plan."""
 
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.inputs import Inputs, load_inputs, split_overrides
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
+from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.evaluate import Evaluation
+    from dsx.search.measured_kernels import Coverage
+    from dsx.search.problem import Problem
 
 
 def evaluate(
@@ -29,8 +36,19 @@ def evaluate(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price one plan, also one that breaks rules or does not fit."""
-    inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
+    """Price one plan, also one that breaks rules or does not fit.
+
+    The exit code of such a plan is 3.
+
+    A plan has degrees (tp, tp2, cp, ep, pp, dp), the share of each in a fast domain (nvs.tp), microbatch_size and
+    panels, which are 1 where they are left out. Further choices, else as the assumption set has them: vpp, zero_stage
+    (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full), stored_layers (layers of
+    a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer, activations,
+    both).
+    """
+    inputs = load_inputs(
+        model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times
+    )
     keep_compiled()
     from dsx.search.evaluate import evaluate_plan, operator_costs
     from dsx.search.measured_kernels import coverage, kernels_to_measure
@@ -45,10 +63,21 @@ def evaluate(
         data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
         data |= {"operators": kernels, "shapes": shapes} if operators else {}
         print_json(data | ({"operator_times": coverage_data(covered)} if covered else {}))
-        return
-    print(
-        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
-    )
+    else:
+        _print(inputs, problem, result, covered)
+        if operators:
+            print()
+            print_operators(kernels)
+            print()
+            print_shapes(shapes)
+    if result.broken:
+        sys.stdout.flush()
+        raise NothingFeasible(f"the plan is rejected: {', '.join(one.reason.name for one in result.broken)}")
+
+
+def _print(inputs: Inputs, problem: "Problem", result: "Evaluation", covered: "Coverage | None") -> None:
+    gpus = result.plan["num_gpus"]
+    print(f"{inputs.model.name} on {gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}")
     print()
     print_costs(result.costs)
     print()
@@ -61,11 +90,6 @@ def evaluate(
     if covered:
         print()
         print_coverage(covered)
-    if operators:
-        print()
-        print_operators(kernels)
-        print()
-        print_shapes(shapes)
 
 
 def print_costs(costs: dict[str, float]) -> None:

@@ -7,10 +7,11 @@ model.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from dsx.cli.output import note
-from dsx.errors import SpecError
+from dsx.errors import SpecError, did_you_mean
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import ClusterSpec, load_cluster
 from dsx.spec.locate import is_path
@@ -67,15 +68,41 @@ class Inputs:
         )
 
 
-def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
-    """Return the ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep."""
+# Fields of a sweep that are options of every verb that reads none.
+_OPTIONS = ("model", "cluster", "assumptions", "num_gpus", "global_batch_size", "sequence_length", "strategy")
+
+
+def split_overrides(assignments: Sequence[str] | None, states_plan: bool = False) -> dict[str, list[Assignment]]:
+    """Return the ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep.
+
+    `states_plan` is whether the verb takes one plan, as in tp=8, in place of searching.
+    """
     overrides = split(assignments or ())
     for path, value in overrides["sweep"]:
-        option = path.replace("_", "-")
-        raise SpecError(
-            f"--set sweep.{path}={value}: no sweep is read here; give an option, such as --{option} {value}"
-        )
+        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; {_advice(path, value, states_plan)}")
     return overrides
+
+
+def _advice(path: str, value: str, states_plan: bool) -> str:
+    """Return what takes the place of a field of a sweep where none is read."""
+    from dsx.space.codes import OPEN
+
+    section, _, column = path.partition(".")
+    if path in _OPTIONS:
+        return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
+    if path == "operator_times":
+        return f"best and evaluate have an option, --operator-times {quote(value)}"
+    if section == "fix" and column and states_plan:
+        name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
+        return f"the plan says it: {name}={value}"
+    if section == "fix" and column in OPEN and not value.startswith("["):
+        return f"the assumption set holds it fixed: --set assumptions.fixed.{column}={value}"
+    from dsx.spec.sweep import SweepSpec
+
+    fields = [*SweepSpec.model_fields]
+    if section not in fields:
+        return f"nor has one a field {section!r}{did_you_mean(section, fields)}"
+    return f"write a sweep file of this search, and dsx sweep FILE --set {quote(f'sweep.{path}={value}')} sets it there"
 
 
 def load_inputs(

@@ -1,7 +1,7 @@
 """``dsx``: the verbs, and what happens to their errors.
 
-stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing feasible; 4 an
-incomplete sweep; 1 a bug, with a traceback only under --debug.
+stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing feasible, or the plan of
+``dsx evaluate`` is not; 4 an incomplete sweep; 1 a bug, with a traceback only under --debug.
 """
 
 import os

@@ -58,6 +58,22 @@ def share(part: float, whole: float, digits: int = 0) -> str:
     return f"{100 * part / whole:.{digits}f} %" if known else "-"
 
 
+def shares(parts: Sequence[float], whole: float) -> list[str]:
+    """Return parts of a whole in percent, without digits, that add up to 100 %; dashes where that is no number.
+
+    Rounded up are those that lose most by rounding down.
+    """
+    if not (math.isfinite(whole) and whole > 0 and all(map(math.isfinite, parts))):
+        return ["-"] * len(parts)
+    exact = [100 * part / whole for part in parts]
+    percent = [math.floor(value) for value in exact]
+    missing = round(sum(exact)) - sum(percent)
+    by_loss = sorted(range(len(parts)), key=lambda at: percent[at] - exact[at])
+    for at in by_loss[:missing]:
+        percent[at] += 1
+    return [f"{value} %" for value in percent]
+
+
 # What a plan has that says nothing of these.
 _USUAL = {
     "vpp": 1,

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsx.cli import options
-from dsx.cli.best import print_plans, why_nothing
+from dsx.cli.best import print_plans
 from dsx.cli.compiled import keep_compiled
+from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, print_json
+from dsx.cli.pipelines import say_few_pipelines
 from dsx.cli.plot import check, draw
 from dsx.cli.progress import rate_text
 from dsx.cli.sweep_run import Shard, SweepRun
@@ -75,6 +77,7 @@ def sweep(
     try:
         run = SweepRun(spec_file, output or Path("results") / spec_file.stem, assignments or [])
         picture = _picture(run, plot)
+        say_few_pipelines(run.problems[0])
         keep_compiled()
         manifest = _manifest(run, shard, finish, as_json)
         if manifest is not None:
@@ -102,7 +105,7 @@ def _manifest(run: SweepRun, shard: Shard | None, finish: bool, as_json: bool) -
         # Nothing is written without a candidate, so the corrected sweep can use the folder.
         if as_json:
             print_json({"folder": None, "candidates": 0, "feasible": 0, "rows": 0, "plans": []})
-        raise NothingFeasible(why_nothing(run.sweep.studies))
+        raise NothingFeasible(why_nothing(run.sweep.studies, run.problems[0], run.spec))
     done = run.finished()
     if done is not None:
         note(f"{run.folder} is complete since {done.finished}")
@@ -171,4 +174,4 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
             note(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     if not feasible:
         sys.stdout.flush()
-        raise NothingFeasible(why_nothing(run.sweep.studies))
+        raise NothingFeasible(why_nothing(run.sweep.studies, run.problems[0], run.spec))

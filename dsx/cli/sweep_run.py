@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.cli.inputs import load_inputs
 from dsx.cli.output import counted, note
 from dsx.cli.progress import progress
-from dsx.errors import IncompleteSweep, InputError
+from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.spec.cluster import load_cluster
 from dsx.spec.overrides import split
 
@@ -42,6 +42,7 @@ class SweepRun:
         )
         overrides = split(assignments)
         self.spec: SweepSpec = load_sweep(spec_file, columns, overrides["sweep"])
+        self._refuse_impossible_values()
         self.folder = folder
         self.priced = 0  # candidates, over all hardware points, in this run
         first, *others = self.spec.cluster
@@ -51,6 +52,15 @@ class SweepRun:
         clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
         self._refuse_equal_names()
+
+    def _refuse_impossible_values(self) -> None:
+        from dsx.search.space import fault_of_fix, fault_of_limit
+
+        stated = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
+        stated += [("limit", column, fault_of_limit(column)) for column in self.spec.limit]
+        faults = [f"{self.spec.place(section, column)}: {section}: {said}" for section, column, said in stated if said]
+        if faults:
+            raise SpecError("\n".join(faults))
 
     def _refuse_equal_names(self) -> None:
         names = [inputs.cluster.name for inputs in self.inputs]

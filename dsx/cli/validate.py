@@ -10,6 +10,7 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.output import counted, note, print_json, print_table
+from dsx.cli.output_file import check_output_file
 from dsx.errors import RunTableError, StoreError
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.locate import shown
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dsx.measured.setups import Setup
 
 SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
+SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
 
 
 def validate(
@@ -54,10 +56,10 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     from dsx.measured.runs import read_runs
     from dsx.measured.setups import count_filled, setups
 
+    if output is not None:
+        check_output_file(output, [path])
     assumed = load_assumptions(assumptions)
     runs = read_runs(path)
-    if output is not None and output.exists() and output.samefile(path):
-        raise StoreError(f"-o {shown(output)}: is the run table itself; choose another file")
     made = setups(runs)
     _check(path, runs, made)
     rows = compare(runs, made, predict, assumed)
@@ -68,6 +70,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
         print_json(figures)
     else:
         _print(figures, path, assumed.name)
+        _print_not_modelled(rows)
 
 
 def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") -> None:
@@ -136,9 +139,21 @@ def _print(figures: dict[str, Any], path: Path, assumptions: str) -> None:
         f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
         "out of memory predicted so"
     )
-    for title, counts in (("not modelled", figures["not_modelled"]), ("blank, filled", figures["filled"])):
-        if counts:
-            print(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
+    if figures["filled"]:
+        print(f"blank, filled: {', '.join(f'{name} ({number:,})' for name, number in figures['filled'].items())}")
+
+
+def _print_not_modelled(rows: "Rows") -> None:
+    """Print why rows are not modelled, the most frequent reason first, and the ids of the first ones."""
+    found: dict[str, list[str]] = {}
+    for name, reason in zip(rows.id, rows.reason, strict=True):
+        if reason is not None:
+            found.setdefault(reason.rule, []).append(name)
+    if found:
+        print("not modelled:")
+    for rule, names in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        more = ", ..." if len(names) > SHOWN_IDS else ""
+        print(f"  {rule}: {counted(len(names), 'row')} ({', '.join(names[:SHOWN_IDS])}{more})")
 
 
 def _percent(value: float | None) -> str:

@@ -71,7 +71,7 @@ def why(
             raise InputError(
                 f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
             )
-        inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+        inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments, states_plan=True))
         train_tokens, opened = None, {}
     problem = inputs.problem([strategy] if strategy else [], sequence_length, train_tokens).opening(opened)
     _explain(inputs, problem, num_gpus, global_batch_size, given, as_json)

@@ -5,7 +5,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dsx.errors import NotationError, UnknownNameError
-from dsx.graph.layer import Layer, build_layer
+from dsx.graph.build import build_layer
+from dsx.graph.layer import Layer
 from dsx.graph.lexer import Place
 from dsx.graph.notation import LayerText, Role, StrategyText, UseText, parse_file
 from dsx.graph.operators import OperatorKind, load_tables

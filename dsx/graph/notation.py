@@ -2,7 +2,7 @@
 
 A file is a layer, a block (a layer whose distributions may be roles, ``$rs``) or a strategy (what each
 role stands for, and the rules that limit it). This module knows the grammar and nothing of meaning:
-`dsx.graph.layer` puts blocks and strategies together and checks them.
+`dsx.graph.build` puts blocks and strategies together and checks them.
 """
 
 import re

@@ -20,6 +20,7 @@ def text_of(
     """Return the text of a set called `name` that extends the set `extends`.
 
     `fitted_to` says in words what was fitted to, as in "34 rows of runs.csv"; `title` is the first line, a comment.
+    A set that was adapted to a few rows states nothing of `calibrated`: it has that of the set that it extends.
     """
     lines = [
         f"# {title}",
@@ -27,7 +28,7 @@ def text_of(
         f"name: {json.dumps(name, ensure_ascii=False)}",
         f"description: {json.dumps(f'{title} Other fields are those of the set that it extends.', ensure_ascii=False)}",
         f"source: {json.dumps(f'fitted to {fitted_to}', ensure_ascii=False)}",
-        "calibrated: true",
+        *([] if calibration.adapted else ["calibrated: true"]),
         "",
     ]
     fit = calibration.fit

@@ -12,9 +12,10 @@ from dsx.measured.held_out import LEAST_SOURCES, HeldOut, fit_to, leave_one_sour
 from dsx.measured.intervals import Coverage, coverage, make_intervals
 from dsx.measured.observations import Observations
 from dsx.measured.regret import groups_of
-from dsx.measured.report import ALL_SOURCES, weighted_mean, weighted_median, weights
+from dsx.measured.report import ALL_SOURCES
 from dsx.measured.specialise import specialise_to
 from dsx.measured.told_apart import told_apart
+from dsx.measured.weighted import weighted_mean, weighted_median, weights
 from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec
 from dsx.spec.between import Bounds
 
@@ -34,6 +35,7 @@ class Calibration:
     interval: list[IntervalSpec]  # empty = not known: that of the base stays
     told_apart: float | None  # None = not known
     coverage: dict[str, Coverage]  # by source
+    adapted: bool = False  # to a few rows, which stand for one cluster: the base is as calibrated as it was
 
 
 def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> None:
@@ -124,7 +126,7 @@ def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Map
     rows = np.arange(len(observations.source))
     fit = specialise_to(observations, rows, start, between, deviations, noise)
     after = observations.step_times(fit.values)
-    return Calibration(start, fit, observations.step_times(start), after, None, [], None, {})
+    return Calibration(start, fit, observations.step_times(start), after, None, [], None, {}, adapted=True)
 
 
 def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsx.cost.interval import PlanFacts, holds, step_interval
 from dsx.measured.held_out import LEAST_SOURCES
-from dsx.measured.report import weights
+from dsx.measured.weighted import weighted_quantile, weights
 from dsx.spec.assumptions import IntervalSpec, WhereSpec
 
 LEVEL = 0.8  # share of the measurements that an interval is to hold
@@ -56,15 +56,6 @@ def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
     tail = max((1 - LEVEL) / 2 - unseen / 2, 0.0) / (1 - unseen)
     own = weights(source)
     return weighted_quantile(residuals, own, tail), -weighted_quantile(-residuals, own, tail)
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """Return the largest of [N] values that at most `share` of the weight lies below."""
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order]) - weights[order]
-    # A tolerance, since weights of 1 / count do not add up exactly.
-    last = np.searchsorted(below, share * weights.sum() + 1e-9, side="right") - 1
-    return float(values[order][last])
 
 
 def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from dsx.measured.regret import groups, regret, regret_figures, spearman
 from dsx.measured.rows import Rows
+from dsx.measured.weighted import weighted_mean, weighted_median, weights
 
 ALL_SOURCES = "all"  # the source_id of `overall`
 
@@ -75,30 +76,3 @@ def _oom(rows: Rows) -> dict[str, int]:
         "oom": int(failed.sum()),
         "oom_correct": int((failed & ~rows.fits).sum()),
     }
-
-
-def weights(source: np.ndarray) -> np.ndarray:
-    """Return the weight of each row, by the number of its source: sources weigh the same, all rows together 1."""
-    _, inverse, counts = np.unique(source, return_inverse=True, return_counts=True)
-    return 1 / (counts[inverse] * max(len(counts), 1))
-
-
-def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the mean of `values` under `weights`; None of nothing."""
-    return float(np.sum(values * weights) / np.sum(weights)) if len(values) else None
-
-
-def weighted_median(values: np.ndarray, weights: np.ndarray) -> float | None:
-    """Return the value with half of the weight on either side, as the common median where weights are equal.
-
-    Where the half falls between two values it is their mean; None of nothing.
-    """
-    if not len(values):
-        return None
-    order = np.argsort(values, kind="stable")
-    ordered, share = values[order], np.cumsum(weights[order])
-    half = share[-1] / 2
-    # A tolerance, since weights of 1 / count do not add up to the half exactly.
-    lower = ordered[np.searchsorted(share, half * (1 - 1e-9))]
-    upper = ordered[min(np.searchsorted(share, half * (1 + 1e-9), side="right"), len(ordered) - 1)]
-    return float((lower + upper) / 2)

@@ -1,21 +1,19 @@
 """A run table: published or own measurements of training runs, one row each.
 
-A table is a CSV file with the columns of `Run`, in any order; further columns are allowed and ignored. A blank cell is
-a value that the source does not print. Of the columns only `REQUIRED` must be there: a column that is left out is
-blank in every row. Reading is strict, since a misspelt column would be a blank one.
+A table is a CSV file with the columns of `Run`. A blank cell is a value that the source does not print. Of the columns
+only `REQUIRED` must be there: a column that is left out is blank in every row.
 """
 
-import csv
-import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dsx.errors import RunTableError, SpecError, did_you_mean
+from dsx.errors import RunTableError, SpecError
+from dsx.measured.cell_units import without_unit
+from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
-from dsx.spec.quantities import LARGEST_COUNT
 from dsx.units import parse_number
 
 
@@ -78,15 +76,11 @@ def read_runs(path: str | Path) -> list[Run]:
     that cannot be read: a required column that is missing, a cell that is no value of its column.
     """
     file = find_path("run table", str(path))
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            runs = list(_rows(csv.reader(text, strict=True), str(path)))
-    except OSError as error:
-        raise RunTableError(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise RunTableError(f"{path}: is no CSV file in UTF-8: {error}") from error
-    if not runs:
-        raise RunTableError(f"{path}: has no rows below its header")
+    table = read_csv(file, str(path), FORMAT)
+    if not any(name in table.header.cells for name in MEASUREMENTS):
+        place, needed = table.header.place, ", ".join(MEASUREMENTS)
+        raise RunTableError(f"{place}: has no measurement: one of the columns {needed} is needed")
+    runs = [_run(row) for row in table.rows]
     first: dict[str, int] = {}
     for run in runs:
         if run.id in first:
@@ -95,22 +89,8 @@ def read_runs(path: str | Path) -> list[Run]:
     return runs
 
 
-def _rows(reader: Any, path: str) -> Iterator[Run]:
-    header = [name.strip() for name in next(reader, [])]
-    _check_header(header, path)
-    places = {name: header.index(name) for name in COLUMNS if name in header}
-    line = reader.line_num + 1
-    for cells in reader:
-        # A quoted cell may span lines: a row is named by the line that it begins in.
-        here, line = line, reader.line_num + 1
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != len(header):
-            raise RunTableError(f"{path}:{here}: has {len(cells)} cells, but the header has {len(header)} columns")
-        values: dict[str, Any] = dict.fromkeys(COLUMNS)
-        for name, place in places.items():
-            values[name] = _cell(cells[place].strip(), name, f"{path}:{here}")
-        yield Run(line=here, **values)
+def _run(row: CsvRow) -> Run:
+    return Run(line=row.line, **{name: _cell(row.cells.get(name, ""), name, row.place) for name in COLUMNS})
 
 
 def _cell(text: str, name: str, place: str) -> Any:
@@ -121,36 +101,11 @@ def _cell(text: str, name: str, place: str) -> Any:
     try:
         return COLUMNS[name](text)
     except (ValueError, SpecError) as error:
-        raise RunTableError(f"{place}: {name}: {error}") from None
-
-
-def _check_header(header: list[str], path: str) -> None:
-    if not any(header):
-        raise RunTableError(f"{path}:1: is empty: a run table begins with the names of its columns")
-    twice = sorted({name for name in header if name and header.count(name) > 1})
-    if twice:
-        raise RunTableError(f"{path}:1: column {twice[0]!r} stands there twice")
-    others = [name for name in header if name not in COLUMNS]
-    missing = [name for name in REQUIRED if name not in header]
-    if missing:
-        said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
-        raise RunTableError(f"{path}:1: lacks the column{'s' if len(missing) > 1 else ''} {said}")
-    if not any(name in header for name in MEASUREMENTS):
-        raise RunTableError(f"{path}:1: has no measurement: one of the columns {', '.join(MEASUREMENTS)} is needed")
-    absent = [name for name in COLUMNS if name not in header and name not in ADDITIONS]
-    for name in others:
-        if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
-            raise RunTableError(f"{path}:1: column {name!r} is not known; did you mean {near[0]!r}?")
+        raise RunTableError(f"{place}: {name}: {without_unit(text, name) or error}") from None
 
 
 def _integer(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = parse_number(text)
-        if value != int(value) or not least <= value <= LARGEST_COUNT:
-            raise ValueError(f"{text!r} is not a whole number from {least} to {LARGEST_COUNT}")
-        return int(value)
-
-    return read
+    return lambda text: whole_number(text, least)
 
 
 def _flag(text: str) -> bool:
@@ -210,3 +165,10 @@ MEASUREMENTS = (
     *("measured_mem_gb", "oom"),
 )
 ADDITIONS = ("head_dim", "schedule")
+FORMAT = CsvFormat(
+    subject="a run table begins",
+    error=RunTableError,
+    required=REQUIRED,
+    optional=tuple(name for name in COLUMNS if name not in (*REQUIRED, *ADDITIONS)),
+    additions=ADDITIONS,
+)

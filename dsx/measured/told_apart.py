@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsx.measured.intervals import LEVEL, weighted_quantile
+from dsx.measured.intervals import LEVEL
 from dsx.measured.regret import Group
+from dsx.measured.weighted import weighted_quantile
 
 
 def told_apart(groups: Sequence[Group]) -> float | None:

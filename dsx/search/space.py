@@ -32,8 +32,8 @@ class Space:
         fixed = _searched_only(fix or {}, problem)
         limited = dict(limit or {})
         for column in limited:
-            if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
-                raise SpecError(f"limit: {column!r} is not searched, so there is nothing to limit")
+            if fault := fault_of_limit(column):
+                raise SpecError(f"limit: {fault}")
         self.bounds = Bounds(
             num_gpus=tuple(num_gpus),
             global_batch_size=tuple(global_batch_size),
@@ -76,18 +76,36 @@ def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int |
     """Return the fixed columns, names as codes; raises SpecError for one that is not searched."""
     result: dict[str, Sequence[int | str]] = {}
     for column, values in fix.items():
+        if fault := fault_of_fix(column, values):
+            raise SpecError(f"fix: {fault}")
+        result[column] = values
         if column in OPEN:
             result[column] = [code(column, value) for value in values]
             known = getattr(problem.workload.open, column)
             if known and (wrong := set(result[column]) - set(known)):
                 raise SpecError(f"fix: {column} = {min(wrong)} is not open in this problem: see Problem.opening")
-        elif words := [value for value in values if isinstance(value, str)]:
-            raise SpecError(f"fix: {column} = {words[0]!r} is no whole number")
-        elif column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
-            raise SpecError(f"fix: {column!r} is not searched")
-        else:
-            result[column] = values
     return result
+
+
+def fault_of_fix(column: str, values: Sequence[int | str]) -> str:
+    """Return why a column cannot be fixed to these values, whatever else is stated; empty if it can."""
+    if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
+        return f"{column!r} is not searched, so there is nothing to fix"
+    if column in OPEN:
+        try:
+            [code(column, value) for value in values]
+        except SpecError as error:
+            return str(error)
+    elif words := [value for value in values if isinstance(value, str)]:
+        return f"{column} = {words[0]!r} is no whole number"
+    return ""
+
+
+def fault_of_limit(column: str) -> str:
+    """Return why a column cannot be limited; empty if it can."""
+    return (
+        "" if column in (*KEY_COLUMNS, *CHOICE_COLUMNS) else f"{column!r} is not searched, so there is nothing to limit"
+    )
 
 
 def _filter(

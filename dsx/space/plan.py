@@ -5,6 +5,7 @@ microbatch and every stage a layer; whether it also obeys the rules is said by `
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def parse_plan(
 
 def _setting(name: str, value: str) -> int:
     try:
-        return code(name, int(value) if value.isdecimal() else value)
+        return code(name, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
     except SpecError as error:
         raise PlanError(str(error)) from error
 
@@ -185,15 +186,13 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
         f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
-        "chunks_not_divisible": f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide "
-        f"{limits.num_layers} layers",
-        "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}",
-        "microbatches_not_in_groups": f"vpp={plan['vpp']}: pp={plan['pp']} does not divide the "
-        f"{plan['num_microbatches']} microbatches",
-        "replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} with dp={dp}, zero_stage={plan['zero_stage']}"
-        f"; nearest: zero_replicas={_nearest_of(divisors(dp if plan['zero_stage'] else 1), plan['zero_replicas'])}",
-        "stored_layers_exceeded": f"stored_layers={plan['stored_layers']} with recompute="
-        f"{CODES['recompute'][plan['recompute']]} and {limits.num_layers // plan['pp']} layers of a stage",
+        "chunks_not_divisible": _chunks_detail(plan, limits),
+        "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}, and only 1f1b "
+        "is interleaved; nearest: vpp=1, or schedule=1f1b",
+        "microbatches_not_in_groups": f"vpp={plan['vpp']}: microbatches go through chunks in groups of pp, and "
+        f"pp={plan['pp']} does not divide the {plan['num_microbatches']} microbatches; nearest: vpp=1",
+        "replicas_not_divisible": _replicas_detail(plan),
+        "stored_layers_exceeded": _stored_detail(plan, limits),
         "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
         f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
         "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "
@@ -213,6 +212,33 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         "expert_replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} does not divide the {holders} ranks "
         f"that hold the same experts; nearest: zero_replicas={_nearest_of(divisors(copied), plan['zero_replicas'])}",
     }[name]
+
+
+def _chunks_detail(plan: Plan, limits: Limits) -> str:
+    if plan["pp"] == 1:
+        return f"vpp={plan['vpp']} divides a pipeline, and pp=1 is none; nearest: vpp=1"
+    nearest = _nearest_of(divisors(max(limits.num_layers // plan["pp"], 1)), plan["vpp"])
+    return (
+        f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide {limits.num_layers} layers; "
+        f"nearest: vpp={nearest}"
+    )
+
+
+def _replicas_detail(plan: Plan) -> str:
+    copies, dp = plan["zero_replicas"], plan["dp"]
+    if not plan["zero_stage"]:
+        return f"zero_replicas={copies} with zero_stage=0, which divides nothing; nearest: zero_replicas=1"
+    return f"zero_replicas={copies} does not divide dp={dp}; nearest: zero_replicas={_nearest_of(divisors(dp), copies)}"
+
+
+def _stored_detail(plan: Plan, limits: Limits) -> str:
+    stored, there = plan["stored_layers"], limits.num_layers // plan["pp"]
+    if CODES["recompute"][plan["recompute"]] == "none":
+        return (
+            f"stored_layers={stored} with recompute=none, which makes no layer again that could be stored instead; "
+            "nearest: stored_layers=0"
+        )
+    return f"stored_layers={stored} is more than the {there} layers of a stage; nearest: stored_layers={there}"
 
 
 def _nearest_of(values: Iterable[int], wanted: int) -> int:

@@ -3,24 +3,29 @@
 `operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
 times (m x k) by (k x n); a fused kernel with multiplies has the sizes of its first one; any other kernel has m x n
 elements, n along the last dimension, and no k. `time` is a quantity with its unit. A line that begins with # is a
-comment. Further columns are allowed and ignored. Reading is strict, since a misspelt column would be a blank one.
+comment.
 """
 
-import csv
-import difflib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
+from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
-from dsx.spec.quantities import LARGEST_COUNT
-from dsx.units import format_quantity, parse_number, parse_quantity
+from dsx.units import format_quantity, parse_quantity
 
 REQUIRED = ("operator", "m", "n", "time")
 OPTIONAL = ("direction", "k", "batch", "dtype")
 DIRECTIONS = ("forward", "backward")
+FORMAT = CsvFormat(
+    subject="operator times begin",
+    error=OperatorTimesError,
+    required=REQUIRED,
+    optional=OPTIONAL,
+    comment="#",
+    hint=f" (columns: {', '.join((*REQUIRED, *OPTIONAL))})",
+)
 
 # Bytes of an element: all that the model knows of a type.
 DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
@@ -80,42 +85,13 @@ def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
     missing, a cell that is no value of its column, and two rows for one kernel whose times differ.
     """
     path = find_path("operator times", name, near)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as text:
-            rows = tuple(_rows(csv.reader(text, strict=True), str(path)))
-    except OSError as error:
-        raise OperatorTimesError(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise OperatorTimesError(f"{path}: is no CSV file in UTF-8: {error}") from error
-    if not rows:
-        raise OperatorTimesError(f"{path}: has no rows below its header")
+    rows = tuple(map(_row, read_csv(path, str(path), FORMAT).rows))
     _refuse_contradictions(rows, str(path))
     return OperatorTimes(str(path), rows)
 
 
-def _rows(reader: Any, path: str) -> Iterator[OperatorTime]:
-    lines = _lines(reader)
-    begin, names = next(lines, (1, []))
-    header = [name.strip() for name in names]
-    _check_header(header, f"{path}:{begin}")
-    for here, cells in lines:
-        if len(cells) != len(header):
-            raise OperatorTimesError(f"{path}:{here}: has {len(cells)} cells, but the header has {len(header)} columns")
-        given = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-        yield _row(given, here, f"{path}:{here}")
-
-
-def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of all lines that are neither blank nor a comment, with the line that they begin in."""
-    line = 1
-    for cells in reader:
-        # A quoted cell may span lines.
-        here, line = line, reader.line_num + 1
-        if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
-            yield here, cells
-
-
-def _row(given: dict[str, str], line: int, place: str) -> OperatorTime:
+def _row(row: CsvRow) -> OperatorTime:
+    given, place = row.cells, row.place
     for name in REQUIRED:
         if not given[name]:
             raise OperatorTimesError(f"{place}: {name}: is blank; every row needs one")
@@ -129,7 +105,7 @@ def _row(given: dict[str, str], line: int, place: str) -> OperatorTime:
     if batch and not k:
         raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed beside it")
     return OperatorTime(
-        line=line,
+        line=row.line,
         operator=given["operator"],
         directions=(DIRECTIONS.index(direction),) if direction else tuple(range(len(DIRECTIONS))),
         shape=(
@@ -145,12 +121,9 @@ def _row(given: dict[str, str], line: int, place: str) -> OperatorTime:
 
 def _size(name: str, text: str, place: str) -> int:
     try:
-        value = parse_number(text)
-    except SpecError as error:
+        return whole_number(text)
+    except (ValueError, SpecError) as error:
         raise OperatorTimesError(f"{place}: {name}: {error}") from None
-    if value != int(value) or not 1 <= value <= LARGEST_COUNT:
-        raise OperatorTimesError(f"{place}: {name}: {text!r} is not a whole number from 1 to {LARGEST_COUNT}")
-    return int(value)
 
 
 def _time(text: str, place: str) -> float:
@@ -161,26 +134,6 @@ def _time(text: str, place: str) -> float:
     if value <= 0:
         raise OperatorTimesError(f"{place}: time: {text!r} is not above 0")
     return value
-
-
-def _check_header(header: list[str], place: str) -> None:
-    if not any(header):
-        raise OperatorTimesError(f"{place}: is empty: operator times begin with the names of their columns")
-    twice = sorted({name for name in header if name and header.count(name) > 1})
-    if twice:
-        raise OperatorTimesError(f"{place}: column {twice[0]!r} stands there twice")
-    known = (*REQUIRED, *OPTIONAL)
-    others = [name for name in header if name not in known]
-    missing = [name for name in REQUIRED if name not in header]
-    if missing:
-        said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
-        raise OperatorTimesError(
-            f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said} (columns: {', '.join(known)})"
-        )
-    absent = [name for name in OPTIONAL if name not in header]
-    for name in others:
-        if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
-            raise OperatorTimesError(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")
 
 
 def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:

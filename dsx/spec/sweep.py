@@ -66,6 +66,7 @@ class SweepSpec(Spec):
     plot: PlotSpec | None = None
 
     _file: Path | None = PrivateAttr(default=None)
+    _document: Document = PrivateAttr(default=Document({}, {(): "sweep"}))
 
     @field_validator("keep")
     @classmethod
@@ -107,6 +108,10 @@ class SweepSpec(Spec):
         """The file that the sweep was read from; what it names is looked for beside it."""
         return self._file
 
+    def place(self, *path: str) -> str:
+        """Return "file:line" of a part of the sweep, or the ``--set`` that states it."""
+        return self._document.place(path)
+
     def __eq__(self, other: object) -> bool:
         """Return whether both state the same, wherever they were read from."""
         return isinstance(other, SweepSpec) and self.model_dump() == other.model_dump()
@@ -135,7 +140,7 @@ def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment]
     document = override(document, overrides, "sweep", _may_add)
     point = (*columns.point, *stated_fields(document.data.get("what_if")))
     sweep = validate(document, SweepSpec, context=replace(columns, point=point))
-    sweep._file = file
+    sweep._file, sweep._document = file, document
     return sweep
 
 

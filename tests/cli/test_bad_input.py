@@ -99,10 +99,35 @@ def test_more_stages_than_layers(run, folder):
         ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
         ("assumptions.overhead=9e308 GB", "too large"),
         ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),
+        ("sweep.fix.zero_stage=3", "no sweep is read here; the plan says it: zero_stage=3"),
+        ("sweep.fix.tp_nvs=4", "no sweep is read here; the plan says it: nvs.tp=4"),
     ],
 )
 def test_set(run, folder, assignment, says):
     refused(run("evaluate", *JOB, "dp=8", "--set", assignment), says)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("sweep.num_gpus=16", "give an option, such as --num-gpus 16"),
+        ("sweep.operator_times=a b.csv", "best and evaluate have an option, --operator-times 'a b.csv'"),
+        ("sweep.fix.zero_stage=3", "the assumption set holds it fixed: --set assumptions.fixed.zero_stage=3"),
+        ("sweep.fix.zero_stage=[1, 3]", "dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]' sets it there"),
+        ("sweep.fix.pp=4", "write a sweep file of this search, and dsx sweep FILE --set sweep.fix.pp=4 sets it there"),
+        ("sweep.limit.tp=<=4", "dsx sweep FILE --set 'sweep.limit.tp=<=4' sets it there"),
+        ("sweep.limmit.tp=4", "no sweep is read here; nor has one a field 'limmit'; did you mean 'limit'?"),
+    ],
+)
+def test_what_is_set_of_a_sweep_where_none_is_read(run, folder, assignment, says):
+    refused(run("best", *JOB, "--set", assignment), f"--set {assignment}: no sweep is read here; ", says)
+
+
+def test_what_is_advised_instead_of_a_sweep_works(run, folder):
+    done = run("best", *JOB, "--set", "assumptions.fixed.zero_stage=3")
+    assert (done.code, "zero_stage=3" in done.out) == (0, True)
+    for number, assignment in enumerate(("sweep.fix.zero_stage=3", "sweep.fix.tp=4", "sweep.limit.tp=<=4")):
+        assert run("sweep", "sweep.yaml", "-o", f"out{number}", "--set", assignment).code == 0
 
 
 @pytest.mark.parametrize(
@@ -155,6 +180,15 @@ def test_cluster_files(run, folder, text, says):
         (("keep: all", "fix: {tp: -2}"), "fix.tp: -2 is not a whole number from 0"),
         (("keep: all", "fix: {tp: two}"), "fix: tp = 'two' is no whole number"),
         (("keep: all", "fix: {zero_stage: 4}"), "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        (
+            ("keep: all", "keep: all\nfix:\n  offload: disk"),
+            "sweep.yaml:9: fix: offload = 'disk' is not known (known: ",
+        ),
+        (
+            ("keep: all", "fix: {sequence_length: 4}"),
+            "sweep.yaml:7: fix.sequence_length: 'sequence_length' is a setting",
+        ),
+        (("keep: all", "limit: {sequence_length: '>4'}"), "sweep.yaml:7: limit: 'sequence_length' is not searched"),
         (("keep: all", "limit: {ep_nvs: '<=x'}"), "is no bound, such as '<=16'"),
         (("keep: all", "limit: {strategy: '<=2'}"), "limit.strategy: 'strategy' holds names"),
         (("keep: all", "limit: {tp: '=<2'}"), "did you mean '<=2'?"),
@@ -166,6 +200,48 @@ def test_sweep_files(run, folder, change, says):
     file.write_text(file.read_text().replace(*change))
     refused(run("sweep", "sweep.yaml", "-o", "out"), says)
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        (
+            "fix:\n  zero_replicas: [3]",
+            ["sweep.yaml:9: fix: zero_replicas = 3: zero_replicas divides dp", "nearest: zero_rep"],
+        ),
+        ("fix: {ep: 7}", ["sweep.yaml:8: fix: ep = 7: nothing of small is divided over ep", "; nearest: ep = 1"]),
+        ("limit:\n  pp: '>8'", ["sweep.yaml:9: limit: pp > 8: pp divides num_gpus and the 8 layers; nearest: pp = 8"]),
+        (
+            "fix: {vpp: 2, pp: 1}",
+            [
+                "leaves none; change any of these\nsweep.yaml:8: fix: pp = 1: pp divides",
+                "sweep.yaml:8: fix: vpp = 2: vpp ",
+            ],
+        ),
+        (
+            "fix: {pp: 3, tp: 5}",
+            ["leaves none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus, and"],
+        ),
+        (
+            "fix: {stored_layers: 9}",
+            ["sweep.yaml:8: fix: stored_layers = 9: stored_layers is at most the layers of a stage"],
+        ),
+    ],
+)
+def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, says):
+    (folder / "sweep.yaml").write_text(f"{(folder / 'sweep.yaml').read_text()}{stated}\n")
+    done = run("sweep", "sweep.yaml", "-o", "out")
+    assert (done.code, done.out) == (3, "")
+    for text in ("no candidate for 8 GPUs and global_batch_size=32: what is stated of the plans leaves none", *says):
+        assert text in done.err
+    assert not (folder / "out").exists()
+
+
+def test_what_a_set_holds_fixed_may_leave_no_candidate(run, folder):
+    done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3")
+    assert done.code == 3
+    assert "assumption set 'default': fixed: vpp = 3: vpp divides the layers of a stage, 8 / pp, " in done.err
+    assert done.err.endswith("; nearest: vpp = 2\n")
 
 
 def test_sweep_overrides(run, folder):

@@ -1,7 +1,13 @@
 """``dsx best``: the launch flags behind its table."""
 
 import json
+import re
 import subprocess
+
+import pytest
+
+from dsx.cli.best import SHARES
+from dsx.cost.columns import StepCosts
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 
@@ -60,3 +66,40 @@ def test_other_sets_tell_nothing(run, folder):
     data = json.loads(run(*unknown, "--json").out)
     assert (data["told_apart"], data["not_told_apart"]) == (None, [])
     assert data["plans"][0]["step_time_s_low"] is None
+
+
+def test_shares_of_a_step_add_up(run, folder):
+    def shown(*settings):
+        choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
+        _, header, *rows = run("best", *JOB, *choices).out.partition("\n\n")[0].splitlines()
+        titles = header[header.index("compute") :].split()[:-1]
+        percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
+        return titles, [row[-len(titles) :] for row in percent]
+
+    titles, rows = shown()
+    assert titles == ["compute", "communication", "bubble", "optimizer"]
+    assert {sum(row) for row in rows} == {100}
+    titles, rows = shown("recompute=full", "offload=optimizer")
+    assert titles == ["compute", "recompute", "communication", "bubble", "optimizer"]
+    assert {sum(row) for row in rows} == {100}
+
+
+def test_every_part_of_a_step_is_in_one_share():
+    parts = [name for name in StepCosts.__dataclass_fields__ if name.endswith("_s") and not name.endswith("_per_s")]
+    assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
+
+
+@pytest.mark.parametrize(
+    ("layers", "only"),
+    [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)],
+)
+def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
+    said = f"small has {layers} layers between embedding and head, which 2 to 16 stages do not divide: pp is {only} in"
+    text = (folder / "small.yaml").read_text().replace("count: 8", f"count: {layers}")
+    (folder / "small.yaml").write_text(text)
+    # What a device has is enough for any of them.
+    enough = ("--set", "cluster.device.hbm_capacity=9 TB")
+    for done in (run("best", *JOB, *enough, "--json"), run("sweep", "sweep.yaml", "-o", f"of-{layers}", *enough)):
+        assert done.code == 0
+        assert (said in done.err) is (only is not None)
+        assert "stages" not in done.out

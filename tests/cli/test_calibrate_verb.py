@@ -101,7 +101,19 @@ def test_one_run_adapts_a_set(run, place, times):
     assert field["name"] == "matrix_efficiency" and field["after"] < field["before"]
     assert data["errors"]["after"][-1]["mape"] < data["errors"]["before"][-1]["mape"]
     spec = load_assumptions("mine.yaml")
+    assert spec.calibrated  # as its base is
+    assert "calibrated" not in (place / "mine.yaml").read_text()
     assert (spec.matrix_efficiency, spec.hbm_efficiency) == (pytest.approx(field["after"], rel=1e-5), 0.9)
+
+
+def test_a_run_makes_no_calibrated_set_of_beliefs(run, place, times):
+    (place / "two.yaml").write_text(f"{SET}calibrated: false\n")
+    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})
+    assert run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml").code == 0
+    assert not load_assumptions("mine.yaml").calibrated
+    # A fit to many is one, whatever it begins with.
+    assert run("calibrate", "runs.csv", "--assumptions", "two.yaml", "-o", "own.yaml").code == 0
+    assert load_assumptions("own.yaml").calibrated
 
 
 def refused(run, place, *arguments, says, code=2):
@@ -159,12 +171,14 @@ def test_sets_that_cannot_be_fitted_are_refused(run, place, arguments, says):
 @pytest.mark.parametrize(
     ("output", "says"),
     [
-        ("two.yaml", "-o two.yaml: is read for the fit; choose another file"),
+        ("two.yaml", "-o two.yaml: is read by this command; choose another file"),
         ("own", "-o own: the file of an assumption set ends in .yaml"),
-        ("none/own.yaml", "-o none/own.yaml: none is no folder"),
+        ("none/own.yaml", "-o none/own.yaml: none is no folder; make it, or choose another file"),
+        ("folder.yaml", "-o folder.yaml: is a folder; name a file in it"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(run, place, output, says):
+    (place / "folder.yaml").mkdir()
     refused(run, place, "runs.csv", "-o", output, "--assumptions", "two.yaml", says=says)
 
 

@@ -1,6 +1,7 @@
 """The command line that others are written against: names, keys, exit codes, what goes where."""
 
 import json
+import re
 
 import pytest
 
@@ -8,6 +9,8 @@ import dsx
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.space.candidates import Candidates
+from dsx.space.codes import CODES, OPEN
+from dsx.space.rules import DEGREES
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *Candidates.__dataclass_fields__}
@@ -79,19 +82,30 @@ def test_columns_of_other_strategies(run, folder, strategy, plan, columns):
     assert data["plan"] | columns == data["plan"]
 
 
-def test_rejected_plans_are_priced_and_exit_0(run, folder):
+def test_rejected_plans_are_priced_and_exit_3(run, folder):
     done = run("evaluate", *SMALL, "tp=8", "nvs.tp=4", "--set", "cluster.device.hbm_capacity=1 MB", "--json")
     data = json.loads(done.out)
-    assert done.code == 0
+    assert (done.code, done.err) == (3, "dsx: error: the plan is rejected: memory, domain_not_filled\n")
     assert (data["fits"], data["reject"]) == (False, ["memory", "domain_not_filled"])
     assert data["step_time_s"] > 0
     done = run("evaluate", *SMALL, "tp=8", "nvs.tp=4", "--set", "cluster.device.hbm_capacity=1 MB")
+    assert done.code == 3
     assert "rejected:\n  memory: " in done.out
+    # It breaks a rule, though it fits.
+    assert run("evaluate", *SMALL, "tp=8", "nvs.tp=4").code == 3
+    assert run("evaluate", *SMALL, "tp=8", "nvs.tp=8").code == 0
+
+
+def test_help_has_every_choice_of_a_plan(run, folder):
+    words = set(re.findall(r"[\w-]+", run("evaluate", "--help").out))
+    assert {*OPEN, *DEGREES, "panels", "microbatch_size"} <= words
+    assert {name for names in CODES.values() for name in names} <= words
+    assert {*OPEN} - {"ep"} <= set(re.findall(r"\w+", run("best", "--help").out))
 
 
 def test_a_plan_that_overflows_is_still_printed(run, folder):
     done = run("evaluate", *SMALL, "dp=8", "--set", "cluster.device.matrix_flops=1e-300 FLOP/s")
-    assert done.code == 0
+    assert done.code == 3  # dp=8 leaves the fast domain unfilled
     assert "nan" not in done.out
     assert ["step_time_s", "-", "-"] in [line.split() for line in done.out.splitlines()]
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share, shares
 from dsx.cli.progress import progress, rate_text
 
 
@@ -83,3 +83,23 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch)
             advance(100_000)
     out, err = capsys.readouterr()
     assert (out, err) == ("", "dsx: pricing: 50 %, 6.45 k/s, 31 s left\n")
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole", "said"),
+    [
+        ((1.0, 1.0, 1.0), 3.0, [34, 33, 33]),
+        ((93.2, 6.2, 0.6), 100.0, [93, 6, 1]),
+        ((99.6, 0.2, 0.2), 100.0, [100, 0, 0]),
+        ((0.5, 0.0, 0.0), 0.5, [100, 0, 0]),
+        ((12.5, 12.5, 12.5, 62.5), 100.0, [13, 13, 12, 62]),
+    ],
+)
+def test_shares_add_up(parts, whole, said):
+    assert shares(parts, whole) == [f"{value} %" for value in said]
+    assert sum(said) == 100
+
+
+@pytest.mark.parametrize(("parts", "whole"), [((math.nan, 1.0), 1.0), ((1.0, 1.0), math.inf), ((0.0, 0.0), 0.0)])
+def test_shares_of_no_number_are_dashes(parts, whole):
+    assert shares(parts, whole) == ["-", "-"]

@@ -69,7 +69,7 @@ def test_people_see_a_table(table, capsys):
         *("own", "other", "all")
     ]
     assert "memory: 2 of 3 that ran and 1 of 1 out of memory predicted so" in out
-    assert "not modelled: no layer text (1), tp * pp * cp * dp is not n_gpus (1)" in out
+    assert "not modelled:\n  no layer text: 1 row (own-4)\n  tp * pp * cp * dp is not n_gpus: 1 row (own-5)\n" in out
     assert "blank, filled: vpp (1)" in out
     assert "nan" not in out.lower().split()
 
@@ -85,6 +85,22 @@ def test_rows_are_written(table, tmp_path):
     assert (rows[3]["predicted_s"], rows[3]["reason"]) == ("", "no layer text (x)")
     assert rows[4]["measured_s"] == "3.5"
     assert rows[4]["reason"].startswith("tp * pp * cp * dp is not n_gpus (tp=2, ")
+
+
+def test_rows_that_are_not_modelled_are_named_by_reason(tmp_path, capsys):
+    path = write(tmp_path / "runs.csv", {}, {"experts": "8"}, *[{"n_gpus": "24"}] * 7)
+    validated(path, "default", half, False, None)
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("not modelled:")
+    assert lines[at + 1 :] == [
+        "  tp * pp * cp * dp is not n_gpus: 7 rows (own-3, own-4, own-5, own-6, own-7, ...)",
+        "  no layer text: 1 row (own-2)",
+    ]
+
+
+def test_a_table_of_which_every_row_is_modelled_names_none(tmp_path, capsys):
+    validated(write(tmp_path / "runs.csv"), "default", half, False, None)
+    assert "not modelled" not in capsys.readouterr().out
 
 
 def test_a_row_without_a_measurement_has_a_reason(tmp_path, capsys):
@@ -121,14 +137,20 @@ def test_a_predictor_is_asked_only_for_what_can_be(tmp_path, capsys):
     [
         ("runs.csv", "defalt", None, UnknownNameError, "did you mean 'default'?"),
         ("run.csv", "default", None, SpecError, "is not a file; did you mean 'runs.csv'?"),
-        ("runs.csv", "default", "runs.csv", StoreError, "-o runs.csv: is the run table itself"),
-        ("runs.csv", "default", "none/rows.csv", StoreError, "cannot write none/rows.csv: No such file or directory"),
+        ("runs.csv", "default", "runs.csv", StoreError, "-o runs.csv: is read by this command"),
+        ("runs.csv", "default", "none/rows.csv", StoreError, "-o none/rows.csv: none is no folder; make it, or choose"),
+        ("runs.csv", "default", "folder", StoreError, "-o folder: is a folder; name a file in it"),
     ],
 )
 def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, name, assumptions, output, error, says):
     before = table.read_bytes()
+    (tmp_path / "folder").mkdir()
+
+    def never(setups, assumptions):
+        raise AssertionError("priced, though the input is bad")
+
     with pytest.raises(error) as caught:
-        validated(tmp_path / name, assumptions, half, True, output and tmp_path / output)
+        validated(tmp_path / name, assumptions, never, True, output and tmp_path / output)
     assert says in str(caught.value)
     assert capsys.readouterr().out == ""
     assert table.read_bytes() == before

@@ -7,9 +7,9 @@ from textwrap import dedent
 import pytest
 
 from dsx.errors import NotationError
+from dsx.graph.build import build_layer
 from dsx.graph.derived import derive
 from dsx.graph.expressions import evaluate
-from dsx.graph.layer import build_layer
 from dsx.graph.library import load_operators
 from dsx.graph.model import define
 from dsx.graph.notation import parse

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from dsx.cost.interval import plan_facts
-from dsx.measured.intervals import coverage, make_intervals, weighted_quantile
+from dsx.measured.intervals import coverage, make_intervals
 from dsx.measured.regret import Group
 from dsx.measured.told_apart import told_apart
+from dsx.measured.weighted import weighted_quantile
 
 
 def facts(count, several=False, experts=False):

@@ -65,7 +65,7 @@ def test_model_flops_are_those_of_the_search(asked):
 
 
 def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsx.measured.batches.strategy_names", lambda: ["1d"])
+    monkeypatch.setattr("dsx.measured.structure.strategy_names", lambda: ["1d"])
     changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
     rule = "no strategy divides the model so"

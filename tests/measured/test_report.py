@@ -11,8 +11,9 @@ from scipy.stats import spearmanr
 
 from dsx.measured.reasons import Reason
 from dsx.measured.regret import LEAST_LAYOUTS, Group, groups, regret, spearman
-from dsx.measured.report import report, weighted_mean, weighted_median, weights
+from dsx.measured.report import report
 from dsx.measured.rows import Rows
+from dsx.measured.weighted import weighted_mean, weighted_median, weights
 
 NAN = math.nan
 FIGURES = {

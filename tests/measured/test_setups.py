@@ -126,6 +126,11 @@ def test_what_is_uneven_is_not_impossible(made, changes):
         ("GB300", 72, "gb300-nvl72"),
         ("TPUv4", 4, "tpu-v4"),
         ("TPU v4", 4, "tpu-v4"),
+        ("H100 SXM", 8, "h100-nvs8"),
+        ("h100_80g", 8, "h100-nvs8"),
+        ("H100-SXM5-80GB", 8, "h100-nvs8"),
+        ("H100SXM5", 8, "h100-nvs8"),
+        ("A100-SXM4-40GB", 8, "a100-40-nvs8"),
         ("h200-nvs64", 8, "h200-nvs64"),
         ("H100", 2, "h100-nvs8, 2 to a node"),
     ],
@@ -133,6 +138,23 @@ def test_what_is_uneven_is_not_impossible(made, changes):
 def test_a_gpu_is_matched_by_its_longest_beginning(gpu, gpus_per_node, cluster):
     found = cluster_of(gpu, gpus_per_node, CLUSTERS)
     assert not isinstance(found, Reason) and found.name == cluster
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nearest"),
+    [
+        ("H1000", "H100"),
+        ("H100X", "H100"),
+        ("A10", "A100"),
+        ("V100S", "V100"),
+        ("TPUv42", "TPU-v4"),
+        ("GB2000", "GB200"),
+    ],
+)
+def test_a_longer_name_is_another_gpu(gpu, nearest):
+    found = cluster_of(gpu, 8, CLUSTERS)
+    assert isinstance(found, Reason) and found.rule == "no cluster has this gpu"
+    assert found.detail.startswith(f"{gpu!r}, nearest: {nearest}")
 
 
 def test_a_smaller_node_cuts_the_fast_domain():

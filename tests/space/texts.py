@@ -2,8 +2,8 @@
 
 from textwrap import dedent
 
+from dsx.graph.build import build_layer
 from dsx.graph.derived import derive
-from dsx.graph.layer import build_layer
 from dsx.graph.library import load_operators
 from dsx.graph.notation import parse
 

@@ -1,0 +1,70 @@
+"""Why a search has no plan to show: no candidate at all, or none that fits."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dsx.cli.output import counted, plan_text
+from dsx.cli.progress import progress
+from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.nothing import Blocker
+    from dsx.search.problem import Problem
+    from dsx.search.space import Space
+    from dsx.search.study import Study
+    from dsx.spec.sweep import SweepSpec
+
+
+def why_nothing(studies: "Sequence[Study]", problem: "Problem", sweep: "SweepSpec | None" = None) -> str:
+    """Return why no plan of any study is left, and what comes nearest.
+
+    `problem` is that of the first study, as its files state it; `sweep` may fix and limit it.
+    """
+    searched = [study for study in studies if study.space.size]
+    return _why_none_fits(searched) if searched else _why_no_candidate(studies[0].space, problem, sweep)
+
+
+def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | None") -> str:
+    from dsx.search.nothing import blockers
+
+    num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
+    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else {}, sweep.limit if sweep else {})
+    job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
+    if not found:
+        return (
+            f"no candidate: the rules of {' and '.join(problem.strategies)} leave no combination of degrees for {job} "
+            f"(pp must divide the {problem.num_layers} layers, dp the batch)"
+        )
+    together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
+    lines = [f"{_place(blocker, problem, sweep)}: {_said(blocker)}" for blocker in found]
+    return "\n".join([f"no candidate for {job}: what is stated of the plans leaves none{together}", *lines])
+
+
+def _said(blocker: "Blocker") -> str:
+    nearest = f"; nearest: {blocker.nearest}" if blocker.nearest else ""
+    return f"{blocker.said}: {blocker.rule}{nearest}"
+
+
+def _place(blocker: "Blocker", problem: "Problem", sweep: "SweepSpec | None") -> str:
+    if sweep is None or blocker.section == "fixed":
+        return f"assumption set {problem.assumptions_spec.name!r}: fixed"
+    return f"{sweep.place(blocker.section, blocker.column)}: {blocker.section}"
+
+
+def _why_none_fits(searched: "Sequence[Study]") -> str:
+    from dsx.search.evaluate import priced_plans
+    from dsx.search.sweep import smallest
+
+    with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
+        nearest, rows = smallest(searched, advance)
+    plan = priced_plans(nearest.problem, rows)[0]
+    capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
+    largest = max(float(capacity.max()) for capacity in capacities)
+    varied = any(capacity.min() < largest for capacity in capacities)
+    capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
+    return (
+        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
+        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "
+        f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
+        "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
+    )

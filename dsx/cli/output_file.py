@@ -1,0 +1,22 @@
+"""The file that ``-o`` names, checked before what goes into it is worked out: that can take minutes."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from dsx.errors import StoreError
+from dsx.spec.locate import shown
+
+
+def check_output_file(output: Path, read: Iterable[Path]) -> None:
+    """Raise StoreError if nothing can be written to `output`, or if it is one of the files that are `read`."""
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise StoreError(f"-o {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file")
+    if output.is_dir():
+        raise StoreError(f"-o {shown(output)}: is a folder; name a file in it")
+    if not os.access(output if output.exists() else folder, os.W_OK):
+        raise StoreError(f"-o {shown(output)}: may not be written; choose another file")
+    for file in read:
+        if output.exists() and file.exists() and output.samefile(file):
+            raise StoreError(f"-o {shown(output)}: is read by this command; choose another file")

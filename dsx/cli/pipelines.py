@@ -1,0 +1,24 @@
+"""A remark on models whose number of layers leaves a search next to no pipelines: stages have equal layers."""
+
+from typing import TYPE_CHECKING
+
+from dsx.cli.output import note
+
+if TYPE_CHECKING:
+    from dsx.search.problem import Problem
+
+_COMMON = range(2, 17)  # stages of most pipelines
+
+
+def say_few_pipelines(problem: "Problem") -> None:
+    """Say on stderr which pipelines a search has, if the layers of the model divide into none that is common."""
+    from dsx.space.enumerate import divisors
+
+    layers = problem.num_layers
+    possible = divisors(layers).tolist()
+    if layers > 1 and not any(stages in _COMMON for stages in possible):
+        only = " or ".join(map(str, possible))
+        note(
+            f"{problem.model.name} has {layers} layers between embedding and head, which {_COMMON[0]} to {_COMMON[-1]} "
+            f"stages do not divide: pp is {only} in this search"
+        )

@@ -1,0 +1,289 @@
+"""A layer put together: blocks inlined, roles filled in by a strategy, everything checked."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dsx.errors import NotationError, did_you_mean
+from dsx.graph.checks import check_axes, check_operator, defined_through_itself
+from dsx.graph.expressions import names
+from dsx.graph.layer import OUTPUT, PANELS, Argument, Layer, Operator, Tensor
+from dsx.graph.lexer import Place
+from dsx.graph.match import Distribution, Unmatchable, match, ordered
+from dsx.graph.notation import FOLLOWS, Dim, LayerText, OperatorText, Role, StrategyText, TensorText, UseText
+from dsx.graph.operators import OperatorKind
+from dsx.graph.use import declared, modified, renamed, results
+
+
+def build_layer(
+    text: LayerText,
+    strategy: StrategyText | None,
+    table: dict[str, OperatorKind],
+    find_block: Callable[[str, Place], LayerText],
+) -> Layer:
+    """Put `text` together under `strategy`; `find_block` gives the text of a used block.
+
+    Raises NotationError with file, line and column.
+    """
+    builder = _Builder(strategy, table, find_block)
+    scope = builder.inline(text, "", {})
+    if not builder.inputs:
+        raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
+    operators = _kept_for_all(builder.operators)
+    consumed = {arg.tensor for op in operators for arg in op.arguments}
+    made = [name for op in operators for name in op.outputs]
+    outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
+    return Layer(
+        name=text.name,
+        strategy=strategy.name if strategy else "",
+        definitions=builder.definitions,
+        tensors=builder.tensors,
+        operators=tuple(operators),
+        inputs=tuple(builder.inputs),
+        outputs=outputs,
+        rules=strategy.rules if strategy else (),
+        panelled=any(op.panelled for op in operators),
+    )
+
+
+def _kept_for_all(operators: list[Operator]) -> list[Operator]:
+    """Drop the mark ~ where another operator keeps the same copy for its backward: then it is there."""
+    kept = {
+        (arg.tensor, arg.distribution)
+        for op in operators
+        for name, arg in zip(op.kind.arguments, op.arguments, strict=False)
+        if name in op.kind.saved and not arg.made_again and not op.panelled
+    }
+    return [
+        replace(
+            op,
+            arguments=tuple(
+                replace(arg, made_again=arg.made_again and (arg.tensor, arg.distribution) not in kept)
+                for arg in op.arguments
+            ),
+        )
+        for op in operators
+    ]
+
+
+class _Builder:
+    """Collects the tensors and operators of a layer while its blocks are inlined."""
+
+    def __init__(
+        self,
+        strategy: StrategyText | None,
+        table: dict[str, OperatorKind],
+        find_block: Callable[[str, Place], LayerText],
+    ) -> None:
+        self.strategy, self.table, self.find_block = strategy, table, find_block
+        # A strategy has panels if its rules limit them; a layer that stands alone may use them freely.
+        rule_names = {
+            name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
+        }
+        self.has_panels = strategy is None or PANELS in rule_names
+        self.definitions: dict[str, Any] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self.inputs: list[str] = []
+        self.blocks: list[str] = []
+        self.inside: list[LayerText] = []  # the texts being inlined, outermost first
+        self.kernels = 0
+        self.regions = 0
+        self.again: tuple[str, int] | None = None  # the region that the block being inlined is in
+
+    def inline(self, text: LayerText, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
+        """Add the operators of `text`, used with `modifier`; returns the scope: local name -> tensor name."""
+        for letter, expr in text.definitions.items():
+            if self.definitions.setdefault(letter, expr) != expr:
+                raise text.defined_at[letter].error(
+                    f"dimension {letter!r} of {text.name!r} is defined differently elsewhere"
+                )
+        if circle := defined_through_itself(self.definitions):
+            place = next(place for letter, place in text.defined_at.items() if letter in circle)
+            raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
+        scope: dict[str, str] = {}
+        for tensor in (*text.inputs, *text.weights):
+            if tensor.name in scope:
+                raise tensor.place.error(f"{tensor.name!r} is declared twice")
+            if tensor in text.weights:
+                scope[tensor.name] = self.declare(tensor, prefix, weight=True, tied=tensor.name in text.tied)
+            else:
+                outer = bound.get(tensor.name)
+                scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in text.data)
+        offset = self.kernels
+        self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
+        regions = self.regions
+        self.regions += len({entry.again for entry in text.body if entry.again})
+        outer = self.again
+        latest = next(iter(scope.values()), None) if text.inputs else None
+        self.inside.append(text)
+        for entry in text.body:
+            self.again = self.region(entry, outer, regions)
+            if isinstance(entry, UseText):
+                latest = self.use(modified(entry, modifier), prefix, scope, latest)
+            else:
+                self.operate(modified(entry, modifier), prefix, scope, offset)
+                latest = scope.get(OUTPUT, latest)
+        self.inside.pop()
+        self.again = outer
+        return scope
+
+    def region(self, entry: OperatorText | UseText, outer: tuple[str, int] | None, offset: int) -> Any:
+        """Return the region that a line is in: its own text's, or the one that its block is used in."""
+        if not entry.again:
+            return outer
+        if outer:
+            raise entry.place.error(
+                f"region {entry.again[0]!r} is used inside region {outer[0]!r}; regions do not nest"
+            )
+        return entry.again[0], entry.again[1] + offset
+
+    def enter(self, tensor: TensorText, prefix: str, outer: str | None, data: bool = False) -> str:
+        """Declare an input, or tie it to the tensor `outer` in the distribution that it states."""
+        if outer is None:
+            name = self.declare(tensor, prefix, weight=False, data=data)
+            self.inputs.append(name)
+            return name
+        stated = Distribution(self.dims(tensor))
+        if self.tensors[outer].distribution == stated:
+            return outer
+        argument = self.argument(TensorText(outer, tensor.dims, (), False, tensor.place), {outer: outer})
+        name = self.declare(tensor, prefix, weight=False)
+        view = OperatorKind("view", ("x",), shape="view", linear="each", rearranges=True)
+        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place, self.again))
+        return name
+
+    def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
+        block = self.find_block(use.block, use.place)
+        if any((text.file, text.name) == (block.file, block.name) for text in self.inside):
+            raise use.place.error(f"block {block.name!r} uses itself")
+        self.blocks.append(block.name)
+        count = self.blocks.count(block.name)
+        inputs = [tensor.name for tensor in block.inputs]
+        bound: dict[str, str] = {}
+        for inner, outer in use.bindings.items():
+            if inner == OUTPUT:
+                continue
+            if inner not in inputs:
+                raise use.place.error(f"block {block.name!r} has no input {inner!r}{did_you_mean(inner, inputs)}")
+            if outer not in scope:
+                raise use.place.error(f"no tensor {outer!r} here{did_you_mean(outer, scope)}")
+            bound[inner] = scope[outer]
+        free = [name for name in inputs if name not in bound]
+        if latest is not None and free:
+            if len(free) > 1:
+                raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
+            bound[free[0]] = latest
+        made = use.bindings.get(OUTPUT, OUTPUT)
+        if made != OUTPUT and made in scope:
+            raise use.place.error(f"{made!r} is made twice")
+        result = OUTPUT
+        if self.shares_names(block, made, prefix, bound):
+            block, result = renamed(block, made), made
+        else:
+            prefix = f"{prefix}{block.name}{count if count > 1 else ''}."
+        inner = self.inline(block, prefix, bound, use.modifier)
+        if result not in inner:
+            raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
+        scope[made] = inner[result]
+        return inner[result]
+
+    def shares_names(self, block: LayerText, made: str, prefix: str, bound: dict[str, str]) -> bool:
+        """Return whether a block that a block uses needs no prefix of its own: its names are free there."""
+        if self.inside[-1].kind != "block" or results(block) > 1:
+            return False
+        own = declared(renamed(block, made)) - {name for name, outer in bound.items() if self.fits(block, name, outer)}
+        taken = {name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix)}
+        for text in self.inside:
+            taken |= declared(text) - {made}
+        return made not in declared(block) - {OUTPUT} and not own & taken
+
+    def fits(self, block: LayerText, name: str, outer: str) -> bool:
+        """Return whether an input of a block takes the tensor `outer` as it lies."""
+        (tensor,) = (tensor for tensor in block.inputs if tensor.name == name)
+        return self.tensors[outer].distribution == Distribution(self.dims(tensor))
+
+    def operate(self, line: OperatorText, prefix: str, scope: dict[str, str], offset: int) -> None:
+        if line.kind not in self.table:
+            hint = did_you_mean(line.kind, self.table)
+            raise line.place.error(f"no operator {line.kind!r}{hint} (known: {', '.join(sorted(self.table))})")
+        kind = self.table[line.kind]
+        if line.modifier and not (line.modifier in kind.work or (line.modifier == PANELS and kind.panels)):
+            known = [*kind.work, *([PANELS] if kind.panels else [])]
+            raise line.place.error(f"{line.kind} takes no {{{line.modifier}}}{did_you_mean(line.modifier, known)}")
+        arguments = tuple(self.argument(argument, scope) for argument in line.arguments)
+        outputs = [(out, Distribution(self.dims(out), ordered(set(out.partial) - {FOLLOWS}))) for out in line.outputs]
+        partial = check_operator(
+            kind, [(arg.distribution, arg.place) for arg in arguments], outputs, self.definitions, line.place
+        )
+        for tensor, stated in outputs:
+            # A layer may go on behind a block: its own output then replaces the block's.
+            if tensor.name in scope and not (tensor.name == OUTPUT and scope[OUTPUT] != prefix + OUTPUT):
+                raise tensor.place.error(f"{tensor.name!r} is made twice")
+            scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
+        fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None
+        panelled = line.modifier == PANELS and self.has_panels
+        names_made = tuple(scope[tensor.name] for tensor in line.outputs)
+        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.again)
+        self.operators.append(made)
+
+    def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
+        """Resolve an argument and check that its distribution can be reached."""
+        if written.name not in scope:
+            raise written.place.error(f"no tensor {written.name!r} above{did_you_mean(written.name, scope)}")
+        tensor = self.tensors[scope[written.name]]
+        if written.dims is None:
+            return Argument(tensor.name, tensor.distribution, written.made_again, written.place)
+        if FOLLOWS in written.partial:
+            raise written.place.error("'@*' stands for the axes of a result; an argument states its own")
+        wanted = Distribution(self.dims(written), ordered(set(written.partial)))
+        have = [dim.letter for dim in tensor.distribution.dims]
+        want = [dim.letter for dim in wanted.dims]
+        if have != want:
+            raise written.place.error(
+                f"{written.name!r} has the dimensions [{', '.join(have)}] and is taken as [{', '.join(want)}]: "
+                "a dimension does not match; 'view' renames, merges and splits"
+            )
+        check_axes(written, wanted)
+        try:
+            match(tensor.distribution, wanted)
+        except Unmatchable as why:
+            raise written.place.error(f"{written.name!r}: {why}") from None
+        return Argument(tensor.name, wanted, written.made_again, written.place)
+
+    def declare(self, tensor: TensorText, prefix: str, weight: bool, data: bool = False, tied: bool = False) -> str:
+        if tensor.partial:
+            raise tensor.place.error(f"{tensor.name!r} is given from outside and cannot be a partial sum")
+        name = self.add(tensor, prefix, Distribution(self.dims(tensor)), weight)
+        self.tensors[name] = replace(self.tensors[name], data=data, tied=tied)
+        return name
+
+    def add(self, tensor: TensorText, prefix: str, distribution: Distribution, weight: bool) -> str:
+        name = prefix + tensor.name
+        if name in self.tensors:
+            raise tensor.place.error(f"{tensor.name!r} is declared twice")
+        check_axes(tensor, distribution)
+        self.tensors[name] = Tensor(name, distribution, weight)
+        return name
+
+    def dims(self, tensor: TensorText) -> tuple[Dim, ...]:
+        """Fill in the roles of a tensor's dimensions."""
+        result: list[Dim] = []
+        for item in tensor.dims or ():
+            if isinstance(item, Role):
+                if self.strategy is None:
+                    raise item.place.error(f"role ${item.name} needs a strategy")
+                if item.name not in self.strategy.roles:
+                    hint = did_you_mean(item.name, self.strategy.roles)
+                    raise item.place.error(f"strategy {self.strategy.name!r} gives no role {item.name!r}{hint}")
+                given = self.strategy.roles[item.name]
+                item = Dim(item.letter or given.letter, given.axes)
+            result.append(item)
+        letters = [dim.letter for dim in result]
+        for letter in letters:
+            if letters.count(letter) > 1:
+                raise tensor.place.error(
+                    f"{tensor.name!r} has the dimension {letter!r} twice; "
+                    "a dimension divided in two ways needs two letters"
+                )
+        return tuple(result)

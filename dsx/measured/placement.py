@@ -1,0 +1,32 @@
+"""Where the ranks of a measured setup lie: as Megatron-LM numbers them, tp innermost, then cp, dp and pp."""
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from dsx.measured.setups import Setup
+from dsx.space.experts import expert_share
+from dsx.space.rules import MODEL_AXES
+
+PLACED = ("tp", "cp", "dp", "pp")  # innermost first
+
+
+def key_columns(setups: Sequence[Setup], expert_axes: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the columns of a shard key for each of [N] setups; `expert_axes` divide experts beside ep."""
+    ones = np.ones(len(setups))
+    columns = {axis: np.array([getattr(setup, axis, 1) for setup in setups]) for axis in MODEL_AXES}
+    placed = [shares(setup) for setup in setups]
+    columns |= {f"{axis}_nvs": np.array([one.get(axis, 1) for one in placed]) for axis in (*MODEL_AXES, "dp")}
+    columns["ep_nvs"] = expert_share(columns, expert_axes)
+    return columns | {"panels": ones, "microbatch_size": np.array([setup.microbatch_size for setup in setups])}
+
+
+def shares(setup: Setup) -> dict[str, int]:
+    """Return how many members of each axis share a fast domain."""
+    left = min(setup.cluster.network.nvs.size, setup.num_gpus)
+    found: dict[str, int] = {}
+    for axis in PLACED:
+        found[axis] = math.gcd(getattr(setup, axis), left)
+        left //= found[axis]
+    return found

@@ -1,0 +1,168 @@
+"""Why a space has no candidate: the values that are stated of the plans, and leave none.
+
+A stated value is to blame if there are candidates without it, beside everything else that is stated. Where no single
+one is, the values are taken one after the other, degrees first, and to blame is each that leaves nothing of what the
+ones before it left. The nearest value is the one that the candidates without it have.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dsx.search.problem import Problem
+from dsx.search.space import Limitation, Selection, Space
+from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.codes import CODES, LEAST, OPEN, VALUES
+from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.experts import REPLICA_AXES
+from dsx.space.rules import MODEL_AXES
+
+Section = Literal["fix", "limit", "fixed"]
+
+# Degrees first, and what others depend on before these.
+_ORDER = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+# What takes the place of a value that is not stated, and restricts no other.
+_NEUTRAL: dict[str, list[int | str]] = {
+    name: [CODES[name][0] if name in CODES else LEAST.get(name, 1)] for name in OPEN
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """What is stated of a column and leaves no candidate; `section` is that of the sweep, or of the assumption set."""
+
+    section: Section
+    column: str
+    said: str  # "pp = 5 or 7", "pp >= 100"
+    rule: str  # what a value must be
+    nearest: str  # "pp = 4"; empty if no value leaves a candidate
+    alone: bool  # whether that change is enough
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    section: Section
+    column: str
+    values: tuple[Any, ...]  # numbers and names, or bounds
+
+    @property
+    def said(self) -> str:
+        if self.section == "limit":
+            return " and ".join(f"{self.column} {bound.relation} {bound.bound}" for bound in self.values)
+        return f"{self.column} = {' or '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    problem: Problem
+    num_gpus: Sequence[int]
+    global_batch_size: Sequence[int]
+
+    def space(self, stated: Sequence[_Statement], others_open: Sequence[str]) -> Space:
+        """Return the space of some statements; of the columns `others_open` any value goes, if nothing is stated."""
+        fix = {one.column: one.values for one in stated if one.section == "fix"}
+        limit = {one.column: one.values for one in stated if one.section == "limit"}
+        values = {one.column: one.values for one in stated if one.section != "limit"}
+        anything = {name: CODES.get(name, VALUES.get(name, ())) for name in OPEN}
+        free = {*others_open, *limit}
+        opened = {name: values.get(name, anything[name] if name in free else _NEUTRAL[name]) for name in OPEN}
+        return Space(self.problem.opening(opened), self.num_gpus, self.global_batch_size, fix, limit)
+
+
+def blockers(
+    problem: Problem,
+    num_gpus: Sequence[int],
+    global_batch_size: Sequence[int],
+    fix: Selection | None = None,
+    limit: Limitation | None = None,
+) -> list[Blocker]:
+    """Return what leaves no candidate of an empty space; nothing if the GPUs, the batch and the strategies do.
+
+    `problem` is as it was made: what `fix` opens, its assumption set may hold fixed.
+    """
+    held = {name: value for name, value in problem.assumptions_spec.fixed.items() if name not in (fix or {})}
+    statements = [
+        *(_Statement("fixed", name, (value,)) for name, value in held.items()),
+        *(_Statement("fix", name, tuple(values)) for name, values in (fix or {}).items()),
+        *(_Statement("limit", name, tuple(bounds)) for name, bounds in (limit or {}).items()),
+    ]
+    statements.sort(key=lambda one: (_ORDER.index(one.column) if one.column in _ORDER else 0, one.section))
+    search = _Search(problem, num_gpus, global_batch_size)
+    if not search.space([], ["ep"]).size:
+        return []
+    single = [_blocker(search, one, [o for o in statements if o is not one], alone=True) for one in statements]
+    found = [blocker for blocker in single if blocker.nearest]
+    return found or _one_by_one(search, statements)
+
+
+def _one_by_one(search: _Search, statements: Sequence[_Statement]) -> list[Blocker]:
+    kept: list[_Statement] = []
+    found: list[Blocker] = []
+    for one in statements:
+        if search.space([*kept, one], ["ep"]).size:
+            kept.append(one)
+        else:
+            found.append(_blocker(search, one, kept, alone=False))
+    return found
+
+
+def _blocker(search: _Search, one: _Statement, others: Sequence[_Statement], alone: bool) -> Blocker:
+    values = _values(search.space(others, ["ep", one.column]), one.column)
+    return Blocker(one.section, one.column, one.said, _rule(one.column, search.problem), _nearest(one, values), alone)
+
+
+def _values(space: Space, column: str) -> np.ndarray:
+    """Return the values of a column that candidates of a space have."""
+    if not space.size:
+        return np.zeros(0, dtype=np.int64)
+    if column in KEY_COLUMNS:
+        return np.unique(space.keys[column][space.blocks.keys])
+    blocks = space.blocks
+    return np.unique(blocks.choices(blocks.segments(0, len(blocks)))[column])
+
+
+def _nearest(one: _Statement, values: np.ndarray) -> str:
+    if not len(values):
+        return ""
+    if one.column in CODES:
+        return f"{one.column} = {' or '.join(CODES[one.column][value] for value in values)}"
+    wanted = [value.bound if one.section == "limit" else int(value) for value in one.values]
+    near = min(values.tolist(), key=lambda value: (min(abs(value - number) for number in wanted), value))
+    return f"{one.column} = {near}"
+
+
+def _rule(column: str, problem: Problem) -> str:
+    """Return what a value of a column must be for a search to have it."""
+    strategies = " and ".join(problem.strategies)
+    if column.endswith("_nvs"):
+        axis = column.removesuffix("_nvs")
+        domain = f"together the shares fill a fast domain of {problem.nvs_size} GPUs as far as the GPUs allow"
+        return f"a share divides {axis}, and {domain}"
+    if column in MODEL_AXES and not any(column in layer.axes for kinds in problem.kinds for layer in kinds):
+        return f"nothing of {problem.model.name} is divided over {column} under {strategies}"
+    if column in REPLICA_AXES:
+        return f"{column} divides num_gpus, and what the rules of {strategies} say"
+    return _RULES[column].format(layers=problem.num_layers)
+
+
+_RULES: Mapping[str, str] = {
+    "ep": "ep divides the experts, and the ranks of the axes that it nests in",
+    "microbatch_size": "microbatch_size divides the sequences of a replica, global_batch_size / dp",
+    "panels": "panels are the largest degree times a power of two, and 1 under a strategy that has none",
+    "pp": "pp divides num_gpus and the {layers} layers",
+    "dp": "dp divides global_batch_size, and with the other degrees it makes up num_gpus",
+    "strategy": "the sweep states strategy",
+    "num_gpus": "the sweep states num_gpus",
+    "global_batch_size": "the sweep states global_batch_size",
+    "num_microbatches": "num_microbatches is global_batch_size / (dp * microbatch_size)",
+    "vpp": "vpp divides the layers of a stage, {layers} / pp, with pp above 1, schedule 1f1b and whole groups of pp "
+    "microbatches",
+    "zero_stage": "ZeRO stage 0 divides nothing, so that zero_replicas is 1",
+    "zero_replicas": "zero_replicas divides dp and the ranks that hold the same experts, and is 1 with ZeRO stage 0",
+    "recompute": "stored_layers are of those that recompute makes again, so that it is 0 with none",
+    "stored_layers": "stored_layers is at most the layers of a stage, {layers} / pp, and 0 with recompute none",
+    "schedule": "only 1f1b has chunks (vpp above 1)",
+    "offload": "offload is none, optimizer, activations or both",
+}

@@ -1,0 +1,116 @@
+"""A CSV file with named columns, read strictly: a misspelt column would be a blank one.
+
+Columns may come in any order, and further ones are allowed, but not one that is nearly the name of an optional column
+which is not there. A quoted cell may span lines, so a row is named by the line that it begins in. What the cells mean
+is left to the kind of table.
+"""
+
+import csv
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import InputError, did_you_mean
+from dsx.spec.quantities import LARGEST_COUNT
+from dsx.units import parse_number
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """What tables of one kind have in common."""
+
+    subject: str  # with its verb, as in "a run table begins"
+    error: type[InputError]  # that a fault of the file raises
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    additions: tuple[str, ...] = ()  # optional too, but never what another column was meant to be
+    comment: str = ""  # what a line that is none of the table begins with; empty: there are no such lines
+    hint: str = ""  # behind the error of a missing column
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRow:
+    """The cells of a row by column, without blanks around them."""
+
+    line: int  # of the file, from 1
+    place: str  # "file:line"
+    cells: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """A header and the rows below it, at least one."""
+
+    header: CsvRow
+    rows: tuple[CsvRow, ...]
+
+
+def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
+    """Return the table at `path`, which messages call `called`.
+
+    Raises the error of `form`, with file and line, for a file that is no CSV in UTF-8, a header that lacks a column,
+    has one twice or one that is misspelt, a row with more or fewer cells than the header, and a table without rows.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as text:
+            header, *rows = _rows(csv.reader(text, strict=True), called, form)
+    except OSError as error:
+        raise form.error(f"{called}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise form.error(f"{called}: is no CSV file in UTF-8: {error}") from error
+    if not rows:
+        raise form.error(f"{called}: has no rows below its header")
+    return CsvTable(header, tuple(rows))
+
+
+def whole_number(text: str, least: int = 1) -> int:
+    """Return a cell as a whole number of at least `least`; SpecError for no number, ValueError for another one."""
+    value = parse_number(text)
+    if value != int(value) or not least <= value <= LARGEST_COUNT:
+        raise ValueError(f"{text!r} is not a whole number from {least} to {LARGEST_COUNT}")
+    return int(value)
+
+
+def _rows(reader: Any, called: str, form: CsvFormat) -> Iterator[CsvRow]:
+    """Yield the header, then the rows."""
+    lines = _lines(reader, form.comment)
+    begin, names = next(lines, (1, []))
+    header = [name.strip() for name in names]
+    _check_header(header, f"{called}:{begin}", form)
+    yield CsvRow(begin, f"{called}:{begin}", dict(zip(header, header, strict=True)))
+    for here, cells in lines:
+        place = f"{called}:{here}"
+        if len(cells) != len(header):
+            found = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+            raise form.error(f"{place}: has {found}, but the header has {len(header)} columns")
+        yield CsvRow(here, place, {name: cell.strip() for name, cell in zip(header, cells, strict=True)})
+
+
+def _lines(reader: Any, comment: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of all lines that are neither blank nor a comment, with the line that they begin in."""
+    line = 1
+    for cells in reader:
+        here, line = line, reader.line_num + 1
+        commented = comment and cells and cells[0].lstrip().startswith(comment)
+        if any(cell.strip() for cell in cells) and not commented:
+            yield here, cells
+
+
+def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
+    if not any(header):
+        raise form.error(f"{place}: is empty: {form.subject} with the names of its columns")
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise form.error(f"{place}: column {twice[0]!r} stands there twice")
+    known = (*form.required, *form.optional, *form.additions)
+    others = [name for name in header if name not in known]
+    missing = [name for name in form.required if name not in header]
+    if missing:
+        said = ", ".join(f"{name!r}{did_you_mean(name, others)}" for name in missing)
+        raise form.error(f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said}{form.hint}")
+    absent = [name for name in form.optional if name not in header]
+    for name in others:
+        if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
+            raise form.error(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")
