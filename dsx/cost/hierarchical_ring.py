@@ -13,6 +13,7 @@ most of them, and is the one that is priced. Not modelled: several rings on one 
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from dsx.cost.protocols import Linear
@@ -21,14 +22,15 @@ from dsx.hardware.hierarchy import Hierarchy
 
 def path_bandwidth(hierarchy: Hierarchy) -> Any:
     """Return [Q] bytes/s of a path through each level."""
-    bandwidth = jnp.asarray(hierarchy.bandwidth)
-    return jnp.stack([jnp.min(bandwidth[..., : level + 1], axis=-1) for level in range(bandwidth.shape[-1])], axis=-1)
+    return jax.lax.cummin(jnp.asarray(hierarchy.bandwidth), axis=jnp.ndim(hierarchy.bandwidth) - 1)
 
 
 def joining_level(device: Any, other: Any, hierarchy: Hierarchy) -> Any:
-    """Return the lowest level that joins two devices; the arguments are integers, and broadcast."""
-    apart = [device // size != other // size for size in hierarchy.domain_sizes[:-1]]
-    return sum((step.astype(jnp.int32) for step in apart), jnp.zeros(jnp.shape(device), jnp.int32))
+    """Return the lowest level that joins two devices of the hierarchy; integers, which broadcast."""
+    level = jnp.zeros_like(device)
+    for size in jnp.cumprod(jnp.asarray(hierarchy.devices_per_level))[:-1]:
+        level = level + (device // size != other // size).astype(level.dtype)
+    return level
 
 
 def transfer_s(num_bytes: Any, latency: Any, bandwidth: Any) -> Any:
@@ -37,27 +39,26 @@ def transfer_s(num_bytes: Any, latency: Any, bandwidth: Any) -> Any:
 
 
 def ring_sizes(num_members: Any, stride: Any, hierarchy: Hierarchy) -> list[Any]:
-    """Return the largest number of sub-groups that a domain of each level joins; the arguments are integers."""
+    """Return, per level, the largest number of sub-groups that one of its domains joins; integers, which broadcast."""
     sizes = []
-    inner = 1
-    for size in hierarchy.domain_sizes:
-        inside = jnp.minimum(num_members, -(-size // stride))
-        # Members closer than a sub-domain is large leave none of the sub-domains between them out.
+    inner = jnp.ones_like(stride)  # devices of a sub-domain
+    for count in jnp.asarray(hierarchy.devices_per_level):
+        inside = jnp.minimum(num_members, -(-inner * count // stride))
+        # Members nearer to each other than a sub-domain is large leave out none of those between them.
         sizes.append(jnp.where(stride >= inner, inside, (inside - 1) * stride // inner + 1))
-        inner = size
+        inner = inner * count
     return sizes
 
 
 def all_reduce(num_members: Any, stride: Any, hierarchy: Hierarchy) -> Linear:
     """Return the time of a hierarchical ring all-reduce of `num_members`, each `stride` devices from the next."""
-    paths = path_bandwidth(hierarchy)
-    latencies = jnp.asarray(hierarchy.latency)
-    latency = per_byte = jnp.zeros(jnp.broadcast_shapes(jnp.shape(num_members), jnp.shape(stride)), paths.dtype)
-    share = jnp.ones_like(per_byte)  # of the bytes, that the levels inside have left
-    for level, size in enumerate(ring_sizes(num_members, stride, hierarchy)):
-        members = size.astype(paths.dtype)
+    paths, latencies = path_bandwidth(hierarchy), jnp.asarray(hierarchy.latency)
+    sizes = [size.astype(paths.dtype) for size in ring_sizes(num_members, stride, hierarchy)]
+    latency = per_byte = jnp.zeros_like(sizes[0])
+    share = jnp.ones_like(sizes[0])  # of the bytes, that the levels inside have left
+    for level, members in enumerate(sizes):
         passes = 2.0 * (members - 1.0)
         share = share / members
-        latency = latency + passes * latencies[..., level]
-        per_byte = per_byte + passes * share / paths[..., level]
+        latency = latency + passes * latencies[level]
+        per_byte = per_byte + passes * share / paths[level]
     return Linear(latency, per_byte)

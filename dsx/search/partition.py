@@ -15,8 +15,7 @@ import jax
 import numpy as np
 
 from dsx.cost.protocols import Linear
-from dsx.cost.segments import state_copies
-from dsx.search.partition_problem import PartitionProblem, Pipelines, pipelines
+from dsx.search.partition_problem import PartitionProblem, Pipelines, pipelines, priced
 from dsx.search.partition_scans import (
     LOAD,
     MEMORY,
@@ -26,7 +25,6 @@ from dsx.search.partition_scans import (
     cut,
     least,
     machine_of,
-    producer_levels,
     question,
 )
 
@@ -128,7 +126,7 @@ def smallest(problem: PartitionProblem) -> Smallest | None:
 
 
 def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
-    """Return the pipelines to look at next: those of the lowest bounds that may beat or, if preferred, equal the best."""
+    """Return the pipelines to look at next: of the lowest bounds that may beat or, if preferred, equal the best."""
     preferred = np.arange(len(bound)) < best_row
     rows = np.flatnonzero((bound < best_s * (1 - _EQUAL)) | (preferred & (bound <= best_s * (1 + _EQUAL))))
     return rows[np.argsort(bound[rows], kind="stable")][:_ROUND]
@@ -155,13 +153,9 @@ def _fewest_parameters(machine: Machine, found: Pipelines) -> np.ndarray:
 def _first_bounds(problem: PartitionProblem, machine: Machine, found: Pipelines, fewest: np.ndarray) -> np.ndarray:
     """Return [C] step times that no cut of each pipeline goes below; infinite where none fits."""
     nothing = np.zeros_like(found.states)
-    more = 2.0 ** np.ceil(np.log2(found.num_replicas))
-    relaxed = replace(
-        found,
-        states=np.asarray(state_copies(found.zero_stage, problem.optimizer_factor, more)),
-        num_microbatches=np.ceil(problem.num_microbatches / more),
-        per_microbatch=Linear(nothing, nothing),
-    )
+    more = 2 ** np.ceil(np.log2(found.num_replicas)).astype(np.int64)
+    relaxed = priced(problem, found.width, found.recomputed, found.zero_stage, found.num_stages, more)
+    relaxed = replace(relaxed, per_microbatch=Linear(nothing, nothing))
     load = _by_stages(machine, relaxed, LOAD, problem.device_bytes)
     chains, waited = machine.chains, found.per_microbatch
     # Every stage has a layer, one has the fewest parameters that are possible, and none is below the mean.
@@ -180,7 +174,6 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
     (num_stages,) = row.num_stages.tolist()
     width = problem.widths[row.width[0]]
     made = cut(machine, question(row, PARAMETERS, problem.device_bytes, most_load_s), num_stages)
-    levels = producer_levels(width.devices_per_stage, num_stages, problem.hierarchy)
     stages = tuple(
         Stage(
             first_layer=int(made.first_layer[place]),
@@ -189,7 +182,7 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
             load_s=float(made.load_s[place]),
             memory_bytes=float(made.memory_bytes[place]),
             parameter_bytes=float(made.parameter_bytes[place]),
-            producer_level=int(levels[place]) if place < num_stages - 1 else None,
+            producer_level=int(made.producer_level[place]) if place < num_stages - 1 else None,
         )
         for place in reversed(range(num_stages))
     )

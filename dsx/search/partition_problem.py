@@ -7,10 +7,12 @@ A pipeline is everything about a plan but the cuts. With m microbatches of each 
 where the bottleneck is the largest load of a stage. Replicas need not divide the batch, and devices may stay idle.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.hierarchical_ring import all_reduce
@@ -18,6 +20,8 @@ from dsx.cost.protocols import Linear
 from dsx.cost.segments import STAGES, Chain, passes_per_microbatch, passes_per_step, state_copies
 from dsx.hardware.hierarchy import Hierarchy
 from dsx.records import record
+
+_LEAST_PADDED = 10  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +81,71 @@ def pipelines(problem: PartitionProblem) -> Pipelines:
     They come in the order of preference among equals: fewer stages, more replicas, a lower ZeRO stage, nothing
     recomputed, the first width.
     """
-    found = np.concatenate([_of_width(problem, index) for index in range(len(problem.widths))], axis=1)
-    width, stages, replicas, zero, recomputed = found
-    order = np.lexsort((width, recomputed, zero, -replicas, stages))
-    width, stages, replicas, zero, recomputed = found[:, order]
-    stride = stages * np.array([each.devices_per_stage for each in problem.widths])[width]
-    microbatches = -(-problem.num_microbatches // replicas)
-    with jax.enable_x64(True):
-        reduced = all_reduce(replicas, stride, problem.hierarchy)
-        waited = passes_per_microbatch(zero, microbatches), passes_per_step(zero)
-        # A reduce-scatter or an all-gather is half an all-reduce.
-        timed = [Linear(*(0.5 * np.asarray(passes) * np.asarray(term) for term in reduced)) for passes in waited]
-        states = state_copies(zero, problem.optimizer_factor, replicas.astype(np.float64))
-    return Pipelines(
-        width=width,
-        recomputed=recomputed.astype(np.float64),
-        zero_stage=zero,
-        num_stages=stages,
-        num_replicas=replicas,
-        num_microbatches=microbatches.astype(np.float64),
-        states=np.asarray(states),
-        per_microbatch=timed[0],
-        per_step=timed[1],
+    width, stages, replicas = (np.concatenate(columns) for columns in zip(*_placed(problem), strict=True))
+    zero, recomputed = (np.ravel(x) for x in np.meshgrid(problem.zero_stages, problem.recompute, indexing="ij"))
+    choice, row = (np.ravel(x) for x in np.meshgrid(np.arange(len(zero)), np.arange(len(width)), indexing="ij"))
+    # One replica has nothing to divide.
+    proper = (zero[choice] == min(problem.zero_stages)) | (replicas[row] > 1)
+    choice, row = choice[proper], row[proper]
+    found = priced(problem, width[row], recomputed[choice], zero[choice], stages[row], replicas[row])
+    # As many microbatches and as quick an all-reduce with more replicas: then memory is no larger either.
+    told = np.stack([choice, found.width, found.num_stages, found.num_microbatches, *found.per_step])
+    found = found.rows(np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)[: len(row)])
+    return found.rows(
+        np.lexsort((found.width, found.recomputed, found.zero_stage, -found.num_replicas, found.num_stages))
     )
 
 
-def _of_width(problem: PartitionProblem, index: int) -> np.ndarray:
-    """Return [5, C] width, stages, replicas, ZeRO stage and recomputation of the pipelines of one width."""
-    per_stage, batch = problem.widths[index].devices_per_stage, problem.num_microbatches
-    counts = np.arange(1, problem.num_layers + 1)
-    most = np.minimum(problem.hierarchy.num_devices // (counts * per_stage), batch)
-    stages = np.repeat(counts, most)
-    replicas = np.arange(len(stages)) - np.repeat(np.cumsum(most) - most, most) + 1
+def priced(
+    problem: PartitionProblem,
+    width: np.ndarray,
+    recomputed: np.ndarray,
+    zero_stage: np.ndarray,
+    num_stages: np.ndarray,
+    num_replicas: np.ndarray,
+) -> Pipelines:
+    """Return pipelines with what follows from these choices."""
+    microbatches = -(-problem.num_microbatches // num_replicas)
+    stride = num_stages * np.array([each.devices_per_stage for each in problem.widths])[width]
+    size = len(width)
+    # Fixed lengths, so that problems share what is compiled.
+    padding = (1 << max(_LEAST_PADDED, (size - 1).bit_length())) - size
+    columns = (
+        np.pad(column, (0, padding), constant_values=1) for column in (zero_stage, num_replicas, stride, microbatches)
+    )
     with jax.enable_x64(True):
-        reduced = all_reduce(replicas, stages * per_stage, problem.hierarchy)
-    # As many microbatches and as quick an all-reduce with more replicas: then memory is no larger either.
-    told = np.stack([stages, -(-batch // replicas), *map(np.asarray, reduced)])
-    kept = np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)[: len(stages)]
-    parts = []
-    for zero in sorted(problem.zero_stages):
-        # One replica has nothing to divide.
-        rows = kept if zero == min(problem.zero_stages) else kept & (replicas > 1)
-        for recomputed in sorted(problem.recompute):
-            choice = np.array([[index, zero, recomputed]]).T * np.ones(np.count_nonzero(rows), np.int64)
-            parts.append(np.stack([choice[0], stages[rows], replicas[rows], choice[1], choice[2]]))
-    return np.concatenate(parts, axis=1)
+        made = _priced(problem.hierarchy, problem.optimizer_factor, *columns)
+    states, per_microbatch, per_step = jax.tree.map(lambda column: np.asarray(column)[:size], made)
+    return Pipelines(
+        width=width,
+        recomputed=recomputed.astype(np.float64),
+        zero_stage=zero_stage,
+        num_stages=num_stages,
+        num_replicas=num_replicas,
+        num_microbatches=microbatches.astype(np.float64),
+        states=states,
+        per_microbatch=per_microbatch,
+        per_step=per_step,
+    )
+
+
+@jax.jit
+def _priced(
+    hierarchy: Hierarchy, optimizer_factor: Any, zero_stage: Any, replicas: Any, stride: Any, microbatches: Any
+) -> tuple[Any, Linear, Linear]:
+    reduced = all_reduce(replicas, stride, hierarchy)
+    waited = passes_per_microbatch(zero_stage, microbatches), passes_per_step(zero_stage)
+    # A reduce-scatter or an all-gather is half an all-reduce.
+    timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in waited]
+    states = state_copies(zero_stage, optimizer_factor, replicas.astype(jnp.float64))
+    return states, timed[0], timed[1]
+
+
+def _placed(problem: PartitionProblem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield, for each width, its position, stages and replicas of all pipelines that the devices hold, [C] each."""
+    devices = int(np.prod(problem.hierarchy.devices_per_level))
+    counts = np.arange(1, problem.num_layers + 1)
+    for index, width in enumerate(problem.widths):
+        most = np.minimum(devices // (counts * width.devices_per_stage), problem.num_microbatches)
+        replicas = np.arange(most.sum()) - np.repeat(np.cumsum(most) - most, most) + 1
+        yield np.full(len(replicas), index), np.repeat(counts, most), replicas

@@ -5,8 +5,6 @@ One compiled function answers them for every number of stages. Chains are padded
 what is compiled.
 """
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +15,8 @@ from dsx.cost.hierarchical_ring import joining_level, path_bandwidth
 from dsx.cost.protocols import Linear
 from dsx.cost.segments import Chain, Links, Segments, load_s, memory_bytes, segments
 from dsx.hardware.hierarchy import Hierarchy
-from dsx.search.chain import first_layers, least_maxima
-from dsx.search.partition_problem import PartitionProblem, Pipelines, Width
+from dsx.search.chain import Maxima, first_layers, least_maxima
+from dsx.search.partition_problem import PartitionProblem, Pipelines
 
 _BATCH = 16  # questions side by side
 _PADDED = 8  # layers, of which the length of a chain becomes a multiple
@@ -30,10 +28,11 @@ LOAD, PARAMETERS, MEMORY = np.eye(3)
 
 
 class Machine(NamedTuple):
-    """What all questions share: W widths of N layers, padded, on up to as many stages."""
+    """What all questions share: W widths of N layers, padded."""
 
     chains: Chain  # [W, N], [W, N + 1]
-    links: Links  # [W, N]
+    devices_per_stage: Any  # [W]
+    hierarchy: Hierarchy
     num_layers: Any
 
 
@@ -59,16 +58,19 @@ class Cut(NamedTuple):
     load_s: Any
     memory_bytes: Any
     parameter_bytes: Any
+    producer_level: Any
 
 
 def machine_of(problem: PartitionProblem) -> Machine:
-    """Return the chains and links of a problem as NumPy arrays; to be called under `enable_x64`."""
-    num_layers = problem.num_layers
-    padding = -num_layers % _PADDED
+    """Return the chains, padded and side by side, and the machine of a problem, as NumPy arrays."""
+    padding = -problem.num_layers % _PADDED
     chains = [jax.tree.map(lambda column: np.pad(column, (0, padding)), width.chain) for width in problem.widths]
-    links = [_links(width, problem.hierarchy, num_layers + padding) for width in problem.widths]
-    stacked: Any = jax.tree.map(lambda *leaves: np.stack(leaves), *zip(chains, links, strict=True))
-    return Machine(*stacked, num_layers)
+    return Machine(
+        chains=jax.tree.map(lambda *columns: np.stack(columns), *chains),
+        devices_per_stage=np.array([width.devices_per_stage for width in problem.widths]),
+        hierarchy=problem.hierarchy,
+        num_layers=problem.num_layers,
+    )
 
 
 def question(
@@ -119,7 +121,7 @@ def cut(machine: Machine, asked: Question, num_stages: int) -> Cut:
     return jax.tree.map(np.asarray, _cut(machine, only, num_stages))
 
 
-@partial(jax.jit)
+@jax.jit
 def _least(machine: Machine, asked: Question, deepest: Any) -> Any:
     return jax.vmap(lambda one: _maxima(machine, one, deepest).least[:, 0])(asked)
 
@@ -127,26 +129,19 @@ def _least(machine: Machine, asked: Question, deepest: Any) -> Any:
 @jax.jit
 def _cut(machine: Machine, asked: Question, num_stages: Any) -> Cut:
     first = first_layers(_maxima(machine, asked, num_stages), num_stages)
-    behind = jnp.concatenate([jnp.full_like(first[:1], machine.num_layers), first[:-1]])
-    last = behind - 1
-    chain, links, found = _of_width(machine, asked)
+    last = jnp.concatenate([jnp.full_like(first[:1], machine.num_layers), first[:-1]]) - 1
+    chain, found = _segments(machine, asked)
+    levels, links = _links(machine, asked)
 
     def of_stage(link: Links, first: Any, last: Any) -> tuple[Any, Any]:
         return load_s(found, chain, link)[last, first], memory_bytes(found, link)[last, first]
 
     load, memory = jax.vmap(of_stage)(links, first, last)
-    return Cut(first, last, load, memory, found.parameter_bytes[last, first])
+    return Cut(first, last, load, memory, found.parameter_bytes[last, first], levels)
 
 
-def _of_width(machine: Machine, asked: Question) -> tuple[Chain, Links, Segments]:
-    chain, links = jax.tree.map(lambda leaf: leaf[asked.width], (machine.chains, machine.links))
-    in_flight = jnp.minimum(links.in_flight, asked.num_microbatches)
-    found = segments(chain, asked.recomputed, asked.states, asked.per_microbatch)
-    return chain, links._replace(in_flight=in_flight), found
-
-
-def _maxima(machine: Machine, asked: Question, deepest: Any) -> Any:
-    chain, links, found = _of_width(machine, asked)
+def _maxima(machine: Machine, asked: Question, deepest: Any) -> Maxima:
+    chain, found = _segments(machine, asked)
     small = found.parameter_bytes < asked.below_parameters
 
     def cost(link: Links) -> Any:
@@ -155,19 +150,22 @@ def _maxima(machine: Machine, asked: Question, deepest: Any) -> Any:
         wanted = asked.goal[0] * load + asked.goal[1] * found.parameter_bytes + asked.goal[2] * memory
         return jnp.where(fits, wanted, jnp.inf)
 
-    return least_maxima(cost, links, machine.num_layers, deepest)
+    return least_maxima(cost, _links(machine, asked)[1], machine.num_layers, deepest)
 
 
-def _links(width: Width, hierarchy: Hierarchy, num_stages: int) -> Links:
-    """Return [S] the links of the stages of one width, and the microbatches that each holds if there are enough."""
-    level = producer_levels(width.devices_per_stage, num_stages, hierarchy)
-    latency, bandwidth = np.asarray(hierarchy.latency)[level], np.asarray(path_bandwidth(hierarchy))[level]
-    # The last stage sends nothing on, so the link that it is given here does not matter.
-    behind = np.maximum(np.arange(num_stages) - 1, 0)
-    return Links(latency, bandwidth, latency[behind], bandwidth[behind], np.arange(1.0, num_stages + 1))
+def _segments(machine: Machine, asked: Question) -> tuple[Chain, Segments]:
+    chain = jax.tree.map(lambda column: column[asked.width], machine.chains)
+    return chain, segments(chain, asked.recomputed, asked.states, asked.per_microbatch)
 
 
-def producer_levels(devices_per_stage: int, num_stages: int, hierarchy: Hierarchy) -> Sequence[int]:
-    """Return [S] the level that joins stage s = 1, 2, ..., from the end, with the stage in front of it."""
-    device = devices_per_stage * np.arange(num_stages)
-    return np.asarray(joining_level(device, device + devices_per_stage, hierarchy))
+def _links(machine: Machine, asked: Question) -> tuple[Any, Links]:
+    """Return [S] the level that joins each stage, from the end, with the one in front of it, and the links."""
+    num_stages = machine.chains.forward_s.shape[1]
+    devices = machine.devices_per_stage[asked.width]
+    first = devices * jnp.arange(num_stages)
+    level = joining_level(first, first + devices, machine.hierarchy)
+    latency, bandwidth = jnp.asarray(machine.hierarchy.latency)[level], path_bandwidth(machine.hierarchy)[level]
+    # The last stage sends nothing on, so the link that it is given does not matter.
+    behind = [jnp.concatenate([column[:1], column[:-1]]) for column in (latency, bandwidth)]
+    in_flight = jnp.minimum(jnp.arange(1.0, num_stages + 1.0), asked.num_microbatches)
+    return level, Links(latency, bandwidth, behind[0], behind[1], in_flight)

@@ -6,7 +6,7 @@ job:     batch (microbatches of all replicas), memory (bytes of a device), optim
 plan:    per_stage (devices of a stage), layers (of each stage, pipeline order), replicas, zero, recompute.
 """
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import ceil, prod
 
 
@@ -96,7 +96,7 @@ def cuts(num_layers):
     for num_stages in range(1, num_layers + 1):
         for ends in combinations(range(1, num_layers), num_stages - 1):
             edges = (0, *ends, num_layers)
-            yield tuple(last - first for first, last in zip(edges, edges[1:], strict=False))
+            yield tuple(last - first for first, last in pairwise(edges))
 
 
 def plans(chain, network, job, per_stage, zero_stages=(0, 1, 2, 3), recompute=(False, True)):
