@@ -23,6 +23,10 @@ from dsx.records import record
 
 STAGES = (0, 1, 2, 3)  # of ZeRO
 
+# Bytes of optimizer state per byte of parameters: Adam in mixed precision has a copy of the weights and two moments,
+# of 4 bytes each, for weights of 2.
+OPTIMIZER_FACTORS = {"none": 0.0, "adam": 6.0}
+
 
 @record
 class Chain:

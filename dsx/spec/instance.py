@@ -10,6 +10,7 @@ A file of networks holds objects by name, with `bandwidth_GiBps` and `latency_s`
 """
 
 import math
+import re
 from dataclasses import dataclass
 
 from dsx.errors import SpecError, UnknownNameError
@@ -72,7 +73,7 @@ def read_instance(name: str) -> Instance:
     devices = given["devices_per_stage"]
     configurations = given["layers"]
     layers = configurations[max(configurations.keys())]
-    widths = sorted(((_width(key, layers), key) for key in layers.keys()))
+    widths = sorted((_width(key, layers), key) for key in layers.keys())
     rows = {key: _rows(layers[key], given["layer_columns"], _LAYER) for _, key in widths}
     ids = _same_layers(layers, {key: [int(row["id"]) for row in found] for key, found in rows.items()})
     tables = []
@@ -130,7 +131,7 @@ def read_network(reference: str, num_devices: int) -> NetworkLevels:
     for key, values in (("bandwidth_GiBps", bandwidth), ("latency_s", latency)):
         if len(values) != len(levels):
             raise network[key].fault(
-                f"has {len(values)} levels, but devices_per_level.{num_devices} has {len(levels)}: every level needs one"
+                f"has {len(values)} levels, but devices_per_level.{num_devices} has {len(levels)}: each needs one"
             )
     return NetworkLevels(name, levels, bandwidth, latency)
 
@@ -178,10 +179,9 @@ def _same_layers(layers: Part, ids: dict[str, list[int]]) -> tuple[int, ...]:
 def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]:
     """Return the bytes that cross in front of each layer, and behind the last."""
     place = {one: index for index, one in enumerate(ids)}
-    steps = [0.0] * (len(ids) + 1)  # of the bytes, from a cut to the next
-    if edges.data == []:  # one layer alone
-        return tuple(steps)
-    for index, edge in enumerate(_rows(edges, columns, _EDGE)):
+    crossing: list[list[float]] = [[] for _ in range(len(ids) + 1)]
+    # One layer alone has no edges.
+    for index, edge in enumerate(_rows(edges, columns, _EDGE) if edges.data != [] else ()):
         here = Part(None, edges.file, (*edges.path, str(index)))
         source, target = int(edge["src"]), int(edge["dst"])
         for name, end in (("src", source), ("dst", target)):
@@ -195,13 +195,13 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
                 "stand in the order of their ids, and an edge leads to a later one"
                 + (f", as {target} to {source} would" if source > target else "")
             )
-        steps[place[source] + 1] += edge["bytes"]
-        steps[place[target] + 1] -= edge["bytes"]
-    return tuple(sum(steps[: index + 1]) for index in range(len(steps)))
+        for cut in range(place[source] + 1, place[target] + 1):
+            crossing[cut].append(edge["bytes"])
+    return tuple(map(math.fsum, crossing))
 
 
 def _width(key: str, part: Part) -> int:
-    if not key.isascii() or not key.isdigit() or int(key) < 1:
+    if not re.fullmatch("[1-9][0-9]{0,8}", key):
         raise part.fault(f"{key!r} is not a whole number of at least 1")
     return int(key)
 

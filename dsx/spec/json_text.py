@@ -13,6 +13,8 @@ from typing import Any
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.locate import find_path, shown
 
+_LARGEST = 1e30  # in any unit
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -57,8 +59,10 @@ class Part:
 
     def number(self, least: float = -math.inf) -> float:
         """Return a finite number of at least `least`."""
-        if isinstance(self.data, bool) or not isinstance(self.data, int | float) or not math.isfinite(self.data):
+        if isinstance(self.data, bool) or not isinstance(self.data, int | float):
             raise self.fault(f"expected a number, got {reprlib.repr(self.data)}")
+        if not -_LARGEST <= self.data <= _LARGEST:
+            raise self.fault(f"expected a finite number, got {reprlib.repr(self.data)}")
         if self.data < least:
             raise self.fault(f"{self.data!r} is less than {least:g}, the least there can be")
         return self.data

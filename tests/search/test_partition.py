@@ -4,7 +4,7 @@ import pytest
 from oracles import partition as oracle
 from search.chains import plan_of, problem_of, random_case
 
-from dsx.search.partition import smallest, solve
+from dsx.search.partition import solve
 
 
 @pytest.mark.parametrize("seed", range(300))
