@@ -78,6 +78,17 @@ def test_the_plan_is_the_best_where_parameters_pull_away(seed):
     assert_is_best(solve(problem_of(*case, **WITHOUT)), case, **WITHOUT)
 
 
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_the_plan_is_the_best_where_zero_divides_parameters_that_pull_away(zero_stage):
+    choices = {"zero_stages": (zero_stage,), "recompute": (False,)}
+    for seed in range(40):
+        chain, network, job, per_stage = tense_case(seed)
+        # Synchronisation that a microbatch waits for is a part of the bottleneck here, not all of it.
+        wider = network | {"bandwidth": [30 * width for width in network["bandwidth"]]}
+        case = chain, wider, job, per_stage
+        assert_is_best(solve(problem_of(*case, **choices)), case, **choices)
+
+
 def test_the_chains_are_not_all_easy():
     """Some fit nowhere, some need each ZeRO stage, and some a larger bottleneck than their pipeline could have."""
     made = [solve(problem_of(*random_case(seed))) for seed in range(300)]
