@@ -1,8 +1,8 @@
 """Lower bounds of the step time of pipelines, before any of them is looked at by itself.
 
-They are min-max scans with one thing relaxed. With the memory of more replicas, where a device holds less, one scan finds
-the best cuts into every number of stages, and few numbers of replicas have to be told apart. What does not fit even so
-fits in no way.
+They are min-max scans with one thing relaxed. With the memory of more replicas, where a device holds less, one scan
+finds the best cuts into every number of stages, and few numbers of replicas have to be told apart. What does not fit
+even so fits in no way.
 """
 
 from dataclasses import replace
