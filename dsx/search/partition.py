@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from dsx.search.partition_bounds import by_stages, fewest_parameters, first_bounds
-from dsx.search.partition_problem import PartitionProblem, Pipelines, pipelines
+from dsx.search.partition_problem import ROUNDING, PartitionProblem, Pipelines, pipelines
 from dsx.search.partition_scans import (
     LOAD,
     MEMORY,
@@ -28,7 +28,6 @@ from dsx.search.partition_scans import (
 )
 
 _ROUND = 16  # pipelines that are looked at together
-_EQUAL = 1e-12  # relative difference of times that differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +86,15 @@ def solve(problem: PartitionProblem) -> Partition | None:
         while len(rows := _competing(bound, best_s, best_row)):
             some = found.rows(rows)
             stages = np.arange(len(rows)), some.num_stages - 1
-            asked = question(some, LOAD, problem.device_bytes, below_parameters=below[rows])
+            asked = question(some, LOAD, problem.most_bytes, below_parameters=below[rows])
             load = least(machine, asked, some.num_stages)[stages]
-            most = load * (1 + _EQUAL)
-            asked = question(some, PARAMETERS, problem.device_bytes, most)
+            most = load * (1 + ROUNDING)
+            asked = question(some, PARAMETERS, problem.most_bytes, most)
             fits = np.isfinite(load)
             parameters = np.where(fits, least(machine, asked, some.num_stages)[stages], 0)
             time = load * some.bottlenecks + some.per_step(parameters)
             for row, seconds, bottleneck in sorted(zip(rows.tolist(), time.tolist(), most.tolist(), strict=True)):
-                if seconds < best_s * (1 - _EQUAL) or (seconds <= best_s * (1 + _EQUAL) and row < best_row):
+                if seconds < best_s * (1 - ROUNDING) or (seconds <= best_s * (1 + ROUNDING) and row < best_row):
                     best_s, best_row, best_load = seconds, row, bottleneck
             below[rows] = parameters
             raised = load * some.bottlenecks + some.per_step(fewest[rows])
@@ -129,7 +128,7 @@ def smallest(problem: PartitionProblem) -> Smallest | None:
 def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
     """Return the pipelines to look at next: of the lowest bounds that may beat or, if preferred, equal the best."""
     preferred = np.arange(len(bound)) < best_row
-    rows = np.flatnonzero((bound < best_s * (1 - _EQUAL)) | (preferred & (bound <= best_s * (1 + _EQUAL))))
+    rows = np.flatnonzero((bound < best_s * (1 - ROUNDING)) | (preferred & (bound <= best_s * (1 + ROUNDING))))
     return rows[np.argsort(bound[rows], kind="stable")][:_ROUND]
 
 
@@ -137,7 +136,7 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
     """Return the plan of one pipeline: of the cuts with such a load, that with the fewest parameters on a stage."""
     (num_stages,) = row.num_stages.tolist()
     width = problem.widths[row.width[0]]
-    made = cut(machine, question(row, PARAMETERS, problem.device_bytes, most_load_s), num_stages)
+    made = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
     stages = tuple(
         Stage(
             first_layer=int(made.first_layer[place]),

@@ -38,7 +38,7 @@ def first_bounds(problem: PartitionProblem, machine: Machine, found: Pipelines, 
     more = 2 ** np.ceil(np.log2(found.num_replicas)).astype(np.int64)
     relaxed = priced(problem, found.width, found.recomputed, found.zero_stage, found.num_stages, more)
     relaxed = replace(relaxed, per_microbatch=Linear(nothing, nothing))
-    load = by_stages(machine, relaxed, LOAD, problem.device_bytes)
+    load = by_stages(machine, relaxed, LOAD, problem.most_bytes)
     chains, waited = machine.chains, found.per_microbatch
     # Every stage has a layer, one has the fewest parameters that are possible, and none is below the mean.
     lightest = np.array([width.chain.parameter_bytes.min() for width in problem.widths])[found.width]

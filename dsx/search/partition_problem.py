@@ -21,6 +21,7 @@ from dsx.cost.segments import STAGES, Chain, passes_per_microbatch, passes_per_s
 from dsx.hardware.hierarchy import Hierarchy
 from dsx.records import record
 
+ROUNDING = 1e-12  # relative difference of numbers that are the same
 _LEAST_PADDED = 10  # bits
 
 
@@ -49,6 +50,11 @@ class PartitionProblem:
     def num_layers(self) -> int:
         """Return the layers of the chain."""
         return len(self.widths[0].chain.forward_s)
+
+    @property
+    def most_bytes(self) -> float:
+        """Return what a stage may hold on a device: thirds of a parameter tensor fill it but for rounding."""
+        return self.device_bytes * (1 + ROUNDING)
 
 
 @record

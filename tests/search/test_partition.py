@@ -115,6 +115,14 @@ def test_the_least_memory_of_all():
         assert solve(problem_of(chain, network, job | {"memory": needed * (1 + 1e-9)}, per_stage)) is not None
 
 
+def test_thirds_may_fill_a_device():
+    chain = {"forward": [1.0], "backward": [1.0], "parameters": [61817860], "saved": [57928756], "cut": [0, 0]}
+    network = {"devices": (3,), "bandwidth": [1e9], "latency": [0.0]}
+    job = {"batch": 3, "optimizer": 0, "memory": 61817860 / 3 + 61817860 / 3 + 57928756}
+    made = solve(problem_of(chain, network, job, 1))
+    assert (made.zero_stage, made.num_replicas) == (3, 3)
+
+
 def test_too_few_devices_for_a_stage():
     chain, network, job, _ = random_case(0)
     problem = problem_of(chain, network, job, prod(network["devices"]) + 1)
