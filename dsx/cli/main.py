@@ -21,6 +21,7 @@ from dsx.cli import (
     layer,
     listing,
     pareto,
+    partition,
     plot,
     show,
     sweep,
@@ -69,6 +70,7 @@ app.command("why")(why.why)
 app.command("layer")(layer.layer)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
+app.command("partition")(partition.partition)
 app.command("pareto")(pareto.pareto)
 app.command("plot")(plot.plot)
 app.command("validate")(validate.validate)

@@ -46,7 +46,7 @@ def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "sweep", "best", "evaluate", "why", "layer", "pareto", "plot", "show", "compare", "list"]
+    "verb", ["", "sweep", "best", "evaluate", "why", "layer", "pareto", "plot", "show", "compare", "list", "partition"]
 )
 def test_help_is_whole_and_loads_nothing_heavy(verb):
     heavy = "{'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib', 'rich'}"

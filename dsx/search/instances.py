@@ -1,0 +1,35 @@
+"""From an instance file and a network to the problem of cutting its layers."""
+
+import numpy as np
+
+from dsx.cost.segments import Chain
+from dsx.hardware.hierarchy import Hierarchy
+from dsx.search.partition_problem import PartitionProblem, Width
+from dsx.spec.instance import Instance, LayerTable, NetworkLevels
+
+
+def problem_of(
+    instance: Instance,
+    network: NetworkLevels,
+    optimizer_factor: float,
+    zero_stages: tuple[int, ...],
+    recompute: tuple[bool, ...],
+) -> PartitionProblem:
+    """Return the problem of an instance, in all of its widths, on a network."""
+    return PartitionProblem(
+        widths=tuple(Width(table.width, table.devices_per_stage, _chain(table)) for table in instance.tables),
+        hierarchy=Hierarchy(
+            devices_per_level=np.array(network.devices_per_level),
+            bandwidth=np.array(network.bandwidth, np.float64),
+            latency=np.array(network.latency, np.float64),
+        ),
+        num_microbatches=instance.num_microbatches,
+        device_bytes=instance.device_bytes,
+        optimizer_factor=optimizer_factor,
+        zero_stages=zero_stages,
+        recompute=recompute,
+    )
+
+
+def _chain(table: LayerTable) -> Chain:
+    return Chain(**{name: np.array(getattr(table, name), np.float64) for name in Chain.__dataclass_fields__})

@@ -1,0 +1,163 @@
+"""The best plan of a chain of layers, cuts and all, exactly.
+
+The bottleneck and the synchronisation pull in different directions: the cut with the least bottleneck may put more
+parameters on one stage than another cut. So the parameters of a stage are bounded. One min-max scan finds the least
+bottleneck under a bound, a second one the fewest parameters with which it can be had; the next bound lies below these.
+
+Pipelines are taken in the order of a lower bound of their step time, which each such pair of scans raises, until none
+could be better than the best plan known. Nothing that could be is left out.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from dsx.search.partition_bounds import by_stages, fewest_parameters, first_bounds
+from dsx.search.partition_problem import ROUNDING, PartitionProblem, Pipelines, pipelines
+from dsx.search.partition_scans import (
+    LOAD,
+    MEMORY,
+    PARAMETERS,
+    UNLIMITED,
+    Machine,
+    cut,
+    least,
+    machine_of,
+    question,
+)
+
+_ROUND = 16  # pipelines that are looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a partition."""
+
+    first_layer: int
+    num_layers: int
+    first_device: int  # of the first replica
+    load_s: float  # one microbatch, forward and backward
+    memory_bytes: float  # of one device
+    parameter_bytes: float
+    producer_level: int | None  # of the network, that joins it with the stage in front; the first one has none
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A plan."""
+
+    step_time_s: float
+    bottleneck_s: float
+    stages: tuple[Stage, ...]  # in pipeline order
+    width: int
+    devices_per_stage: int
+    num_replicas: int
+    zero_stage: int
+    recompute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """The plan that needs the least memory."""
+
+    memory_bytes: float  # of the device that holds most
+    width: int
+    num_stages: int
+    num_replicas: int
+    zero_stage: int
+    recompute: bool
+
+
+def solve(problem: PartitionProblem) -> Partition | None:
+    """Return the plan with the least step time, or None if none fits, be it for want of devices.
+
+    Of plans that take equally long the one with the fewest stages, and of those the one with the most replicas.
+    """
+    found = pipelines(problem)
+    if not len(found.width):
+        return None
+    with jax.enable_x64(True):
+        machine = machine_of(problem)
+        fewest = fewest_parameters(machine, found)
+        bound = first_bounds(problem, machine, found, fewest)
+        below = np.full(len(bound), UNLIMITED)
+        best_s, best_row, best_load = np.inf, -1, np.inf
+        while len(rows := _competing(bound, best_s, best_row)):
+            some = found.rows(rows)
+            stages = np.arange(len(rows)), some.num_stages - 1
+            asked = question(some, LOAD, problem.most_bytes, below_parameters=below[rows])
+            load = least(machine, asked, some.num_stages)[stages]
+            most = load * (1 + ROUNDING)
+            asked = question(some, PARAMETERS, problem.most_bytes, most)
+            fits = np.isfinite(load)
+            parameters = np.where(fits, least(machine, asked, some.num_stages)[stages], 0)
+            time = load * some.bottlenecks + some.per_step(parameters)
+            for row, seconds, bottleneck in sorted(zip(rows.tolist(), time.tolist(), most.tolist(), strict=True)):
+                if seconds < best_s * (1 - ROUNDING) or (seconds <= best_s * (1 + ROUNDING) and row < best_row):
+                    best_s, best_row, best_load = seconds, row, bottleneck
+            below[rows] = parameters
+            raised = load * some.bottlenecks + some.per_step(fewest[rows])
+            bound[rows] = np.where(fits & (parameters > fewest[rows]), raised, np.inf)
+        return None if best_row < 0 else _plan(problem, machine, found.rows([best_row]), best_load)
+
+
+def smallest(problem: PartitionProblem) -> Smallest | None:
+    """Return the plan that needs the least memory on a device; None if there are too few devices for any."""
+    found = pipelines(problem)
+    if not len(found.width):
+        return None
+    # The most replicas and the highest ZeRO stage of each number of stages need least.
+    order = np.lexsort((found.zero_stage, found.num_replicas, found.num_stages, found.recomputed, found.width))
+    told = np.stack([found.width, found.recomputed, found.num_stages])[:, order]
+    some = found.rows(order[np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)])
+    with jax.enable_x64(True):
+        machine = machine_of(problem)
+        needed = by_stages(machine, some, MEMORY, UNLIMITED)
+    row = int(np.argmin(needed))
+    return Smallest(
+        memory_bytes=float(needed[row]),
+        width=problem.widths[some.width[row]].width,
+        num_stages=int(some.num_stages[row]),
+        num_replicas=int(some.num_replicas[row]),
+        zero_stage=int(some.zero_stage[row]),
+        recompute=bool(some.recomputed[row]),
+    )
+
+
+def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
+    """Return the pipelines to look at next: of the lowest bounds that may beat or, if preferred, equal the best."""
+    preferred = np.arange(len(bound)) < best_row
+    rows = np.flatnonzero((bound < best_s * (1 - ROUNDING)) | (preferred & (bound <= best_s * (1 + ROUNDING))))
+    return rows[np.argsort(bound[rows], kind="stable")][:_ROUND]
+
+
+def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load_s: float) -> Partition:
+    """Return the plan of one pipeline: of the cuts with such a load, that with the fewest parameters on a stage."""
+    (num_stages,) = row.num_stages.tolist()
+    width = problem.widths[row.width[0]]
+    made = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
+    stages = tuple(
+        Stage(
+            first_layer=int(made.first_layer[place]),
+            num_layers=int(made.last_layer[place] - made.first_layer[place] + 1),
+            first_device=place * width.devices_per_stage,
+            load_s=float(made.load_s[place]),
+            memory_bytes=float(made.memory_bytes[place]),
+            parameter_bytes=float(made.parameter_bytes[place]),
+            producer_level=int(made.producer_level[place]) if place < num_stages - 1 else None,
+        )
+        for place in reversed(range(num_stages))
+    )
+    bottleneck = max(stage.load_s for stage in stages)
+    (passes,), (end,) = row.bottlenecks, row.per_step(max(stage.parameter_bytes for stage in stages))
+    return Partition(
+        step_time_s=float(bottleneck * passes + end),
+        bottleneck_s=bottleneck,
+        stages=stages,
+        width=width.width,
+        devices_per_stage=width.devices_per_stage,
+        num_replicas=int(row.num_replicas[0]),
+        zero_stage=int(row.zero_stage[0]),
+        recompute=bool(row.recomputed[0]),
+    )
