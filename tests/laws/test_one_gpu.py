@@ -1,8 +1,13 @@
 """One GPU communicates nothing and waits for no one."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from laws.spaces import MACHINES, SETS, on, priced, problem_of, space_of
+
+NO_OVERLAP = dict.fromkeys(("tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap"), np.zeros(1))
 
 
 @pytest.mark.parametrize("assumptions", SETS)
@@ -18,7 +23,10 @@ def test_one_gpu_communicates_nothing(assumptions, machine):
 
 @pytest.mark.parametrize("assumptions", SETS)
 def test_an_axis_of_one_communicates_nothing(assumptions):
-    rows = priced(problem_of(assumptions), space_of(assumptions))
+    problem = problem_of(assumptions)
+    # What runs beside compute altogether may leave nothing to wait for.
+    problem = dataclasses.replace(problem, assumptions=dataclasses.replace(problem.assumptions, **NO_OVERLAP))
+    rows = priced(problem, space_of(assumptions))
     assert (rows["tp_comm_s"][(rows["tp"] == 1) & (rows["tp2"] == 1)] == 0).all()
     assert (rows["cp_comm_s"][rows["cp"] == 1] == 0).all()
     assert (rows["pp_comm_s"][rows["pp"] == 1] == 0).all()
