@@ -15,6 +15,7 @@ import typer
 from dsx.cli import (
     best,
     calibrate,
+    clusters,
     compare,
     evaluate,
     import_hf,
@@ -76,6 +77,7 @@ app.command("plot")(plot.plot)
 app.command("validate")(validate.validate)
 app.command("calibrate")(calibrate.calibrate)
 app.command("list")(listing.list_names)
+app.add_typer(clusters.app)
 app.command("import-hf")(import_hf.import_hf)
 
 

@@ -14,10 +14,20 @@ them: the gathered tensor of an all-gather, the tensor before it of any other ki
 * Exchange: every GPU sends to every other at once. Bytes for other domains go through the GPU's own NIC, and
   of the messages' latencies only starting them adds up (LogGP: Alexandrov et al., SPAA 1995).
 
-Not modelled: a topology inside a tier, reduction inside switches (SHARP, NVLS).
+On more than two tiers c_k members lie in each unit of tier k. A ring crosses tier k on n/c_(k-1) - n/c_k of its hops,
+and its pace is that of the slowest tier that it crosses: out of a unit of the tier below go c_(k-1) members' shares of
+what the tier carries. A tree has log2(c_k/c_(k-1)) levels there, a hierarchical collective a stage of
+(1/c_(k-1) - 1/c_k) V on c_(k-1) rails. Of an exchange, tier k carries the bytes for GPUs beyond the tier below,
+1 - c_(k-1)/n of them, and along a dimension of a torus each goes a quarter of it on average. Every group of an axis
+is taken to send at once, so each GPU has its share of an oversubscribed tier and no more; groups of different axes
+wait for each other, as a GPU's collectives do, or hide behind computing.
+
+Not modelled: reduction inside switches (SHARP, NVLS), rings of several dimensions of a torus at once.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -34,7 +44,9 @@ def ring(kind: str, members: Group, protocol: Protocol, network: Network) -> Lin
     """Return the time of any collective around a ring."""
     one = jnp.ones_like(members.size)
     passes = _passes(kind)
-    latency = protocol.slow_latency * (members.domains - one) + protocol.fast_latency * (members.size - members.domains)
+    counts = [members.size, *(units.domains for units in members.lying), one]
+    hops = [below - above for below, above in pairwise(counts)]
+    latency = _sum_of(protocol.latencies[::-1], hops[::-1])
     part = _several(members) if _sends_all(kind) else one - members.per_gpu
     return Linear(passes * latency, passes * part * _pace(members, protocol, network))
 
@@ -42,7 +54,9 @@ def ring(kind: str, members: Group, protocol: Protocol, network: Network) -> Lin
 def tree(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
     """Return the time of an all-reduce, a broadcast or a reduce along a pair of trees over the domains."""
     passes = _passes(kind) * _several(members)
-    levels = protocol.slow_latency * members.depth + protocol.fast_latency * (members.share - 1.0)
+    depths = [units.depth for units in members.lying]
+    crossing = [*(below - above for below, above in pairwise(depths)), depths[-1]]
+    levels = _sum_of(protocol.latencies[:0:-1], crossing[::-1]) + protocol.latencies[0] * (members.share - 1.0)
     return Linear(
         passes * (protocol.tree_latency * levels),
         passes * (_pace(members, protocol, network) / protocol.tree_bandwidth),
@@ -50,22 +64,35 @@ def tree(kind: str, members: Group, protocol: Protocol, network: Network) -> Lin
 
 
 def hierarchical(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
-    """Return the time of an all-reduce, a gather or a scatter in two stages: inside domains, and between them."""
+    """Return the time of an all-reduce, a gather or a scatter in a stage for each tier, innermost first."""
     one = jnp.ones_like(members.size)
     passes = _passes(kind)
-    latency = protocol.fast_latency * (members.share - one) + protocol.slow_latency * (members.domains - one)
-    inside = (one - members.per_share) * _inside(members, protocol, network)
-    between = (members.per_share - members.per_gpu) * (protocol.slow * (1.0 + protocol.relay))
-    return Linear(passes * latency, passes * (inside + between))
+    lying = members.lying
+    peers = [members.share, *(below.domains / above.domains for below, above in pairwise(lying)), lying[-1].domains]
+    latency = _sum_of(protocol.latencies, [count - one for count in peers])
+    parts = [one, *(units.per_share for units in lying), members.per_gpu]
+    stages = [_stage(tier, members, protocol, network) for tier in _outer(network)]
+    paces = [_inside(members, protocol, network), *stages]
+    seconds_per_byte = _sum_of([below - above for below, above in pairwise(parts)], paces)
+    return Linear(passes * latency, passes * seconds_per_byte)
 
 
 def exchange(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
     """Return the time of an all-to-all in which every GPU sends to every other at once."""
     one, per_gpu = jnp.ones_like(members.size), members.per_gpu
-    far = jnp.where(members.domains > one, protocol.slow_latency * one, jnp.zeros_like(one))
-    outside = protocol.slow * (one - members.share * per_gpu)
-    inside = _inside(members, protocol, network) * (members.share * per_gpu - per_gpu)
-    return Linear(_passes(kind) * (far + protocol.fast_latency * (members.size - one)), jnp.maximum(outside, inside))
+    lying = members.lying
+    far = jnp.zeros_like(one)
+    for latency, units in zip(protocol.latencies[1:], lying, strict=True):
+        far = jnp.where(units.domains > one, latency * one, far)
+    paces: list[Any] = []
+    for tier, units in zip(_outer(network), lying, strict=True):
+        pace = _on_links(tier, members, protocol, network)
+        paces.append(pace * _travelled(tier, one - units.share * per_gpu, members, network))
+    inside = _inside(members, protocol, network)
+    paces.append(inside * _travelled(0, members.share * per_gpu - per_gpu, members, network))
+    return Linear(
+        _passes(kind) * (far + protocol.latencies[0] * (members.size - one)), functools.reduce(jnp.maximum, paces)
+    )
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -92,27 +119,97 @@ def _several(members: Group) -> Any:
     return jnp.where(members.size > one, one, jnp.zeros_like(one))
 
 
-def _inside(members: Group, protocol: Protocol, network: Network) -> Any:
-    """Return the seconds per byte between the members in one domain.
+def _sum_of(one: Sequence[Any], other: Sequence[Any]) -> Any:
+    return functools.reduce(jnp.add, [left * right for left, right in zip(one, other, strict=True)])
 
-    Without a switch, a GPU has links to each of its `peers`, and t members use those to t-1 of them.
+
+def _outer(network: Network) -> range:
+    """Return the tiers beyond the fast domain."""
+    return range(1, len(network.tiers))
+
+
+def _taken(tier: int, members: Group) -> Any:
+    """Return how many units of the tier below the group takes of one unit of a tier."""
+    if tier == 0:
+        return members.share
+    lying = members.lying
+    return lying[tier - 1].domains / lying[tier].domains if tier < len(lying) else lying[tier - 1].domains
+
+
+def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -> Any:
+    """Return the seconds per byte of one GPU on the links that the group has on a tier: all of them behind a switch.
+
+    Without a switch, a unit has links to each of its `peers`, and t units use those to t-1 of them. Units that are
+    not all of a ring have one way around alone.
     """
-    if not network.peers:
-        return protocol.fast * jnp.ones_like(members.size)
-    used = jnp.clip(members.share - 1.0, 1.0, float(network.peers))
-    return protocol.fast * (network.peers / used)
+    level, pace = network.tiers[tier], protocol.paces[tier]
+    if level.peers:
+        used = jnp.clip(_taken(tier, members) - 1.0, 1.0, float(level.peers))
+        return pace * (level.peers / used)
+    if level.wraps:
+        return jnp.where(_taken(tier, members) == level.chain, pace, 2.0 * pace)
+    return pace
+
+
+def _travelled(tier: int, part: Any, members: Group, network: Network) -> Any:
+    """Return the links that the bytes of an exchange cross on a tier, in volumes; `part` of them go there at all.
+
+    Along a row or ring of t GPUs the middle carries t/4 volumes each way, for each GPU and what it sends on.
+    """
+    if not network.tiers[tier].chain:
+        return part
+    taken = _taken(tier, members)
+    return jnp.where(taken > 1.0, taken / 4.0, jnp.zeros_like(part))
+
+
+def _inside(members: Group, protocol: Protocol, network: Network) -> Any:
+    """Return the seconds per byte between the members in one domain."""
+    if not (network.nvs.peers or network.nvs.wraps):
+        return protocol.paces[0] * jnp.ones_like(members.size)
+    return _on_links(0, members, protocol, network)
+
+
+def _stage(tier: int, members: Group, protocol: Protocol, network: Network) -> Any:
+    """Return the seconds per byte of a stage on a tier beyond the domain, on one rail."""
+    pace = _on_links(tier, members, protocol, network)
+    if tier < network.linked:
+        return pace
+    if tier == network.linked:
+        return pace * (1.0 + protocol.relay)
+    # Switches between others have no NIC that receives and sends on.
+    return jnp.maximum(pace, protocol.paces[network.linked] * (1.0 + protocol.relay))
 
 
 def _pace(members: Group, protocol: Protocol, network: Network) -> Any:
     """Return the seconds per byte of a pipeline through all members."""
     one = jnp.ones_like(members.size)
     inside = _inside(members, protocol, network)
-    # t members receive on one NIC and send on another, but for the 1/t of their traffic that stays on one GPU.
-    # One channel has one NIC, which is several shares where GPUs share it.
-    shared = members.per_share if protocol.rails else jnp.maximum(members.per_share, one / network.gpus_per_nic)
-    crossing = protocol.slow * shared * (1.0 + protocol.relay * shared)
+    crossing = _crossing(members, protocol, network)
     return jnp.where(
         members.domains == members.size,
         crossing,
         jnp.where(members.domains == one, inside, jnp.maximum(crossing, inside)),
     )
+
+
+def _crossing(members: Group, protocol: Protocol, network: Network) -> Any:
+    """Return the seconds per byte of a pipeline between domains: those of the slowest tier that it crosses."""
+    one = jnp.ones_like(members.size)
+    lying, linked = members.lying, network.linked
+    behind = lying[linked - 1]
+    # t members receive on one NIC and send on another, but for the 1/t of their traffic that stays on one GPU.
+    # One channel has one NIC, which is several shares where GPUs share it.
+    shared = behind.per_share if protocol.rails else jnp.maximum(behind.per_share, one / network.gpus_per_nic)
+    slowest = _on_links(linked, members, protocol, network) * shared * (1.0 + protocol.relay * shared)
+    if linked > 1:
+        slowest = jnp.where(behind.domains > one, slowest, jnp.zeros_like(one))
+    for tier in _outer(network):
+        if tier == linked:
+            continue
+        below = lying[tier - 1]
+        above = lying[tier].domains if tier < len(lying) else one
+        # Of the tiers that NICs lead to, groups share what they carry; of its own links a channel has one GPU's.
+        part = below.per_share if protocol.rails or tier > linked else one
+        pace = _on_links(tier, members, protocol, network) * part
+        slowest = jnp.maximum(slowest, jnp.where(below.domains > above, pace, jnp.zeros_like(one)))
+    return slowest

@@ -30,6 +30,8 @@ class StepChoices:
     zero_replicas: Any
     stored_layers: Any
     offload: Any  # a code
+    pp_wider: Any = ()  # a tuple: stages in a unit of each tier between the fast domain and the outermost one
+    dp_wider: Any = ()  # a tuple: replicas there
 
 
 def pick(values: tuple[int, ...], column: Any, options: Sequence[Any] | Mapping[int, Any]) -> Any:

@@ -6,6 +6,8 @@ send at once, as the replicas of a job do: a GPU has its own share of a NIC, and
 """
 
 import functools
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 from dsx.cost.algorithms import ALGORITHMS
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.groups import Group
-from dsx.cost.protocols import PROTOCOLS, Linear
+from dsx.cost.protocols import PROTOCOLS, Linear, Protocol
 from dsx.hardware.network import Network
 
 
@@ -42,24 +44,45 @@ def collective(kind: str, members: Group, network: Network, assumptions: Assumpt
     )
 
 
-def send(size: Any, share: Any, network: Network, assumptions: Assumptions) -> Fastest:
+def send(size: Any, share: Any, network: Network, assumptions: Assumptions, wider: Sequence[Any] = ()) -> Fastest:
     """Return the mean time between neighbours of a pipeline of `size` stages, `share` of them per domain.
 
     Of its size-1 links, size/share - 1 are slow. They are crossed by one of `share` GPUs of a domain at a time,
-    so of a NIC that GPUs share each of those has the shares of the others too.
+    so of a NIC that GPUs share each of those has the shares of the others too. A link takes the outermost tier that it
+    crosses; `wider` are the stages in a unit of each tier between the domain and the outermost one, of which likewise
+    one at a time sends out of the unit, on the shares of the others.
     """
     one = jnp.ones_like(size)
     links = jnp.maximum(size - one, one)
-    slow_links = jnp.floor(size / share) - one
-    fast_links = size - one - slow_links
-    shares = jnp.clip(share, 1.0, network.gpus_per_nic)
+    lying = [share, *wider]
+    units = [*(jnp.floor(size / stages) for stages in lying), one]
+    slow_links = [below - above for below, above in pairwise(units)]
+    fast_links = size - one - functools.reduce(jnp.add, slow_links)
+    shares = jnp.clip(lying[network.linked - 1], 1.0, network.gpus_per_nic)
     lines = []
     for name in assumptions.protocols:
         protocol = PROTOCOLS[name](network, assumptions)
-        lines.append(
-            Linear(
-                (fast_links * protocol.fast_latency + slow_links * protocol.slow_latency) / links,
-                (fast_links * protocol.fast + slow_links * (protocol.slow / shares)) / links,
+        latency, seconds_per_byte = fast_links * protocol.latencies[0], fast_links * _link(0, protocol, network)
+        for tier, crossing in enumerate(slow_links, 1):
+            pace = _link(tier, protocol, network)
+            if tier >= network.linked:
+                pace = protocol.paces[network.linked] / shares
+            if tier > network.linked or network.tiers[tier].peers:
+                pace = jnp.maximum(pace, _link(tier, protocol, network) / lying[tier - 1])
+            latency, seconds_per_byte = (
+                latency + crossing * protocol.latencies[tier],
+                seconds_per_byte + crossing * pace,
             )
-        )
+        lines.append(Linear(latency / links, seconds_per_byte / links))
     return Fastest(assumptions.call_latency * one, tuple(lines))
+
+
+def _link(tier: int, protocol: Protocol, network: Network) -> Any:
+    """Return the seconds per byte between two neighbours on a tier, on the one link that they have without a switch.
+
+    In a fast domain that is a mesh they are taken to have all links of a GPU, by way of the others.
+    """
+    level, pace = network.tiers[tier], protocol.paces[tier]
+    if level.wraps:
+        return 2.0 * pace
+    return level.peers * pace if level.peers and tier else pace

@@ -1,4 +1,4 @@
-"""Groups of GPUs that lie on two tiers, as the factors that their collectives need."""
+"""Groups of GPUs that lie on the tiers of a network, as the factors that their collectives need."""
 
 from typing import Any, NamedTuple
 
@@ -19,6 +19,12 @@ class Group(NamedTuple):
     per_share: Any  # 1 / t
     share: Any  # t, GPUs of it in one fast domain
     depth: Any  # log2(n / t), levels of a binary tree over its domains
+    wider: "tuple[Group, ...]" = ()  # the same, with the units of each tier between domain and outermost as domains
+
+    @property
+    def lying(self) -> "tuple[Group, ...]":
+        """The group as it lies on the units of each tier but the outermost, innermost first."""
+        return (self._replace(wider=()), *self.wider)
 
     def times(self, other: "Group") -> "Group":
         """Return the group over the axes of both."""
@@ -29,16 +35,29 @@ class Group(NamedTuple):
             self.per_share * other.per_share,
             self.share * other.share,
             self.depth + other.depth,
+            tuple(mine.times(others) for mine, others in zip(self.wider, other.wider, strict=True)),
         )
 
     def whole(self) -> "Group":
         """Return the group without what is left of rounding in a product with parts of ranks."""
         one = jnp.ones_like(self.size)
         size, domains, share = (jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share))
-        return self._replace(size=size, domains=domains, share=share)
+        wider = tuple(group.whole() for group in self.wider)
+        return self._replace(size=size, domains=domains, share=share, wider=wider)
 
 
-def group(size: Any, share: Any) -> Group:
-    """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast."""
+def group(size: Any, share: Any, *wider: Any) -> Group:
+    """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast.
+
+    `wider` are how many of them share a unit of each tier between the fast domain and the outermost one.
+    """
     domains = size / share
-    return Group(size, domains, 1.0 / size, 1.0 / share, share, jnp.log2(domains))
+    return Group(
+        size,
+        domains,
+        1.0 / size,
+        1.0 / share,
+        share,
+        jnp.log2(domains),
+        tuple(group(size, members) for members in wider),
+    )

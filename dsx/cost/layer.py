@@ -72,6 +72,7 @@ class LayerCosts:
     weight_bytes: Any  # [J, U]
     group_size: Any  # [J, U]
     group_share: Any  # [J, U] members of it in one fast domain, likewise
+    group_wider: tuple[Any, ...] = ()  # [J, U] each: in a unit of each tier between the domain and the outermost one
 
 
 class WeightGroup(NamedTuple):
@@ -154,6 +155,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         ),
         group_size=jnp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=jnp.stack([ranks.members(work.shares, one) for ranks in groups]),
+        group_wider=tuple(jnp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.wider),
     )
 
 
@@ -259,7 +261,8 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
         alike.setdefault((shape.kind, shape.axis, shape.panelled), []).append(index)
     times: dict[int, Any] = {}
     for (kind, axis, panelled), indices in alike.items():
-        members = group(work.per_key(work.sizes[axis])[None], work.shares[axis][None])
+        wider = (shares[axis][None] for shares in work.wider)
+        members = group(work.per_key(work.sizes[axis])[None], work.shares[axis][None], *wider)
         volumes = work.volumes[jnp.array(indices)]
         volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
         seconds = collective(kind, members, cluster.network, assumptions)(volumes)
@@ -302,7 +305,8 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     for axis in AXES:
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
-            members = group(work.per_key(work.sizes[axis]), work.shares[axis])
+            wider = (shares[axis] for shares in work.wider)
+            members = group(work.per_key(work.sizes[axis]), work.shares[axis], *wider)
             link = collective(ALL_REDUCE, members, cluster.network, assumptions)
             time = link(per_weight_byte * work.per_key(work.weights[jnp.array(reduced)].sum(axis=0)))
             total = total + time

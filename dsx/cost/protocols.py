@@ -27,13 +27,13 @@ class Linear(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """What messages meet on the two tiers under one protocol."""
+    """What messages meet on the tiers under one protocol, innermost first."""
 
-    fast_latency: Any  # s, one hop inside a fast domain
-    slow_latency: Any  # s, one hop between domains
-    fast: Any  # s/byte of one GPU's links inside its domain
-    slow: Any  # s/byte of one GPU's NIC
-    relay: Any  # share of `slow` that a NIC's byte costs more where one GPU receives it and sends it on
+    latencies: tuple[Any, ...]  # s, one hop on each tier
+    paces: tuple[
+        Any, ...
+    ]  # s/byte of one GPU on each tier: its links in a domain, its NIC, its share of what is beyond
+    relay: Any  # share of a NIC's pace that its byte costs more where one GPU receives it and sends it on
     rails: bool  # whether a message crosses domains on the NICs of all members there, or on one
     tree_latency: Any  # hops' latencies in a tree over those in a ring
     tree_bandwidth: Any  # bandwidth of a tree over that of a ring
@@ -41,11 +41,10 @@ class Protocol(NamedTuple):
 
 def bulk(network: Network, assumptions: Assumptions) -> Protocol:
     """Return the protocol of large messages, which runs on all NICs that a group has in a domain."""
+    reached = _by_links(network, assumptions.nvs_efficiency, assumptions.net_efficiency)
     return Protocol(
-        fast_latency=assumptions.bulk_latency * network.nvs.latency,
-        slow_latency=assumptions.bulk_latency * network.net.latency,
-        fast=1.0 / (assumptions.nvs_efficiency * network.nvs.bandwidth),
-        slow=1.0 / (assumptions.net_efficiency * network.net.bandwidth),
+        latencies=tuple(assumptions.bulk_latency * tier.latency for tier in network.tiers),
+        paces=tuple(1.0 / (share * tier.bandwidth) for share, tier in zip(reached, network.tiers, strict=True)),
         relay=assumptions.relay,
         rails=True,
         tree_latency=assumptions.tree_latency,
@@ -56,13 +55,17 @@ def bulk(network: Network, assumptions: Assumptions) -> Protocol:
 def eager(network: Network, assumptions: Assumptions) -> Protocol:
     """Return the protocol of small messages, which runs on few channels: one NIC of a domain."""
     large = bulk(network, assumptions)
+    hops = _by_links(network, assumptions.eager_nvs_latency, assumptions.eager_net_latency)
     return large._replace(
-        fast_latency=assumptions.eager_nvs_latency * network.nvs.latency,
-        slow_latency=assumptions.eager_net_latency * network.net.latency,
-        fast=large.fast / assumptions.eager_bandwidth,
-        slow=large.slow / assumptions.eager_bandwidth,
+        latencies=tuple(hop * tier.latency for hop, tier in zip(hops, network.tiers, strict=True)),
+        paces=tuple(pace / assumptions.eager_bandwidth for pace in large.paces),
         rails=False,
     )
+
+
+def _by_links(network: Network, own: Any, behind_nics: Any) -> list[Any]:
+    """Return a belief per tier: `own` of links of the GPUs themselves, `behind_nics` of what lies beyond."""
+    return [own if tier < network.linked else behind_nics for tier in range(len(network.tiers))]
 
 
 PROTOCOLS = {"bulk": bulk, "eager": eager}

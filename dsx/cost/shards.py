@@ -23,13 +23,14 @@ from dsx.space.codes import Open
 def replicas(choices: StepChoices, known: Open) -> tuple[Group, Group | None]:
     """Return the data-parallel ranks over which ZeRO divides, and the copies of one; None where there is one alone."""
     if known.zero_replicas == (1,):
-        return group(choices.dp, choices.dp_nvs), None
+        return group(choices.dp, choices.dp_nvs, *choices.dp_wider), None
     copies = jnp.minimum(choices.zero_replicas, choices.dp)
     if 0 in known.zero_stage:
         copies = jnp.where(choices.zero_stage > 0, copies, jnp.ones_like(copies))
     size = choices.dp / copies
-    share = _gcd(size, choices.dp_nvs)
-    return group(size, share), group(copies, choices.dp_nvs / share)
+    shares = (choices.dp_nvs, *choices.dp_wider)
+    near = [_gcd(size, share) for share in shares]
+    return group(size, *near), group(copies, *(share / inside for share, inside in zip(shares, near, strict=True)))
 
 
 def shards(layer: LayerCosts, divided: Group, copies: Group | None, known: Open) -> tuple[list[Group], list[Group]]:
@@ -37,20 +38,28 @@ def shards(layer: LayerCosts, divided: Group, copies: Group | None, known: Open)
 
     `divided` and `copies` are those of dp; without copies there is no group of any.
     """
-    axes = [group(layer.group_size[index], layer.group_share[index]) for index in range(layer.group_size.shape[0])]
+    axes = [
+        group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_wider))
+        for index in range(layer.group_size.shape[0])
+    ]
     if known.ep == (1,):
         return [divided.times(members) for members in axes], [] if copies is None else [copies] * len(axes)
     # An ep group that spans several replicas leaves a fraction of a rank in each.
     if copies is None:
         return [divided.times(members).whole() for members in axes], []
     holders = [divided.times(copies).times(members).whole() for members in axes]
-    inside = [_gcd(members.share, copies.share) for members in holders]
     # A plan that breaks the rules may have more copies than holders.
     number = [jnp.minimum(copies.size, members.size) for members in holders]
-    return (
-        [group(m.size / r, m.share / near) for m, r, near in zip(holders, number, inside, strict=True)],
-        [group(r, near) for r, near in zip(number, inside, strict=True)],
-    )
+    parts = [_split(members, copies, count) for members, count in zip(holders, number, strict=True)]
+    return [shard for shard, _ in parts], [alike for _, alike in parts]
+
+
+def _split(holders: Group, copies: Group, number: Any) -> tuple[Group, Group]:
+    """Return the ranks that hold the same as a group that is divided, and its `number` copies."""
+    lying = [*zip(holders.lying, copies.lying, strict=True)]
+    near = [_gcd(members.share, alike.share) for members, alike in lying]
+    shares = [members.share / inside for (members, _), inside in zip(lying, near, strict=True)]
+    return group(holders.size / number, *shares), group(number, *near)
 
 
 def _gcd(one: Any, other: Any) -> Any:

@@ -93,7 +93,7 @@ def step_costs(
         [costs.weight_gradient_s for costs in kinds],
     )
     boundary = kinds[stack.segments[0][0]].boundary_bytes
-    between = send(choices.pp, choices.pp_nvs, cluster.network, assumptions)
+    between = send(choices.pp, choices.pp_nvs, cluster.network, assumptions, choices.pp_wider)
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
     send_s = send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)

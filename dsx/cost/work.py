@@ -92,9 +92,10 @@ class LayerWork:
     again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; none where it divides no weight
     measured: MeasuredTimes | None = None  # None where no times were given
+    wider: tuple[Any, ...] = ()  # {axis: [U]} each: members in a unit of each tier between domain and outermost
 
-    def of_keys(self, works: Any, which: Any, shares: Any) -> "LayerWork":
-        """Return some of the works, and the keys that have them: `which` of them, with `shares`."""
+    def of_keys(self, works: Any, which: Any, shares: Any, wider: tuple[Any, ...] = ()) -> "LayerWork":
+        """Return some of the works, and the keys that have them: `which` of them, with `shares` and `wider`."""
         picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
         multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
@@ -102,7 +103,14 @@ class LayerWork:
             self.measured.kernels[..., works], self.measured.multiplies[..., works]
         )
         return replace(
-            self, **picked, multiplies=multiplies, sizes=sizes, which=which, shares=shares, measured=measured
+            self,
+            **picked,
+            multiplies=multiplies,
+            sizes=sizes,
+            which=which,
+            shares=shares,
+            measured=measured,
+            wider=wider,
         )
 
     def per_key(self, leaf: Any) -> Any:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from dsx.hardware.device import Device
-from dsx.hardware.network import Network, Tier
+from dsx.hardware.network import Network
+from dsx.hardware.topology import linked_tiers, tiers
 from dsx.records import record, static
-from dsx.spec.cluster import ClusterSpec
+from dsx.spec.cluster import ClusterSpec, NetworkSpec
 
 _HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, where a cluster file states none
 
@@ -32,18 +33,20 @@ def cluster_from_spec(spec: ClusterSpec) -> Cluster:
         num_sms=float(spec.device.num_sms or 1),
         name=spec.device.name,
     )
-    nvs, net = spec.network.nvs, spec.network.net
-    network = Network(
-        nvs=Tier(bandwidth=nvs.bandwidth, latency=nvs.latency, name="nvs", size=nvs.size),
-        net=Tier(bandwidth=net.bandwidth, latency=net.latency, name="net", size=0),
-        peers=nvs.size - 1 if nvs.mesh else 0,
-        gpus_per_nic=(net.nic_bandwidth or net.bandwidth) / net.bandwidth,
-    )
+    network = network_from_spec(spec.network)
     return Cluster(device=device, network=network, name=spec.name)
+
+
+def network_from_spec(spec: NetworkSpec) -> Network:
+    """Return the network that a cluster file describes."""
+    return Network(
+        tiers=tiers(spec),
+        linked=linked_tiers(spec.topology),
+        gpus_per_nic=(spec.net.nic_bandwidth or spec.net.bandwidth) / spec.net.bandwidth,
+    )
 
 
 def anonymous(cluster: Cluster) -> Cluster:
     """Return the cluster without names and sizes, so that machines share what is compiled for them."""
-    tiers = (replace(tier, name="", size=0) for tier in (cluster.network.nvs, cluster.network.net))
-    nvs, net = tiers
-    return Cluster(device=replace(cluster.device, name=""), network=replace(cluster.network, nvs=nvs, net=net), name="")
+    unnamed = tuple(replace(tier, name="", size=0) for tier in cluster.network.tiers)
+    return Cluster(device=replace(cluster.device, name=""), network=replace(cluster.network, tiers=unnamed), name="")

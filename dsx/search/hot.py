@@ -130,6 +130,8 @@ class HotLoop:
         parts = set(_PARTS) - self._needed
 
         def in_rows(costs: LayerCosts, name: str) -> Any:
+            if name == "group_wider":
+                return tuple(np.asarray(shares, dtype=self._kind)[..., at] for shares in costs.group_wider)
             leaf = np.asarray(getattr(costs, name), dtype=self._kind)
             if name in _BY_MODE:
                 # Arrays of their own: what no plan of the search makes again is not even read.

@@ -32,9 +32,8 @@ _LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated at once
-_GROUPED = ("weight_bytes", "group_size", "group_share")
 # A weight group that a strategy does not have: nothing to reduce, over one rank.
-_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0}
+_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_wider": 1.0}
 
 price_steps = jax.jit(step_costs)
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
@@ -141,19 +140,27 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
     groups = max((part.group_size.shape[1] for part in parts), default=1)
     order = np.argsort(positions, kind="stable")
 
-    def joined(name: str) -> np.ndarray:
-        leaves = [np.asarray(getattr(part, name)) for part in parts]
-        if name in _GROUPED:
+    def joined(name: str, leaves: Sequence[Any]) -> np.ndarray:
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if name in _ABSENT:
             widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
             leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
         return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros((1, 0))
 
-    return LayerCosts(**{name: joined(name) for name in LayerCosts.__dataclass_fields__})
+    def column(name: str) -> Any:
+        found = [getattr(part, name) for part in parts]
+        if name == "group_wider":
+            return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
+        return joined(name, found)
+
+    return LayerCosts(**{name: column(name) for name in LayerCosts.__dataclass_fields__})
 
 
 def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any]) -> StepChoices:
     """Return the choices record of integer columns, each turned into floats by `as_array`."""
-    return StepChoices(**{name: as_array(columns[name]) for name in StepChoices.__dataclass_fields__})
+    return StepChoices(
+        **{name: as_array(columns[name]) for name in StepChoices.__dataclass_fields__ if name in columns}
+    )
 
 
 def price_plans(problem: Problem, columns: Arrays) -> StepCosts:

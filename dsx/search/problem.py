@@ -22,7 +22,7 @@ from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.space.codes import OPEN, code, opened
 from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.cluster import ClusterSpec
+from dsx.spec.cluster import ClusterSpec, NetworkSpec
 from dsx.spec.model import ModelSpec
 from dsx.spec.operator_times import OperatorTimes
 
@@ -37,6 +37,7 @@ class Problem:
     assumptions_spec: AssumptionsSpec
     strategies: tuple[str, ...]
     models: tuple[Model, ...]  # the model under each strategy
+    network: NetworkSpec  # as the cluster file describes it: what tiers are derived from
     cluster: Cluster
     hardware: Cluster  # the hardware points: the same without names, leaves of [H]; what compiled functions take
     assumptions: Assumptions  # leaves of [H]
@@ -154,6 +155,7 @@ def make_problem(
         assumptions_spec=assumptions,
         strategies=called,
         models=models,
+        network=cluster.network,
         cluster=machine,
         hardware=_as_point(anonymous(machine)),
         assumptions=_as_point(assumptions_from_spec(assumptions)),

@@ -12,13 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.search.problem import Problem
 from dsx.search.rows import joined
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.enumerate import Arrays
+from dsx.spec.cluster import changed_network
 from dsx.spec.what_if import WhatIf, field
 
-_ASSUMPTIONS = "assumptions."
+_ASSUMPTIONS, _NETWORK = "assumptions.", "network."
 _KEYS = 1 << 19  # shard keys of a study: what bounds the memory of a large sweep
 
 
@@ -89,19 +91,27 @@ def _kind(path: str) -> type:
 def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
     """Return a problem of one hardware point at H others: `values` gives [H] values of fields, in SI units.
 
-    Integer fields must have one value.
+    Integer fields must have one value. Tiers are derived anew from a network that is changed.
     """
     count = len(next(iter(values.values()))) if values else 1
     hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
-    cluster = problem.cluster
+    networks = [path for path in values if path.startswith(_NETWORK)]
     for path, column in values.items():
-        if field(path).integer:
-            cluster = _set(cluster, path.split("."), int(column[0]))
-        elif path.startswith(_ASSUMPTIONS):
+        if path.startswith(_ASSUMPTIONS):
             assumptions = _set(assumptions, [path.removeprefix(_ASSUMPTIONS)], column)
-        else:
+        elif path not in networks:
             hardware = _set(hardware, path.split("."), column)
-    return replace(problem, cluster=cluster, hardware=hardware, assumptions=assumptions)
+    cluster, network = problem.cluster, problem.network
+    if networks:
+        specs = [
+            changed_network(network, {path.removeprefix(_NETWORK): values[path][point].item() for path in networks})
+            for point in range(count)
+        ]
+        machines = [replace(cluster, network=network_from_spec(spec)) for spec in specs]
+        made = [anonymous(machine).network for machine in machines]
+        network, cluster = specs[0], machines[0]
+        hardware = replace(hardware, network=jax.tree.map(lambda *leaves: np.array(leaves), *made))
+    return replace(problem, network=network, cluster=cluster, hardware=hardware, assumptions=assumptions)
 
 
 def _set(record: Any, path: Sequence[str], value: Any) -> Any:

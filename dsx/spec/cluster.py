@@ -1,17 +1,30 @@
-"""A cluster file: one device, and the two tiers of the network between its copies.
+"""A cluster file: one device, and the network between its copies: fast domains, NICs, and what joins those.
 
-Not modelled: devices that differ, more than two tiers, oversubscription of the outer one.
+Without a topology there are two tiers: inside a fast domain, and between fast domains. Not modelled: devices that
+differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from dsx.spec.load import Spec, load_spec
+from dsx.errors import SpecError
+from dsx.spec.load import Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Watts
+from dsx.spec.topology import AnyTopology, Topology, fits_network
+from dsx.spec.validate import validate
 
 
 class DeviceSpec(Spec):
@@ -66,10 +79,42 @@ class SlowTierSpec(TierSpec):
 
 
 class NetworkSpec(Spec):
-    """The tiers: inside a fast domain, and between fast domains."""
+    """The fast domains, the NICs behind which they are joined, and how."""
 
     nvs: FastTierSpec
     net: SlowTierSpec
+    topology: AnyTopology | None = None  # none: all domains are alike to each other
+
+    @field_validator("topology")
+    @classmethod
+    def _fits(cls, topology: Topology | None, info: ValidationInfo) -> Topology | None:
+        return fits_network(topology, info)
+
+    @model_serializer(mode="wrap")
+    def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A result set is known by what its cluster states: one without a topology stays what it was.
+        return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
+
+
+def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:
+    """Return a network with other values of the fields at some paths ("net.bandwidth"), in SI units.
+
+    Raises SpecError where its topology does not fit them.
+    """
+    changed: BaseModel = network
+    for path, value in values.items():
+        changed = _with(changed, path.split("."), value)
+    try:
+        return NetworkSpec.model_validate(changed.model_dump(mode="json"))
+    except ValidationError as error:
+        stated = ", ".join(f"network.{path} = {value:g}" for path, value in values.items())
+        reasons = "; ".join(str(details.get("ctx", {}).get("error", details["msg"])) for details in error.errors())
+        raise SpecError(f"{stated}: {reasons}") from error
+
+
+def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel:
+    name, *rest = path
+    return spec.model_copy(update={name: _with(getattr(spec, name), rest, value) if rest else value})
 
 
 class RunTableSpec(Spec):
@@ -96,4 +141,7 @@ def load_cluster(
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.
     """
-    return load_spec("clusters", "cluster", ClusterSpec, name_or_path, overrides, near)
+    document = load_overridden(
+        "clusters", "cluster", ClusterSpec, name_or_path, overrides, near, open_keys=("network",)
+    )
+    return validate(document, ClusterSpec)

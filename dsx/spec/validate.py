@@ -5,7 +5,7 @@ pydantic finds the faults; this file says them in the house's form, `file:line: 
 
 import re
 import reprlib
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
@@ -76,5 +76,7 @@ def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
         else:
             kind = get_args(kind)[-1]
         if type(None) in get_args(kind):  # a part that may be left out
+            kind = get_args(kind)[0]
+        if get_origin(kind) is Annotated and not isinstance(get_args(kind)[1], Tag):
             kind = get_args(kind)[0]
     return list(kind.model_fields)

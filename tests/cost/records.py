@@ -31,7 +31,7 @@ def machine(**changes):
         for name in ("nvs", "net")
     )
     device = {name: facts[name] for name in _DEVICE}
-    return Cluster(device=Device(**device, name=""), network=Network(nvs=nvs, net=net), name="")
+    return Cluster(device=Device(**device, name=""), network=Network(tiers=(nvs, net)), name="")
 
 
 def believed(**changes):

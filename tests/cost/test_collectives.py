@@ -1,5 +1,7 @@
 """Collectives and sends by hand: 50 GB/s and 10 us on a slow link, 400 GB/s and 1 us on a fast one."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from cost.records import KINDS, believed, machine
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
+from dsx.hardware.network import Network
 
 GB = 1e9
 
@@ -125,8 +128,8 @@ def test_a_gpu_that_relays_between_its_nic_and_itself():
 
 @pytest.mark.parametrize(("share", "links"), [(2, 1), (3, 2), (4, 3)])
 def test_a_domain_without_a_switch_has_the_links_among_the_members(share, links):
-    network = machine()
-    meshed = type(network.network)(nvs=network.network.nvs, net=network.network.net, peers=3)
+    nvs, net = machine().network.tiers
+    meshed = Network(tiers=(replace(nvs, peers=3), net))
     found = time(share, share, share * GB, network=meshed)
     assert found == close((share - 1) * 1e-6 + (share - 1) / (400 * links / 3))
 
@@ -140,7 +143,8 @@ def test_groups_of_several_sizes_at_once():
 def test_a_group_over_two_axes_is_the_product_of_theirs():
     whole = group(jnp.asarray([48.0]), jnp.asarray([8.0]))
     product = group(jnp.asarray([12.0]), jnp.asarray([4.0])).times(group(jnp.asarray([4.0]), jnp.asarray([2.0])))
-    np.testing.assert_allclose(product, whole, rtol=1e-15)
+    np.testing.assert_allclose(product[:-1], whole[:-1], rtol=1e-15)
+    assert product.wider == whole.wider == ()
 
 
 def test_the_fields_can_be_fitted():
@@ -192,7 +196,7 @@ def test_a_small_send_is_eager():
 @pytest.mark.parametrize(("share", "used"), [(1, 1), (2, 2), (4, 4), (8, 4)])
 def test_a_send_uses_the_shares_of_a_nic_that_others_leave_idle(share, used):
     network = machine().network
-    shared = type(network)(nvs=network.nvs, net=network.net, gpus_per_nic=4.0)
+    shared = replace(network, gpus_per_nic=4.0)
     slow, fast = 10e-6 + 1 / (50 * used), share - 1
     links = 2 * share - 1
     assert hop(2 * share, share, GB, shared) == close((2 * fast * FAST + slow) / links)

@@ -47,8 +47,8 @@ def test_a_what_if_is_a_map_over_leaves(cluster):
 def test_links_of_each_gpu_to_each_other():
     meshed = cluster_from_spec(load_cluster("a100-80-nvs4"))
     switched = cluster_from_spec(load_cluster("a100-nvs4"))
-    assert (meshed.network.peers, switched.network.peers) == (3, 0)
-    assert anonymous(meshed).network.peers == 3
+    assert (meshed.network.nvs.peers, switched.network.nvs.peers) == (3, 0)
+    assert anonymous(meshed).network.nvs.peers == 3
 
 
 def test_a_nic_that_gpus_share():

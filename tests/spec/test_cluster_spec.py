@@ -80,14 +80,21 @@ def test_what_a_device_may_leave_out():
     assert (own.fp8_flops, own.num_sms, own.host_bandwidth) == (1.9789e15, 132, 64e9)
 
 
+def numbers(data, path=""):
+    """What a section states, by path, without names."""
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        if isinstance(value, list) or (isinstance(value, dict) and "value" not in value):
+            yield from numbers(value, f"{path}{key}.")
+        elif key not in ("name", "kind"):
+            yield f"{path}{key}", value
+
+
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_every_number_of_the_packaged_clusters_has_a_source(name):
     spec = load_cluster(name)
     assert spec.name == name
     data = load_extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters").data
-    numbers = {key: value for key, value in data["device"].items() if key != "name"}
-    for tier in data["network"].values():
-        numbers |= {f"{id(tier)}.{key}": value for key, value in tier.items()}
-    assert len(numbers) >= 9
-    for key, value in numbers.items():
-        assert len(value["source"]) > 10, (name, key)
+    found = dict(numbers(data["device"])) | dict(numbers(data["network"]))
+    assert len(found) >= 9
+    for path, value in found.items():
+        assert len(value["source"]) > 10, (name, path)

@@ -1,0 +1,21 @@
+"""Networks with round numbers: domains of eight, 400 GB/s and 2 us inside, 50 GB/s and 5 us on a NIC."""
+
+from dsx.hardware.cluster import network_from_spec
+from dsx.spec.cluster import NetworkSpec
+
+
+def network(topology, size=8, inside="400 GB/s", outside="50 GB/s"):
+    """A network as a cluster file describes it."""
+    facts = {
+        "nvs": {"size": size, "bandwidth": inside, "latency": "2 us"},
+        "net": {"bandwidth": outside, "latency": "5 us"},
+    }
+    return NetworkSpec.model_validate(facts | ({"topology": topology} if topology else {}))
+
+
+def derived(spec):
+    return network_from_spec(spec)
+
+
+def stated(spec):
+    return spec.model_dump(mode="json")

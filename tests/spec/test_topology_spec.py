@@ -1,0 +1,88 @@
+"""Topologies that do not fit together: each fault says where, what was short, and by how much."""
+
+import pytest
+
+from dsx.errors import SpecError
+from dsx.spec.cluster import load_cluster
+
+TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8}]"
+
+
+@pytest.mark.parametrize(
+    ("topology", "says"),
+    [
+        ("{kind: fat_tre}", "kind: 'fat_tre' is not one of fat_tree, spine_leaf, "),
+        ("{kind: fat_tre}", "did you mean 'fat_tree'?"),
+        ("{levels: []}", "network.topology: 'kind' is required, one of fat_tree, "),
+        ("7", "expected a section with a kind: fat_tree, spine_leaf, "),
+        ("{kind: torus, shape: [8, 4]}", "network.topology.link_bandwidth: is required, but missing"),
+        (
+            "{kind: fat_tree, levels: [{name: leaf, unts: 4}]}",
+            "unts: unknown key; did you mean 'units'? (known: name, ",
+        ),
+        (
+            "{kind: fat_tree, level: []}",
+            "network.topology.level: unknown key; did you mean 'levels'? (known: gpus, kind",
+        ),
+        (f"{TREE}, gpus: 300}}", "gpus: nvs=8 * leaf=4 * spine=8 = 256 GPUs, 44 short of the 300 that are stated"),
+        (f"{TREE}, gpus: 250}}", "256 GPUs, 6 more than the 250 that are stated"),
+        (
+            "{kind: levels, gpus: 100, levels: [{name: leaf, units: 4, bandwidth: 1 GB/s, latency: 1 us}, "
+            "{name: spine, bandwidth: 1 GB/s, latency: 1 us}]}",
+            "gpus: 100 GPUs are not whole units of nvs=8 * leaf=4 = 32: 28 short of 4 of them",
+        ),
+        (
+            "{kind: fat_tree, levels: [{name: leaf}, {name: spine, units: 8}]}",
+            "'leaf' does not say how many units it joins; only the outermost level may not",
+        ),
+        (
+            "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: leaf, units: 8}]}",
+            "two levels are called 'leaf'",
+        ),
+        (
+            "{kind: fat_tree, levels: [{name: leaf, units: 4, oversubscription: 2}]}",
+            "'leaf' is the outermost level, which has no uplinks to oversubscribe: 2 belongs to the level below it",
+        ),
+        ("{kind: fat_tree, levels: [{name: nvs, units: 4}]}", "'nvs' names a tier: small letters and digits, and not"),
+        ("{kind: fat_tree, levels: [{name: leaf, oversubscription: 0.5}]}", "greater than or equal to 1, got 0.5"),
+        (
+            "{kind: torus, shape: [6, 4], link_bandwidth: 225 GB/s}",
+            "network.nvs.size is 8, 2 more than the 6 with which shape begins",
+        ),
+        (
+            "{kind: torus, shape: [8, 4], link_bandwidth: 100 GB/s}",
+            "two links of a chip carry 2e+11 B/s, and network.nvs.bandwidth is 4.5e+11 B/s",
+        ),
+        (
+            "{kind: dragonfly, gpus_per_router: 12, routers_per_group: 4, local_bandwidth: 1 GB/s, "
+            "global_bandwidth: 1 GB/s, global_links_per_router: 2}",
+            "gpus_per_router: 12 GPUs are not whole fast domains of 8: 4 short of 2 domains",
+        ),
+        (
+            "{kind: dragonfly, gpus_per_router: 16, routers_per_group: 4, groups: 20, local_bandwidth: 1 GB/s, "
+            "global_bandwidth: 1 GB/s, global_links_per_router: 2}",
+            "a group of 20 needs a link to each of 19 others, and has routers_per_group * global_links_per_router = "
+            "4 * 2 = 8: 11 short",
+        ),
+        ("{kind: fully_connected, domains: 1, link_bandwidth: 1 GB/s}", "greater than or equal to 2, got 1"),
+    ],
+)
+def test_a_fault_says_what_is_short_and_by_how_much(topology, says):
+    with pytest.raises(SpecError) as caught:
+        load_cluster("h100-nvs8", [("network.topology", topology)])
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("--set cluster.network.topology: ")
+
+
+def test_a_fault_in_a_file_has_its_line(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "extends: h100-nvs8\nname: mine\nnetwork:\n  topology:\n    kind: fat_tree\n    levels:\n"
+        "      - {name: leaf, unit: 4}\n"
+    )
+    with pytest.raises(SpecError, match=r"mine\.yaml:7: network\.topology\.levels\.0\.unit: unknown key"):
+        load_cluster(file)
+
+
+def test_a_cluster_without_a_topology_states_none():
+    assert "topology" not in load_cluster("h100-nvs8").model_dump(mode="json")["network"]
