@@ -72,11 +72,13 @@ class Smallest:
 
 
 def solve(problem: PartitionProblem) -> Partition | None:
-    """Return the plan with the least step time, or None if none fits.
+    """Return the plan with the least step time, or None if none fits, be it for want of devices.
 
     Of plans that take equally long the one with the fewest stages, and of those the one with the most replicas.
     """
     found = pipelines(problem)
+    if not len(found.width):
+        return None
     with jax.enable_x64(True):
         machine = machine_of(problem)
         fewest = _fewest_parameters(machine, found)

@@ -1,17 +1,27 @@
-"""The plan of dsx is the best of all plans, and no other plan than it says."""
+"""The plan of dsx is the best of all plans, costs what it says, and is the one that ties ask for."""
 
+import csv
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
 import pytest
 from oracles import partition as oracle
 from search.chains import plan_of, problem_of, random_case
 
-from dsx.search.partition import solve
+from dsx.search import instances
+from dsx.search.partition import smallest, solve
+from dsx.spec.instance import read_instance, read_network
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
+SOLUTIONS = list(csv.DictReader((DATA / "solutions.csv").open()))
+SETUPS = {"tpuv4": "tpuv4_fatTree", "h100": "h100_spineLeaf"}
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_the_plan_is_the_best_of_all(seed):
-    chain, network, job, per_stage = random_case(seed)
-    best = oracle.best(chain, network, job, per_stage)
-    made = solve(problem_of(chain, network, job, per_stage))
+def assert_is_best(made, case, **choices):
+    chain, network, job, per_stage = case
+    best = oracle.best(chain, network, job, per_stage, **choices)
     if best is None:
         assert made is None
         return
@@ -20,3 +30,112 @@ def test_the_plan_is_the_best_of_all(seed):
     assert (len(made.stages), made.num_replicas) == (stages, replicas)
     again = oracle.price(chain, network, job, plan_of(made))
     assert again == pytest.approx((made.step_time_s, made.bottleneck_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_plan_is_the_best_of_all(seed):
+    case = random_case(seed)
+    assert_is_best(solve(problem_of(*case)), case)
+
+
+@pytest.mark.parametrize("zero_stages", [(0,), (1,), (2,), (3,)])
+@pytest.mark.parametrize("recompute", [(False,), (True,)])
+def test_the_plan_is_the_best_of_some(zero_stages, recompute):
+    choices = {"zero_stages": zero_stages, "recompute": recompute}
+    for seed in range(1000, 1008):
+        case = random_case(seed, most_layers=7)
+        assert_is_best(solve(problem_of(*case, **choices)), case, **choices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 3000))
+def test_the_plan_is_the_best_of_all_again(seed):
+    case = random_case(seed)
+    assert_is_best(solve(problem_of(*case)), case)
+
+
+def test_stages_are_what_they_cost():
+    chain, network, job, per_stage = random_case(8)
+    job = job | {"memory": 1e12, "batch": 4}
+    made = solve(problem_of(chain, network, job, per_stage, zero_stages=(1,)))
+    loads, fullest, _ = oracle.stages_of(chain, network, job, plan_of(made))
+    assert [stage.load_s for stage in made.stages] == pytest.approx(loads, rel=1e-12)
+    assert max(stage.memory_bytes for stage in made.stages) == pytest.approx(fullest, rel=1e-12)
+    first = np.cumsum([0, *(stage.num_layers for stage in made.stages)])
+    assert [stage.first_layer for stage in made.stages] == first[:-1].tolist()
+    assert first[-1] == len(chain["forward"])
+    for stage in made.stages:
+        here = slice(stage.first_layer, stage.first_layer + stage.num_layers)
+        assert stage.parameter_bytes == sum(chain["parameters"][here])
+
+
+def test_the_chains_are_not_all_easy():
+    """Cases in which bounding the parameters of a stage, the memory and each ZeRO stage decide."""
+    bounded, short, zero = 0, 0, set()
+    for seed in range(300):
+        chain, network, job, per_stage = random_case(seed)
+        made = solve(problem_of(chain, network, job, per_stage))
+        short += made is None
+        if made is not None:
+            plan = plan_of(made)
+            zero |= {made.zero_stage}
+            of_these = [
+                found
+                for layers in oracle.cuts(len(chain["forward"]))
+                if len(layers) == len(made.stages)
+                and (found := oracle.price(chain, network, job, plan | {"layers": layers}))
+            ]
+            bounded += min(bottleneck for _, bottleneck in of_these) < made.bottleneck_s * (1 - 1e-9)
+    assert (bounded > 5, short > 10, zero) == (True, True, {0, 1, 2, 3}), (bounded, short)
+
+
+def test_the_least_memory_of_all():
+    for seed in range(40):
+        chain, network, job, per_stage = random_case(seed, most_layers=7)
+        made = smallest(problem_of(chain, network, job, per_stage))
+        needed = oracle.least_memory(chain, network, job, per_stage)
+        assert made.memory_bytes == pytest.approx(needed, rel=1e-12), seed
+        assert solve(problem_of(chain, network, job | {"memory": needed * (1 - 1e-9)}, per_stage)) is None
+        assert solve(problem_of(chain, network, job | {"memory": needed * (1 + 1e-9)}, per_stage)) is not None
+
+
+def test_too_few_devices_for_a_stage():
+    chain, network, job, _ = random_case(0)
+    problem = problem_of(chain, network, job, prod(network["devices"]) + 1)
+    assert (solve(problem), smallest(problem)) == (None, None)
+
+
+@cache
+def instance(name):
+    return read_instance(str(DATA / f"{name}.json"))
+
+
+@pytest.mark.parametrize("row", SOLUTIONS, ids=lambda row: "-".join(list(row.values())[:5]))
+def test_the_solutions_of_another_solver(row):
+    machine = next(network for name, network in SETUPS.items() if name in row["instance"])
+    problem = instances.problem_of(
+        instance(row["instance"]).only(int(row["width"])),
+        read_network(f"{DATA / 'networks.json'}:{machine}", int(row["devices"])),
+        float(row["optimizer_factor"]),
+        (0,),
+        (row["recompute"] == "1",),
+    )
+    made = solve(problem)
+    if row["t_step_s"] == "infeasible":
+        assert made is None
+        return
+    expected = float(row["t_step_s"]), float(row["bottleneck_s"])
+    assert (made.step_time_s, made.bottleneck_s) == pytest.approx(expected, rel=1e-6)
+    assert (len(made.stages), made.num_replicas) == (int(row["stages"]), int(row["replicas"]))
+
+
+def test_all_widths_together_are_as_good_as_the_best():
+    table = instance("bert_tpuv4_mbs4")
+    network = read_network(f"{DATA / 'networks.json'}:tpuv4_fatTree", 256)
+    together = solve(instances.problem_of(table, network, 6.0, (0, 1, 2, 3), (False, True)))
+    alone = [
+        solve(instances.problem_of(table.only(one.width), network, 6.0, (0, 1, 2, 3), (False, True)))
+        for one in table.tables
+    ]
+    best = min(alone, key=lambda made: made.step_time_s)
+    assert together == best

@@ -1,0 +1,80 @@
+"""Transfers and all-reduces in a hierarchy, against replicas that are placed one by one, and by hand."""
+
+from random import Random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import partition as oracle
+
+from dsx.cost.hierarchical_ring import all_reduce, joining_level, path_bandwidth, ring_sizes, transfer_s
+from dsx.hardware.hierarchy import Hierarchy
+
+GB = 1e9
+NETWORK = {"devices": (4, 2, 3), "bandwidth": (400 * GB, 50 * GB, 100 * GB), "latency": (1e-6, 1e-5, 2e-5)}
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def hierarchy(network=NETWORK):
+    return Hierarchy(*(np.array(network[name]) for name in ("devices", "bandwidth", "latency")))
+
+
+def test_a_path_is_as_wide_as_its_narrowest_level():
+    np.testing.assert_array_equal(path_bandwidth(hierarchy()), [400 * GB, 50 * GB, 50 * GB])
+
+
+def test_a_transfer():
+    assert transfer_s(jnp.float64(5 * GB), 1e-5, 50 * GB) == pytest.approx(0.10001)
+    assert transfer_s(jnp.float64(0), 1e-5, 50 * GB) == 0
+
+
+def test_the_level_that_joins_two_devices():
+    devices = np.arange(24)
+    one, other = np.repeat(devices, 24), np.tile(devices, 24)
+    expected = [oracle.level_of(*pair, NETWORK) for pair in zip(one.tolist(), other.tolist(), strict=True)]
+    np.testing.assert_array_equal(joining_level(one, other, hierarchy()), expected)
+
+
+@pytest.mark.parametrize("devices", [(4, 2, 3), (2, 2, 2), (1, 5, 2), (3, 4, 5), (8, 1, 1), (7,)])
+def test_groups_of_members_at_any_stride(devices):
+    network = {"devices": devices}
+    levels = Hierarchy(np.array(devices), np.ones(len(devices)), np.ones(len(devices)))
+    total = int(np.prod(devices))
+    for stride in range(1, total + 1):
+        members = np.arange(1, total // stride + 1)
+        sizes = np.stack(ring_sizes(members, np.full_like(members, stride), levels), axis=1)
+        expected = [oracle.group_sizes(count, stride, network) for count in members.tolist()]
+        np.testing.assert_array_equal(sizes, expected, err_msg=f"stride {stride}")
+
+
+def test_an_all_reduce():
+    draw = Random(0)
+    for _ in range(50):
+        stride = draw.randint(1, 24)
+        members = draw.randint(1, 24 // stride)
+        num_bytes = draw.choice([0, 10**6, 10**10])
+        made = all_reduce(jnp.array(members), jnp.array(stride), hierarchy())(float(num_bytes))
+        assert float(made) == pytest.approx(oracle.sync(members, stride, num_bytes, NETWORK), rel=1e-12)
+
+
+def test_an_all_reduce_by_hand():
+    # Eight members, four in each of two domains: 3/4 of the bytes twice inside, 1/2 of a quarter twice between.
+    made = all_reduce(jnp.array(8), jnp.array(1), hierarchy())(8 * GB)
+    inside, between = 6 * (1e-6 + 2 / 400), 2 * (1e-5 + 1 / 50)
+    assert float(made) == pytest.approx(inside + between, rel=1e-12)
+
+
+def test_networks_side_by_side():
+    bandwidth = np.array([[400 * GB, 50 * GB, 100 * GB], [400 * GB, 25 * GB, 100 * GB]])
+    sizes, latency = np.array([NETWORK["devices"]] * 2), np.array([NETWORK["latency"]] * 2)
+    made = jax.vmap(lambda levels: all_reduce(jnp.array(24), jnp.array(1), levels)(8 * GB))(
+        Hierarchy(sizes, bandwidth, latency)
+    )
+    for seconds, width in zip(made.tolist(), bandwidth.tolist(), strict=True):
+        assert seconds == pytest.approx(oracle.sync(24, 1, 8 * GB, NETWORK | {"bandwidth": width}), rel=1e-12)

@@ -1,0 +1,89 @@
+"""What must hold of the best partition whatever its cost: more is never worse, and no other plan is better."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import partition as oracle
+from search.chains import plan_of, problem_of, random_case
+
+from dsx.search.partition import solve
+
+SEEDS = st.integers(0, 10_000)
+ROUNDING = 1 + 1e-12
+
+
+def seconds(made):
+    return float("inf") if made is None else made.step_time_s
+
+
+def best(case):
+    return solve(problem_of(*case))
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.floats(0.3, 1.0))
+def test_less_memory_is_never_better(seed, share):
+    chain, network, job, per_stage = random_case(seed)
+    less = job | {"memory": job["memory"] * share}
+    assert seconds(best((chain, network, less, per_stage))) * ROUNDING >= seconds(best(random_case(seed)))
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.integers(0, 2), st.floats(0.1, 1.0))
+def test_a_slower_network_is_never_better(seed, level, share):
+    chain, network, job, per_stage = random_case(seed)
+    slower = [width * (share if at == level else 1) for at, width in enumerate(network["bandwidth"])]
+    made = best((chain, network | {"bandwidth": slower}, job, per_stage))
+    assert seconds(made) * ROUNDING >= seconds(best(random_case(seed)))
+    later = [latency + (share if at == level else 0) for at, latency in enumerate(network["latency"])]
+    made = best((chain, network | {"latency": later}, job, per_stage))
+    assert seconds(made) * ROUNDING >= seconds(best(random_case(seed)))
+
+
+@settings(max_examples=25)
+@given(SEEDS)
+def test_an_even_cut_is_never_better(seed):
+    case = chain, network, job, per_stage = random_case(seed, most_layers=24)
+    draw, num_layers = Random(seed), len(chain["forward"])
+    devices = 1
+    for count in network["devices"]:
+        devices *= count
+    num_stages = draw.randint(1, min(num_layers, devices // per_stage))
+    even = {
+        "per_stage": per_stage,
+        "layers": [num_layers // num_stages + (place < num_layers % num_stages) for place in range(num_stages)],
+        "replicas": draw.randint(1, min(job["batch"], devices // (num_stages * per_stage))),
+        "zero": draw.randrange(4),
+        "recompute": draw.random() < 0.5,
+    }
+    priced = oracle.price(chain, network, job, even)
+    if priced is not None:
+        assert seconds(best(case)) <= priced[0] * ROUNDING
+
+
+@settings(max_examples=25)
+@given(SEEDS)
+def test_a_plan_for_another_network_is_never_better(seed):
+    case = chain, network, job, per_stage = random_case(seed)
+    infinite = network | {"bandwidth": [1e30] * 3, "latency": [0.0] * 3}
+    blind = best((chain, infinite, job, per_stage))
+    aware = best(case)
+    assert (blind is None) == (aware is None)
+    if blind is not None:
+        assert aware.step_time_s <= oracle.price(chain, network, job, plan_of(blind))[0] * ROUNDING
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.sampled_from([2, 64, 1024]))
+def test_units_do_not_matter(seed, factor):
+    chain, network, job, per_stage = random_case(seed)
+    sized = {name: [factor * size for size in chain[name]] for name in ("parameters", "saved", "cut")}
+    faster = network | {"bandwidth": [factor * width for width in network["bandwidth"]]}
+    scaled = best((chain | sized, faster, job | {"memory": factor * job["memory"]}, per_stage))
+    made = best(random_case(seed))
+    assert (scaled is None) == (made is None)
+    if made is not None:
+        assert scaled.step_time_s == pytest.approx(made.step_time_s, rel=1e-12)
+        assert plan_of(scaled) == plan_of(made)
