@@ -20,8 +20,8 @@ def problem_of(
         widths=tuple(Width(table.width, table.devices_per_stage, _chain(table)) for table in instance.tables),
         hierarchy=Hierarchy(
             devices_per_level=np.array(network.devices_per_level),
-            bandwidth=np.array(network.bandwidth),
-            latency=np.array(network.latency),
+            bandwidth=np.array(network.bandwidth, np.float64),
+            latency=np.array(network.latency, np.float64),
         ),
         num_microbatches=instance.num_microbatches,
         device_bytes=instance.device_bytes,
