@@ -9,6 +9,7 @@ from oracles.partition import cuts
 from dsx.search.chain import first_layers, least_maxima
 
 PADDED = 8
+cut = jax.jit(first_layers)
 
 
 def random_costs(seed, num_layers):
@@ -35,6 +36,7 @@ def least_of_all(costs, num_layers):
     return least
 
 
+@jax.jit
 def scan(costs, num_layers, deepest=PADDED):
     return least_maxima(lambda stage: stage, jnp.asarray(costs), num_layers, deepest)
 
@@ -47,7 +49,7 @@ def test_the_least_maximum_and_its_cut(num_layers):
         least = least_of_all(costs, num_layers)
         np.testing.assert_array_equal(made.least[:, 0], least.astype(np.float32))
         for num_stages in np.flatnonzero(np.isfinite(least)) + 1:
-            first = [*reversed(np.asarray(first_layers(made, num_stages))[:num_stages].tolist()), num_layers]
+            first = [*reversed(np.asarray(cut(made, num_stages))[:num_stages].tolist()), num_layers]
             assert first[0] == 0
             assert cost_of(costs, np.diff(first)) == least[num_stages - 1]
 
