@@ -1,0 +1,144 @@
+"""``dsx partition``: its JSON, its tables, what it says of bad input and of plans that do not fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from spec.instances import REMOVED, changed, networks, small, write
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
+KEYS = ["t_step_s", "bottleneck_s", "stages", "replicas", "width", "zero_stage", "recompute"]
+STAGE = {
+    *("layers", "first_layer", "devices", "first_device"),
+    *("load_s", "memory_bytes", "parameter_bytes", "producer_level"),
+}
+
+
+@pytest.fixture
+def files(folder):
+    write(folder / "small.json", small())
+    write(folder / "networks.json", networks())
+
+
+def job(instance="small.json", network="networks.json:fast", devices=8):
+    return ("partition", "--instance", instance, "--network", network, "--devices", devices)
+
+
+def published(name, machine, devices):
+    return job(DATA / f"{name}.json", f"{DATA / 'networks.json'}:{machine}", devices)
+
+
+def test_json(run):
+    arguments = published("llama2_tpuv4_mbs1", "tpuv4_fatTree", 256)
+    done = run(*arguments, "--zero", 0, "--recompute", "full", "--json")
+    assert (done.code, done.err) == (0, "")
+    data = json.loads(done.out)
+    assert list(data) == KEYS
+    # A row of tests/data/partition/solutions.csv.
+    assert data["t_step_s"] == pytest.approx(268.5312705890686, rel=1e-6)
+    assert data["bottleneck_s"] == pytest.approx(1.9886889172222222, rel=1e-6)
+    assert [stage["layers"] for stage in data["stages"]] == [5, 4, 4, 4, 4, 4, 4, 4]
+    assert all(set(stage) == STAGE for stage in data["stages"])
+    assert [stage["first_layer"] for stage in data["stages"]] == [-1, 4, 8, 12, 16, 20, 24, 28]
+    assert [stage["first_device"] for stage in data["stages"]] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert [stage["producer_level"] for stage in data["stages"]] == [None, 0, 0, 0, 0, 0, 0, 0]
+    assert max(stage["load_s"] for stage in data["stages"]) == data["bottleneck_s"]
+    assert (data["replicas"], data["width"], data["zero_stage"], data["recompute"]) == (32, 1, 0, "full")
+
+
+def test_for_people(run, files):
+    done = run(*job())
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert lines[0] == "small.json on 8 devices of fast: step 15.0 ms, bottleneck 15.0 ms"
+    assert lines[1] == "1 stage x 8 replicas, width=1 zero_stage=0 recompute=none"
+    assert lines[4] == "stage layer layers device devices load memory parameters to producer"
+    assert lines[5] == "1 -1 3 0 1 15.0 ms 2.84 kB 350 B -"
+    assert len(lines) == 6
+
+
+def test_choices_are_kept_to(run, files):
+    def plan(*arguments):
+        return json.loads(run(*job(), *arguments, "--json").out)
+
+    assert plan("--width", 2)["width"] == 2
+    assert plan("--width", 2)["stages"][0]["devices"] == 2
+    for stage in range(4):
+        assert plan("--zero", stage)["zero_stage"] == stage
+    assert plan("--recompute", "full")["recompute"] == "full"
+    assert plan("--recompute", "none") == plan()
+    memory = [plan("--optimizer", name)["stages"][0]["memory_bytes"] for name in ("adam", "none")]
+    assert memory == [8 * 350 + 35, 2 * 350 + 35]
+
+
+def test_all_choices_are_as_good_as_the_best(run):
+    arguments = published("mixtral_tpuv4_mbs1_ep4_cp1", "tpuv4_fatTree", 64)
+    best = json.loads(run(*arguments, "--json").out)["t_step_s"]
+    alone = [run(*arguments, "--zero", z, "--recompute", r, "--json") for z in range(4) for r in ("none", "full")]
+    fitting = [json.loads(done.out)["t_step_s"] for done in alone if done.code == 0]
+    assert fitting
+    assert best == min(fitting)
+
+
+def test_nothing_fits(run, folder, files):
+    write(folder / "small.json", small() | {"max_memory_bytes": 400})
+    for more in ((), ("--json",)):
+        done = run(*job(), "--zero", 0, "--recompute", "none", *more)
+        assert (done.code, done.out) == (3, "")
+        # The last layer alone, eight bytes for each of its parameters; one microbatch of it.
+        assert "no plan fits: the one that needs least memory needs 1.62 kB on a device, which has 400 B" in done.err
+        assert "1.22 kB short, 1620 bytes against 400 (2 stages x " in done.err
+        assert "zero_stage=0 recompute=none" in done.err
+
+
+def test_too_few_devices(run, folder, files):
+    write(folder / "small.json", changed(small(), "devices_per_stage", "2", to=16))
+    done = run(*job(), "--width", 2)
+    assert (done.code, done.out) == (3, "")
+    assert "no plan: a stage takes 16 devices at least, and there are 8" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (job("smal.json"), "is not a file; did you mean 'small.json'?"),
+        (job(network="networks.json:fats"), "unknown network 'fats'; did you mean 'fast'? (known: fast, slow)"),
+        (job(network="networks.json"), "network 'networks.json': write FILE:NAME"),
+        (job(network="network.json:fast"), "is not a file; did you mean 'networks.json'?"),
+        (job(devices=6), "networks.json: fast.devices_per_level: 6 devices are none of 4, 8; the nearest is 4"),
+        (job(devices=0), "'--devices': 0 is not a whole number from 1"),
+        ((*job(), "--width", 3), "small.json: has no width 3; the nearest is 2 (it has 1, 2)"),
+        ((*job(), "--width", "wide"), "'--width': 'wide' is not a finite number"),
+        ((*job(), "--zero", 4), "'4' is not one of '0', '1', '2', '3'"),
+        ((*job(), "--recompute", "some"), "'some' is not one of 'none', 'full', 'best'"),
+        ((*job(), "--optimizer", "adamw"), "'adamw' is not one of 'none', 'adam'"),
+        ((*job(), "--instances", "x"), "No such option: --instances"),
+        (job()[:-2], "Missing option '--devices'"),
+        (job()[:3], "Missing option"),
+    ],
+)
+def test_bad_options(run, files, arguments, says):
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert "Traceback" not in done.err
+    assert "internal error" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "says"),
+    [
+        (("edges", "1", 0), [1, 0, 8], "small.json: edges.1.0: the edge from layer 1 to 0 leads back"),
+        (("edges", "1", 0), [0, 5, 8], "small.json: edges.1.0.dst: there is no layer 5; the nearest is 1"),
+        (("layers", "b", "2", 2), REMOVED, "small.json: layers.b.2: layer 1 is missing, which width 1 has"),
+        (("layers", "b", "2", 2, 1), -1, "small.json: layers.b.2.2.fw_latency: -1 is less than 0"),
+        (("layers",), [], "small.json: layers: expected an object"),
+    ],
+)
+def test_bad_instances(run, folder, files, path, to, says):
+    write(folder / "small.json", changed(small(), *path, to=to))
+    before = sorted(folder.rglob("*"))
+    done = run(*job())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"dsx: error: {says}")
+    assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,156 @@
+"""Instances and networks as files: what is read, and what a fault says."""
+
+import pytest
+from spec.instances import REMOVED, changed, networks, small, write
+
+from dsx.errors import SpecError, UnknownNameError
+from dsx.spec.instance import GIB, read_instance, read_network
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_instance(here):
+    read = read_instance(write(here / "small.json", small()))
+    assert (read.file, read.layer_ids) == ("small.json", (-1, 0, 1))
+    assert (read.num_microbatches, read.device_bytes) == (8, 10_000)
+    assert [(table.width, table.devices_per_stage) for table in read.tables] == [(1, 1), (2, 2)]
+    table = read.tables[0]
+    assert table.forward_s == (0.0, 2.0 * 0.001, 3.0 * 0.001)
+    assert table.backward_s == (0.0, 4.0 * 0.001, 6.0 * 0.001)
+    assert (table.parameter_bytes, table.activation_bytes) == ((50, 100, 200), (5, 10, 20))
+    # An edge past a layer crosses in front of it and behind it.
+    assert table.cut_bytes == (0, 9, 17, 0)
+    assert read.only(2).tables == read.tables[1:]
+
+
+def test_one_layer_has_no_edges(here):
+    document = small() | {"layers": {"a": {"1": [[0, 1.0, 1.0, 1, 1]]}}, "edges": {"1": []}}
+    assert read_instance(write(here / "one.json", document)).tables[0].cut_bytes == (0, 0)
+
+
+def test_a_network(here):
+    file = write(here / "networks.json", networks())
+    read = read_network(f"{file}:fast", 8)
+    assert read.devices_per_level == (4, 2)
+    assert (read.bandwidth, read.latency) == ((100 * GIB, 10 * GIB), (1e-6, 1e-5))
+
+
+ROW = ("layers", "b", "2", 0)
+INSTANCE_FAULTS = [
+    (("time_unit_s",), REMOVED, "small.json: has no 'time_unit_s' (it has tag, "),
+    (("time_unit_s",), 0, "small.json: time_unit_s: 0 is not above 0"),
+    (("time_unit_s",), True, "small.json: time_unit_s: expected a number, got True"),
+    (("microbatches_in_batch",), 0, "small.json: microbatches_in_batch: 0 is less than 1"),
+    (("microbatches_in_batch",), 2.5, "microbatches_in_batch: 2.5 is not a whole number"),
+    (("microbatches_in_batch",), 2**40, "microbatches_in_batch: 1099511627776 is more than"),
+    (("max_memory_bytes",), -1, "max_memory_bytes: -1 is not above 0"),
+    (("max_memory_bytes",), 10**400, "max_memory_bytes: expected a finite number"),
+    (("max_memory_bytes",), "80 GB", "max_memory_bytes: expected a number, got '80 GB'"),
+    (("devices_per_stage", "2"), REMOVED, "small.json: devices_per_stage: has no '2' (it has 1)"),
+    (("devices_per_stage", "2"), 0, "devices_per_stage.2: 0 is less than 1"),
+    (("edges", "2"), REMOVED, "small.json: edges: has no '2' (it has 1)"),
+    (("layers",), {}, "small.json: layers: expected an object with keys, got {}"),
+    (("layers", "b"), {"two": []}, "small.json: layers.b: 'two' is not a whole number of at least 1"),
+    (("layers", "b", "2"), [], "small.json: layers.b.2: expected a list with entries, got []"),
+    (("layer_columns", 1), "forward", "small.json: layer_columns: has no 'fw_latency' (it has id, forward, "),
+    ((*ROW,), [0, 1.0], "small.json: layers.b.2.0: has 2 values, but there are 5 columns: id, fw_latency"),
+    ((*ROW, 1), -2.0, "small.json: layers.b.2.0.fw_latency: -2.0 is less than 0"),
+    ((*ROW, 2), None, "small.json: layers.b.2.0.bw_latency: expected a number, got None"),
+    ((*ROW, 3), float("nan"), "small.json: layers.b.2.0.param_bytes: expected a finite number, got nan"),
+    ((*ROW, 0), 0.5, "small.json: layers.b.2.0.id: 0.5 is not a whole number"),
+    ((*ROW, 0), 1, "small.json: layers.b.2: layer 1 stands there twice"),
+    ((*ROW,), REMOVED, "small.json: layers.b.2: layer 0 is missing, which width 1 has"),
+    (("edges", "1", 2), [1, 0, 16], "small.json: edges.1.2: the edge from layer 1 to 0 leads back"),
+    (("edges", "1", 2), [1, 1, 16], "small.json: edges.1.2: the edge from layer 1 to 1 leads nowhere"),
+    (("edges", "1", 2), [0, 7, 16], "small.json: edges.1.2.dst: there is no layer 7; the nearest is 1"),
+    (("edges", "1", 2), [-3, 1, 16], "small.json: edges.1.2.src: there is no layer -3; the nearest is -1"),
+    (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: -16 is less than 0"),
+    (("edge_columns",), ["src", "dst"], "small.json: edge_columns: has no 'bytes' (it has src, dst)"),
+]
+
+
+@pytest.mark.parametrize(("path", "to", "says"), INSTANCE_FAULTS, ids=[fault[2] for fault in INSTANCE_FAULTS])
+def test_faults_of_an_instance(here, path, to, says):
+    file = write(here / "small.json", changed(small(), *path, to=to))
+    with pytest.raises(SpecError) as raised:
+        read_instance(file)
+    assert says in str(raised.value)
+
+
+def test_a_misspelt_key_is_told(here):
+    document = small()
+    document["time_units_s"] = document.pop("time_unit_s")
+    with pytest.raises(SpecError, match="has no 'time_unit_s'; did you mean 'time_units_s'"):
+        read_instance(write(here / "small.json", document))
+
+
+def test_layers_that_take_no_time(here):
+    document = small()
+    for row in document["layers"]["b"]["2"]:
+        row[1] = row[2] = 0
+    with pytest.raises(SpecError, match=r"small.json: layers.b.2: no layer takes any time"):
+        read_instance(write(here / "small.json", document))
+
+
+def test_a_width_that_there_is_not(here):
+    with pytest.raises(SpecError, match=r"small.json: has no width 3; the nearest is 2 \(it has 1, 2\)"):
+        read_instance(write(here / "small.json", small())).only(3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"{", "broken.json:1:2: is not JSON"),
+        (b"[1, 2]", "broken.json: expected an object with keys, got [1, 2]"),
+        (b"\xff", "broken.json: is not UTF-8 text"),
+        (b"[" * 100_000, "broken.json: is not JSON that can be read"),
+        (b'{"time_unit_s": ' + b"1" * 5000 + b"}", "broken.json: is not JSON that can be read"),
+    ],
+)
+def test_no_instance_at_all(here, text, says):
+    (here / "broken.json").write_bytes(text)
+    with pytest.raises(SpecError) as raised:
+        read_instance("broken.json")
+    assert says in str(raised.value)
+
+
+def test_a_file_that_there_is_not(here):
+    write(here / "small.json", small())
+    with pytest.raises(SpecError, match=r"instance 'smal.json': .* is not a file; did you mean 'small.json'"):
+        read_instance("smal.json")
+
+
+NETWORK_FAULTS = [
+    (("fast", "latency_s"), [0], "networks.json: fast.latency_s: has 1 levels, but devices_per_level.8 has 2"),
+    (("fast", "latency_s", 0), -1, "networks.json: fast.latency_s.0: -1 is less than 0"),
+    (("fast", "bandwidth_GiBps", 1), 0, "networks.json: fast.bandwidth_GiBps.1: 0 is not above 0"),
+    (("fast", "devices_per_level", "8"), [4, 4], "fast.devices_per_level.8: 4 x 4 = 16 devices are not 8"),
+    (("fast", "devices_per_level", "8"), [4, 0], "fast.devices_per_level.8.1: 0 is less than 1"),
+    (("fast", "devices_per_level", "eight"), [8], "fast.devices_per_level: 'eight' is not a whole number"),
+    (("fast", "devices_per_level", "8"), REMOVED, "devices_per_level: 8 devices are none of 4; the nearest is 4"),
+    (("fast", "latency_s"), REMOVED, "networks.json: fast: has no 'latency_s'"),
+]
+
+
+@pytest.mark.parametrize(("path", "to", "says"), NETWORK_FAULTS, ids=[fault[2] for fault in NETWORK_FAULTS])
+def test_faults_of_a_network(here, path, to, says):
+    file = write(here / "networks.json", changed(networks(), *path, to=to))
+    with pytest.raises(SpecError) as raised:
+        read_network(f"{file}:fast", 8)
+    assert says in str(raised.value)
+
+
+def test_a_network_that_there_is_not(here):
+    file = write(here / "networks.json", networks())
+    with pytest.raises(UnknownNameError) as raised:
+        read_network(f"{file}:fas", 8)
+    assert "unknown network 'fas'; did you mean 'fast'? (known: fast, slow); looked for in networks.json" in str(
+        raised.value
+    )
+    for reference in (file, f"{file}:", ":fast"):
+        with pytest.raises(SpecError, match="write FILE:NAME"):
+            read_network(reference, 8)
