@@ -1,0 +1,107 @@
+"""ZeRO where nothing fits without it: the degrees of the NEST paper's table 7 beside the plans of dsx.
+
+    python benchmarks/zero_table.py [--file tests/data/partition/zero_table7.json]
+
+The paper divides the state of each stage over a degree of its own, a power of two; the devices of that degree do not
+process samples of their own. "Alone" is that rule with the memory of dsx: the lowest degree, and of it the lowest
+stage of ZeRO, at which one layer fits on the deepest stage of the pipeline. The plan of dsx divides over its replicas,
+which do process samples, with one ZeRO stage for all; times of layers are not in the table and count as equal, and
+the network costs nothing, so the plan shows what fits and no more.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.cost.segments import OPTIMIZER_FACTORS, Chain, state_copies
+from dsx.hardware.hierarchy import Hierarchy
+from dsx.search.partition import Partition, solve
+from dsx.search.partition_problem import PartitionProblem, Width
+
+FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
+MICROBATCHES = 4096  # so many that the deepest stage holds its full stash
+LARGEST_DEGREE = 1024
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--file", type=Path, default=FILE)
+    print(report(json.loads(parser.parse_args().file.read_text(encoding="utf-8"))))
+
+
+def report(table: dict[str, Any]) -> str:
+    """Return the table as text."""
+    lines = ["degree and ZeRO stage            the paper's artifact   alone"]
+    for model, kind, optimizer, expected in degrees_of(table):
+        row = table[model]
+        alone = least_degree(row[kind], row["hbm_bytes"], row["bound"], optimizer)
+        lines.append(f"{f'{model} {kind}, {optimizer}':<32} {expected!s:<22} {alone}")
+    lines.append("")
+    for model in models_of(table):
+        paper, made = table[model]["paper"], plan(table[model], (0, 1, 2, 3))
+        stages, replicas, _ = paper["strategy"]
+        lines.append(f"{model}: without ZeRO {'no plan' if plan(table[model], (0,)) is None else 'a plan'} fits")
+        lines.append(f"  paper: {stages} stages x {replicas} replicas on {paper['devices']} devices")
+        if made is not None:
+            used = len(made.stages) * made.num_replicas
+            fullest = max(stage.memory_bytes for stage in made.stages)
+            lines.append(
+                f"  dsx:   {len(made.stages)} stages x {made.num_replicas} replicas on {used} devices, all of which "
+                f"process samples; ZeRO stage {made.zero_stage}, {fullest:.0f} of {table[model]['hbm_bytes']} bytes"
+            )
+    return "\n".join(lines)
+
+
+def models_of(table: dict[str, Any]) -> list[str]:
+    """Return the models of the table."""
+    return [name for name, row in table.items() if "layer" in row]
+
+
+def degrees_of(table: dict[str, Any]) -> list[tuple[str, str, str, list[int] | None]]:
+    """Return (model, layer, optimizer, degree and stage) of every entry; None where ZeRO is not needed."""
+    found = [(m, kind, "none", table[m][kind]["expected"]) for m in models_of(table) for kind in ("layer", "embedding")]
+    for name, expected in table["if_adam"].items():
+        short, kind = name.split("_")
+        model = next(one for one in models_of(table) if one.startswith(short))
+        found.append((model, kind, "adam", expected))
+    return found
+
+
+def least_degree(layer: dict[str, Any], device_bytes: float, depth: int, optimizer: str) -> list[int] | None:
+    """Return the lowest degree, and of it the lowest ZeRO stage, at which a layer fits; None if it does anyway."""
+    free = device_bytes - layer["A"] - (depth - 1) * layer["stash"]
+    for degree in (2**power for power in range(LARGEST_DEGREE.bit_length())):
+        for stage in (0,) if degree == 1 else (1, 2, 3):
+            with jax.enable_x64(True):
+                states = float(state_copies(np.int64(stage), OPTIMIZER_FACTORS[optimizer], np.float64(degree)))
+            if states * layer["P"] <= free:
+                return None if degree == 1 else [degree, stage]
+    raise ValueError(f"no degree up to {LARGEST_DEGREE} is enough")
+
+
+def plan(row: dict[str, Any], zero_stages: tuple[int, ...]) -> Partition | None:
+    """Return the plan of the embedding and all layers, recomputed, on as many devices as the paper takes."""
+    layers = [row["embedding"], *[row["layer"]] * (row["bound"] - 1)]
+    parameters, saved = (np.array([layer[name] for layer in layers], np.float64) for name in ("P", "A"))
+    cuts = np.array([0, *[row["layer"]["stash"]] * (len(layers) - 1), 0], np.float64)
+    chain = Chain(np.ones(len(layers)), np.ones(len(layers)), parameters, saved, cuts)
+    return solve(
+        PartitionProblem(
+            widths=(Width(1, 1, chain),),
+            hierarchy=Hierarchy(np.array([row["paper"]["devices"]]), np.array([1e30]), np.array([0.0])),
+            num_microbatches=MICROBATCHES,
+            device_bytes=row["hbm_bytes"],
+            optimizer_factor=0.0,
+            zero_stages=zero_stages,
+            recompute=(True,),
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
