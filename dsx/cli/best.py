@@ -10,12 +10,13 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.output import counted, cut_text, plan_text, print_json, print_table, quantity, share
 from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
+    from dsx.search.problem import Problem
     from dsx.search.study import Study
 
 
@@ -27,6 +28,7 @@ def best(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
+    partition: options.PartitionOption = options.Partition.even,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
@@ -46,7 +48,7 @@ def best(
     from dsx.search.study import Study
 
     keep_compiled()
-    problem = inputs.problem([strategy] if strategy else [], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=partition.value)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
     rows, counts = search(problem, space, table, top)
@@ -117,7 +119,9 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
     settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
     titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
-    header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", "plan"]
+    cut = any("stage_layers" in plan["plan"] for plan in plans)
+    stages = ["layers of stages"] if cut else []
+    header = ["", *titles, "step", "MFU", "memory", "compute", "communication", "bubble", *stages, "plan"]
     rows = []
     for number, plan in enumerate(plans, 1):
         step = plan["step_time_s"]
@@ -133,10 +137,11 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
                 share(plan["compute_s"] + plan["memory_s"], step),
                 share(comm, step),
                 share(plan["bubble_s"], step),
+                *([cut_text(plan["plan"]["stage_layers"])] if cut else []),
                 plan_text(plan["plan"]),
             ]
         )
-    text = ("cluster", "strategy", "plan")
+    text = ("cluster", "strategy", *stages, "plan")
     print_table(header, rows, text=[header.index(name) for name in text if name in header])
 
 
@@ -157,6 +162,15 @@ def hardware_text(name: str, value: Any) -> str:
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)
 
 
+def _pipelines_text(problem: "Problem") -> str:
+    if not problem.cuts_anyhow:
+        return f"pp must divide the {problem.num_layers} layers"
+    return (
+        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers 1f1b "
+        "and gpipe with vpp = 1"
+    )
+
+
 def why_nothing(studies: "Sequence[Study]") -> str:
     """Return why no plan of any study is left, and what comes nearest."""
     from dsx.search.evaluate import priced_plans
@@ -168,8 +182,8 @@ def why_nothing(studies: "Sequence[Study]") -> str:
         gpus, batches = (" or ".join(map(str, numbers)) for numbers in (bounds.num_gpus, bounds.global_batch_size))
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)}, with what is fixed or limited, leave no "
-            f"combination of degrees for {gpus} GPUs and global_batch_size={batches} (pp must divide the "
-            f"{problem.num_layers} layers, dp the batch)"
+            f"combination of degrees for {gpus} GPUs and global_batch_size={batches} ({_pipelines_text(problem)}, dp "
+            "must divide the batch)"
         )
     with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
         nearest, rows = smallest(searched, advance)
