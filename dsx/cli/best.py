@@ -11,7 +11,7 @@ from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, shares
+from dsx.cli.output import counted, cut_text, plan_text, print_json, print_table, quantity, shares
 from dsx.cli.pipelines import say_few_pipelines
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
@@ -25,6 +25,7 @@ def best(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
+    partition: options.PartitionOption = options.Partition.even,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
@@ -47,7 +48,7 @@ def best(
     from dsx.search.study import Study
 
     keep_compiled()
-    problem = inputs.problem([strategy] if strategy else [], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=partition.value)
     say_few_pipelines(problem)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
@@ -139,7 +140,9 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
         for at, title in enumerate(SHARES)
         if title not in _WHERE_THERE or any(part[at] not in ("0 %", "-") for part in parts)
     ]
-    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), "plan"]
+    cut = any("stage_layers" in plan["plan"] for plan in plans)
+    stages = ["layers of stages"] if cut else []
+    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), *stages, "plan"]
     rows = []
     for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
         rows.append(
@@ -151,10 +154,11 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
                 *(part[at] for at, _ in named),
+                *([cut_text(plan["plan"]["stage_layers"])] if cut else []),
                 plan_text(plan["plan"]),
             ]
         )
-    text = ("cluster", "strategy", "plan")
+    text = ("cluster", "strategy", *stages, "plan")
     print_table(header, rows, text=[header.index(name) for name in text if name in header])
 
 

@@ -10,6 +10,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
+from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -32,6 +33,7 @@ def evaluate(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
     operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
+    partition: options.PartitionOption = options.Partition.even,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -53,7 +55,7 @@ def evaluate(
     from dsx.search.evaluate import evaluate_plan, operator_costs
     from dsx.search.measured_kernels import coverage, kernels_to_measure
 
-    problem = inputs.problem([strategy] if strategy else [], sequence_length)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=partition.value)
     result = evaluate_plan(problem, settings or [], num_gpus, global_batch_size)
     kernels = operator_costs(problem, result.plan) if operators else []
     shapes = shapes_data(kernels_to_measure(problem, result.plan)) if operators else []
@@ -61,6 +63,7 @@ def evaluate(
     if as_json:
         data: dict[str, Any] = {"plan": result.plan} | result.costs
         data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
+        data |= {"stages": stages_data(result.plan, result.stages)} if result.stages else {}
         data |= {"operators": kernels, "shapes": shapes} if operators else {}
         print_json(data | ({"operator_times": coverage_data(covered)} if covered else {}))
     else:
@@ -81,6 +84,9 @@ def _print(inputs: Inputs, problem: "Problem", result: "Evaluation", covered: "C
     print()
     print_costs(result.costs)
     print()
+    if result.stages:
+        print_stages(result.plan, result.stages)
+        print()
     if result.broken:
         print("rejected:")
         for violation in result.broken:

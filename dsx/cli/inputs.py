@@ -50,7 +50,11 @@ class Inputs:
         )
 
     def problem(
-        self, strategies: Sequence[str], sequence_length: int | None, train_tokens: float | None = None
+        self,
+        strategies: Sequence[str],
+        sequence_length: int | None,
+        train_tokens: float | None = None,
+        partition: str = "even",
     ) -> "Problem":
         """Return the problem of these files; without strategies, that of the assumption set's default."""
         from dsx.search.problem import make_problem
@@ -65,6 +69,7 @@ class Inputs:
             train_tokens,
             self.near,
             self.operator_times,
+            partition,
         )
 
 

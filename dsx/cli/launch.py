@@ -1,5 +1,6 @@
 """Launch flags as the verbs print them: a block to paste behind a command, and plain data."""
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ def launch_of(plan: dict[str, Any], problem: "Problem") -> "Launch":
     """Return the launch flags of a plan of a search in `problem`."""
     from dsx.results.launch import megatron_lm
 
-    return megatron_lm(plan, problem.layers[problem.strategies.index(plan["strategy"])], problem.num_layers)
+    layer = problem.layers[problem.strategies.index(plan["strategy"])]
+    stack = problem.workload.stack
+    return megatron_lm(plan, layer, problem.num_layers, (len(stack.first), len(stack.last)))
 
 
 def launch_data(launch: "Launch") -> dict[str, Any]:
@@ -26,7 +29,7 @@ def print_launch(launch: "Launch", title: str) -> None:
     print(f"Megatron-LM flags of {title}:{'' if launch.flags else ' none, since the rest would start another plan'}")
     lines: list[str] = []
     for flag in launch.flags:
-        text = " ".join(filter(None, flag))
+        text = shlex.join(filter(None, flag))
         if lines and len(f"{lines[-1]} {text}") <= _WIDTH:
             lines[-1] += f" {text}"
         else:

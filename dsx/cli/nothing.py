@@ -33,11 +33,20 @@ def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | No
     if not found:
         return (
             f"no candidate: the rules of {' and '.join(problem.strategies)} leave no combination of degrees for {job} "
-            f"(pp must divide the {problem.num_layers} layers, dp the batch)"
+            f"({_pipelines_text(problem)}, dp must divide the batch)"
         )
     together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
     lines = [f"{_place(blocker, problem, sweep)}: {_said(blocker)}" for blocker in found]
     return "\n".join([f"no candidate for {job}: what is stated of the plans leaves none{together}", *lines])
+
+
+def _pipelines_text(problem: "Problem") -> str:
+    if not problem.cuts_anyhow:
+        return f"pp must divide the {problem.num_layers} layers"
+    return (
+        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers 1f1b "
+        "and gpipe with vpp = 1"
+    )
 
 
 def _said(blocker: "Blocker") -> str:

@@ -1,5 +1,6 @@
 """Options that several verbs share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,13 @@ import typer
 from dsx.spec import quantities
 
 DEFAULT_ASSUMPTIONS = "default"
+
+
+class Partition(StrEnum):
+    """How layers are cut into the stages of a pipeline."""
+
+    even = "even"
+    optimal = "optimal"
 
 
 def count(text: str) -> int:
@@ -48,6 +56,10 @@ OperatorTimes = Annotated[
         metavar="FILE",
         help="Measured times of kernels by operator and local shape (CSV), in place of the roofline.",
     ),
+]
+PartitionOption = Annotated[
+    Partition,
+    typer.Option("--partition", help="How layers are cut into stages: evenly, or as is best for each plan."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[

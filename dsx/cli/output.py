@@ -1,5 +1,6 @@
 """What verbs print: data on stdout, everything else on stderr."""
 
+import itertools
 import json
 import math
 import sys
@@ -95,6 +96,12 @@ def plan_text(plan: dict[str, Any]) -> str:
     ]
     others = [f"{name}={plan[name]}" for name, usual in _USUAL.items() if plan[name] != usual]
     return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
+
+
+def cut_text(stage_layers: str) -> str:
+    """Return the layers of stages with runs of equal ones together: "20 21*6 20"."""
+    runs = [(size, len(list(run))) for size, run in itertools.groupby(stage_layers.split(","))]
+    return " ".join(size if count == 1 else f"{size}*{count}" for size, count in runs)
 
 
 def quantity(name: str, value: float) -> str:

@@ -11,7 +11,12 @@ _COMMON = range(2, 17)  # stages of most pipelines
 
 
 def say_few_pipelines(problem: "Problem") -> None:
-    """Say on stderr which pipelines a search has, if the layers of the model divide into none that is common."""
+    """Say on stderr which pipelines a search has, if the layers of the model divide into none that is common.
+
+    A search whose stages need not be equal has them all.
+    """
+    if problem.cuts_anyhow:
+        return
     from dsx.space.enumerate import divisors
 
     layers = problem.num_layers
@@ -20,5 +25,5 @@ def say_few_pipelines(problem: "Problem") -> None:
         only = " or ".join(map(str, possible))
         note(
             f"{problem.model.name} has {layers} layers between embedding and head, which {_COMMON[0]} to {_COMMON[-1]} "
-            f"stages do not divide: pp is {only} in this search"
+            f"stages do not divide: pp is {only} in this search (partition: optimal has the others)"
         )

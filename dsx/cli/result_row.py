@@ -31,6 +31,8 @@ class ResultRow:
     train_tokens: float | None
     settings: list[str]
     opened: dict[str, list[int | str]]  # columns that the sweep opened, with their values
+    partition: str
+    stage_layers: str | None  # the cut of the row, where it has one of its own
 
 
 def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
@@ -117,7 +119,7 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
         note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-    from dsx.space.codes import OPEN
+    from dsx.space.codes import EVEN, OPEN
 
     others = [name for name in OPEN if name not in _DEGREES]
     settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size", *others)]
@@ -131,6 +133,8 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
         manifest.spec["train_tokens"],
         settings,
         {name: values for name, values in manifest.spec["fix"].items() if name in OPEN},
+        manifest.spec.get("partition", EVEN),
+        row.get("stage_layers"),
     )
 
 

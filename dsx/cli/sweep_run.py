@@ -75,7 +75,8 @@ class SweepRun:
     def problems(self) -> "list[Problem]":
         """The problem on each cluster."""
         spec = self.spec
-        return [inputs.problem(spec.strategy, spec.sequence_length, spec.train_tokens) for inputs in self.inputs]
+        settings = (spec.strategy, spec.sequence_length, spec.train_tokens, spec.partition)
+        return [inputs.problem(*settings) for inputs in self.inputs]
 
     @cached_property
     def sweep(self) -> "Sweep":

@@ -11,6 +11,7 @@ from dsx.cli.evaluate import print_costs
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
 from dsx.cli.output import counted, plan_text, print_json
 from dsx.cli.result_row import row_of
+from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import InputError
 from dsx.units import format_quantity
 
@@ -39,6 +40,7 @@ def why(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
+    partition: options.PartitionOption = options.Partition.even,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -56,6 +58,7 @@ def why(
         inputs, strategy, given = row.inputs, row.strategy, row.settings
         sequence_length, num_gpus, global_batch_size = row.sequence_length, row.num_gpus, row.global_batch_size
         train_tokens, opened = row.train_tokens, row.opened
+        cutting, stage_layers = row.partition, row.stage_layers
     else:
         missing = [
             name
@@ -73,8 +76,10 @@ def why(
             )
         inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments, states_plan=True))
         train_tokens, opened = None, {}
-    problem = inputs.problem([strategy] if strategy else [], sequence_length, train_tokens).opening(opened)
-    _explain(inputs, problem, num_gpus, global_batch_size, given, as_json)
+        cutting, stage_layers = partition.value, None
+    chosen = [strategy] if strategy else []
+    problem = inputs.problem(chosen, sequence_length, train_tokens, cutting).opening(opened)
+    _explain(inputs, problem, num_gpus, global_batch_size, given, stage_layers, as_json)
 
 
 def _explain(
@@ -83,6 +88,7 @@ def _explain(
     num_gpus: int,
     global_batch_size: int,
     settings: list[str],
+    stage_layers: str | None,
     as_json: bool,
 ) -> None:
     keep_compiled()
@@ -91,7 +97,7 @@ def _explain(
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
 
-    result = evaluate_plan(problem, settings, num_gpus, global_batch_size)
+    result = evaluate_plan(problem, settings, num_gpus, global_batch_size, stage_layers)
     space = Space(problem, [num_gpus], [global_batch_size])
     rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
     fastest = next(iter(priced_plans(problem, rows)), None)
@@ -99,6 +105,7 @@ def _explain(
         violations = [{"reason": v.reason.name, "detail": v.detail} for v in result.broken]
         data: dict[str, Any] = {"plan": result.plan} | result.costs
         data |= {"fits": result.fits, "reject": [v.reason.name for v in result.broken]}
+        data |= {"stages": stages_data(result.plan, result.stages)} if result.stages else {}
         print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
         return
     print(
@@ -113,6 +120,9 @@ def _explain(
     print()
     print_costs(result.costs)
     print()
+    if result.stages:
+        print_stages(result.plan, result.stages)
+        print()
     if fastest is None:
         print(f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits.")
     elif fastest["plan"]["candidate"] == result.plan["candidate"]:

@@ -1,4 +1,4 @@
-"""Stages of an even cut: which layers each stage of a pipeline holds.
+"""Stages of a cut: which layers each stage of a pipeline holds.
 
 The layers of a model are a stack: what only the first stage has (an embedding), segments of body layers,
 and what only the last stage has (final norm, head and loss). An even cut gives every chunk of every stage
@@ -6,8 +6,11 @@ the same number of body layers; where that does not come out, embedding and head
 (Megatron-LM's account-for-embedding and account-for-loss options). With vpp chunks a stage holds every
 pp-th chunk of the stack.
 
-Few stages differ: the first, the last, those at the border of two segments, and one that stands for all
-others. Only those are priced.
+Few stages of an even cut differ: the first, the last, those at the border of two segments, and one that stands for
+all others. Only those are priced.
+
+Any other cut is a list of boundaries in the chain of all layers, embedding, body and head, of which a stage has those
+between two boundaries. In a body of kinds that alternate each layer counts as the same mix of them.
 """
 
 from typing import Any, NamedTuple
@@ -36,6 +39,11 @@ class Stack:
         """Layers between the ends."""
         return sum(sum(counts) for counts in self.counts)
 
+    @property
+    def num_layers(self) -> Any:
+        """Layers of the whole chain, of which each stage of a pipeline has one at least."""
+        return self.num_body_layers + len(self.first) + len(self.last)
+
     def totals(self) -> dict[int, Any]:
         """Return the layers of each kind in the whole model."""
         found: dict[int, Any] = {kind: 1.0 for kind in (*self.first, *self.last)}
@@ -46,10 +54,11 @@ class Stack:
 
 
 class Stage(NamedTuple):
-    """One stage: its position, and how many layers of each kind it holds."""
+    """One stage, or several alike in arrays: its position, and how many layers of each kind it holds."""
 
     index: Any
     layers: dict[int, Any]
+    even: bool = True  # of an even cut, so that it has layers of the body
 
 
 def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
@@ -70,6 +79,36 @@ def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
         at_border = position - pp * jnp.floor(position / pp)
         indices += [at_border, jnp.minimum(at_border + 1.0, pp - 1.0)]
     return [_stage(stack, index, pp, chunk, ends) for index in indices]
+
+
+def stages_between(stack: Stack, boundaries: Any) -> Stage:
+    """Return the stages between [S + 1] boundaries of the chain, as arrays of [S].
+
+    A cut into fewer stages ends in boundaries that are all the end of the chain, which leaves stages without a layer.
+    """
+    index = jnp.arange(boundaries.shape[0] - 1, dtype=boundaries.dtype)
+    return Stage(index, layers_between(stack, boundaries[:-1], boundaries[1:]), even=False)
+
+
+def even_first(stack: Stack, pp: Any) -> Stage:
+    """Return the first stage of the most even cut, with parts of layers where pp does not divide them."""
+    if stack.uniform:
+        return Stage(jnp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
+    return stages(stack, pp, jnp.ones_like(pp))[0]._replace(even=False)
+
+
+def layers_between(stack: Stack, start: Any, stop: Any) -> dict[int, Any]:
+    """Return the layers of each kind from position `start` of the chain up to `stop`."""
+    layers: dict[int, Any] = {}
+    begin = 0.0
+    ends = [[((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last)]
+    for kinds, counts in (*ends[0], *zip(stack.segments, stack.counts, strict=True), *ends[1]):
+        whole = sum(counts)
+        held = jnp.maximum(jnp.minimum(stop, begin + whole) - jnp.maximum(start, begin), 0.0)
+        for kind, count in zip(kinds, counts, strict=True):
+            layers[kind] = layers.get(kind, 0.0) + held * (count / whole)
+        begin = begin + whole
+    return layers
 
 
 def _ends_counted(stack: Stack, chunks: Any) -> Any:

@@ -9,32 +9,20 @@ a block of keys times choices, a list of plans, or one plan.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
-from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.memory import stage_memory, worst
-from dsx.cost.offload import (
-    ACTIVATIONS,
-    OPTIMIZER,
-    exposed_s,
-    host_update_s,
-    moves,
-    offloaded,
-    remaining_bytes,
-)
+from dsx.cost.memory import Memory, worst
 from dsx.cost.pipeline import in_flight, pipeline
-from dsx.cost.recompute import Recompute, recompute_of
-from dsx.cost.reduction import reduction
-from dsx.cost.shards import replicas, shards
-from dsx.cost.stages import Stack, Stage, stages
+from dsx.cost.stage_costs import StageCosts, on
+from dsx.cost.stages import Stack, Stage, stages, stages_between
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
 from dsx.space.codes import Open
@@ -52,85 +40,43 @@ class Workload:
 
 
 def step_costs(
-    kinds: Sequence[LayerCosts], choices: StepChoices, workload: Workload, cluster: Cluster, assumptions: Assumptions
+    kinds: Sequence[LayerCosts],
+    choices: StepChoices,
+    workload: Workload,
+    cluster: Cluster,
+    assumptions: Assumptions,
+    boundaries: Any = None,
 ) -> StepCosts:
-    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all."""
+    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all.
+
+    The cut is even, or, of one plan in scalars, the one with [S + 1] `boundaries` (`dsx.cost.stages.stages_between`).
+    """
     stack, known = workload.stack, workload.open
     microbatches = choices.num_microbatches
-    again, every = recompute_of(choices, stack, known), range(len(kinds))
-
-    def on_average(name: str) -> list[Any]:
-        """Return what a layer of each kind has of a leaf of the recompute modes on average."""
-        return [again.mean(kind, getattr(kinds[kind], name).__getitem__) for kind in every]
-
-    recompute, stash = on_average("recompute_s"), on_average("stash_bytes")
-    backward = [kinds[kind].backward_s + recompute[kind] for kind in every]
-    passes = [kinds[kind].forward_s + backward[kind] for kind in every]
-    waiting = _waiting(kinds, again, choices, known, cluster, assumptions)
-    if waiting is not None:
-        passes = [working + waited for working, waited in zip(passes, waiting, strict=True)]
-    held = stages(stack, choices.pp, choices.vpp)
-    first = held[0]
-
-    def on(stage: Stage, values: Sequence[Any]) -> Any:
-        return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
-
-    totals = stack.totals()
-    mean = first.layers if stack.uniform else {kind: count / choices.pp for kind, count in totals.items()}
+    costs = StageCosts(kinds, choices, stack, known, cluster, assumptions)
+    recompute, passes = costs.recompute_s, costs.passes_s
+    cut = _even(stack, choices) if boundaries is None else _any_cut(stack, choices, boundaries)
+    first, mean = cut.first, cut.mean
 
     def busy(values: Sequence[Any]) -> Any:
         """Return the seconds that all microbatches of a step take on the mean stage."""
-        return functools.reduce(jnp.add, [(microbatches * layers) * values[kind] for kind, layers in mean.items()])
+        layers = mean.layers.items()
+        return functools.reduce(jnp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
     def column(name: str) -> Any:
-        return busy([getattr(costs, name) for costs in kinds])
+        return busy([getattr(layer, name) for layer in kinds])
 
-    slowest_s = functools.reduce(jnp.maximum, [on(stage, passes) for stage in held])
-    mean_s = slowest_s if stack.uniform else on(Stage(first.index, mean), passes)
+    slowest_s = cut.most([costs.load_s(stage) for stage in cut.held])
+    mean_s = slowest_s if mean is first else costs.load_s(mean)
     slowest_s = jnp.maximum(slowest_s, mean_s)
-    spare_s = on(
-        Stage(first.index, mean),
-        [costs.weight_gradient_s for costs in kinds],
-    )
-    boundary = kinds[stack.segments[0][0]].boundary_bytes
-    between = send(choices.pp, choices.pp_nvs, cluster.network, assumptions, choices.pp_wider)
-    send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
-    send_s = send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
+    spare_s = on(mean, [layer.weight_gradient_s for layer in kinds])
+    send_s = sent_s(costs, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
-    divided, copies = replicas(choices, known)
-    ranks, held_alike = zip(*(shards(costs, divided, copies, known) for costs in kinds), strict=True)
-    edge = stack.segments[0][0]
-    dp_comm = reduction(kinds, ranks, held_alike, backward, first, edge, choices, known, cluster, assumptions)
-    working = [again.largest(kind, kinds[kind].working_bytes.__getitem__) for kind in every]
-
-    def saved(stage: Stage) -> Any:
-        """Return the saved bytes of one microbatch on a GPU of a stage."""
-
-        def remaining() -> Any:
-            largest = [again.largest(kind, kinds[kind].stash_bytes.__getitem__) for kind in every]
-            return remaining_bytes(stage, stash, largest, again.ends)
-
-        return offloaded(ACTIVATIONS, choices, known, remaining, on(stage, stash))
-
-    memory = worst(
-        [
-            stage_memory(
-                kinds,
-                ranks,
-                saved(stage),
-                working,
-                stage,
-                in_flight(stage.index, choices, known),
-                choices,
-                known,
-                assumptions,
-            )
-            for stage in held
-        ]
-    )
+    dp_comm, update = costs.at_end_s(first)
+    memory = cut.worst([costs.memory(stage, in_flight(stage.index, choices, known)) for stage in cut.held])
     peak = memory.peak_bytes
-    update = _update(kinds, first, ranks, choices, known, cluster, assumptions)
     recompute_s = busy(recompute)
+    waiting = costs.waiting_s
     step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
@@ -159,52 +105,43 @@ def step_costs(
     )
 
 
-def _waiting(
-    kinds: Sequence[LayerCosts],
-    again: Recompute,
-    choices: StepChoices,
-    known: Open,
-    cluster: Cluster,
-    assumptions: Assumptions,
-) -> list[Any] | None:
-    """Return, per kind, the seconds that a layer's passes of a microbatch wait for the host; None if no plan's do."""
-    if not moves(ACTIVATIONS, known):
-        return None
-
-    def under(costs: LayerCosts, mode: int) -> Any:
-        backward_s = costs.backward_s + costs.recompute_s[mode]
-        return exposed_s(costs.stash_bytes[mode], costs.forward_s, backward_s, cluster.device, assumptions)
-
-    found: list[Any] = []
-    for kind, costs in enumerate(kinds):
-        nothing = jnp.zeros_like(costs.forward_s)
-        moved = again.mean(kind, functools.partial(under, costs)) if kind not in again.ends else nothing
-        found.append(offloaded(ACTIVATIONS, choices, known, lambda moved=moved: moved, nothing))
-    return found
+def sent_s(costs: StageCosts, mean_s: Any) -> Any:
+    """Return the seconds of sending a microbatch from stage to stage, there and back, that are not hidden."""
+    choices, assumptions = costs.choices, costs.assumptions
+    boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
+    between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_wider)
+    send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
+    return send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
 
 
-def _update(
-    kinds: Sequence[LayerCosts],
-    stage: Stage,
-    shards: Sequence[Sequence[Group]],
-    choices: StepChoices,
-    known: Open,
-    cluster: Cluster,
-    assumptions: Assumptions,
-) -> Any:
-    """Return the seconds in which the optimizer of a stage reads and writes its state."""
-    whole = divided = 0.0
-    for kind, layers in stage.layers.items():
-        for index, members in enumerate(shards[kind]):
-            held = layers * kinds[kind].weight_bytes[index]
-            whole, divided = whole + held, divided + held * members.per_gpu
-    updated = pick(known.zero_stage, choices.zero_stage, [whole, divided, divided, divided])
-    traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
-    on_gpu = updated * (traffic / (assumptions.hbm_efficiency * cluster.device.hbm_bandwidth))
-    return offloaded(
-        OPTIMIZER,
-        choices,
-        known,
-        lambda: host_update_s(updated / assumptions.weight_bytes, cluster.device, assumptions),
-        on_gpu,
-    )
+class _Cut(NamedTuple):
+    """The stages of a cut that are priced."""
+
+    held: list[Stage]
+    first: Stage
+    mean: Stage
+    most: Callable[[list[Any]], Any]  # the largest of what the stages held have
+    worst: Callable[[list[Memory]], Memory]
+
+
+def _even(stack: Stack, choices: StepChoices) -> _Cut:
+    held = stages(stack, choices.pp, choices.vpp)
+    first, *_ = held
+    mean = first if stack.uniform else _mean(stack, choices, first)
+    return _Cut(held, first, mean, lambda values: functools.reduce(jnp.maximum, values), worst)
+
+
+def _any_cut(stack: Stack, choices: StepChoices, boundaries: Any) -> _Cut:
+    held = stages_between(stack, boundaries)
+    first = Stage(held.index[0], {kind: layers[0] for kind, layers in held.layers.items()}, even=False)
+
+    def worst_of(memories: list[Memory]) -> Memory:
+        (memory,) = memories
+        at = jnp.argmax(memory.peak_bytes)
+        return Memory(*(part[at] for part in memory))
+
+    return _Cut([held], first, _mean(stack, choices, first), lambda values: values[0].max(), worst_of)
+
+
+def _mean(stack: Stack, choices: StepChoices, first: Stage) -> Stage:
+    return Stage(first.index, {kind: count / choices.pp for kind, count in stack.totals().items()})

@@ -66,10 +66,13 @@ class Launch:
         return [word for flag in self.flags for word in flag if word]
 
 
-def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int) -> Launch:
+def megatron_lm(
+    plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int, ends: tuple[int, int] = (0, 0)
+) -> Launch:
     """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `layer` its strategy.
 
-    `num_layers` are the layers of the model that a pipeline cuts.
+    `num_layers` are the layers of the model that a pipeline cuts; before and behind them a cut counts `ends`, of which
+    `stage_layers` of the plan may make stages.
 
     A plan whose weights lie as Megatron-LM has no layout for gets no flags at all: without the choice that is
     lost, the remaining flags would start another plan.
@@ -89,6 +92,7 @@ def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int) -
         *([("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []),
         *([("--expert-tensor-parallel-size", str(_expert_tensor(plan, layer)))] if "ep" in layer.axes else []),
         ("--pipeline-model-parallel-size", str(plan["pp"])),
+        *_layout(plan, num_layers, ends),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
         ("--micro-batch-size", str(plan["microbatch_size"])),
         ("--global-batch-size", str(plan["global_batch_size"])),
@@ -101,6 +105,32 @@ def megatron_lm(plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int) -
     return Launch(tuple(flags), (*lost, *_context(plan, layer), *_placement(plan)))
 
 
+def body_layers(stage_layers: str, num_layers: int, ends: tuple[int, int]) -> list[int]:
+    """Return how many layers of the body each stage has, of a cut that counts `ends` before and behind them."""
+    found: list[int] = []
+    begin, (before, _) = 0, ends
+    for size in map(int, stage_layers.split(",")):
+        held = min(begin + size, before + num_layers) - max(begin, before)
+        found.append(max(held, 0))
+        begin += size
+    return found
+
+
+def _layout(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> list[tuple[str, str]]:
+    """Return the flag of an uneven cut: E is the embedding, t a layer, L the loss with what is before it."""
+    if "stage_layers" not in plan:
+        return []
+    body = body_layers(plan["stage_layers"], num_layers, ends)
+    if len(set(body)) == 1:
+        return []
+    layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
+    return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")]
+
+
+def _uneven(plan: Mapping[str, Any]) -> bool:
+    return len(set(plan.get("stage_layers", "").split(","))) > 1
+
+
 def _recomputed(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the flags of recomputation, and what of it they do not express."""
     mode, stored = plan["recompute"], plan["stored_layers"]
@@ -109,6 +139,9 @@ def _recomputed(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[st
         return [], [f"recompute={mode}"]
     if not stored:
         return [*known], []
+    if _uneven(plan):
+        reason = "stages of unequal length, of which the same share of layers is made again: Megatron-LM makes as many"
+        return [*known], [f"stored_layers={stored} with {reason}"]
     if stored == num_layers // plan["pp"]:
         return [], []
     again, uneven = divmod(num_layers // plan["pp"] - stored, plan["vpp"])

@@ -22,6 +22,7 @@ import dsx
 from dsx.errors import StoreError
 from dsx.results.identity import canonical, spec_hash
 from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.space.codes import OPTIMAL
 
 SCHEMA_VERSION = 4
 FILE = "manifest.json"
@@ -86,7 +87,7 @@ class Manifest:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the set, in order."""
-        return columns_with(self.what_if)
+        return columns_with(self.what_if, self.spec.get("partition") == OPTIMAL)
 
 
 _ADAPTER = pydantic.TypeAdapter(Manifest)

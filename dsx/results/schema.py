@@ -6,8 +6,8 @@ the what-if columns identify a row; `candidate` alone identifies the choices, so
 on it. Names, units and descriptions are those of the records, so a new field there is a new column here, in
 pandas and in the documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
 
-Only what-if columns differ from set to set. Any other column that does not vary is simply constant, which
-costs almost nothing in Parquet.
+Only what-if columns differ from set to set, and the column of cuts, which a set of `partition: optimal` has. Any other
+column that does not vary is simply constant, which costs almost nothing in Parquet.
 """
 
 import json
@@ -23,7 +23,7 @@ from dsx.cost.interval import StepInterval
 from dsx.space.candidates import NAMED, Candidates
 
 # "given" is a real number that the sweep states; it keeps float64, so that it compares equal to what was stated.
-Kind = Literal["id", "name", "integer", "real", "given", "reasons"]
+Kind = Literal["id", "name", "integer", "text", "real", "given", "reasons"]
 Precision = Literal["float32", "float64"]
 
 # The columns that hold names, as codes: positions in the name tuples of the manifest.
@@ -68,14 +68,19 @@ _COSTS = (
     Column("reject", "", "bit set of the reasons against the candidate; 0 is feasible", "reasons"),
 )
 
+# A cut as text: one value that pandas groups and compares, and that Parquet writes once for all rows that share it.
+CUT = Column(
+    "stage_layers", "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text"
+)
+
 # The columns of every set.
 COLUMNS: tuple[Column, ...] = (*_CHOICES, *_COSTS)
 
 
-def columns_with(what_if: Iterable[ExtraColumn]) -> tuple[Column, ...]:
-    """Return the columns of a set that varies `what_if`, in order."""
+def columns_with(what_if: Iterable[ExtraColumn], cuts: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a set that varies `what_if`, in order; with `cuts` each row has one of its own."""
     extra = [Column(e.name, e.unit, e.description, "integer" if e.integer else "given") for e in what_if]
-    return (*_CHOICES, *extra, *_COSTS)
+    return (*_CHOICES, *([CUT] if cuts else []), *extra, *_COSTS)
 
 
 def arrow_schema(
@@ -96,6 +101,7 @@ def arrow_schema(
         "id": pa.int64(),
         "name": pa.dictionary(pa.int8(), pa.string()),
         "integer": pa.int32(),
+        "text": pa.string(),
         "real": pa.float32() if precision == "float32" else pa.float64(),
         "given": pa.float64(),
         "reasons": pa.int64(),
@@ -121,7 +127,7 @@ def write_options(columns: Sequence[Column]) -> dict[str, Any]:
         "compression": "lz4",
         "row_group_size": 2**20,
         "write_batch_size": 2**16,
-        "use_dictionary": [c.name for c in columns if c.kind == "name"],
+        "use_dictionary": [c.name for c in columns if c.kind in ("name", "text")],
         "column_encoding": {c.name: "BYTE_STREAM_SPLIT" for c in columns if c.kind in ("real", "given")},
         "write_statistics": [c.name for c in columns if c.kind in ("integer", "given", "reasons")],
     }

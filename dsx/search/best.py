@@ -17,6 +17,7 @@ from dsx.search.devices import map_over_devices
 from dsx.search.groups import leading_rows, ranks
 from dsx.search.hot import HotLoop
 from dsx.search.minima import minima
+from dsx.search.optimal_search import best_of_cuts
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, priced_rows
@@ -71,11 +72,14 @@ def best(
     blocks, all by default. Rows come sorted by point, group and objective. `progress` is told the number of
     candidates after each chunk.
     """
+    blocks = blocks or (0, len(space.blocks))
+    if problem.cuts_anyhow:
+        return best_of_cuts(problem, space, table, top, per, precision, progress, blocks, objective)
     # Columns that are not searched are the same everywhere and split nothing.
     per = [name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS)]
     wide = precision == "float64"
     hot = HotLoop(problem, space, table, per, [objective], wide)
-    low, high = blocks or (0, len(space.blocks))
+    low, high = blocks
     kept, counts = _nothing(np.float64 if wide else np.float32), Counts(0, 0)
     count = top + _SLACK
 

@@ -13,7 +13,9 @@ from dsx.cost.layer import COMM_COLUMN, price_kernels
 from dsx.cost.work import layer_values
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
-from dsx.search.pricing import price_plans, work_of
+from dsx.search.optimal_rows import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
+from dsx.search.plan_stages import PlanStage, stages_of_plan
+from dsx.search.pricing import price_plans, table_of_plans, work_of
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -21,7 +23,7 @@ from dsx.space.candidates import NAMED, Candidates
 from dsx.space.codes import OPEN, opened
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
-from dsx.space.rules import MEMORY, VANISHES, Limits
+from dsx.space.rules import MEMORY, VANISHES, cut_covered
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
@@ -31,24 +33,37 @@ DIRECTIONS = ("forward", "backward")
 class Evaluation:
     """A priced plan."""
 
-    plan: dict[str, Any]  # every choice by column name
+    plan: dict[str, Any]  # every choice by column name, and `stage_layers` where the plan has a cut of its own
     costs: dict[str, float]
     fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
     broken: tuple[Violation, ...]
+    stages: tuple[PlanStage, ...]  # of that cut
 
 
-def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Evaluation:
+def evaluate_plan(
+    problem: Problem,
+    settings: Sequence[str],
+    num_gpus: int,
+    global_batch_size: int,
+    stage_layers: str | None = None,
+) -> Evaluation:
     """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
 
-    Raises PlanError if the plan is not well formed.
+    Where the problem cuts anyhow, the cut is the best one, or the one that `stage_layers` writes; of a plan of which
+    the best is not known it is even. Raises PlanError if the plan is not well formed.
     """
     kinds = problem.kinds[0]
     defaults = {name: problem.workload.open.default(name) for name in OPEN}
-    limits = Limits(problem.num_layers, problem.nvs_size, problem.expert_axes[0])
+    limits = problem.limits()
     plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
     columns = _columns(problem, plan)
-    priced = cost_columns(price_plans(problem, columns))
+    cut = (
+        _cut(problem, columns, stage_layers)
+        if problem.cuts_anyhow and bool(cut_covered(plan["vpp"], plan["schedule"]))
+        else None
+    )
+    priced = cost_columns(price_plans(problem, columns) if cut is None else cut.costs)
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
     broken = violations(plan, kinds, problem.model.dimensions, problem.sequence_length, limits)
@@ -57,16 +72,27 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
     fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
     shown = named_row(problem, columns, 0)
-    return Evaluation(shown, costs, fits, tuple(broken))
+    if cut is None:
+        return Evaluation(shown, costs, fits, tuple(broken), ())
+    shown["stage_layers"] = layers_of_stages(cut.cuts)[0]
+    return Evaluation(shown, costs, fits, tuple(broken), stages_of_plan(problem, columns, cut.cuts[0]))
+
+
+def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:
+    where = table_of_plans(problem, columns)
+    if stage_layers is None:
+        return price_best_cuts(problem, *where, columns)
+    return price_cuts(problem, *where, columns, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
 
 
 def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
-    """Return the candidate columns of one row, with names in place of codes."""
+    """Return the candidate columns of one row, with names in place of codes, and its cut if it has one of its own."""
     known = column_names(problem)
-    return {
+    made = {
         name: known[name][int(columns[name][row])] if name in NAMED else int(columns[name][row])
         for name in ("candidate", *Candidates.__dataclass_fields__)
     }
+    return made | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {})
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:

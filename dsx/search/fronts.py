@@ -17,6 +17,7 @@ from dsx.search.devices import map_over_devices
 from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.hot import HotLoop
 from dsx.search.minima import Objective, undominated
+from dsx.search.optimal_search import front_of_cuts
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
@@ -44,13 +45,16 @@ def best_front(
     An objective is a column to minimise, or, with a leading minus, to maximise. The other arguments and the
     results are those of `dsx.search.best.best`; rows come sorted by point and objectives.
     """
+    blocks = blocks or (0, len(space.blocks))
+    if problem.cuts_anyhow:
+        return front_of_cuts(problem, space, table, objectives, progress, blocks)
     # What is not searched is the same everywhere, and tells no candidate from another.
     compared = [name for name in objectives if name.removeprefix("-") in _COMPARED]
     sought = tuple(Objective(name.removeprefix("-"), name.startswith("-")) for name in compared)
     wide = precision == "float64"
     kind = np.float64 if wide else np.float32
     hot = HotLoop(problem, space, table, (), [objective.column for objective in sought], wide)
-    low, high = blocks or (0, len(space.blocks))
+    low, high = blocks
     counts = Counts(0, 0)
     kept = _front_of(_sample(problem, space, table, low, high), objectives)
 

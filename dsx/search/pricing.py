@@ -163,11 +163,16 @@ def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any]) -> 
     )
 
 
-def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
-    """Price [N] plans given by all columns of a candidate, at the first hardware point; NumPy float64 [N] arrays."""
+def table_of_plans(problem: Problem, columns: Arrays) -> tuple[Kinds, np.ndarray, np.ndarray]:
+    """Return the layer costs of [N] plans given by all columns of a candidate, their first point, and positions."""
     keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
     table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
-    return price_rows(problem, table, np.zeros_like(positions), positions, columns)
+    return table, np.zeros_like(positions), positions
+
+
+def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
+    """Price [N] plans given by all columns of a candidate, at the first hardware point; NumPy float64 [N] arrays."""
+    return price_rows(problem, *table_of_plans(problem, columns), columns)
 
 
 def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays) -> StepCosts:

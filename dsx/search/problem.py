@@ -19,8 +19,8 @@ from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import kernel_names, load_layer, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
-from dsx.space.codes import OPEN, code, opened
-from dsx.space.rules import GENERAL, MEMORY, VANISHES, Reason, strategy_reasons
+from dsx.space.codes import EVEN, OPEN, OPTIMAL, code, opened
+from dsx.space.rules import GENERAL, MEMORY, VANISHES, Limits, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 from dsx.spec.model import ModelSpec
@@ -44,6 +44,7 @@ class Problem:
     workload: Workload
     sequence_length: int
     operator_times: TimesTable | None = None  # measured, of kernels; in place of the roofline
+    partition: str = EVEN  # how layers are cut into stages: one of `dsx.space.codes.PARTITIONS`
 
     @property
     def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
@@ -66,6 +67,20 @@ class Problem:
     def num_layers(self) -> int:
         """Body layers of the model: what a pipeline cuts."""
         return self.models[0].num_body_layers
+
+    @property
+    def num_ends(self) -> int:
+        """Layers before and behind those: embedding and head."""
+        return len(self.workload.stack.first) + len(self.workload.stack.last)
+
+    @property
+    def cuts_anyhow(self) -> bool:
+        """Return whether each plan has the cut that is best for it, in place of an even one."""
+        return self.partition == OPTIMAL
+
+    def limits(self, strategy: int = 0) -> Limits:
+        """Return what the rules compare a plan of a strategy with."""
+        return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_ends)
 
     def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
         """Return the problem with the values of `fix` open, of columns that it holds fixed by itself.
@@ -130,6 +145,7 @@ def make_problem(
     train_tokens: float | None = None,
     near: Path | None = None,
     operator_times: OperatorTimes | None = None,
+    partition: str = EVEN,
 ) -> Problem:
     """Build a problem; `near` is the file that names the strategies.
 
@@ -168,6 +184,7 @@ def make_problem(
         ),
         sequence_length=length,
         operator_times=operator_times and _table(operator_times, assumptions, models, near),
+        partition=partition,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval, plan_facts, step_interval
+from dsx.search.optimal_rows import Priced, layers_of_stages, price_best_cuts
 from dsx.search.pricing import Kinds, price_rows
 from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -62,7 +63,7 @@ def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.nda
 def result_rows(
     problem: Problem, keys: Arrays, points: np.ndarray, positions: np.ndarray, choices: Arrays, costs: StepCosts
 ) -> Arrays:
-    """Return all columns of [N] priced rows, and `point`, the hardware point of each."""
+    """Return all columns of [N] priced rows but `stage_layers`, and `point`, the hardware point of each."""
     rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
     rows |= interval_columns(problem, rows["num_gpus"], costs.step_time_s)
     # The only rule that an enumerated candidate can break.
@@ -75,15 +76,28 @@ def priced_rows(
     problem: Problem, keys: Arrays, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays
 ) -> Arrays:
     """Return all columns of [N] rows, priced in float64."""
+    if problem.cuts_anyhow:
+        return cut_rows(
+            problem, keys, points, positions, choices, price_best_cuts(problem, table, points, positions, choices)
+        )
     costs = price_rows(problem, table, points, positions, choices)
     return result_rows(problem, keys, points, positions, choices, costs)
+
+
+def cut_rows(
+    problem: Problem, keys: Arrays, points: np.ndarray, positions: np.ndarray, choices: Arrays, priced: Priced
+) -> Arrays:
+    """Return all columns of [N] rows that have a cut each."""
+    rows = result_rows(problem, keys, points, positions, choices, priced.costs)
+    return rows | {"stage_layers": layers_of_stages(priced.cuts)}
 
 
 def no_rows(problem: Problem, keys: Arrays) -> Arrays:
     """Return the columns of `result_rows`, without a row."""
     nothing = np.zeros(0, dtype=np.int64)
     costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
-    return result_rows(problem, keys, nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing), costs)
+    rows = result_rows(problem, keys, nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing), costs)
+    return rows | ({"stage_layers": nothing.astype(object)} if problem.cuts_anyhow else {})
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:

@@ -44,6 +44,7 @@ class Space:
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
             expert_axes=problem.expert_axes,
+            most_stages=problem.limits().most_stages if problem.cuts_anyhow else None,
         )
         dimensions = problem.model.dimensions
         self.keys: Arrays = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)

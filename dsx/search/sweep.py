@@ -17,10 +17,11 @@ from dsx.search.best import best
 from dsx.search.devices import map_over_devices
 from dsx.search.fronts import best_front
 from dsx.search.groups import front_of_groups, leading_rows
+from dsx.search.optimal_rows import price_best_cuts
 from dsx.search.parts import Part, make_parts
 from dsx.search.pricing import Kinds, pad, power_of_two, price_keys, price_steps, rows_of, step_choices
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, result_rows
+from dsx.search.rows import Counts, cut_rows, result_rows
 from dsx.search.study import Study, at_points, points_of
 from dsx.space.enumerate import Arrays
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
@@ -99,14 +100,30 @@ class Sweep:
         return _with_hardware(study, rows), counts
 
     def _rows(self, device: Any, part: Part) -> tuple[Arrays, Counts]:
-        study, table = self._tables.of(part, device)
-        points, positions, choices = study.rows(part.start, part.stop)
-        costs = self._priced(device, study.problem, table, points, positions, choices)
-        rows = result_rows(study.problem, study.space.keys, points, positions, choices, costs)
+        rows = self._cut_rows(device, part) if self._cuts_anyhow else self._even_rows(device, part)
         counts = Counts(part.size, int(np.count_nonzero(rows["reject"] == 0)))
         if self.keep == "feasible":
             rows = {name: column[rows["reject"] == 0] for name, column in rows.items()}
-        return _with_hardware(study, rows), counts
+        return _with_hardware(self._tables.of(part)[0], rows), counts
+
+    @property
+    def _cuts_anyhow(self) -> bool:
+        return self.studies[0].problem.cuts_anyhow
+
+    def _even_rows(self, device: Any, part: Part) -> Arrays:
+        study, table = self._tables.of(part, device)
+        where = study.rows(part.start, part.stop)
+        costs = self._priced(device, study.problem, table, *where)
+        return result_rows(study.problem, study.space.keys, *where, costs)
+
+    def _cut_rows(self, device: Any, part: Part) -> Arrays:
+        study, table = self._tables.of(part)
+        where = study.rows(part.start, part.stop)
+        # What does not fit is left out, or else has the cut that needs least memory.
+        least_memory = False if self.keep == "feasible" else None
+        with jax.default_device(device):
+            priced = price_best_cuts(study.problem, table, *where, self.precision == "float64", least_memory)
+        return cut_rows(study.problem, study.space.keys, *where, priced)
 
     def _priced(
         self, device: Any, problem: Problem, table: Any, points: np.ndarray, positions: np.ndarray, choices: Arrays

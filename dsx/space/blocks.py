@@ -20,7 +20,7 @@ import numpy as np
 from dsx.space.codes import Open
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, divisors, grid, take
 from dsx.space.experts import REPLICA_AXES, spans
-from dsx.space.rules import fill, placed, recompute_fits, schedule_fits, zero_fits
+from dsx.space.rules import cut_covered, fill, placed, recompute_fits, schedule_fits, zero_fits
 
 PLACEMENT_COLUMNS: tuple[str, ...] = (
     "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
@@ -209,7 +209,7 @@ def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
-            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open)
+            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open, bounds.most_stages)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
@@ -219,13 +219,14 @@ def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, domain: int, num_layers: int, known: Open) -> np.ndarray:
+def _replicas(rest: int, domain: int, num_layers: int, known: Open, most_stages: int | None) -> np.ndarray:
     """Return [11, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
 
-    The rows are the columns of a placement behind num_gpus.
+    The rows are the columns of a placement behind num_gpus. With `most_stages` a pipeline need not divide the layers.
     """
-    pipelines = divisors(num_layers)
-    chunks = np.array(known.vpp) if known.vpp else pipelines
+    of_layers = divisors(num_layers)
+    pipelines = of_layers if most_stages is None else np.arange(1, most_stages + 1)
+    chunks = np.array(known.vpp) if known.vpp else of_layers
     replicas = np.array(known.zero_replicas) if known.zero_replicas else divisors(rest)
     stored = np.array(known.stored_layers) if known.stored_layers else np.arange(num_layers + 1)
     settings = map(np.array, (known.zero_stage, known.recompute, known.schedule))
@@ -234,6 +235,8 @@ def _replicas(rest: int, domain: int, num_layers: int, known: Open) -> np.ndarra
     )
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0) & schedule_fits(pp, vpp, schedule, known, num_layers)
+    if most_stages is not None:
+        good &= cut_covered(vpp, schedule)
     columns = (pp, dp, pp_nvs, dp_nvs, vpp, zero, recompute, schedule)
     table = take(dict(zip(PLACEMENT_COLUMNS[1:], columns, strict=False)), good)
     # One after the other: each may have many values, of which few go with a pipeline.

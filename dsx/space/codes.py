@@ -11,6 +11,8 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
 OFFLOAD = ("none", "optimizer", "activations", "both")
 ZERO_STAGES = (0, 1, 2, 3)
+# How the layers are cut into the stages of a pipeline; no column of a plan, but what is made of one.
+PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 
 # The names that the codes of a column stand for, in the order of the codes.
 CODES: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}

@@ -47,6 +47,7 @@ class Bounds:
     keep_keys: Filter
     keep_choices: Filter
     expert_axes: tuple[tuple[str, ...], ...]  # per strategy: axes that divide experts beside ep
+    most_stages: int | None = None  # of a pipeline that may be cut anyhow; None where all cuts are even
 
 
 @cache

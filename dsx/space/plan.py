@@ -86,7 +86,7 @@ def parse_plan(
     _check_axes(plan, layers, strategy)
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
-    _check_sizes(plan, num_gpus, global_batch_size, limits.num_layers)
+    _check_sizes(plan, num_gpus, global_batch_size, limits)
     sequences = global_batch_size // plan["dp"]
     return plan | {
         "num_gpus": num_gpus,
@@ -118,7 +118,7 @@ def _check_axes(plan: Plan, layers: Sequence[DerivedLayer], strategy: str) -> No
         raise PlanError(f"panels={plan['panels']}: strategy {strategy!r} has no panels")
 
 
-def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, num_layers: int) -> None:
+def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, limits: Limits) -> None:
     made = 1
     for axis in PLACED:
         made *= plan[axis]
@@ -127,8 +127,13 @@ def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, num_layers: 
         hint = f"; dp={num_gpus // others} would" if num_gpus % others == 0 else ""
         degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1) or "1"
         raise PlanError(f"{degrees} = {made} GPUs do not make up num_gpus={num_gpus}{hint}")
-    if plan["pp"] > num_layers:
-        raise PlanError(f"pp={plan['pp']} leaves stages without a layer: the model has {num_layers} layers")
+    if plan["pp"] > limits.most_stages:
+        ends = limits.most_stages - limits.num_layers
+        counted = f" with its {ends} ends" if ends else ""
+        raise PlanError(
+            f"pp={plan['pp']} leaves stages without a layer: the model has {limits.most_stages} layers{counted}, "
+            f"{plan['pp'] - limits.most_stages} too few"
+        )
     if plan["dp"] * plan["microbatch_size"] > global_batch_size:
         raise PlanError(
             f"dp={plan['dp']} * microbatch_size={plan['microbatch_size']} exceeds "
@@ -186,6 +191,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
     return {
         "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
         f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
+        "cut_not_covered": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}; the plan is "
+        "priced with the even cut",
         "chunks_not_divisible": _chunks_detail(plan, limits),
         "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}, and only 1f1b "
         "is interleaved; nearest: vpp=1, or schedule=1f1b",

@@ -17,7 +17,7 @@ from dsx.graph.expressions import RELATIONS, evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
-from dsx.space.codes import RECOMPUTE, SCHEDULES, Open
+from dsx.space.codes import EVEN, OPTIMAL, RECOMPUTE, SCHEDULES, Open
 from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests
 from dsx.spec.model import ALPHABET
 
@@ -44,6 +44,13 @@ class Limits:
     num_layers: int
     nvs_size: int
     expert_axes: tuple[str, ...] = ()  # that divide experts beside ep, under the strategy of the plan
+    partition: str = EVEN
+    num_ends: int = 0  # layers before and behind those of `num_layers`, which are stages of their own if a cut says so
+
+    @property
+    def most_stages(self) -> int:
+        """Stages of the deepest pipeline."""
+        return self.num_layers + (self.num_ends if self.partition == OPTIMAL else 0)
 
 
 MEMORY = Reason("memory", "peak_bytes exceeds the device's hbm_capacity")
@@ -88,10 +95,21 @@ def recompute_fits(pp: Any, recompute: Any, stored_layers: Any, num_layers: int)
     return (stored_layers == 0) | (again & (stored_layers <= num_layers // pp))
 
 
+def cut_covered(vpp: Any, schedule: Any) -> Any:
+    """Return which pipelines the best cut is known of: one piece of the chain per stage, under 1F1B or GPipe."""
+    return (vpp == 1) & np.isin(schedule, [SCHEDULES.index(name) for name in _CUT_SCHEDULES])
+
+
+_CUT_SCHEDULES = ("1f1b", "gpipe")
+
 GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
         Reason("layers_not_divisible", "pp does not divide the number of layers"),
-        lambda plan, limits: limits.num_layers % plan["pp"] == 0,
+        lambda plan, limits: (limits.partition == OPTIMAL) | (limits.num_layers % plan["pp"] == 0),
+    ),
+    (
+        Reason("cut_not_covered", f"partition optimal covers {' and '.join(_CUT_SCHEDULES)} with vpp = 1"),
+        lambda plan, limits: (limits.partition == EVEN) | cut_covered(plan["vpp"], plan["schedule"]),
     ),
     (
         Reason("chunks_not_divisible", "vpp does not divide the layers of a stage, or there is no pipeline to divide"),

@@ -58,6 +58,7 @@ class SweepSpec(Spec):
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
     train_tokens: Positive | None = None  # tokens of the whole training
+    partition: Literal["even", "optimal"] = "even"  # of the layers into the stages of a pipeline
     operator_times: str | None = None  # a file of measured times of kernels
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)
@@ -99,9 +100,10 @@ class SweepSpec(Spec):
         return name
 
     @model_serializer(mode="wrap")
-    def _without_blank_times(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A result set is known by what its sweep states: one without such a file stays what it was.
-        return {name: value for name, value in write(self).items() if name != "operator_times" or value is not None}
+    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A result set is known by what its sweep states: one that states none of what came later stays what it was.
+        later = {"operator_times": None, "partition": "even"}
+        return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
 
     @property
     def file(self) -> Path | None:

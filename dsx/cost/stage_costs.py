@@ -1,0 +1,184 @@
+"""What a stage costs: its seconds for a microbatch, its memory, and what it adds to the end of a step.
+
+All of it is a sum over the layers that the stage holds, or, for memory, little more than that. Whoever cuts a pipeline
+asks here, be it for the stages of an even cut or for every segment of a chain of layers, so one cut has one cost.
+
+Values are made when they are first asked for: what a caller does not need is not traced.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices, pick
+from dsx.cost.groups import Group
+from dsx.cost.layer import LayerCosts
+from dsx.cost.memory import Memory, stage_memory
+from dsx.cost.offload import (
+    ACTIVATIONS,
+    OPTIMIZER,
+    exposed_s,
+    host_update_s,
+    moves,
+    offloaded,
+    remaining_bytes,
+)
+from dsx.cost.recompute import Recompute, recompute_of
+from dsx.cost.reduction import reduction
+from dsx.cost.shards import replicas, shards
+from dsx.cost.stages import Stack, Stage, even_first
+from dsx.hardware.cluster import Cluster
+from dsx.space.codes import Open
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """The costs of any stage of some plans; values by kind broadcast with the layers of a stage."""
+
+    kinds: Sequence[LayerCosts]
+    choices: StepChoices
+    stack: Stack
+    known: Open
+    cluster: Cluster
+    assumptions: Assumptions
+
+    def load_s(self, stage: Stage) -> Any:
+        """Return the seconds of one microbatch on a stage, forward and backward."""
+        return on(stage, self.passes_s)
+
+    def memory(self, stage: Stage, microbatches: Any) -> Memory:
+        """Return the memory of a stage's GPU with so many microbatches in flight, in which it is affine."""
+        working, saved = self._working_bytes, self._saved_bytes(stage)
+        ranks, _ = self.shards
+        return stage_memory(
+            self.kinds, ranks, saved, working, stage, microbatches, self.choices, self.known, self.assumptions
+        )
+
+    def reduction_s(self, stage: Stage) -> Any:
+        """Return what the reduction of a first stage leaves exposed, once a step."""
+        ranks, copies = self.shards
+        (body, *_), *_ = self.stack.segments
+
+        def behind(edge: int) -> Any:
+            costs = (self.kinds, ranks, copies, self.backward_s)
+            return reduction(*costs, stage, edge, self.choices, self.known, self.cluster, self.assumptions)
+
+        exposed = behind(body)
+        if stage.even or not self.stack.first:
+            return exposed
+        # A stage that is nothing but an embedding has only that to gather first and to reduce last.
+        return jnp.where(stage.layers[body] > 0, exposed, behind(self.stack.first[-1]))
+
+    def update_s(self, stage: Stage) -> Any:
+        """Return the seconds in which the optimizer of a stage reads and writes its state."""
+        ranks, _ = self.shards
+        whole = divided = 0.0
+        for kind, layers in stage.layers.items():
+            for index, members in enumerate(ranks[kind]):
+                held = layers * self.kinds[kind].weight_bytes[index]
+                whole, divided = whole + held, divided + held * members.per_gpu
+        updated = pick(self.known.zero_stage, self.choices.zero_stage, [whole, divided, divided, divided])
+        device, assumptions = self.cluster.device, self.assumptions
+        traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
+        on_gpu = updated * (traffic / (assumptions.hbm_efficiency * device.hbm_bandwidth))
+        return offloaded(
+            OPTIMIZER,
+            self.choices,
+            self.known,
+            lambda: host_update_s(updated / assumptions.weight_bytes, device, assumptions),
+            on_gpu,
+        )
+
+    def at_end_s(self, first: Stage) -> tuple[Any, Any]:
+        """Return the seconds of the reduction and of the update that a cut with this first stage adds to a step.
+
+        They are those of the first stage, whose backward ends last. Of a cut that gives it less than its share they are
+        those of the share: what it is spared another stage has more of, which may then be the last one to end.
+        """
+        own = self.reduction_s(first), self.update_s(first)
+        if first.even:
+            return own
+        share = even_first(self.stack, self.choices.pp)
+        return jnp.maximum(own[0], self.reduction_s(share)), jnp.maximum(own[1], self.update_s(share))
+
+    @cached_property
+    def recompute_s(self) -> list[Any]:
+        """Per kind, the seconds in which the backward of a layer makes again what was not saved."""
+        return self._on_average("recompute_s")
+
+    @cached_property
+    def backward_s(self) -> list[Any]:
+        """Per kind, the seconds of a layer's backward, with what is made again."""
+        return [costs.backward_s + again for costs, again in zip(self.kinds, self.recompute_s, strict=True)]
+
+    @cached_property
+    def passes_s(self) -> list[Any]:
+        """Per kind, the seconds of a layer's passes of one microbatch."""
+        passes = [costs.forward_s + back for costs, back in zip(self.kinds, self.backward_s, strict=True)]
+        if self.waiting_s is None:
+            return passes
+        return [working + waited for working, waited in zip(passes, self.waiting_s, strict=True)]
+
+    @cached_property
+    def waiting_s(self) -> list[Any] | None:
+        """Per kind, the seconds that a layer's passes of a microbatch wait for the host; None if no plan's do."""
+        if not moves(ACTIVATIONS, self.known):
+            return None
+
+        def under(costs: LayerCosts, mode: int) -> Any:
+            backward_s = costs.backward_s + costs.recompute_s[mode]
+            stash = costs.stash_bytes[mode]
+            return exposed_s(stash, costs.forward_s, backward_s, self.cluster.device, self.assumptions)
+
+        found: list[Any] = []
+        for kind, costs in enumerate(self.kinds):
+            nothing = jnp.zeros_like(costs.forward_s)
+            again = self._again
+            moved = again.mean(kind, functools.partial(under, costs)) if kind not in again.ends else nothing
+            found.append(offloaded(ACTIVATIONS, self.choices, self.known, lambda moved=moved: moved, nothing))
+        return found
+
+    @cached_property
+    def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
+        """Per kind and weight group, the ranks over which ZeRO divides, and those that hold the same shard."""
+        divided, copies = replicas(self.choices, self.known)
+        ranks, held_alike = zip(*(shards(costs, divided, copies, self.known) for costs in self.kinds), strict=True)
+        return ranks, held_alike
+
+    @cached_property
+    def _again(self) -> Recompute:
+        return recompute_of(self.choices, self.stack, self.known)
+
+    @cached_property
+    def _stash_bytes(self) -> list[Any]:
+        return self._on_average("stash_bytes")
+
+    @cached_property
+    def _working_bytes(self) -> list[Any]:
+        return self._largest("working_bytes")
+
+    def _on_average(self, name: str) -> list[Any]:
+        """Return what a layer of each kind has of a leaf of the recompute modes on average."""
+        return [self._again.mean(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
+
+    def _largest(self, name: str) -> list[Any]:
+        return [self._again.largest(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
+
+    def _saved_bytes(self, stage: Stage) -> Any:
+        """Return the saved bytes of one microbatch on a GPU of a stage."""
+
+        def remaining() -> Any:
+            return remaining_bytes(stage, self._stash_bytes, self._largest("stash_bytes"), self._again.ends)
+
+        here = on(stage, self._stash_bytes)
+        return offloaded(ACTIVATIONS, self.choices, self.known, remaining, here)
+
+
+def on(stage: Stage, values: Sequence[Any]) -> Any:
+    """Return what the layers of a stage have together; `values` are those of a layer of each kind."""
+    return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])

@@ -1,0 +1,184 @@
+"""Rows with the best cut of each: found, priced, and written down.
+
+Rows go through the scan in tiles of plans with about as many stages, so that few stages are scanned for nothing; all
+calls have one of two shapes, and so share what is compiled.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.columns import StepCosts
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.step import Workload, step_costs
+from dsx.search.optimal_cut import Contents, boundaries, contents
+from dsx.search.pricing import Kinds, pad, rows_of, step_choices
+from dsx.search.problem import Problem
+from dsx.space.enumerate import Arrays
+
+TILE = 16  # plans side by side: their segments fit into the cache of a core
+_TILES = (1, 64)  # of a call
+# Registers of 512 bits where the processor has them; XLA's default is 256.
+_COMPILER = {"xla_cpu_prefer_vector_width": 512}
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The costs of N rows as NumPy arrays, and the boundaries of their cuts [N, L + 1], of a chain of L layers."""
+
+    costs: StepCosts
+    cuts: np.ndarray
+
+
+def price_best_cuts(
+    problem: Problem,
+    table: Kinds,
+    points: np.ndarray,
+    positions: np.ndarray,
+    choices: Arrays,
+    wide: bool = True,
+    least_memory: bool | None = None,
+) -> Priced:
+    """Find and price the best cut of [N] rows, in float64 if `wide`; the other arguments are those of `price_rows`.
+
+    Rows that no cut makes fit have the cut of least memory. With `least_memory` all have it; with False those rows have
+    no cut at all, and costs that are infinite.
+    """
+    priced, fits = _price(problem, table, points, positions, choices, wide, bool(least_memory))
+    rest = np.flatnonzero(~fits)
+    if not len(rest):
+        return priced
+    if least_memory is False:
+        return replace(priced, costs=jax.tree.map(lambda column: np.where(fits, column, np.inf), priced.costs))
+    some = {name: column[rest] for name, column in choices.items()}
+    smallest, _ = _price(problem, table, points[rest], positions[rest], some, wide, True)
+
+    def put(column: np.ndarray, values: np.ndarray) -> np.ndarray:
+        column[rest] = values
+        return column
+
+    return Priced(jax.tree.map(put, priced.costs, smallest.costs), put(priced.cuts, smallest.cuts))
+
+
+def price_cuts(
+    problem: Problem, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays, cuts: np.ndarray
+) -> Priced:
+    """Price [N] rows with the cuts that they have, in float64."""
+    made: list[StepCosts] = []
+    for rows, filled in _calls(np.arange(len(positions))):
+        with jax.enable_x64(True):
+            given = _of_rows(problem, table, points[filled], positions[filled], choices, filled, np.float64)
+            priced = _price_given(given, cuts[filled].astype(np.float64), problem.workload)
+        made.append(_first(len(rows), priced))
+    return Priced(jax.tree.map(lambda *leaves: np.concatenate(leaves), *made), cuts)
+
+
+def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
+    """Return [N] texts of cuts: the layers of each stage, "21,20,20,21"."""
+    if not len(cuts):
+        return np.zeros(0, dtype=object)
+    unique, which = np.unique(cuts, axis=0, return_inverse=True)
+    sizes = np.diff(unique, axis=1).tolist()
+    return np.array([",".join(str(size) for size in row if size) for row in sizes], dtype=object)[which.ravel()]
+
+
+def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
+    """Return the [N, L + 1] boundaries that `layers_of_stages` writes."""
+    cuts = np.full((len(texts), num_layers + 1), num_layers)
+    for cut, text in zip(cuts, texts, strict=True):
+        ends = np.cumsum([0, *map(int, text.split(","))])
+        cut[: len(ends)] = ends
+    return cuts
+
+
+def _price(
+    problem: Problem,
+    table: Kinds,
+    points: np.ndarray,
+    positions: np.ndarray,
+    choices: Arrays,
+    wide: bool,
+    least_memory: bool,
+) -> tuple[Priced, np.ndarray]:
+    """Return the priced rows, and which of them fit."""
+    kind = np.float64 if wide else np.float32
+    held = contents(problem.workload.stack)
+    held = Contents(held.layers.astype(kind), held.of_segment)
+    order = np.argsort(choices["pp"], kind="stable")
+    parts: list[Any] = []
+    for rows, filled in _calls(order):
+        with jax.enable_x64(wide):
+            given = _of_rows(problem, table, points[filled], positions[filled], choices, filled, kind)
+            deepest = choices["pp"][filled].reshape(-1, TILE).max(axis=1).astype(np.int32)
+            found = _price_best(given, deepest, problem.workload, held, least_memory)
+        parts.append(_first(len(rows), found))
+    back = np.argsort(order, kind="stable")
+    if not parts:
+        nothing = np.zeros(0, dtype=kind)
+        costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, nothing))
+        return Priced(costs, np.zeros((0, held.of_segment.shape[0] + 1), np.int32)), nothing > 0
+    costs, cuts, fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *parts)
+    return Priced(costs, cuts), fits
+
+
+def _first(count: int, record: Any) -> Any:
+    """Return the first rows of all leaves, as NumPy arrays."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
+
+
+def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield rows that are priced in one call, and the same, the last one repeated, up to the length of a call."""
+    few, many = (TILE * tiles for tiles in _TILES)
+    length = few if len(order) <= 8 * few else many
+    for start in range(0, len(order), length):
+        rows = order[start : start + length]
+        yield rows, pad(rows, length)
+
+
+def _of_rows(
+    problem: Problem,
+    table: Kinds,
+    points: np.ndarray,
+    positions: np.ndarray,
+    choices: Arrays,
+    rows: np.ndarray,
+    kind: type,
+) -> tuple[Any, ...]:
+    """Return layer costs, choices, hardware and assumptions of some rows, as arrays whose last axis is that of rows."""
+    layers = jax.tree.map(lambda leaf: rows_of(np.asarray(leaf), points, positions).astype(kind), table)
+    hardware, assumptions = jax.tree.map(
+        lambda leaf: leaf[points].astype(kind), (problem.hardware, problem.assumptions)
+    )
+    return layers, step_choices(choices, lambda column: column[rows].astype(kind)), hardware, assumptions
+
+
+def _one(plan: tuple[Any, ...], cut: Any, workload: Workload) -> StepCosts:
+    layers, choices, hardware, assumptions = plan
+    return step_costs(layers, choices, workload, hardware, assumptions, cut.astype(choices.pp.dtype))
+
+
+@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
+def _price_best(given: Any, deepest: Any, workload: Workload, held: Contents, least_memory: bool) -> Any:
+    def best(plan: Any, stages: Any) -> Any:
+        layers, choices, hardware, assumptions = plan
+        costs = StageCosts(layers, choices, workload.stack, workload.open, hardware, assumptions)
+        cut, fits = boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
+        return _one(plan, cut, workload), cut, fits
+
+    def tile(of_tile: Any) -> Any:
+        return jax.vmap(best, in_axes=(-1, None))(*of_tile)
+
+    # The rows of a tile are the last axis; the tiles become the first one, over which `map` goes.
+    tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), given)
+    found = jax.lax.map(tile, (tiles, deepest))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+
+
+@jax.jit
+def _price_given(given: Any, cuts: Any, workload: Workload) -> StepCosts:
+    return jax.vmap(lambda plan, cut: _one(plan, cut, workload), in_axes=((-1, 0, 0, 0), 0))(given, cuts)
