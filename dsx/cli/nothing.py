@@ -73,7 +73,8 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
     return (
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
-        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity} "
+        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
+        f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
         f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
         "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
     )

@@ -1,15 +1,17 @@
-"""``dsx partition``: the best cut of a table of layers into pipeline stages."""
+"""``dsx partition``: the best cut of a model, or of a table of layers, into pipeline stages."""
 
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
+from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, print_table
-from dsx.errors import NothingFeasible
+from dsx.errors import InputError, NothingFeasible
 from dsx.spec.instance import Instance, NetworkLevels, read_instance, read_network
 from dsx.units import format_quantity
 
@@ -43,31 +45,105 @@ class ZeroStage(StrEnum):
 
 
 def partition(
-    instance: Annotated[str, typer.Option("--instance", metavar="FILE", help="Table of layers (JSON).")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COLUMN=VALUE...]", help="With --model: columns that are held fixed, as in tp=8 cp=2."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: cut its best plan.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, with --model.")] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs, with --model.")
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step, likewise."),
+    ] = None,
+    sequence_length: options.SequenceLength = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    strategy: options.Strategy = None,
+    assignments: options.Assignments = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="With --model: draw the stages (.png, .pdf, .svg).")
+    ] = None,
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="FILE", help="Table of layers (JSON), in place of a model.")
+    ] = None,
     network: Annotated[
-        str, typer.Option("--network", metavar="FILE:NAME", help="Network of that name in a file of networks (JSON).")
-    ],
+        str | None,
+        typer.Option("--network", metavar="FILE:NAME", help="With --instance: network of that name in a file (JSON)."),
+    ] = None,
     devices: Annotated[
-        int, typer.Option("--devices", parser=options.count, metavar="N", help="Devices, as the network lists them.")
-    ],
+        int | None,
+        typer.Option("--devices", parser=options.count, metavar="N", help="Devices, as the network lists them."),
+    ] = None,
     width: Annotated[
         int | None,
         typer.Option("--width", parser=options.count, metavar="T", help="Only this width of the table [default: all]."),
     ] = None,
     zero: Annotated[
-        ZeroStage | None, typer.Option("--zero", help="Only this stage of ZeRO [default: the best of all].")
+        ZeroStage | None, typer.Option("--zero", help="Of a table, only this stage of ZeRO [default: the best of all].")
     ] = None,
     recompute: Annotated[
-        Recompute, typer.Option("--recompute", help="Whether layers are recomputed.")
+        Recompute, typer.Option("--recompute", help="Whether layers of a table are recomputed.")
     ] = Recompute.best,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="What keeps state.")] = Optimizer.adam,
+    optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Of a table: what keeps state.")] = Optimizer.adam,
     as_json: options.Json = False,
 ) -> None:
     """Cut layers into pipeline stages, exactly.
 
-    Of all cuts, numbers of stages and replicas, widths, stages of ZeRO, with and without recomputation, the plan with
-    the least step time is printed; of equals the one with the fewest stages, then with the most replicas.
+    With --model: of all widths, replicas and pipelines of a model on a cluster, each cut as is best for it, the plan
+    with the least step time is printed stage by stage.
+
+    With --instance, of a table of layers: of all cuts, numbers of stages and replicas, widths, stages of ZeRO, with and
+    without recomputation, the plan with the least step time is printed; of equals the one with the fewest stages, then
+    with the most replicas.
     """
+    of_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
+    of_table = {"--network": network, "--devices": devices}
+    others = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
+    _refuse_mixed(model, of_model | others, instance, of_table | {"--width": width, "--zero": zero}, settings)
+    if model and cluster and num_gpus and global_batch_size:
+        from dsx.cli.model_partition import partition_model
+
+        inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+        partition_model(inputs, strategy, num_gpus, global_batch_size, sequence_length, settings or [], plot, as_json)
+    elif instance and network and devices:
+        _partition_table(instance, network, devices, width, zero, recompute, optimizer, as_json)
+    else:
+        given, needed = ("--model", of_model) if model else ("--instance", of_table)
+        missing = [name for name, value in needed.items() if value is None]
+        raise InputError(f"missing: {', '.join(missing)}; {given} needs them")
+
+
+def _refuse_mixed(
+    model: str | None,
+    of_model: dict[str, Any],
+    instance: str | None,
+    of_table: dict[str, Any],
+    settings: list[str] | None,
+) -> None:
+    """Raise InputError unless exactly one of a model and a table of layers is given, with options of its own."""
+    if (model is None) == (instance is None):
+        what = "both are given" if model else "neither is given"
+        raise InputError(f"--model cuts a model, --instance a table of layers; {what}, and one is wanted")
+    own, foreign = ("--model", of_table) if model else ("--instance", of_model)
+    for name, value in foreign.items():
+        if value is not None:
+            raise InputError(f"{name} does not go with {own}")
+    if settings and instance:
+        raise InputError(f"{settings[0]!r}: columns are held fixed with --model; a table has --width and --zero")
+
+
+def _partition_table(
+    instance: str,
+    network: str,
+    devices: int,
+    width: int | None,
+    zero: ZeroStage | None,
+    recompute: Recompute,
+    optimizer: Optimizer,
+    as_json: bool,
+) -> None:
     table = read_instance(instance)
     levels = read_network(network, devices)
     table = table if width is None else table.only(width)

@@ -27,6 +27,8 @@ from dsx.cost.pipeline import in_flight
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between
 
+_WIDTHS = (16, 32, 48, 64, 96)  # layers among which a scan seeks, where the whole chain is longer
+
 
 class Contents(NamedTuple):
     """What stages of a chain of N layers may hold: C combinations of K kinds.
@@ -40,12 +42,19 @@ class Contents(NamedTuple):
     of_segment: Any
 
 
+class Depths(NamedTuple):
+    """Stages of some plans that are cut side by side: at least, and at most."""
+
+    fewest: Any
+    deepest: Any
+
+
 class _Chain(NamedTuple):
     """All segments of the chain of one plan, each [N, N]: the first layer, the last one."""
 
     wanted: Any  # what the worst stage is to have little of; infinite where there is no such segment
-    per_microbatch: Any  # more of it with each microbatch in flight
-    most: Any  # microbatches in flight that leave memory for it
+    per_microbatch: Any  # more of it with each microbatch in flight; None where there is never more
+    most: Any  # microbatches in flight that leave memory for it; None where memory has no limit
 
 
 @functools.lru_cache(maxsize=8)
@@ -63,10 +72,10 @@ def contents(stack: Stack) -> Contents:
     return Contents(made, of_segment)
 
 
-def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, deepest: Any, least_memory: bool) -> Any:
+def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, depths: Depths, least_memory: bool) -> Any:
     """Return the [N + 1] boundaries of the best cut of one plan, whose costs are scalars, and whether it fits.
 
-    Those behind its last stage are N. `deepest` is at least the stages of the plan; under vmap it is the same for all.
+    Those behind its last stage are N. `depths` hold between them the stages of the plan; under vmap all share them.
     With `least_memory` the cut is the one that needs least, whether it fits or not.
     """
     choices = costs.choices
@@ -78,12 +87,22 @@ def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, deepest: An
         """Return the microbatches in flight on a stage, counted from the end, the last one 1."""
         return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.known)
 
-    def forward(stage: Any, least: Any) -> Any:
-        worst = jnp.maximum(_limited(chain, flying(stage)), least[stage - 1, None, 1:]).min(axis=1)
-        return least.at[stage, :num_layers].set(worst)
+    def forward(width: int, stage: Any, least: Any) -> Any:
+        # The stage begins among the last `width` layers that leave one to each stage behind it.
+        begin = jnp.maximum(num_layers - stage - width + 1, 0)
+        here = jax.tree.map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
+        behind = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
+        worst = jnp.maximum(_limited(here, flying(stage)), behind).min(axis=1)
+        return jax.lax.dynamic_update_slice(least, worst[None], (stage, begin))
+
+    def scan(width: int, least: Any) -> Any:
+        return jax.lax.fori_loop(1, depths.deepest, functools.partial(forward, width), least)
 
     least = jnp.full((num_layers + 1, num_layers + 1), jnp.inf, chain.wanted.dtype).at[0, -1].set(0.0)
-    least = jax.lax.fori_loop(1, deepest, forward, least)
+    widths = [*(width for width in _WIDTHS if width < num_layers), num_layers]
+    # A stage has as many layers as there are more than stages, and one, at most.
+    narrow = sum((num_layers - depths.fewest + 1 > width).astype(jnp.int32) for width in widths[:-1])
+    least = jax.lax.switch(narrow, [functools.partial(scan, width) for width in widths], least)
 
     def from_layer(layer: Any, stage: Any) -> Any:
         """Return [N] the worst of the stages from `layer` on, by where the first of them ends."""
@@ -103,7 +122,7 @@ def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, deepest: An
     equal = jnp.where(step == step.min(), worst, jnp.inf)
     end = 1 + jnp.argmin(equal).astype(jnp.int32)
     cut = jnp.full(num_layers + 1, num_layers, jnp.int32).at[0].set(0).at[1].set(end)
-    cut = jax.lax.fori_loop(1, deepest, backward, cut)
+    cut = jax.lax.fori_loop(1, depths.deepest, backward, cut)
     return cut, jnp.isfinite(step).any()
 
 
@@ -112,24 +131,26 @@ def _chain(costs: StageCosts, held: Contents, hbm_capacity: Any, least_memory: b
     largest = in_flight(jnp.zeros_like(costs.choices.pp), costs.choices, costs.known)
     none, full = (costs.memory(alike, count).peak_bytes for count in (jnp.zeros_like(largest), largest))
     per_microbatch = (full - none) / largest
+
+    def of_segments(values: Any) -> Any:
+        return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[held.of_segment]
+
     if least_memory:
-        wanted, most = none, jnp.full_like(none, jnp.inf)
-    else:
-        growing = per_microbatch > 0
-        most = (hbm_capacity - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
-        most = jnp.where(growing, most, jnp.where(none <= hbm_capacity, jnp.inf, -jnp.inf))
-        wanted, per_microbatch = costs.load_s(alike), jnp.zeros_like(none)
-
-    def of_segments(values: Any, none: float) -> Any:
-        return jnp.concatenate([values, jnp.full_like(values[:1], none)])[held.of_segment]
-
-    return _Chain(of_segments(wanted, jnp.inf), of_segments(per_microbatch, 0.0), of_segments(most, jnp.inf))
+        return _Chain(of_segments(none), of_segments(per_microbatch), None)
+    growing = per_microbatch > 0
+    most = (hbm_capacity - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
+    most = jnp.where(growing, most, jnp.where(none <= hbm_capacity, jnp.inf, -jnp.inf))
+    return _Chain(of_segments(costs.load_s(alike)), None, of_segments(most))
 
 
 def _limited(chain: _Chain, microbatches: Any) -> Any:
     """Return what segments have with so many microbatches in flight, infinite where they do not fit."""
-    wanted = chain.wanted + microbatches * chain.per_microbatch
-    return jnp.where(chain.most >= microbatches, wanted, jnp.full_like(wanted, jnp.inf))
+    wanted = chain.wanted
+    if chain.per_microbatch is not None:
+        wanted = wanted + microbatches * chain.per_microbatch
+    return (
+        wanted if chain.most is None else jnp.where(chain.most >= microbatches, wanted, jnp.full_like(wanted, jnp.inf))
+    )
 
 
 def _of_first_stage_s(costs: StageCosts, held: Contents) -> Any:

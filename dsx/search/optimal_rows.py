@@ -16,7 +16,7 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload, step_costs
-from dsx.search.optimal_cut import Contents, boundaries, contents
+from dsx.search.optimal_cut import Contents, Depths, boundaries, contents
 from dsx.search.pricing import Kinds, pad, rows_of, step_choices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import Arrays
@@ -80,11 +80,12 @@ def price_cuts(
 
 def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
     """Return [N] texts of cuts: the layers of each stage, "21,20,20,21"."""
-    if not len(cuts):
-        return np.zeros(0, dtype=object)
-    unique, which = np.unique(cuts, axis=0, return_inverse=True)
-    sizes = np.diff(unique, axis=1).tolist()
-    return np.array([",".join(str(size) for size in row if size) for row in sizes], dtype=object)[which.ravel()]
+    # Rows as bytes are sorted several times as fast as rows of numbers.
+    as_bytes = np.ascontiguousarray(cuts, dtype=np.int16).view(np.dtype((np.void, 2 * cuts.shape[1]))).ravel()
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    texts = np.empty(len(first), dtype=object)
+    texts[:] = [",".join(str(size) for size in row if size) for row in np.diff(cuts[first], axis=1).tolist()]
+    return texts[which]
 
 
 def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
@@ -114,8 +115,9 @@ def _price(
     for rows, filled in _calls(order):
         with jax.enable_x64(wide):
             given = _of_rows(problem, table, points[filled], positions[filled], choices, filled, kind)
-            deepest = choices["pp"][filled].reshape(-1, TILE).max(axis=1).astype(np.int32)
-            found = _price_best(given, deepest, problem.workload, held, least_memory)
+            stages = choices["pp"][filled].reshape(-1, TILE).astype(np.int32)
+            depths = Depths(stages.min(axis=1), stages.max(axis=1))
+            found = _price_best(given, depths, problem.workload, held, least_memory)
         parts.append(_first(len(rows), found))
     back = np.argsort(order, kind="stable")
     if not parts:
@@ -163,8 +165,8 @@ def _one(plan: tuple[Any, ...], cut: Any, workload: Workload) -> StepCosts:
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
-def _price_best(given: Any, deepest: Any, workload: Workload, held: Contents, least_memory: bool) -> Any:
-    def best(plan: Any, stages: Any) -> Any:
+def _price_best(given: Any, depths: Depths, workload: Workload, held: Contents, least_memory: bool) -> Any:
+    def best(plan: Any, stages: Depths) -> Any:
         layers, choices, hardware, assumptions = plan
         costs = StageCosts(layers, choices, workload.stack, workload.open, hardware, assumptions)
         cut, fits = boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
@@ -175,7 +177,7 @@ def _price_best(given: Any, deepest: Any, workload: Workload, held: Contents, le
 
     # The rows of a tile are the last axis; the tiles become the first one, over which `map` goes.
     tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), given)
-    found = jax.lax.map(tile, (tiles, deepest))
+    found = jax.lax.map(tile, (tiles, depths))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 

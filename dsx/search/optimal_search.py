@@ -12,10 +12,10 @@ import numpy as np
 
 from dsx.search.devices import map_over_devices
 from dsx.search.groups import front_of_groups, leading_rows
-from dsx.search.optimal_rows import price_best_cuts
+from dsx.search.optimal_rows import layers_of_stages, price_best_cuts
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
-from dsx.search.rows import Counts, cut_rows, joined, no_rows
+from dsx.search.rows import Counts, cut_rows, joined, no_rows, result_rows
 from dsx.search.space import Space
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
@@ -96,8 +96,11 @@ def _stream(
         where = (points, np.tile(positions, problem.num_points), choices)
         with jax.default_device(device):
             priced = price_best_cuts(problem, table, *where, wide, least_memory)
-        rows = _feasible(cut_rows(problem, space.keys, *where, priced) | {"position": where[1]})
-        return reduce(rows), Counts(len(points), len(rows["point"]))
+        rows = result_rows(problem, space.keys, *where, priced.costs) | {"position": where[1], "cut": priced.cuts}
+        rows = _feasible(rows)
+        left = reduce(rows)
+        made = {"stage_layers": layers_of_stages(left.pop("cut"))}
+        return left | made, Counts(len(points), len(rows["point"]))
 
     for _, (rows, made) in map_over_devices(run, _chunks(problem, space, blocks)):
         kept = reduce(joined([kept, rows]))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.pipeline import in_flight
@@ -40,7 +41,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
         workload = problem.workload
         costs = StageCosts(kinds, choices, workload.stack, workload.open, cluster, assumptions)
         held = stages_between(workload.stack, cut[: num_stages + 1].astype(np.float64))
-        flying = in_flight(held.index, choices, workload.open)
+        flying = jnp.broadcast_to(in_flight(held.index, choices, workload.open), held.index.shape)
         waited = costs.waiting_s or [0.0] * len(kinds)
         values = {
             "load_s": costs.load_s(held),

@@ -16,7 +16,7 @@ from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.notation import Rule
-from dsx.space.codes import CODES, code
+from dsx.space.codes import CODES, OPEN, code
 from dsx.space.enumerate import divisors
 from dsx.space.experts import REPLICA_AXES, expert_share, room
 from dsx.space.rules import (
@@ -69,20 +69,14 @@ def parse_plan(
     known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults)))
     seen: dict[str, str] = {}
     for setting in settings:
-        name, sign, value = setting.partition("=")
+        name, value = _parted(setting, known)
         if name in seen:
             raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
         seen[name] = setting
-        if not sign:
-            raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
-        if name not in known:
-            raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
         if name in defaults:
             plan[name] = _setting(name, value)
             continue
-        if not value.isdecimal() or int(value) < 1:
-            raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
-        plan[_column(name)] = int(value)
+        plan[_column(name)] = _number(setting, name, value)
     _check_axes(plan, layers, strategy)
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
@@ -93,6 +87,48 @@ def parse_plan(
         "global_batch_size": global_batch_size,
         "num_microbatches": sequences // plan["microbatch_size"],
     }
+
+
+def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
+    """Return the columns that some settings of a plan hold fixed, as a search takes them.
+
+    Raises PlanError for a setting that no plan of so many GPUs can have.
+    """
+    known = (*DEGREES, *SIZES, *SHARES, *OPEN)
+    fixed: dict[str, list[int | str]] = {}
+    for setting in settings:
+        name, value = _parted(setting, known)
+        column = _column(name)
+        if column in fixed:
+            raise PlanError(f"{name} is given twice: the second time as {setting!r}")
+        if name in CODES:
+            _setting(name, value)
+            fixed[column] = [value]
+            continue
+        fixed[column] = [_setting(name, value) if name in OPEN else _number(setting, name, value)]
+        if name in DEGREES and num_gpus % int(fixed[column][0]):
+            raise PlanError(
+                f"{setting}: does not divide num_gpus={num_gpus}; nearest: "
+                f"{name}={_nearest_of(divisors(num_gpus), int(value))}"
+            )
+        if name == "pp":
+            _check_depth(int(value), limits)
+    return fixed
+
+
+def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
+    name, sign, value = setting.partition("=")
+    if not sign:
+        raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
+    if name not in known:
+        raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
+    return name, value
+
+
+def _number(setting: str, name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
+    return int(value)
 
 
 def _setting(name: str, value: str) -> int:
@@ -127,17 +163,21 @@ def _check_sizes(plan: Plan, num_gpus: int, global_batch_size: int, limits: Limi
         hint = f"; dp={num_gpus // others} would" if num_gpus % others == 0 else ""
         degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1) or "1"
         raise PlanError(f"{degrees} = {made} GPUs do not make up num_gpus={num_gpus}{hint}")
-    if plan["pp"] > limits.most_stages:
-        ends = limits.most_stages - limits.num_layers
-        counted = f" with its {ends} ends" if ends else ""
-        raise PlanError(
-            f"pp={plan['pp']} leaves stages without a layer: the model has {limits.most_stages} layers{counted}, "
-            f"{plan['pp'] - limits.most_stages} too few"
-        )
+    _check_depth(plan["pp"], limits)
     if plan["dp"] * plan["microbatch_size"] > global_batch_size:
         raise PlanError(
             f"dp={plan['dp']} * microbatch_size={plan['microbatch_size']} exceeds "
             f"global_batch_size={global_batch_size}: a replica has no microbatch"
+        )
+
+
+def _check_depth(pp: int, limits: Limits) -> None:
+    if pp > limits.most_stages:
+        ends = limits.most_stages - limits.num_layers
+        counted = f" with its {ends} ends" if ends else ""
+        raise PlanError(
+            f"pp={pp} leaves stages without a layer: the model has {limits.most_stages} layers{counted}, "
+            f"{pp - limits.most_stages} too few"
         )
 
 

@@ -1,0 +1,105 @@
+"""``dsx partition --model``: the best plan of all widths of a model on a cluster, stage by stage."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.cli.best import why_nothing
+from dsx.cli.compiled import keep_compiled
+from dsx.cli.inputs import Inputs
+from dsx.cli.launch import launch_data, launch_of, print_launch
+from dsx.cli.output import counted, note, plan_text, print_json, quantity
+from dsx.cli.stages import bottleneck, print_stages, stages_data
+from dsx.errors import NothingFeasible
+from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.plan_stages import PlanStage
+
+_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_SETTINGS = (*_DEGREES, "panels", "microbatch_size", "vpp", "zero_stage", "zero_replicas", "recompute", "stored_layers")
+_SETTINGS += ("schedule", "offload")
+
+
+def partition_model(
+    inputs: Inputs,
+    strategy: str | None,
+    num_gpus: int,
+    global_batch_size: int,
+    sequence_length: int | None,
+    settings: Sequence[str],
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the fastest plan with the cut that is best for it; `settings` hold columns fixed, as in tp=8.
+
+    Raises PlanError for a setting that no plan can have, NothingFeasible if no plan fits.
+    """
+    keep_compiled()
+    from dsx.search.best import best
+    from dsx.search.evaluate import evaluate_plan, priced_plans
+    from dsx.search.pricing import price_keys
+    from dsx.search.space import Space
+    from dsx.search.study import Study
+    from dsx.space.codes import OPTIMAL
+    from dsx.space.plan import fixed_settings
+
+    if picture is not None:
+        from dsx.results.plot.file import image_format
+
+        image_format(picture)
+    problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=OPTIMAL)
+    fix = fixed_settings(settings, num_gpus, problem.limits())
+    problem = problem.opening(fix)
+    space = Space(problem, [num_gpus], [global_batch_size], fix)
+    if not space.size:
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+    rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
+    if not counts.feasible:
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+    (plan,) = priced_plans(problem, rows)
+    written = [f"{name}={plan['plan'][name]}" for name in plan["plan"] if name in _SETTINGS]
+    written += [f"nvs.{name}={plan['plan'][f'{name}_nvs']}" for name in _DEGREES]
+    found = evaluate_plan(problem, written, num_gpus, global_batch_size, plan["plan"]["stage_layers"]).stages
+    slowest = bottleneck(found)
+    if picture is not None:
+        _draw(inputs, plan, found, picture)
+    if as_json:
+        data: dict[str, Any] = plan | {"bottleneck_s": slowest.load_s, "candidates": counts.candidates}
+        data |= {"feasible": counts.feasible, "stages": stages_data(plan["plan"], found)}
+        print_json(data | {"launch": launch_data(launch_of(plan["plan"], problem))})
+        return
+    print(
+        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
+        f"{counted(counts.candidates, 'candidate')} of one strategy, {problem.strategies[0]}; "
+        f"{counts.feasible:,} feasible"
+    )
+    print(
+        f"step {quantity('step_time_s', plan['step_time_s'])}, bottleneck {format_quantity(slowest.load_s, 's')} of a "
+        f"microbatch, of which a replica has {plan['plan']['num_microbatches']}; bubble "
+        f"{quantity('bubble_s', plan['bubble_s'])}, memory {quantity('peak_bytes', plan['peak_bytes'])}"
+    )
+    print(f"{plan_text(plan['plan'])} ({_held(plan['plan'])})")
+    print()
+    print_stages(plan["plan"], found)
+    print()
+    print_launch(launch_of(plan["plan"], problem), "the plan")
+
+
+def _held(plan: dict[str, Any]) -> str:
+    """Return how the plan holds its state, and what it makes again."""
+    return f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
+
+
+def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", path: Path) -> None:
+    from dsx.results.plot.file import save
+    from dsx.results.plot.stages import stages
+
+    made = plan["plan"]
+    gpus = made["tp"] * made["tp2"] * made["cp"]
+    title = (
+        f"{inputs.model.name} on {made['num_gpus']} x {inputs.cluster.name}: "
+        f"step {format_quantity(plan['step_time_s'], 's')}\n{plan_text(made)}"
+    )
+    save(stages(found, gpus, made["pp_nvs"], title), path)
+    note(f"wrote {path}")
