@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.cli.best import why_nothing
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import Inputs
 from dsx.cli.launch import launch_data, launch_of, print_launch
+from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, plan_text, print_json, quantity
 from dsx.cli.stages import bottleneck, print_stages, stages_data
 from dsx.errors import NothingFeasible
@@ -53,10 +53,10 @@ def partition_model(
     problem = problem.opening(fix)
     space = Space(problem, [num_gpus], [global_batch_size], fix)
     if not space.size:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
     rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
     if not counts.feasible:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})]))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
     (plan,) = priced_plans(problem, rows)
     written = [f"{name}={plan['plan'][name]}" for name in plan["plan"] if name in _SETTINGS]
     written += [f"nvs.{name}={plan['plan'][f'{name}_nvs']}" for name in _DEGREES]
