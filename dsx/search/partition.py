@@ -5,17 +5,16 @@ parameters on one stage than another cut. So the parameters of a stage are bound
 bottleneck under a bound, a second one the fewest parameters with which it can be had; the next bound lies below these.
 
 Pipelines are taken in the order of a lower bound of their step time, which each such pair of scans raises, until none
-could be better than the best plan known. Nothing that could be is left out. The first bounds are scans too, each for
-all numbers of stages at once: what a stage would take with the memory of more replicas, where a device holds less.
+could be better than the best plan known. Nothing that could be is left out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
-from dsx.cost.protocols import Linear
-from dsx.search.partition_problem import PartitionProblem, Pipelines, pipelines, priced
+from dsx.search.partition_bounds import by_stages, fewest_parameters, first_bounds
+from dsx.search.partition_problem import ROUNDING, PartitionProblem, Pipelines, pipelines
 from dsx.search.partition_scans import (
     LOAD,
     MEMORY,
@@ -29,7 +28,6 @@ from dsx.search.partition_scans import (
 )
 
 _ROUND = 16  # pipelines that are looked at together
-_EQUAL = 1e-12  # relative difference of times that differ by rounding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +79,22 @@ def solve(problem: PartitionProblem) -> Partition | None:
         return None
     with jax.enable_x64(True):
         machine = machine_of(problem)
-        fewest = _fewest_parameters(machine, found)
-        bound = _first_bounds(problem, machine, found, fewest)
+        fewest = fewest_parameters(machine, found)
+        bound = first_bounds(problem, machine, found, fewest)
         below = np.full(len(bound), UNLIMITED)
         best_s, best_row, best_load = np.inf, -1, np.inf
         while len(rows := _competing(bound, best_s, best_row)):
             some = found.rows(rows)
             stages = np.arange(len(rows)), some.num_stages - 1
-            asked = question(some, LOAD, problem.device_bytes, below_parameters=below[rows])
+            asked = question(some, LOAD, problem.most_bytes, below_parameters=below[rows])
             load = least(machine, asked, some.num_stages)[stages]
-            most = load * (1 + _EQUAL)
-            asked = question(some, PARAMETERS, problem.device_bytes, most)
+            most = load * (1 + ROUNDING)
+            asked = question(some, PARAMETERS, problem.most_bytes, most)
             fits = np.isfinite(load)
             parameters = np.where(fits, least(machine, asked, some.num_stages)[stages], 0)
             time = load * some.bottlenecks + some.per_step(parameters)
             for row, seconds, bottleneck in sorted(zip(rows.tolist(), time.tolist(), most.tolist(), strict=True)):
-                if seconds < best_s * (1 - _EQUAL) or (seconds <= best_s * (1 + _EQUAL) and row < best_row):
+                if seconds < best_s * (1 - ROUNDING) or (seconds <= best_s * (1 + ROUNDING) and row < best_row):
                     best_s, best_row, best_load = seconds, row, bottleneck
             below[rows] = parameters
             raised = load * some.bottlenecks + some.per_step(fewest[rows])
@@ -115,7 +113,7 @@ def smallest(problem: PartitionProblem) -> Smallest | None:
     some = found.rows(order[np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)])
     with jax.enable_x64(True):
         machine = machine_of(problem)
-        needed = _by_stages(machine, some, MEMORY, UNLIMITED)
+        needed = by_stages(machine, some, MEMORY, UNLIMITED)
     row = int(np.argmin(needed))
     return Smallest(
         memory_bytes=float(needed[row]),
@@ -130,52 +128,15 @@ def smallest(problem: PartitionProblem) -> Smallest | None:
 def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
     """Return the pipelines to look at next: of the lowest bounds that may beat or, if preferred, equal the best."""
     preferred = np.arange(len(bound)) < best_row
-    rows = np.flatnonzero((bound < best_s * (1 - _EQUAL)) | (preferred & (bound <= best_s * (1 + _EQUAL))))
+    rows = np.flatnonzero((bound < best_s * (1 - ROUNDING)) | (preferred & (bound <= best_s * (1 + ROUNDING))))
     return rows[np.argsort(bound[rows], kind="stable")][:_ROUND]
-
-
-def _by_stages(machine: Machine, found: Pipelines, goal: np.ndarray, most_bytes: float) -> np.ndarray:
-    """Return [C] the least maximum of each pipeline; those that differ in their number of stages alone share a scan."""
-    told = np.stack([found.width, found.recomputed, found.states, found.num_microbatches, *found.per_microbatch])
-    _, first, which = np.unique(told, axis=1, return_index=True, return_inverse=True)
-    deepest = np.zeros(len(first), np.int64)
-    np.maximum.at(deepest, which, found.num_stages)
-    return least(machine, question(found.rows(first), goal, most_bytes), deepest)[which, found.num_stages - 1]
-
-
-def _fewest_parameters(machine: Machine, found: Pipelines) -> np.ndarray:
-    """Return [C] bytes of parameters that some stage of each pipeline has at least."""
-    nothing = np.zeros_like(found.states)
-    alike = replace(
-        found, recomputed=nothing, states=nothing, num_microbatches=nothing, per_microbatch=Linear(nothing, nothing)
-    )
-    return _by_stages(machine, alike, PARAMETERS, UNLIMITED)
-
-
-def _first_bounds(problem: PartitionProblem, machine: Machine, found: Pipelines, fewest: np.ndarray) -> np.ndarray:
-    """Return [C] step times that no cut of each pipeline goes below; infinite where none fits."""
-    nothing = np.zeros_like(found.states)
-    more = 2 ** np.ceil(np.log2(found.num_replicas)).astype(np.int64)
-    relaxed = priced(problem, found.width, found.recomputed, found.zero_stage, found.num_stages, more)
-    relaxed = replace(relaxed, per_microbatch=Linear(nothing, nothing))
-    load = _by_stages(machine, relaxed, LOAD, problem.device_bytes)
-    chains, waited = machine.chains, found.per_microbatch
-    # Every stage has a layer, one has the fewest parameters that are possible, and none is below the mean.
-    lightest = np.array([width.chain.parameter_bytes.min() for width in problem.widths])[found.width]
-    forward, backward, parameters = (
-        column.sum(axis=1)[found.width] for column in (chains.forward_s, chains.backward_s, chains.parameter_bytes)
-    )
-    work = forward * (1 + found.recomputed) + backward + waited.seconds_per_byte * parameters
-    mean = work / found.num_stages + waited.latency_s
-    load = np.maximum(load + waited(lightest), np.maximum(waited(fewest), mean))
-    return load * found.bottlenecks + found.per_step(fewest)
 
 
 def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load_s: float) -> Partition:
     """Return the plan of one pipeline: of the cuts with such a load, that with the fewest parameters on a stage."""
     (num_stages,) = row.num_stages.tolist()
     width = problem.widths[row.width[0]]
-    made = cut(machine, question(row, PARAMETERS, problem.device_bytes, most_load_s), num_stages)
+    made = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
     stages = tuple(
         Stage(
             first_layer=int(made.first_layer[place]),

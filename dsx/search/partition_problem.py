@@ -21,6 +21,7 @@ from dsx.cost.segments import STAGES, Chain, passes_per_microbatch, passes_per_s
 from dsx.hardware.hierarchy import Hierarchy
 from dsx.records import record
 
+ROUNDING = 1e-12  # relative difference of numbers that are the same
 _LEAST_PADDED = 10  # bits
 
 
@@ -50,6 +51,11 @@ class PartitionProblem:
         """Return the layers of the chain."""
         return len(self.widths[0].chain.forward_s)
 
+    @property
+    def most_bytes(self) -> float:
+        """Return what a stage may hold on a device: thirds of a parameter tensor fill it but for rounding."""
+        return self.device_bytes * (1 + ROUNDING)
+
 
 @record
 class Pipelines:
@@ -76,7 +82,7 @@ class Pipelines:
 
 
 def pipelines(problem: PartitionProblem) -> Pipelines:
-    """Return every pipeline for which there are devices, but for those that one with more replicas makes needless.
+    """Return every pipeline for which there are devices, unless more replicas synchronise as quickly.
 
     They come in the order of preference among equals: fewer stages, more replicas, a lower ZeRO stage, nothing
     recomputed, the first width.
@@ -88,8 +94,8 @@ def pipelines(problem: PartitionProblem) -> Pipelines:
     proper = (zero[choice] == min(problem.zero_stages)) | (replicas[row] > 1)
     choice, row = choice[proper], row[proper]
     found = priced(problem, width[row], recomputed[choice], zero[choice], stages[row], replicas[row])
-    # As many microbatches and as quick an all-reduce with more replicas: then memory is no larger either.
-    told = np.stack([choice, found.width, found.num_stages, found.num_microbatches, *found.per_step])
+    # More replicas have no more microbatches each, and need no more memory.
+    told = np.stack([choice, found.width, found.num_stages, *found.per_step])
     found = found.rows(np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)[: len(row)])
     return found.rows(
         np.lexsort((found.width, found.recomputed, found.zero_stage, -found.num_replicas, found.num_stages))

@@ -1,5 +1,6 @@
 """Random chains on random machines, as the referee and as dsx describe them."""
 
+from math import ceil
 from random import Random
 
 import numpy as np
@@ -47,7 +48,7 @@ def random_case(seed: int, most_layers: int = 9) -> tuple[dict, dict, dict, int]
         # As much as some plan needs, so that others do not fit.
         every = list(oracle.plans(chain, network, job, per_stage))
         needed = [oracle.stages_of(chain, network, job, draw.choice(every))[1] for _ in range(draw.choice([1, 8, 100]))]
-        job["memory"] = min(needed) * draw.choice([0.7, 1.0, 1.2, 1.5])
+        job["memory"] = ceil(min(needed) * draw.choice([0.7, 1.0, 1.2, 1.5]))
     return chain, network, job, per_stage
 
 

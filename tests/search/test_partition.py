@@ -78,6 +78,17 @@ def test_the_plan_is_the_best_where_parameters_pull_away(seed):
     assert_is_best(solve(problem_of(*case, **WITHOUT)), case, **WITHOUT)
 
 
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_the_plan_is_the_best_where_zero_divides_parameters_that_pull_away(zero_stage):
+    choices = {"zero_stages": (zero_stage,), "recompute": (False,)}
+    for seed in range(40):
+        chain, network, job, per_stage = tense_case(seed)
+        # Synchronisation that a microbatch waits for is a part of the bottleneck here, not all of it.
+        wider = network | {"bandwidth": [30 * width for width in network["bandwidth"]]}
+        case = chain, wider, job, per_stage
+        assert_is_best(solve(problem_of(*case, **choices)), case, **choices)
+
+
 def test_the_chains_are_not_all_easy():
     """Some fit nowhere, some need each ZeRO stage, and some a larger bottleneck than their pipeline could have."""
     made = [solve(problem_of(*random_case(seed))) for seed in range(300)]
@@ -102,6 +113,14 @@ def test_the_least_memory_of_all():
         assert made.memory_bytes == pytest.approx(needed, rel=1e-12), seed
         assert solve(problem_of(chain, network, job | {"memory": needed * (1 - 1e-9)}, per_stage)) is None
         assert solve(problem_of(chain, network, job | {"memory": needed * (1 + 1e-9)}, per_stage)) is not None
+
+
+def test_thirds_may_fill_a_device():
+    chain = {"forward": [1.0], "backward": [1.0], "parameters": [61817860], "saved": [57928756], "cut": [0, 0]}
+    network = {"devices": (3,), "bandwidth": [1e9], "latency": [0.0]}
+    job = {"batch": 3, "optimizer": 0, "memory": 61817860 / 3 + 61817860 / 3 + 57928756}
+    made = solve(problem_of(chain, network, job, 1))
+    assert (made.zero_stage, made.num_replicas) == (3, 3)
 
 
 def test_too_few_devices_for_a_stage():
