@@ -113,8 +113,8 @@ def test_too_few_devices(run, folder, files):
         ((*job(), "--recompute", "some"), "'some' is not one of 'none', 'full', 'best'"),
         ((*job(), "--optimizer", "adamw"), "'adamw' is not one of 'none', 'adam'"),
         ((*job(), "--instances", "x"), "No such option: --instances"),
-        (job()[:-2], "Missing option '--devices'"),
-        (job()[:3], "Missing option"),
+        (job()[:-2], "missing: --devices; --instance needs them"),
+        (job()[:3], "missing: --network, --devices"),
     ],
 )
 def test_bad_options(run, files, arguments, says):

@@ -27,6 +27,7 @@ _PARTS = {
     "comm_s": Part("communication", _TIME["tp_comm_s"].colour, _TIME["tp_comm_s"].hatch),
     "recompute_s": _TIME["recompute_s"],
 }
+_ON_ANYTHING: dict[str, Any] = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.0}}
 _FEW = 24  # stages of which each link is named
 
 
@@ -61,18 +62,18 @@ def _draw_bars(ax: "Axes", found: "Sequence[PlanStage]") -> None:
             style: dict[str, Any] = {"facecolor": part.colour, "edgecolor": part.hatch, "linewidth": 0.0}
             ax.bar(places, heights, _BAR, bottom=top, label=part.label, hatch="\\\\\\" if part.hatch else None, **style)
             top = top + heights
-    for place, stage in zip(places, found, strict=True):
-        ax.annotate(f"{stage.num_layers}", (place, top[place]), (0, 2), textcoords="offset points", ha="center", size=8)
     slowest = float(top.max())
+    for place, stage in enumerate(found):
+        # At the foot, where no bar is too low for it to be read on white.
+        ax.text(place, 0.03 * slowest, f"{stage.num_layers}", ha="center", size=8, **_ON_ANYTHING)
     ax.axhline(slowest, color="black", linestyle="--", linewidth=0.8, label="bottleneck")
-    ax.set(xlim=(-0.6, len(found) - 0.4), ylim=(0.0, 1.12 * slowest))
+    ax.set(xlim=(-0.6, len(found) - 0.4), ylim=(0.0, 1.08 * slowest))
     ax.set_ylabel("time of a microbatch [ms]")
     ax.tick_params(axis="x", length=0, labelbottom=False)
+    ax.plot([], [], " ", label="number: layers of the stage")
     handles, labels = ax.get_legend_handles_labels()
-    ax.plot([], [], " ", label="above a bar: its layers")
-    handles, labels = ax.get_legend_handles_labels()
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
-    ax.legend(handles[::-1], labels[::-1], fontsize="small", **place)
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
+    ax.legend(handles[::-1], labels[::-1], fontsize="small", **beside)
 
 
 def _draw_topology(ax: "Axes", found: "Sequence[PlanStage]", gpus: int, domain: int) -> None:
@@ -80,16 +81,14 @@ def _draw_topology(ax: "Axes", found: "Sequence[PlanStage]", gpus: int, domain: 
 
     for first in range(0, len(found), domain):
         count = min(domain, len(found) - first)
-        box = Rectangle(
-            (first - 0.47, 0.05), count - 0.06, 0.9, facecolor="#eeeeee", edgecolor="#555555", linewidth=0.8
-        )
-        ax.add_patch(box)
+        style: dict[str, Any] = {"facecolor": "#eeeeee", "edgecolor": "#555555", "linewidth": 0.8}
+        ax.add_patch(Rectangle((first - 0.47, 0.05), count - 0.06, 0.9, **style))
     few = len(found) <= _FEW
     for place, stage in enumerate(found):
-        ax.text(place, 0.62, f"{gpus}", ha="center", va="center", size=8)
+        ax.text(place, 0.5, f"{gpus}", ha="center", va="center", size=8)
         if stage.link and few:
             ax.text(place - 0.5, -0.12, stage.link, ha="center", va="top", size=7)
-    ax.text(1.0, 0.62, "  GPUs of a stage, one replica", transform=ax.transAxes, va="center", size=8)
+    ax.text(1.0, 0.7, "  GPUs of a stage, one replica", transform=ax.transAxes, va="center", size=8)
     ax.text(1.0, 0.3, "  a box: a fast domain", transform=ax.transAxes, va="center", size=8)
     if few and len(found) > 1:
         ax.text(1.0, -0.14, "  the link between stages", transform=ax.transAxes, va="top", size=8)

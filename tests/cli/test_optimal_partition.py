@@ -1,0 +1,171 @@
+"""`partition: optimal` from the shell: sweeps, best, evaluate, why, and `dsx partition --model`."""
+
+import json
+
+import pytest
+
+MODEL = """name: heavy-head
+source: made up
+default_sequence_length: 2048
+dimensions: {e: 1024, h: 8, g: 8, k: 128, f: 4096, v: 100000}
+layers:
+  - {kind: embedding, count: 1}
+  - {kind: transformer, count: 6}
+  - {kind: head, count: 1}
+"""
+SWEEP = """model: heavy-head.yaml
+cluster: b200-nvs8
+num_gpus: [8, 12]
+global_batch_size: 24
+partition: optimal
+keep: all
+"""
+JOB = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)
+FLAG = "--pipeline-model-parallel-layout"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "heavy-head.yaml").write_text(MODEL)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, command):
+    """The result set of that sweep; not to be changed."""
+    place = tmp_path_factory.mktemp("optimal")
+    (place / "heavy-head.yaml").write_text(MODEL)
+    (place / "sweep.yaml").write_text(SWEEP)
+    assert command("sweep", place / "sweep.yaml", "-o", place / "set") == 0
+    return place / "set"
+
+
+def test_the_cut_of_each_row_is_in_the_set(swept):
+    import dsx
+
+    rows = dsx.load(swept)
+    sizes = [[*map(int, text.split(","))] for text in rows.stage_layers]
+    assert [len(row) for row in sizes] == rows.pp.tolist()
+    assert {sum(row) for row in sizes} == {8}
+    assert min(min(row) for row in sizes) == 1
+    assert "layers of each pipeline stage" in rows.attrs["descriptions"]["stage_layers"]
+
+
+def test_an_even_set_has_no_cuts_and_another_hash(run, swept, place):
+    import dsx
+    from dsx.results.store import read_manifest
+
+    assert run("sweep", "sweep.yaml", "-o", "even", "--set", "sweep.partition=even").code == 0
+    assert "stage_layers" not in dsx.load("even").columns
+    even, optimal = read_manifest("even"), read_manifest(swept)
+    assert "partition" not in even.spec
+    assert even.spec_hash != optimal.spec_hash
+    assert "partition" in run("sweep", "sweep.yaml", "-o", "even").err  # of another sweep
+    # The candidates join: a plan is the same plan however it is cut.
+    both = dsx.load("even").merge(dsx.load(swept), on="candidate", suffixes=("_even", ""))
+    assert len(both) == len(dsx.load("even"))
+    fits = both.reject_even == 0
+    assert (both.reject[fits] == 0).all()
+    assert (both.step_time_s[fits] <= both.step_time_s_even[fits] * (1 + 1e-6)).all()
+
+
+def test_a_row_is_explained_with_its_own_cut(run, swept):
+    import dsx
+
+    rows = dsx.load(swept)
+    row = rows[rows.pp == 4].iloc[0]
+    found = json.loads(run("why", swept, row.candidate, "--json").out)
+    assert [stage["num_layers"] for stage in found["stages"]] == [*map(int, row.stage_layers.split(","))]
+    assert found["step_time_s"] == pytest.approx(row.step_time_s, rel=1e-5)
+    text = run("why", swept, row.candidate).out
+    assert text.count("<- bottleneck") == 1
+    slowest = max(range(4), key=lambda index: found["stages"][index]["load_s"])
+    assert f"{slowest + 1}" == next(line for line in text.splitlines() if "<- bottleneck" in line).split()[0]
+
+
+def test_best_shows_stages_and_flags(run, place):
+    data = json.loads(run("best", *JOB, "--partition", "optimal", "--json", "--top", 40).out)
+    for plan in data["plans"]:
+        flags = plan["launch"]["megatron_lm"]["flags"]
+        sizes = [*map(int, plan["plan"]["stage_layers"].split(","))]
+        body = [size - (index == 0) - (index == len(sizes) - 1) for index, size in enumerate(sizes)]
+        assert (FLAG in flags) == (len(set(body)) > 1)
+        if FLAG in flags:
+            layout = flags[flags.index(FLAG) + 1]
+            assert layout[0] == "E"
+            assert layout[-1] == "L"
+            assert len(layout.split("|")) == plan["plan"]["pp"]
+    assert "layers of stages" in run("best", *JOB, "--partition", "optimal").out
+    assert "layers of stages" not in run("best", *JOB).out
+
+
+def test_evaluate_prices_the_best_cut(run, place):
+    plan = ("pp=3", "dp=4", "nvs.dp=4")
+    found = json.loads(run("evaluate", *JOB, *plan, "--partition", "optimal", "--json").out)
+    even = json.loads(run("evaluate", *JOB, *plan, "--json").out)
+    assert found["step_time_s"] < even["step_time_s"]
+    assert len(found["stages"]) == 3
+    assert "stages" not in even
+    assert "commu-" in run("evaluate", *JOB, *plan, "--partition", "optimal").out
+    rejected = json.loads(run("evaluate", *JOB, *plan, "--partition", "optimal", "schedule=zb-h1", "--json").out)
+    assert "cut_not_covered" in rejected["reject"]
+
+
+def test_the_best_partition_is_the_best_plan(run, place):
+    best = json.loads(run("best", *JOB, "--partition", "optimal", "--json", "--top", 1).out)["plans"][0]
+    found = json.loads(run("partition", *JOB, "--json").out)
+    assert found["plan"] == best["plan"]
+    assert found["step_time_s"] == best["step_time_s"]
+    assert max(stage["load_s"] for stage in found["stages"]) == found["bottleneck_s"]
+    held = json.loads(run("partition", *JOB, "pp=4", "tp=1", "--json").out)
+    assert (held["plan"]["pp"], held["plan"]["tp"]) == (4, 1)
+    assert held["step_time_s"] >= found["step_time_s"]
+    text = run("partition", *JOB, "pp=4").out
+    assert "bottleneck" in text
+    assert "zero_stage=1" in text
+    assert "recompute=none" in text
+
+
+def test_its_picture(run, place):
+    done = run("partition", *JOB, "pp=4", "--plot", "stages.png")
+    assert done.code == 0
+    assert "wrote stages.png" in done.err
+    assert (place / "stages.png").stat().st_size > 5000
+    done = run("partition", *JOB, "--plot", "stages.txt")
+    assert (done.code, done.out) == (2, "")
+    assert "unknown image suffix '.txt'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((*JOB, "pp=12"), 2, "pp=12 leaves stages without a layer: the model has 8 layers with its 2 ends, 4 too few"),
+        ((*JOB, "pp=5"), 2, "pp=5: does not divide num_gpus=12; nearest: pp=4"),
+        ((*JOB, "ppp=2"), 2, "unknown setting 'ppp'"),
+        ((*JOB, "pp"), 2, "'pp' is no setting of a plan"),
+        ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
+        ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
+        ((*JOB, "vpp=2"), 3, "partition optimal covers 1f1b and gpipe with vpp = 1"),
+        ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
+        ((*JOB, "--width", 2), 2, "--width does not go with --model"),
+        (JOB[:4], 2, "missing: --num-gpus, --global-batch-size; --model needs them"),
+        ((), 2, "neither is given, and one is wanted"),
+        (("--instance", "a.json", "--num-gpus", 4), 2, "--num-gpus does not go with --instance"),
+        (("--instance", "a.json", "pp=2"), 2, "columns are held fixed with --model"),
+        (("--instance", "a.json"), 2, "missing: --network, --devices; --instance needs them"),
+    ],
+)
+def test_bad_input(run, place, arguments, code, said):
+    done = run("partition", *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_unknown_partition(run, place):
+    done = run("sweep", "sweep.yaml", "--set", "sweep.partition=optmal")
+    assert done.code == 2
+    assert "partition: 'optmal' is not one of even, optimal; did you mean 'optimal'?" in done.err
+    assert run("best", *JOB, "--partition", "optmal").code == 2
