@@ -11,6 +11,7 @@ from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
 from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share
+from dsx.cli.placement import print_placement
 from dsx.cli.progress import progress
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
@@ -86,6 +87,9 @@ def best(
             print_coverage(covered[0], "plan 1", with_idle=False)
             print_idle(times.file, idle, "any plan")
             print()
+        if problem.cluster.network.middle:
+            print("plan 1:", end=" ")
+        print_placement(plans[0]["plan"], problem)
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
 
 

@@ -9,6 +9,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
+from dsx.cli.placement import print_placement
 from dsx.units import format_quantity
 
 
@@ -50,6 +51,7 @@ def evaluate(
         f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
     )
     print()
+    print_placement(result.plan, problem)
     print_costs(result.costs)
     print()
     if result.broken:

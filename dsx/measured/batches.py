@@ -33,6 +33,7 @@ from dsx.search.problem import stack_of
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES, opened
 from dsx.space.experts import expert_share, nests
 from dsx.space.rules import MODEL_AXES, divided_away, rule_values
+from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 from dsx.spec.assumptions import AssumptionsSpec
 
 _PLACED = ("tp", "cp", "dp", "pp")  # innermost first
@@ -147,7 +148,13 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     dimensions = _stacked([setup.model.dimensions for setup in own])
     keys = _key_columns(own, _expert_axes(first))
     length = np.array([float(setup.sequence_length) for setup in own])
-    works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds)
+    made = [layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds]
+    tiers = _units(own)
+    lying = [key_shares(keys, unit, _expert_axes(first)) for unit in tiers]
+    works = tuple(
+        replace(work, wider=tuple({axis: 1.0 * shares[axis] for axis in work.shares} for shares in lying))
+        for work in made
+    )
     stacks = [stack_of(model) for _, _, model in members]
     machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
     flops = sum(
@@ -209,6 +216,12 @@ def _shares(setup: Setup) -> dict[str, int]:
     return found
 
 
+def _units(setups: Sequence[Setup]) -> list[np.ndarray]:
+    """Return, for each tier between the fast domain and the outermost one, the domains of a unit for each setup."""
+    found = [units(cluster_from_spec(setup.cluster).network) for setup in setups]
+    return [np.array(column) for column in zip(*found, strict=True)]
+
+
 def _choices(setups: Sequence[Setup]) -> StepChoices:
     shares = [_shares(setup) for setup in setups]
     columns = {
@@ -230,7 +243,15 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
     }
     columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in shares] for axis in ("pp", "dp")}
-    return StepChoices(**{name: np.array(column) for name, column in columns.items()})
+    plans = {name: np.array(columns[name], dtype=np.int64) for name in ("pp", "dp", "pp_nvs", "dp_nvs")}
+    plans["order"] = np.zeros(len(setups), dtype=np.int64)
+    stride = stride_of_replicas(_key_columns(setups, ()))
+    lying = [choice_shares(plans, stride, unit) for unit in _units(setups)]
+    return StepChoices(
+        **{name: np.array(column) for name, column in columns.items()},
+        pp_wider=tuple(1.0 * shares["pp"] for shares in lying),
+        dp_wider=tuple(1.0 * shares["dp"] for shares in lying),
+    )
 
 
 def _one(

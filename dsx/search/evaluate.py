@@ -13,7 +13,7 @@ from dsx.cost.layer import COMM_COLUMN, price_kernels
 from dsx.cost.work import layer_values
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
-from dsx.search.pricing import price_plans, work_of
+from dsx.search.pricing import price_plans, wider_shares, work_of
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -22,6 +22,7 @@ from dsx.space.codes import OPEN, opened
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, Limits
+from dsx.space.tiers import shares_on_tiers
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
@@ -44,6 +45,7 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     """
     kinds = problem.kinds[0]
     defaults = {name: problem.workload.open.default(name) for name in OPEN}
+    problem.check_sizes([num_gpus])
     limits = Limits(problem.num_layers, problem.nvs_size, problem.expert_axes[0])
     plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
@@ -61,12 +63,15 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
 
 
 def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
-    """Return the candidate columns of one row, with names in place of codes."""
+    """Return the candidate columns of one row, with names in place of codes.
+
+    On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between the fast domain
+    and the outermost one.
+    """
     known = column_names(problem)
-    return {
-        name: known[name][int(columns[name][row])] if name in NAMED else int(columns[name][row])
-        for name in ("candidate", *Candidates.__dataclass_fields__)
-    }
+    plan = {name: int(columns[name][row]) for name in ("candidate", *Candidates.__dataclass_fields__)}
+    lying = shares_on_tiers(plan, problem.cluster.network, problem.expert_axes[plan["strategy"]])
+    return {name: known[name][value] if name in NAMED else value for name, value in plan.items()} | lying
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
@@ -104,6 +109,7 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = work_of(problem, layer, keys)
+    work = replace(work, wider=wider_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
     with jax.enable_x64(True):
         times = price_kernels(work, *problem.at_point(0))

@@ -47,6 +47,8 @@ class Bounds:
     keep_keys: Filter
     keep_choices: Filter
     expert_axes: tuple[tuple[str, ...], ...]  # per strategy: axes that divide experts beside ep
+    tiers: tuple[str, ...] = ()  # names of the tiers between the fast domain and the outermost one
+    units: tuple[int, ...] = ()  # domains of a unit of each
 
 
 @cache
