@@ -220,7 +220,7 @@ def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     # Of the ranks that hold the same experts every copy of ZeRO's has as many: it has whole ep groups.
     nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    ordered = order_fits(columns, bounds.open.order, whole)
+    ordered = order_fits(columns, bounds.open.order, replica // share, bounds.units, whole)
     return table[:, nested & ordered & bounds.keep_choices(columns)]
 
 

@@ -97,13 +97,18 @@ def axes_in(order: str) -> tuple[str, ...]:
     return (placed[0], "tp2", *placed[1:])
 
 
-def order_fits(choices: Columns, orders: Sequence[int], whole: Any = 1) -> Any:
-    """Return which orders are one of their own: those of the same placement are one, the first that is open.
+def order_fits(choices: Columns, orders: Sequence[int], stride: Any, unit_sizes: Sequence[int], whole: Any = 1) -> Any:
+    """Return which orders are one of their own: those that place pp and dp alike on every tier are one.
 
     Groups of ep that span `whole` replicas, more than one, need those to follow each other.
     """
-    several = (choices["pp"] > choices["pp_nvs"]) & (choices["dp"] > choices["dp_nvs"])
-    return ((choices["order"] == orders[0]) | several) & nests_in_order(choices["order"], whole)
+    first = min(orders)
+    own = np.asarray(choices["order"]) == first
+    for unit in unit_sizes:
+        made = choice_shares(choices, stride, unit)
+        alike = choice_shares({**choices, "order": np.full_like(choices["order"], first)}, stride, unit)
+        own = own | (made["pp"] != alike["pp"]) | (made["dp"] != alike["dp"])
+    return own & nests_in_order(choices["order"], whole)
 
 
 def nests_in_order(order: Any, whole: Any) -> Any:

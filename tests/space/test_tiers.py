@@ -100,15 +100,18 @@ def test_experts_nest_in_ranks_that_follow_each_other(ep, ep_nvs, unit, share):
 
 def test_an_order_that_changes_nothing_is_no_choice():
     plans = {
-        "pp": np.array([4, 4, 1, 4, 4]),
-        "dp": np.array([8, 8, 8, 8, 8]),
-        "pp_nvs": np.array([1, 1, 1, 4, 1]),
-        "dp_nvs": np.array([2, 2, 2, 2, 8]),
-        "order": np.array([0, 1, 1, 1, 1]),
+        "pp": np.array([4, 4, 1, 4, 4, 2]),
+        "dp": np.array([8, 8, 8, 8, 8, 4]),
+        "pp_nvs": np.array([1, 1, 1, 4, 1, 1]),
+        "dp_nvs": np.array([2, 2, 2, 2, 8, 2]),
+        "order": np.array([0, 1, 1, 1, 1, 1]),  # the last has four domains, which share the unit
     }
-    assert order_fits(plans, (0, 1)).tolist() == [True, True, False, False, False]
-    assert order_fits(plans | {"order": np.ones(5, dtype=int)}, (1,)).all()
-    assert order_fits(plans, (0, 1), whole=2).tolist() == [True, False, False, False, False]
+    assert order_fits(plans, (0, 1), 1, (4,)).tolist() == [True, True, False, False, False, False]
+    assert order_fits(plans, (0, 1), 1, (2,)).tolist() == [True, True, False, False, False, True]
+    assert order_fits(plans, (0, 1), 4, (4,)).tolist() == [True] + 5 * [False]  # a stage fills the unit
+    assert order_fits(plans, (0, 1), 1, ()).tolist() == [True] + 5 * [False]  # two tiers
+    assert order_fits(plans | {"order": np.ones(6, dtype=int)}, (1,), 1, (4,)).all()
+    assert order_fits(plans, (0, 1), 1, (4,), whole=2).tolist() == [True] + 5 * [False]
 
 
 def test_the_columns_of_a_plan():
