@@ -13,6 +13,7 @@ from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
 from dsx.cli.output import counted, cut_text, plan_text, print_json, print_table, quantity, shares
 from dsx.cli.pipelines import say_few_pipelines
+from dsx.cli.placement import print_placement
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
@@ -89,6 +90,9 @@ def best(
             print_coverage(covered[0], "plan 1", with_idle=False)
             print_idle(times.file, idle, "any plan")
             print()
+        if problem.cluster.network.middle:
+            print("plan 1:", end=" ")
+        print_placement(plans[0]["plan"], problem)
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
 
 

@@ -10,6 +10,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
+from dsx.cli.placement import print_placement
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
@@ -82,6 +83,7 @@ def _print(inputs: Inputs, problem: "Problem", result: "Evaluation", covered: "C
     gpus = result.plan["num_gpus"]
     print(f"{inputs.model.name} on {gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}")
     print()
+    print_placement(result.plan, problem)
     print_costs(result.costs)
     print()
     if result.stages:

@@ -84,6 +84,7 @@ _USUAL = {
     "stored_layers": 0,
     "schedule": "1f1b",
     "offload": "none",
+    "order": "tp-cp-ep-dp-pp",
 }
 
 

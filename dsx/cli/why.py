@@ -10,6 +10,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.evaluate import print_costs
 from dsx.cli.inputs import Inputs, load_inputs, split_overrides
 from dsx.cli.output import counted, plan_text, print_json
+from dsx.cli.placement import print_placement
 from dsx.cli.result_row import row_of
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import InputError
@@ -118,6 +119,7 @@ def _explain(
     else:
         print("fits, and breaks no rule.")
     print()
+    print_placement(result.plan, problem)
     print_costs(result.costs)
     print()
     if result.stages:

@@ -27,6 +27,7 @@ from dsx.measured.setups import Setup
 from dsx.measured.structure import Strategies, expert_axes, structure
 from dsx.search.problem import stack_of
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES, opened
+from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 from dsx.spec.assumptions import AssumptionsSpec
 
 # Choices that no column of a run table says, so that no formula of them is compiled.
@@ -66,7 +67,12 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     dimensions = _stacked([setup.model.dimensions for setup in own])
     keys = key_columns(own, expert_axes(first))
     length = np.array([float(setup.sequence_length) for setup in own])
-    works = tuple(layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds)
+    made = [layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds]
+    tiers = _units(own)
+    lying = [key_shares(keys, unit, expert_axes(first)) for unit in tiers]
+    works = tuple(
+        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in lying)) for work in made
+    )
     stacks = [stack_of(model) for _, _, model in members]
     machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
     flops = sum(
@@ -109,6 +115,12 @@ def _stacked(dimensions: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     return {letter: np.array([float(one[letter]) for one in dimensions]) for letter in dimensions[0]}
 
 
+def _units(setups: Sequence[Setup]) -> list[np.ndarray]:
+    """Return, for each tier between the fast domain and the outermost one, the domains of a unit for each setup."""
+    found = [units(cluster_from_spec(setup.cluster).network) for setup in setups]
+    return [np.array(column) for column in zip(*found, strict=True)]
+
+
 def _choices(setups: Sequence[Setup]) -> StepChoices:
     placed = [shares(setup) for setup in setups]
     columns = {
@@ -130,7 +142,15 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
     }
     columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in placed] for axis in ("pp", "dp")}
-    return StepChoices(**{name: np.array(column) for name, column in columns.items()})
+    plans = {name: np.array(columns[name], dtype=np.int64) for name in ("pp", "dp", "pp_nvs", "dp_nvs")}
+    plans["order"] = np.zeros(len(setups), dtype=np.int64)
+    stride = stride_of_replicas(key_columns(setups, ()))
+    lying = [choice_shares(plans, stride, unit) for unit in _units(setups)]
+    return StepChoices(
+        **{name: np.array(column) for name, column in columns.items()},
+        pp_wider=tuple(1.0 * here["pp"] for here in lying),
+        dp_wider=tuple(1.0 * here["dp"] for here in lying),
+    )
 
 
 def _one(

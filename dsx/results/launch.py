@@ -20,10 +20,13 @@ from typing import Any
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL
 from dsx.space.rules import PLACED, placed
+from dsx.space.tiers import ORDERS
 
 # The axes of a rank's number, the one that changes fastest first; ep lies inside tp, cp and dp.
-RANK_ORDER = ("tp", "cp", "dp", "pp")
-_RANK_ORDERS = {"tp-cp-ep-dp-pp": RANK_ORDER, "tp-cp-ep-pp-dp": ("tp", "cp", "pp", "dp")}
+_RANK_ORDERS = {order: tuple(axis for axis in order.split("-") if axis != "ep") for order in ORDERS}
+RANK_ORDER = _RANK_ORDERS[ORDERS[0]]
+# Of the orders that are not the default one, the flag that asks for it.
+_ORDER_FLAGS = {ORDERS[1]: (("--use-tp-pp-dp-mapping", ""),)}
 
 # dsx hides the reduction behind the backward and the gathering of weights behind the forward.
 _OVERLAPPED = (("--overlap-grad-reduce", ""), ("--overlap-param-gather", ""))
@@ -93,6 +96,7 @@ def megatron_lm(
         *([("--expert-tensor-parallel-size", str(_expert_tensor(plan, layer)))] if "ep" in layer.axes else []),
         ("--pipeline-model-parallel-size", str(plan["pp"])),
         *_layout(plan, num_layers, ends),
+        *_ORDER_FLAGS.get(plan["order"], ()),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
         ("--micro-batch-size", str(plan["microbatch_size"])),
         ("--global-batch-size", str(plan["global_batch_size"])),
@@ -236,17 +240,26 @@ def _placement(plan: Mapping[str, Any]) -> list[str]:
     """Return how the placement of a plan differs from that of Megatron-LM's rank order."""
     wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
     made = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
-    default, *others = made
+    default = plan["order"]
+    others = [name for name in made if name != default]
     if made[default] == wanted:
         return []
     found = made[default]
     does = f"puts {_shares_text(found)} there" if found else "cuts its groups unevenly"
-    better = [f"; the order {name} would do as priced" for name in others if made[name] == wanted]
+    # On more tiers than two another order is another plan.
+    alike = [name for name in others if made[name] == wanted and _on_two_tiers(plan)]
+    better = [f"; the order {name} would do as priced" for name in alike]
     domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
+    which = "default rank order" if default == ORDERS[0] else "rank order"
     return [
-        f"the placement {_shares_text(wanted)} on {domains}: the default rank order ({default}, {RANK_ORDER[0]} "
-        f"innermost) {does}{''.join(better)}"
+        f"the placement {_shares_text(wanted)} on {domains}: the {which} "
+        f"({default}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
     ]
+
+
+def _on_two_tiers(plan: Mapping[str, Any]) -> bool:
+    """Return whether a plan says nothing of tiers beyond the fast domain, as it does where there are more."""
+    return plan["order"] == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
 
 
 def _shares_text(shares: Mapping[str, int]) -> str:

@@ -7,7 +7,7 @@ The manifest of an unfinished run says what the run is, and into how many parts 
 them are there only its folder says.
 
 Not covered: older schema versions. Version 1 had no cluster column and no what-ifs, version 2 no intervals, version 3
-no copies of what ZeRO divides, stored layers and offload; their sweeps are run again.
+no copies of what ZeRO divides, stored layers and offload, version 4 no rank order; their sweeps are run again.
 """
 
 import json
@@ -24,7 +24,7 @@ from dsx.results.identity import canonical, spec_hash
 from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.space.codes import OPTIMAL
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 FILE = "manifest.json"
 
 _MOST_NAMES = 128  # codes of a name column are int8

@@ -15,7 +15,7 @@ from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.search.optimal_rows import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
 from dsx.search.plan_stages import PlanStage, stages_of_plan
-from dsx.search.pricing import price_plans, table_of_plans, work_of
+from dsx.search.pricing import on_tiers, price_plans, table_of_plans, wider_shares, work_of
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.blocks import CHOICE_COLUMNS
@@ -24,6 +24,7 @@ from dsx.space.codes import OPEN, opened
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 from dsx.space.plan import Plan, Violation, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, cut_covered
+from dsx.space.tiers import shares_on_tiers
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
@@ -54,6 +55,7 @@ def evaluate_plan(
     """
     kinds = problem.kinds[0]
     defaults = {name: problem.workload.open.default(name) for name in OPEN}
+    problem.check_sizes([num_gpus])
     limits = problem.limits()
     plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
@@ -80,18 +82,22 @@ def evaluate_plan(
 
 def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:
     where = table_of_plans(problem, columns)
+    lying = on_tiers(problem, columns)
     if stage_layers is None:
-        return price_best_cuts(problem, *where, columns)
-    return price_cuts(problem, *where, columns, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
+        return price_best_cuts(problem, *where, lying)
+    return price_cuts(problem, *where, lying, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
 
 
 def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
-    """Return the candidate columns of one row, with names in place of codes, and its cut if it has one of its own."""
+    """Return the candidate columns of one row, with names in place of codes, and its cut if it has one of its own.
+
+    On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between the fast domain
+    and the outermost one.
+    """
     known = column_names(problem)
-    made = {
-        name: known[name][int(columns[name][row])] if name in NAMED else int(columns[name][row])
-        for name in ("candidate", *Candidates.__dataclass_fields__)
-    }
+    plan = {name: int(columns[name][row]) for name in ("candidate", *Candidates.__dataclass_fields__)}
+    lying = shares_on_tiers(plan, problem.cluster.network, problem.expert_axes[plan["strategy"]])
+    made = {name: known[name][value] if name in NAMED else value for name, value in plan.items()} | lying
     return made | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {})
 
 
@@ -130,6 +136,7 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = work_of(problem, layer, keys)
+    work = replace(work, wider=wider_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
     with jax.enable_x64(True):
         times = price_kernels(work, *problem.at_point(0))

@@ -115,7 +115,12 @@ class HotLoop:
                 # What no plan varies is one number, which is not looked up for every choice.
                 fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
                 alike = {name: column[:1] for name, column in table_of.items() if name in fixed}
-                placements = table_of | alike
+                placements: dict[str, Any] = table_of | alike
+                del placements["order"]  # what it decides is in how stages and replicas lie
+                for axis in ("pp", "dp"):
+                    names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
+                    lying = [_filled(self.blocks.wider[name].astype(self._kind), padded.shape[1], 1) for name in names]
+                    placements[f"{axis}_wider"] = tuple(map(jnp.asarray, lying))
                 self._devices[device] = points, common, placements
             return self._devices[device]
 

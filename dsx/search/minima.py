@@ -69,15 +69,14 @@ def make_runs(
 ) -> Runs:
     """Return runs of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its runs.
 
-    A column of placements that are all alike is [1].
+    A column of placements that are all alike is [1]; one of several tiers is a tuple.
     """
     position = jnp.arange(width, dtype=start.dtype)[None]
     choice = jnp.maximum(start[:, None] + jnp.minimum(position, length[:, None] - 1), jnp.zeros_like(start)[:, None])
     place, batch = placement[choice], global_batch_size[choice]
-    columns = {
-        name: column[place] if len(column) > 1 else jnp.broadcast_to(column, place.shape)
-        for name, column in placements.items()
-    }
+    columns = jax.tree.map(
+        lambda column: column[place] if len(column) > 1 else jnp.broadcast_to(column, place.shape), placements
+    )
     microbatches = jnp.round(batch / (columns["dp"] * microbatch_size[:, None]))
     return Runs(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
 

@@ -156,7 +156,8 @@ def _of_rows(
     hardware, assumptions = jax.tree.map(
         lambda leaf: leaf[points].astype(kind), (problem.hardware, problem.assumptions)
     )
-    return layers, step_choices(choices, lambda column: column[rows].astype(kind)), hardware, assumptions
+    tiers = [tier.name for tier in problem.cluster.network.middle]
+    return layers, step_choices(choices, lambda column: column[rows].astype(kind), tiers), hardware, assumptions
 
 
 def _one(plan: tuple[Any, ...], cut: Any, workload: Workload) -> StepCosts:

@@ -13,7 +13,7 @@ import numpy as np
 from dsx.search.devices import map_over_devices
 from dsx.search.groups import front_of_groups, leading_rows
 from dsx.search.optimal_rows import layers_of_stages, price_best_cuts
-from dsx.search.pricing import Kinds
+from dsx.search.pricing import Kinds, on_tiers
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, cut_rows, joined, no_rows, result_rows
 from dsx.search.space import Space
@@ -52,7 +52,8 @@ def best_of_cuts(
     kept, counts = _stream(problem, space, table, leading, precision == "float64", least_memory, progress, blocks)
     if precision == "float64":
         return leading_rows(_without_position(kept), top, per, objective), counts
-    choices = {name: kept[name] for name in CHOICE_COLUMNS}
+    lying = on_tiers(problem, kept)
+    choices = {name: lying[name] for name in lying if name in CHOICE_COLUMNS or name not in kept}
     where = (kept["point"], kept["position"], choices)
     again = cut_rows(problem, space.keys, *where, price_best_cuts(problem, table, *where, True, least_memory))
     return leading_rows(_feasible(again), top, per, objective), counts

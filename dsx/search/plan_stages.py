@@ -9,7 +9,7 @@ import numpy as np
 from dsx.cost.pipeline import in_flight
 from dsx.cost.stage_costs import StageCosts, on
 from dsx.cost.stages import stages_between
-from dsx.search.pricing import price_keys, rows_of, step_choices
+from dsx.search.pricing import on_tiers, price_keys, rows_of, step_choices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
@@ -36,7 +36,8 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
     only = np.zeros(1, dtype=np.int64)
     with jax.enable_x64(True):
         kinds = jax.tree.map(lambda leaf: rows_of(np.asarray(leaf), only, only)[..., 0], table)
-        choices = step_choices(columns, lambda column: np.float64(column[0]))
+        tiers = [tier.name for tier in problem.cluster.network.middle]
+        choices = step_choices(on_tiers(problem, columns), lambda column: np.float64(column[0]), tiers)
         cluster, assumptions = problem.at_point(0)
         workload = problem.workload
         costs = StageCosts(kinds, choices, workload.stack, workload.open, cluster, assumptions)

@@ -24,6 +24,7 @@ from dsx.graph.derived import DerivedLayer
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
+from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 
 # Layer costs of a key table: one record for each layer kind.
 Kinds = tuple[LayerCosts, ...]
@@ -62,6 +63,7 @@ class _Stretch:
     which: np.ndarray  # [U] the work of each, increasing from 0
     work: LayerWork
     shares: Arrays  # {axis: [U]}
+    wider: tuple[Arrays, ...]  # {axis: [U]} for each tier between the fast domain and the outermost one
 
 
 def price_keys(problem: Problem, keys: Arrays) -> Kinds:
@@ -95,7 +97,22 @@ def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -
             first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
             work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
             shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-            yield _Stretch(rows, which, work, shares)
+            yield _Stretch(rows, which, work, shares, wider_shares(problem, code, keys, rows, tuple(work.shares)))
+
+
+def wider_shares(
+    problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
+) -> tuple[dict[str, np.ndarray], ...]:
+    """Return how many members of groups share a unit of each tier between the fast domain and the outermost one.
+
+    `rows` are those of the key table, all of the strategy `code`.
+    """
+    found: list[dict[str, np.ndarray]] = []
+    for unit in units(problem.cluster.network):
+        of_rows = {name: column[rows].astype(np.int64) for name, column in keys.items()}
+        shares = key_shares(of_rows, unit, problem.expert_axes[code])
+        found.append({axis: shares[axis].astype(np.float64) for axis in axes})
+    return tuple(found)
 
 
 def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
@@ -130,7 +147,10 @@ def _price_stretch(problem: Problem, stretch: _Stretch) -> list[LayerCosts]:
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
         own = pad(which[start:stop] - which[start], length).astype(np.int32)
         shares = {axis: pad(share[start:stop], length) for axis, share in stretch.shares.items()}
-        costs = _price_layers(stretch.work.of_keys(works, own, shares), problem.hardware, problem.assumptions)
+        wider = tuple(
+            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in stretch.wider
+        )
+        costs = _price_layers(stretch.work.of_keys(works, own, shares, wider), problem.hardware, problem.assumptions)
         parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 
@@ -156,11 +176,14 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
     return LayerCosts(**{name: column(name) for name in LayerCosts.__dataclass_fields__})
 
 
-def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any]) -> StepChoices:
-    """Return the choices record of integer columns, each turned into floats by `as_array`."""
-    return StepChoices(
-        **{name: as_array(columns[name]) for name in StepChoices.__dataclass_fields__ if name in columns}
-    )
+def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any], tiers: Sequence[str] = ()) -> StepChoices:
+    """Return the choices record of integer columns, each turned into floats by `as_array`.
+
+    `tiers` are the names of those between the fast domain and the outermost one, for which there are columns too.
+    """
+    wider = {f"{axis}_wider": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
+    others = [name for name in StepChoices.__dataclass_fields__ if name not in wider]
+    return StepChoices(**{name: as_array(columns[name]) for name in others}, **wider)
 
 
 def table_of_plans(problem: Problem, columns: Arrays) -> tuple[Kinds, np.ndarray, np.ndarray]:
@@ -170,14 +193,24 @@ def table_of_plans(problem: Problem, columns: Arrays) -> tuple[Kinds, np.ndarray
     return table, np.zeros_like(positions), positions
 
 
+def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
+    """Return the columns of [N] plans with the shares of their stages and replicas on the tiers between the ends."""
+    network = problem.cluster.network
+    for tier, unit in zip(network.middle, units(network), strict=True):
+        shares = choice_shares(columns, stride_of_replicas(columns), unit)
+        columns = columns | {f"{axis}_{tier.name}": share for axis, share in shares.items()}
+    return columns
+
+
 def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
     """Price [N] plans given by all columns of a candidate, at the first hardware point; NumPy float64 [N] arrays."""
-    return price_rows(problem, *table_of_plans(problem, columns), columns)
+    return price_rows(problem, *table_of_plans(problem, columns), on_tiers(problem, columns))
 
 
 def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays) -> StepCosts:
     """Price [N] rows in float64: `points` and `positions` in a table of [H, U] costs, and the choices of each row."""
     results: list[StepCosts] = []
+    tiers = [tier.name for tier in problem.cluster.network.middle]
     for start in range(0, len(positions), _LENGTHS[-1]):
         at = slice(start, start + _LENGTHS[-1])
         here = len(positions[at])
@@ -185,7 +218,9 @@ def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np
         point, row = pad(points[at], length), pad(positions[at], length)
         with jax.enable_x64(True):
             layer = jax.tree.map(lambda leaf, p=point, r=row: jnp.asarray(rows_of(np.asarray(leaf), p, r)), table)
-            made = step_choices(choices, lambda c, at=at, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)))
+            made = step_choices(
+                choices, lambda c, at=at, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)), tiers
+            )
             hardware, assumptions = jax.tree.map(lambda leaf, p=point: leaf[p], (problem.hardware, problem.assumptions))
             priced = price_steps(layer, made, problem.workload, hardware, assumptions)
         results.append(jax.tree.map(lambda leaf, n=here: np.asarray(leaf)[:n], priced))

@@ -96,6 +96,21 @@ class Problem:
         """GPUs of a fast domain."""
         return self.cluster.network.nvs.size
 
+    def check_sizes(self, num_gpus: Sequence[int]) -> None:
+        """Raise SpecError for a job that is larger than the cluster, if that has a bound."""
+        tiers = self.cluster.network.tiers
+        size = tiers[-1].size
+        for number in num_gpus:
+            if size and number > size:
+                below = [1, *(tier.size for tier in tiers)]
+                levels = " * ".join(
+                    f"{tier.name}={tier.size // inner}" for tier, inner in zip(tiers, below, strict=False)
+                )
+                raise SpecError(
+                    f"num_gpus = {number}: cluster {self.cluster.name!r} has {levels} = {size} GPUs, "
+                    f"{number - size} too few"
+                )
+
     @property
     def num_points(self) -> int:
         """Hardware points that are priced side by side; one, unless a sweep varies the hardware."""
@@ -160,12 +175,14 @@ def make_problem(
             if "dp" in used:
                 raise SpecError(f"{layer.name!r} under {strategy!r} uses dp; that is derived, but not priced yet")
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
-    fixed = _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
+    machine = cluster_from_spec(cluster)
+    # On two tiers any placement can be chosen, whatever the order.
+    alike = {"order": [0]} if not machine.network.middle else {}
+    fixed = alike | _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
     called = tuple(built.kinds[0].strategy for built in models)
     for name in called:
         if called.count(name) > 1:
             raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
-    machine = cluster_from_spec(cluster)
     return Problem(
         model=model,
         assumptions_spec=assumptions,

@@ -12,6 +12,7 @@ from dsx.search.problem import Problem
 from dsx.space.blocks import CHOICE_COLUMNS, Blocks
 from dsx.space.codes import OPEN, code
 from dsx.space.enumerate import KEY_COLUMNS, Arrays, Bounds, shard_keys
+from dsx.space.tiers import units
 from dsx.spec.ranges import Limit
 
 Selection = Mapping[str, Sequence[int | str]]
@@ -29,6 +30,7 @@ class Space:
         fix: Selection | None = None,
         limit: Limitation | None = None,
     ) -> None:
+        problem.check_sizes(num_gpus)
         fixed = _searched_only(fix or {}, problem)
         limited = dict(limit or {})
         for column in limited:
@@ -45,6 +47,8 @@ class Space:
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
             expert_axes=problem.expert_axes,
             most_stages=problem.limits().most_stages if problem.cuts_anyhow else None,
+            tiers=tuple(tier.name for tier in problem.cluster.network.middle),
+            units=units(problem.cluster.network),
         )
         dimensions = problem.model.dimensions
         self.keys: Arrays = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)

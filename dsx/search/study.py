@@ -71,16 +71,17 @@ def make_studies(
     integers = [path for path in values if field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     found: list[Study] = []
-    spaces: dict[int, list[Space]] = {}  # by what they depend on of the hardware
+    spaces: dict[object, list[Space]] = {}  # by what they depend on of the hardware
     for code, problem in enumerate(problems):
-        for shape in dict.fromkeys(map(tuple, shapes.T.tolist())):
-            here = np.flatnonzero((shapes.T == shape).all(axis=1))
+        for integer in dict.fromkeys(map(tuple, shapes.T.tolist())):
+            here = np.flatnonzero((shapes.T == integer).all(axis=1))
             changed = at_points(problem, {path: column[here] for path, column in values.items()})
-            size = changed.nvs_size
-            if size not in spaces:
-                spaces[size] = Space(changed, num_gpus, global_batch_size, fix, limit).split(_KEYS)
+            network = changed.cluster.network
+            shape = (network.nvs.size, tuple((tier.name, tier.size) for tier in network.middle), network.tiers[-1].size)
+            if shape not in spaces:
+                spaces[shape] = Space(changed, num_gpus, global_batch_size, fix, limit).split(_KEYS)
             at = {path: column[here] for path, column in values.items()}
-            found += [Study(changed, space, code, at) for space in spaces[size]]
+            found += [Study(changed, space, code, at) for space in spaces[shape]]
     return found
 
 

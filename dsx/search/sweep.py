@@ -130,13 +130,14 @@ class Sweep:
     ) -> StepCosts:
         count = len(positions)
         length = self._length
+        tiers = [tier.name for tier in problem.cluster.network.middle]
         kind = np.float64 if self.precision == "float64" else np.float32
         with jax.enable_x64(self.precision == "float64"), jax.default_device(device):
             costs = _price_rows(
                 table,
                 jnp.asarray(pad(points, length), dtype=jnp.int32),
                 jnp.asarray(pad(positions, length), dtype=jnp.int32),
-                step_choices(choices, lambda column: jnp.asarray(pad(column, length).astype(kind))),
+                step_choices(choices, lambda column: jnp.asarray(pad(column, length).astype(kind)), tiers),
                 problem.workload,
                 problem.hardware,
                 problem.assumptions,

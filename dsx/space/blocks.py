@@ -21,14 +21,16 @@ from dsx.space.codes import Open
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, divisors, grid, take
 from dsx.space.experts import REPLICA_AXES, spans
 from dsx.space.rules import cut_covered, fill, placed, recompute_fits, schedule_fits, zero_fits
+from dsx.space.tiers import choice_shares, order_fits
 
 PLACEMENT_COLUMNS: tuple[str, ...] = (
     "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
-    "zero_replicas", "stored_layers", "offload",
+    "zero_replicas", "stored_layers", "offload", "order",
 )  # fmt: skip
 CHOICE_COLUMNS: tuple[str, ...] = (
     "num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs",
     "vpp", "zero_stage", "recompute", "schedule", "zero_replicas", "stored_layers", "offload",
+    "order",
 )  # fmt: skip
 
 
@@ -69,6 +71,7 @@ class Blocks:
         num_choices: [B] choices of a block.
         first_candidate: [B+1] candidates of the blocks before.
         placements: [len(PLACEMENT_COLUMNS), P] placements, those of one size of replica together.
+        wider: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost.
         batches: runs of batch sizes; those that a dp and a microbatch size divide are one run.
     """
 
@@ -83,6 +86,7 @@ class Blocks:
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
         tables = [_placements(size, domains, bounds) for size in of_block[:, sizes].T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
+        self.wider = _wider(of_block[:, sizes], tables, bounds)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica
         self._make_batches(microbatch_size, bounds)
@@ -154,7 +158,8 @@ class Blocks:
         found = dict(zip(PLACEMENT_COLUMNS, self.placements[:, placement], strict=True))
         found["global_batch_size"] = batch
         found["num_microbatches"] = batch // (found["dp"] * microbatch_size)
-        return {name: found[name] for name in CHOICE_COLUMNS}
+        found |= {name: column[placement] for name, column in self.wider.items()}
+        return {name: found[name] for name in (*CHOICE_COLUMNS, *self.wider)}
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
@@ -215,12 +220,29 @@ def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     # Of the ranks that hold the same experts every copy of ZeRO's has as many: it has whole ep groups.
     nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    return table[:, nested & bounds.keep_choices(columns)]
+    ordered = order_fits(columns, bounds.open.order, replica // share, bounds.units, whole)
+    return table[:, nested & ordered & bounds.keep_choices(columns)]
+
+
+def _wider(sizes: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
+    """Return, by column ``<axis>_<tier>``, how placements lie on the tiers beyond the fast domain.
+
+    `tables` are the placements of replicas of each of `sizes`.
+    """
+    found: Arrays = {}
+    for name, unit in zip(bounds.tiers, bounds.units, strict=True):
+        parts = [
+            choice_shares(dict(zip(PLACEMENT_COLUMNS, table, strict=True)), replica // share, unit)
+            for (replica, share), table in zip(sizes[:2].T.tolist(), tables, strict=True)
+        ]
+        none = np.zeros(0, dtype=np.int64)
+        found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}
+    return found
 
 
 @functools.lru_cache(maxsize=4096)
 def _replicas(rest: int, domain: int, num_layers: int, known: Open, most_stages: int | None) -> np.ndarray:
-    """Return [11, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
+    """Return [12, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
 
     The rows are the columns of a placement behind num_gpus. With `most_stages` a pipeline need not divide the layers.
     """
@@ -245,6 +267,7 @@ def _replicas(rest: int, domain: int, num_layers: int, known: Open, most_stages:
     table = cross(table, "stored_layers", stored)
     table = take(table, recompute_fits(table["pp"], table["recompute"], table["stored_layers"], num_layers))
     table = cross(table, "offload", np.array(known.offload))
+    table = cross(table, "order", np.array(known.order))
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # shared by all who ask again
     return made

@@ -11,7 +11,7 @@ from typing import Any
 from dsx.records import column, record
 
 # The columns whose codes stand for names.
-NAMED = ("strategy", "recompute", "schedule", "offload")
+NAMED = ("strategy", "recompute", "schedule", "offload", "order")
 
 
 @record
@@ -38,6 +38,7 @@ class Candidates:
     stored_layers: Any = column("", "layers of each stage that keep what recompute would have them make again")
     schedule: Any = column("", "pipeline schedule")
     offload: Any = column("", "what lies in the memory of the host")
+    order: Any = column("", "axes in the order in which ranks are numbered, the one that changes fastest first")
     tp_nvs: Any = column("", "members of a tensor parallel group that share a fast domain")
     tp2_nvs: Any = column("", "members of a second tensor parallel group that share a fast domain")
     cp_nvs: Any = column("", "members of a context parallel group that share a fast domain")

@@ -5,6 +5,7 @@ from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.records import record, static
+from dsx.space.tiers import ORDERS
 from dsx.spec.quantities import LARGEST_COUNT
 
 RECOMPUTE = ("none", "selective", "full")
@@ -15,12 +16,18 @@ ZERO_STAGES = (0, 1, 2, 3)
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 
 # The names that the codes of a column stand for, in the order of the codes.
-CODES: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
+CODES: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE,
+    "schedule": SCHEDULES,
+    "offload": OFFLOAD,
+    "order": ORDERS,
+}
 VALUES: dict[str, tuple[int, ...]] = {
     "zero_stage": ZERO_STAGES,
     "recompute": tuple(range(len(RECOMPUTE))),
     "schedule": tuple(range(len(SCHEDULES))),
     "offload": tuple(range(len(OFFLOAD))),
+    "order": tuple(range(len(ORDERS))),
 }
 # Columns that are any number from a least one on, which changes nothing.
 LEAST = {"vpp": 1, "zero_replicas": 1, "stored_layers": 0, "ep": 1}
@@ -42,6 +49,7 @@ class Open:
     stored_layers: tuple[int, ...] = static(default=(0,))
     offload: tuple[int, ...] = static(default=(0,))
     ep: tuple[int, ...] = static(default=(1,))
+    order: tuple[int, ...] = static(default=(0,))
 
     def default(self, column: str) -> int:
         """Return the value of a column where a plan says nothing: the first one that is open."""

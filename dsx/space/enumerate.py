@@ -48,6 +48,8 @@ class Bounds:
     keep_choices: Filter
     expert_axes: tuple[tuple[str, ...], ...]  # per strategy: axes that divide experts beside ep
     most_stages: int | None = None  # of a pipeline that may be cut anyhow; None where all cuts are even
+    tiers: tuple[str, ...] = ()  # names of the tiers between the fast domain and the outermost one
+    units: tuple[int, ...] = ()  # domains of a unit of each
 
 
 @cache

@@ -14,7 +14,7 @@ _COLUMNS = (
     "microbatch_size", "num_microbatches", "zero_stage", "tp_nvs", "tp2_nvs", "cp_nvs", "ep_nvs", "pp_nvs", "dp_nvs",
 )  # fmt: skip
 # Columns that came later, with the value of the plans that there were before: those keep their ids.
-_LATER: dict[str, int | str] = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+_LATER: dict[str, int | str] = {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 
 
 def _mix(state: np.ndarray) -> np.ndarray:

@@ -35,6 +35,7 @@ from dsx.space.rules import (
     rule_text,
     rule_values,
 )
+from dsx.space.tiers import replicas_spanned
 
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
@@ -258,6 +259,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         f"{shares} put {expert_share(plan, limits.expert_axes)} in a fast domain; leave nvs.ep out",
         "expert_replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} does not divide the {holders} ranks "
         f"that hold the same experts; nearest: zero_replicas={_nearest_of(divisors(copied), plan['zero_replicas'])}",
+        "experts_not_in_order": f"order={CODES['order'][plan['order']]} with ep={plan['ep']}, which spans "
+        f"{replicas_spanned(plan, limits.expert_axes)} replicas; nearest: order={CODES['order'][0]}",
     }[name]
 
 

@@ -19,6 +19,7 @@ from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
 from dsx.space.codes import EVEN, OPTIMAL, RECOMPUTE, SCHEDULES, Open
 from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests
+from dsx.space.tiers import nests_in_order, replicas_spanned
 from dsx.spec.model import ALPHABET
 
 Columns = Mapping[str, Any]
@@ -161,6 +162,12 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
         Reason("expert_replicas_not_divisible", "zero_replicas does not divide the ranks that hold the same experts"),
         lambda plan, limits: copies_fit(plan, limits.expert_axes),
+    ),
+    (
+        Reason(
+            "experts_not_in_order", "ep groups span replicas, whose ranks the order does not number one after another"
+        ),
+        lambda plan, limits: nests_in_order(plan["order"], replicas_spanned(plan, limits.expert_axes)),
     ),
 )
 

@@ -66,3 +66,34 @@ def test_bad_input_says_so_and_writes_nothing(run, tmp_path, monkeypatch, argume
     assert (done.code, done.out) == (2, "")
     assert says in done.err
     assert not [*tmp_path.iterdir()]
+
+
+TREE = "{kind: fat_tree, levels: [{name: leaf, units: 2}, {name: pod, units: 4, oversubscription: 2}, {name: core}]}"
+JOB = ("--model", "gpt3-5b", "--cluster", "h100-nvs8", "--num-gpus", 64, "--global-batch-size", 64)
+PLAN = ("tp=4", "pp=4", "dp=4", "nvs.tp=4", "nvs.dp=2")
+
+
+def test_a_plan_says_how_it_lies_on_the_tiers(run):
+    tree = ("--set", f"cluster.network.topology={TREE}")
+    done = run("evaluate", *JOB, *tree, *PLAN, "order=tp-cp-ep-pp-dp")
+    assert (done.code, done.err) == (0, "")
+    lines = [" ".join(line.split()) for line in done.out.splitlines()]
+    at = lines.index("ranks numbered tp-cp-ep-pp-dp; members of a group that share a unit of each tier:")
+    assert lines[at + 1 : at + 6] == ["tp pp dp", "nvs 4 1 2", "leaf 4 2 2", "pod 4 4 4", "core 4 4 4"]
+    assert lines[0].endswith("order=tp-cp-ep-pp-dp nvs.tp=4 nvs.dp=2")
+    plan = json.loads(run("evaluate", *JOB, *tree, *PLAN, "--json").out)["plan"]
+    assert plan | {"order": "tp-cp-ep-dp-pp", "dp_leaf": 4, "pp_leaf": 1, "pp_pod": 4} == plan
+    uneven = run("evaluate", *JOB[:5], 48, "--global-batch-size", 48, *tree, "tp=8", "dp=6", "nvs.tp=8").out
+    assert "dp lies unevenly on the units of pod: it is counted as crossing that tier" in uneven
+
+
+def test_the_best_plan_has_its_order(run):
+    found = run("best", *JOB, "--set", f"cluster.network.topology={TREE}", "--top", 1).out
+    assert "plan 1: ranks numbered tp-cp-ep-" in found
+    assert "ranks numbered" not in run("best", *JOB, "--top", 1).out
+
+
+def test_a_job_that_is_larger_than_its_cluster(run):
+    done = run("best", *JOB[:2], "--cluster", "dgx-a100-superpod", "--num-gpus", 2048, "--global-batch-size", 2048)
+    assert (done.code, done.out) == (2, "")
+    assert "cluster 'dgx-a100-superpod' has nvs=8 * rail=20 * spine=7 = 1120 GPUs, 928 too few" in done.err

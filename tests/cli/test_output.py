@@ -64,7 +64,7 @@ def test_quantities_by_column():
 def test_a_plan_reads_as_it_is_written():
     ones = dict.fromkeys(("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size"), 1)
     ones |= {f"{axis}_nvs": 1 for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")}
-    ones |= {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+    ones |= {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
     ones |= {"vpp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b"}
     assert plan_text(ones) == "microbatch_size=1"
     plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}

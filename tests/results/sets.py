@@ -15,6 +15,7 @@ NAMES = {
     "recompute": ("none", "full"),
     "schedule": ("one",),
     "offload": ("none", "both"),
+    "order": ("tp-cp-ep-dp-pp",),
 }
 REASONS = [("memory", "peak_bytes is above the device's capacity"), ("layers", "pp does not divide them")]
 WHAT_IF = (

@@ -12,7 +12,7 @@ from dsx.space.codes import OFFLOAD
 
 ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
-SAID |= {"stored_layers": 0, "offload": "none"}
+SAID |= {"stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 LAYERS = 24
 
 # A user's strategy: tensor parallelism whose residual stream every rank holds whole.
@@ -242,3 +242,14 @@ def test_placement(layer, choices, says):
     lost = megatron_lm(plan(**choices), layer("1d"), LAYERS).lost
     assert len(lost) == (says is not None)
     assert says is None or (lost[0].startswith("the placement ") and says in lost[0])
+
+
+def test_an_order_that_is_not_the_default_one_has_a_flag(layer):
+    choices = {"tp": 4, "pp": 8, "dp": 2, "tp_nvs": 4, "pp_nvs": 2}
+    launch = megatron_lm(plan(**choices, order="tp-cp-ep-pp-dp"), layer("1d"), LAYERS)
+    assert "--use-tp-pp-dp-mapping" in launch.arguments
+    assert launch.lost == ()
+    default = megatron_lm(plan(**choices), layer("1d"), LAYERS)
+    assert "--use-tp-pp-dp-mapping" not in default.arguments
+    (lost,) = megatron_lm(plan(**choices) | {"dp_leaf": 2}, layer("1d"), LAYERS).lost
+    assert "the default rank order" in lost and "would do as priced" not in lost

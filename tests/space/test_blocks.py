@@ -63,7 +63,7 @@ def by_loops(keys, given):
 
 
 def settings_of(given, pp, dp, microbatches, alike):
-    """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload) of a pipeline."""
+    """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload, order) of a pipeline."""
     known = given.open
     for vpp in known.vpp or divisors(given.num_layers):
         if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
@@ -75,7 +75,7 @@ def settings_of(given, pp, dp, microbatches, alike):
             copies = [n for n in copies if dp % n == 0 and alike % n == 0 and (zero or n == 1)]
             layers = given.num_layers // pp
             stored = [n for n in known.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
-            for others in product(copies, stored, known.offload):
+            for others in product(copies, stored, known.offload, known.order):
                 yield vpp, zero, recompute, schedule, *others
 
 

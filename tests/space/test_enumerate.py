@@ -63,7 +63,7 @@ def test_fill(num_gpus, nvs_size, filled):
 
 def test_one_gpu():
     found = candidates([ONE_AXIS], DIMS, [1], [1])
-    codes = ("strategy", "recompute", "schedule", "stored_layers", "offload")
+    codes = ("strategy", "recompute", "schedule", "stored_layers", "offload", "order")
     assert found == [{name: 0 if name in codes else 1 for name in (*KEY_COLUMNS, *CHOICE_COLUMNS)}]
 
 

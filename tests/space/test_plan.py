@@ -16,6 +16,7 @@ DEFAULTS = {
     "zero_replicas": 1,
     "stored_layers": 0,
     "offload": 0,
+    "order": 0,
 }
 DIMS = {"e": 8, "f": 16}
 
@@ -30,6 +31,7 @@ def test_what_is_left_out_is_one():
         "tp_nvs": 1, "tp2_nvs": 1, "cp_nvs": 1, "ep_nvs": 1, "pp_nvs": 1, "dp_nvs": 1,
         "num_gpus": 8, "global_batch_size": 8, "num_microbatches": 2,
         "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
+        "order": 0,
     }  # fmt: skip
 
 

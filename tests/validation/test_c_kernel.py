@@ -79,8 +79,8 @@ def random_block(random, number):
     pp_nvs, dp_nvs = 2 ** random.integers(0, 3, (2, count))
     pp, dp = pp_nvs * random.integers(1, 24, count), dp_nvs * random.integers(1, 8, count)
     microbatches = random.integers(1, 256, count)
-    # vpp, ZeRO stage, recompute, schedule, copies, stored layers, offload
-    plain = np.array([[1], [1], [0], [0], [1], [0], [0]]).repeat(count, axis=1)
+    # vpp, ZeRO stage, recompute, schedule, copies, stored layers, offload, order
+    plain = np.array([[1], [1], [0], [0], [1], [0], [0], [0]]).repeat(count, axis=1)
     matrix = np.concatenate([np.stack([pp * dp, dp * microbatches, pp, dp, microbatches, pp_nvs, dp_nvs]), plain])
     return random.permutation(KEYS)[:2], matrix, 3 * number + random.integers(0, 3, count)
 
