@@ -83,7 +83,8 @@ def megatron_lm(
     if foreign := _foreign_layout(plan, layer):
         return Launch((), tuple(foreign))
     zero = _ZERO.get(plan["zero_stage"])
-    recompute, not_made_again = _recomputed(plan, num_layers)
+    uneven = _uneven(plan, num_layers, ends)
+    recompute, not_made_again = _recomputed(plan, num_layers, bool(uneven))
     moved, not_moved = _offloaded(plan, num_layers)
     lost = [f"zero_stage={plan['zero_stage']}"] if zero is None else []
     lost += [*not_made_again, *not_moved]
@@ -95,7 +96,7 @@ def megatron_lm(
         *([("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []),
         *([("--expert-tensor-parallel-size", str(_expert_tensor(plan, layer)))] if "ep" in layer.axes else []),
         ("--pipeline-model-parallel-size", str(plan["pp"])),
-        *_layout(plan, num_layers, ends),
+        *_layout(uneven),
         *_ORDER_FLAGS.get(plan["order"], ()),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
         ("--micro-batch-size", str(plan["microbatch_size"])),
@@ -109,33 +110,27 @@ def megatron_lm(
     return Launch(tuple(flags), (*lost, *_context(plan, layer), *_placement(plan)))
 
 
-def body_layers(stage_layers: str, num_layers: int, ends: tuple[int, int]) -> list[int]:
-    """Return how many layers of the body each stage has, of a cut that counts `ends` before and behind them."""
+def _uneven(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> list[int]:
+    """Return how many layers of the body each stage has; nothing where all have as many.
+
+    A cut counts `ends` before and behind them.
+    """
     found: list[int] = []
     begin, (before, _) = 0, ends
-    for size in map(int, stage_layers.split(",")):
+    for size in map(int, plan["stage_layers"].split(",") if "stage_layers" in plan else ()):
         held = min(begin + size, before + num_layers) - max(begin, before)
         found.append(max(held, 0))
         begin += size
-    return found
+    return found if len(set(found)) > 1 else []
 
 
-def _layout(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> list[tuple[str, str]]:
+def _layout(body: Sequence[int]) -> list[tuple[str, str]]:
     """Return the flag of an uneven cut: E is the embedding, t a layer, L the loss with what is before it."""
-    if "stage_layers" not in plan:
-        return []
-    body = body_layers(plan["stage_layers"], num_layers, ends)
-    if len(set(body)) == 1:
-        return []
     layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
-    return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")]
+    return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
 
 
-def _uneven(plan: Mapping[str, Any]) -> bool:
-    return len(set(plan.get("stage_layers", "").split(","))) > 1
-
-
-def _recomputed(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[str, str]], list[str]]:
+def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the flags of recomputation, and what of it they do not express."""
     mode, stored = plan["recompute"], plan["stored_layers"]
     known = _RECOMPUTE.get(mode)
@@ -143,7 +138,7 @@ def _recomputed(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[st
         return [], [f"recompute={mode}"]
     if not stored:
         return [*known], []
-    if _uneven(plan):
+    if uneven:
         reason = "stages of unequal length, of which the same share of layers is made again: Megatron-LM makes as many"
         return [*known], [f"stored_layers={stored} with {reason}"]
     if stored == num_layers // plan["pp"]:

@@ -1,4 +1,4 @@
-"""Stages of an even cut against a plain count of the layers that each chunk holds."""
+"""Stages of an even cut against a plain count of the layers that each chunk holds, and stages of any cut."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.cost.stages import Stack, stages
+from dsx.cost.stages import Stack, even_first, layers_between, stages, stages_between
 
 EMBEDDING, DENSE, EXPERTS, HEAD = range(4)
 
@@ -87,3 +87,26 @@ def test_kinds_that_alternate_are_mixed_evenly():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5})]
     assert made.totals() == {0: 6.0, 1: 2.0}
+
+
+def test_stages_between_boundaries_hold_what_lies_there():
+    made = stack(2, 3)  # embedding, two dense layers, three with experts, head
+    found = stages_between(made, jnp.asarray([0.0, 1.0, 4.0, 6.0, 7.0, 7.0]))
+    assert found.index.tolist() == [0, 1, 2, 3, 4]
+    held = {kind: layers.tolist() for kind, layers in found.layers.items()}
+    assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
+
+
+def test_layers_that_alternate_are_as_many_of_each_kind_wherever_they_are_cut():
+    made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
+    assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}
+
+
+@pytest.mark.parametrize(("pp", "first"), [(2, {0: 1.0, 1: 11.0, 2: 0.0}), (5, {0: 1.0, 1: 3.8, 2: 0.0})])
+def test_the_share_of_a_first_stage(pp, first):
+    """Where pp does not divide the layers, both ends count as layers, as in an even cut."""
+    body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
+    found = even_first(body, jnp.asarray(float(pp)))
+    assert {kind: float(layers) for kind, layers in found.layers.items()} == pytest.approx(first)
+    alike = Stack(counts=((22.0,),), segments=((1,),))
+    assert float(even_first(alike, jnp.asarray(float(pp))).layers[1]) == pytest.approx(22 / pp)

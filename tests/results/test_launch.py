@@ -14,6 +14,7 @@ ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
 SAID |= {"stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 LAYERS = 24
+FLAG = "--pipeline-model-parallel-layout"
 
 # A user's strategy: tensor parallelism whose residual stream every rank holds whole.
 PLAIN = """strategy plain
@@ -253,3 +254,30 @@ def test_an_order_that_is_not_the_default_one_has_a_flag(layer):
     assert "--use-tp-pp-dp-mapping" not in default.arguments
     (lost,) = megatron_lm(plan(**choices) | {"dp_leaf": 2}, layer("1d"), LAYERS).lost
     assert "the default rank order" in lost and "would do as priced" not in lost
+
+
+@pytest.mark.parametrize(
+    ("stage_layers", "ends", "layout"),
+    [
+        ("7,7,6,6", (1, 1), "Et*6|t*7|t*6|t*5L"),
+        ("1,24,1", (1, 1), "E|t*24|L"),
+        ("2,24", (1, 1), "Et|t*23L"),
+        ("13,11", (0, 0), "Et*13|t*11L"),
+        ("9,8,8", (1, 0), None),
+        ("13,13", (1, 1), None),
+        ("26", (1, 1), None),
+    ],
+)
+def test_an_uneven_cut_is_a_layout(layer, stage_layers, ends, layout):
+    made = plan(pp=len(stage_layers.split(",")), dp=2) | {"stage_layers": stage_layers}
+    arguments = megatron_lm(made, layer("1d"), LAYERS, ends).arguments
+    assert (FLAG in arguments) == (layout is not None)
+    assert layout is None or arguments[arguments.index(FLAG) + 1] == layout
+
+
+def test_stored_layers_of_uneven_stages_cannot_be_said(layer):
+    made = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "14,12"}
+    (lost,) = [lost for lost in megatron_lm(made, layer("1d"), LAYERS, (1, 1)).lost if "stored" in lost]
+    assert "stages of unequal length" in lost
+    even = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "13,13"}
+    assert not [lost for lost in megatron_lm(even, layer("1d"), LAYERS, (1, 1)).lost if "stored" in lost]
