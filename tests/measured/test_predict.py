@@ -1,5 +1,7 @@
 """Measured setups priced together are what an evaluation of the same plan is, each on its own model and machine."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from measured.tables import write
@@ -12,6 +14,7 @@ from dsx.measured.setups import setups
 from dsx.search.evaluate import evaluate_plan
 from dsx.search.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import ClusterSpec
 
 DEFAULT = load_assumptions("default")
 PLAN = {"tp": 2, "pp": 2, "dp": 4, "microbatch_size": 2, "nvs.tp": 2, "nvs.dp": 4}
@@ -73,3 +76,20 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
     assert found.reason[1] is None
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]
+
+
+def test_on_several_tiers_too(asked):
+    """On a fat tree whose leaves join two domains, and are oversubscribed."""
+    levels = [{"name": "leaf", "units": 2, "oversubscription": 4}, {"name": "spine"}]
+    moved = []
+    for setup in asked:
+        facts = setup.cluster.model_dump(mode="json")
+        facts["network"] |= {"topology": {"kind": "fat_tree", "levels": levels}}
+        moved.append(replace(setup, cluster=ClusterSpec.model_validate(facts)))
+    found = predict(moved, DEFAULT)
+    for case in (0, 4, 8):
+        setup, (_, strategy, changes) = moved[case], CASES[case]
+        problem = make_problem(setup.model, setup.cluster, DEFAULT, [strategy], setup.sequence_length)
+        settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
+        alone = evaluate_plan(problem, settings, setup.num_gpus, setup.global_batch_size)
+        assert found.step_time_s[case] == pytest.approx(alone.costs["step_time_s"], rel=1e-9)
