@@ -39,6 +39,7 @@ def best(
 
     Some choices are not searched but held fixed, as in --set assumptions.fixed.offload=optimizer: zero_stage,
     zero_replicas, recompute, stored_layers, schedule, vpp and offload. A sweep searches those that its `fix` lists.
+    The order of ranks is searched where the network has tiers beyond fast domain and cluster.
     """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
     from dsx.search.best import best as search

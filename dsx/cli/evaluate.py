@@ -47,7 +47,8 @@ def evaluate(
     panels, which are 1 where they are left out. Further choices, else as the assumption set has them: vpp, zero_stage
     (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full), stored_layers (layers of
     a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer, activations,
-    both).
+    both), order (tp-cp-ep-dp-pp, tp-cp-ep-pp-dp; of ranks beyond the fast
+    domain).
     """
     inputs = load_inputs(
         model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times

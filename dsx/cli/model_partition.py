@@ -16,10 +16,6 @@ from dsx.units import format_quantity
 if TYPE_CHECKING:
     from dsx.search.plan_stages import PlanStage
 
-_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
-_SETTINGS = (*_DEGREES, "panels", "microbatch_size", "vpp", "zero_stage", "zero_replicas", "recompute", "stored_layers")
-_SETTINGS += ("schedule", "offload")
-
 
 def partition_model(
     inputs: Inputs,
@@ -41,25 +37,26 @@ def partition_model(
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
     from dsx.search.study import Study
-    from dsx.space.codes import OPTIMAL
-    from dsx.space.plan import fixed_settings
+    from dsx.space.codes import OPEN, OPTIMAL
+    from dsx.space.plan import SIZES, fixed_settings
+    from dsx.space.rules import DEGREES
 
     if picture is not None:
         from dsx.results.plot.file import image_format
 
         image_format(picture)
-    problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=OPTIMAL)
-    fix = fixed_settings(settings, num_gpus, problem.limits())
-    problem = problem.opening(fix)
+    stated = inputs.problem([strategy] if strategy else [], sequence_length, partition=OPTIMAL)
+    fix = fixed_settings(settings, num_gpus, stated.limits())
+    problem = stated.opening(fix)
     space = Space(problem, [num_gpus], [global_batch_size], fix)
     if not space.size:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], stated, settings=fix))
     rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
     if not counts.feasible:
-        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
+        raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], stated, settings=fix))
     (plan,) = priced_plans(problem, rows)
-    written = [f"{name}={plan['plan'][name]}" for name in plan["plan"] if name in _SETTINGS]
-    written += [f"nvs.{name}={plan['plan'][f'{name}_nvs']}" for name in _DEGREES]
+    written = [f"{name}={plan['plan'][name]}" for name in dict.fromkeys((*DEGREES, *SIZES, *OPEN))]
+    written += [f"nvs.{name}={plan['plan'][f'{name}_nvs']}" for name in DEGREES]
     found = evaluate_plan(problem, written, num_gpus, global_batch_size, plan["plan"]["stage_layers"]).stages
     slowest = bottleneck(found)
     if picture is not None:

@@ -10,25 +10,32 @@ from dsx.units import format_quantity
 if TYPE_CHECKING:
     from dsx.search.nothing import Blocker
     from dsx.search.problem import Problem
-    from dsx.search.space import Space
+    from dsx.search.space import Selection, Space
     from dsx.search.study import Study
     from dsx.spec.sweep import SweepSpec
 
 
-def why_nothing(studies: "Sequence[Study]", problem: "Problem", sweep: "SweepSpec | None" = None) -> str:
+def why_nothing(
+    studies: "Sequence[Study]",
+    problem: "Problem",
+    sweep: "SweepSpec | None" = None,
+    settings: "Selection | None" = None,
+) -> str:
     """Return why no plan of any study is left, and what comes nearest.
 
-    `problem` is that of the first study, as its files state it; `sweep` may fix and limit it.
+    `problem` is that of the first study, as its files state it; `sweep` or the `settings` of a command may fix it.
     """
     searched = [study for study in studies if study.space.size]
-    return _why_none_fits(searched) if searched else _why_no_candidate(studies[0].space, problem, sweep)
+    return _why_none_fits(searched) if searched else _why_no_candidate(studies[0].space, problem, sweep, settings or {})
 
 
-def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | None") -> str:
+def _why_no_candidate(
+    space: "Space", problem: "Problem", sweep: "SweepSpec | None", settings: "Selection"
+) -> str:
     from dsx.search.nothing import blockers
 
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
-    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else {}, sweep.limit if sweep else {})
+    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else {})
     job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
     if not found:
         return (
@@ -55,8 +62,10 @@ def _said(blocker: "Blocker") -> str:
 
 
 def _place(blocker: "Blocker", problem: "Problem", sweep: "SweepSpec | None") -> str:
-    if sweep is None or blocker.section == "fixed":
+    if blocker.section == "fixed":
         return f"assumption set {problem.assumptions_spec.name!r}: fixed"
+    if sweep is None:
+        return "the command"
     return f"{sweep.place(blocker.section, blocker.column)}: {blocker.section}"
 
 

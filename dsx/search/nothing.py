@@ -5,7 +5,7 @@ one is, the values are taken one after the other, degrees first, and to blame is
 ones before it left. The nearest value is the one that the candidates without it have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -144,10 +144,11 @@ def _rule(column: str, problem: Problem) -> str:
         return f"nothing of {problem.model.name} is divided over {column} under {strategies}"
     if column in REPLICA_AXES:
         return f"{column} divides num_gpus, and what the rules of {strategies} say"
-    return _RULES[column].format(layers=problem.num_layers)
+    rules = _RULES | _RULES_OF_ANY_CUT if problem.cuts_anyhow else _RULES
+    return rules[column].format(layers=problem.num_layers, stages=problem.limits().most_stages)
 
 
-_RULES: Mapping[str, str] = {
+_RULES: dict[str, str] = {
     "ep": "ep divides the experts, and the ranks of the axes that it nests in",
     "microbatch_size": "microbatch_size divides the sequences of a replica, global_batch_size / dp",
     "panels": "panels are the largest degree times a power of two, and 1 under a strategy that has none",
@@ -165,4 +166,11 @@ _RULES: Mapping[str, str] = {
     "stored_layers": "stored_layers is at most the layers of a stage, {layers} / pp, and 0 with recompute none",
     "schedule": "only 1f1b has chunks (vpp above 1)",
     "offload": "offload is none, optimizer, activations or both",
+    "order": "an order places pp and dp as no other does, and numbers the replicas of an ep group one after another",
+}
+# In place of those where each plan has the cut that is best for it.
+_RULES_OF_ANY_CUT: dict[str, str] = {
+    "pp": "pp divides num_gpus and is at most {stages}, the layers with both ends",
+    "vpp": "partition optimal covers vpp = 1",
+    "schedule": "partition optimal covers 1f1b and gpipe",
 }

@@ -128,6 +128,21 @@ def test_the_best_partition_is_the_best_plan(run, place):
     assert "recompute=none" in text
 
 
+def test_the_order_of_ranks_is_part_of_the_plan(run, place):
+    job = ("--model", "heavy-head.yaml", "--cluster", "dgx-a100-superpod", "--num-gpus", 640)
+    job += ("--global-batch-size", 640, "pp=4", "tp=8", "microbatch_size=1", "--json")
+    found = {
+        order: json.loads(run("partition", *job, f"order={order}").out) for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+    }
+    for order, plan in found.items():
+        assert plan["plan"]["order"] == order
+        assert max(stage["load_s"] for stage in plan["stages"]) == plan["bottleneck_s"]
+    # Stages of a replica next to each other leave its replicas in other units.
+    assert len({plan["step_time_s"] for plan in found.values()}) == 2
+    free = json.loads(run("partition", *job).out)
+    assert free["step_time_s"] == min(plan["step_time_s"] for plan in found.values())
+
+
 def test_its_picture(run, place):
     done = run("partition", *JOB, "pp=4", "--plot", "stages.png")
     assert done.code == 0
@@ -147,7 +162,8 @@ def test_its_picture(run, place):
         ((*JOB, "pp"), 2, "'pp' is no setting of a plan"),
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
-        ((*JOB, "vpp=2"), 3, "partition optimal covers 1f1b and gpipe with vpp = 1"),
+        ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers vpp = 1; nearest: vpp = 1"),
+        ((*JOB, "schedule=zb-h1"), 3, "optimal covers 1f1b and gpipe; nearest: schedule = 1f1b or gpipe"),
         ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
         ((*JOB, "--width", 2), 2, "--width does not go with --model"),
         (JOB[:4], 2, "missing: --num-gpus, --global-batch-size; --model needs them"),

@@ -8,9 +8,11 @@ from dsx.search.space import Space
 from dsx.spec.ranges import Limit
 
 
-def blame(model="llama-3-8b", fix=None, limit=None, fixed=(), num_gpus=64, batch=256):
+def blame(
+    model="llama-3-8b", fix=None, limit=None, fixed=(), num_gpus=64, batch=256, cluster="h100-nvs8", partition="even"
+):
     overrides = split_overrides([f"assumptions.fixed.{one}" for one in fixed])
-    problem = load_inputs(model, "h100-nvs8", "default", overrides).problem([], None)
+    problem = load_inputs(model, cluster, "default", overrides).problem([], None, partition=partition)
     assert not Space(problem.opening(fix or {}), [num_gpus], [batch], fix, limit).size
     found = blockers(problem, [num_gpus], [batch], fix, limit)
     assert all(blocker.rule for blocker in found)
@@ -47,6 +49,27 @@ def test_ep_divides_the_experts_and_the_ranks(ep, nearest):
 def test_stored_layers_are_of_a_stage():
     fix = {"recompute": ["full"], "pp": [4], "stored_layers": [40]}
     assert blame(fix=fix) == [("fix", "stored_layers = 40", "stored_layers = 8", True)]
+
+
+def test_an_order_numbers_the_replicas_of_an_ep_group_one_after_another():
+    fix = {"order": ["tp-cp-ep-pp-dp"], "ep": [8], "tp": [1], "pp": [2]}
+    assert blame("mixtral-8x7b", fix, cluster="dgx-a100-superpod") == [
+        ("fix", "tp = 1", "tp = 8", True),
+        ("fix", "ep = 8", "ep = 1", True),
+        ("fix", "order = tp-cp-ep-pp-dp", "order = tp-cp-ep-dp-pp", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fix", "said", "nearest"),
+    [
+        ({"vpp": [2]}, "vpp = 2", "vpp = 1"),
+        ({"schedule": ["zb-h1"]}, "schedule = zb-h1", "schedule = 1f1b or gpipe"),
+        ({"pp": [64]}, "pp = 64", "pp = 32"),
+    ],
+)
+def test_what_the_best_cut_does_not_cover(fix, said, nearest):
+    assert blame(fix=fix, partition="optimal") == [("fix", said, nearest, True)]
 
 
 def test_values_that_do_not_go_together_are_named_both():
