@@ -4,6 +4,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SWEEP := gpt3-1t-b200
 
+# A file's tests share what they compile, so they stay in one process.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: sweep test test-all lint bench reproduction calibration validation
 
 sweep: $(INSTALLED)
@@ -11,10 +14,10 @@ sweep: $(INSTALLED)
 	$(BIN)/dsx pareto results/$(SWEEP) --plot results/$(SWEEP)/front.png
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 -m "not slow" -q
+	$(PYTEST) -m "not slow"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 -q
+	$(PYTEST)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

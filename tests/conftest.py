@@ -1,9 +1,18 @@
 """Strict JAX, two CPU devices, and examples that are the same on every CI run."""
 
 import os
+from pathlib import Path
 
 import hypothesis
 import jax
+import pytest
+
+# What one test process compiles, the other processes and later runs need not: most of the time goes there.
+_COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -11,3 +20,10 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 hypothesis.settings.register_profile("dsx", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("dsx")
+
+_LONGEST = "test_frozen_predictions"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that takes longest, or one process would wait for it at the end."""
+    items.sort(key=lambda item: _LONGEST not in item.nodeid)

@@ -31,13 +31,14 @@ class PlanStage:
 
 def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[PlanStage, ...]:
     """Return the stages of a plan, given by all columns of a candidate [1], for its boundaries [L + 1]."""
-    num_stages, joined = int(columns["pp"][0]), int(columns["pp_nvs"][0])
+    num_stages = int(columns["pp"][0])
     table = price_keys(problem, {name: columns[name] for name in KEY_COLUMNS})
+    columns = on_tiers(problem, columns)
     only = np.zeros(1, dtype=np.int64)
     with jax.enable_x64(True):
         kinds = jax.tree.map(lambda leaf: rows_of(np.asarray(leaf), only, only)[..., 0], table)
         tiers = [tier.name for tier in problem.cluster.network.middle]
-        choices = step_choices(on_tiers(problem, columns), lambda column: np.float64(column[0]), tiers)
+        choices = step_choices(columns, lambda column: np.float64(column[0]), tiers)
         cluster, assumptions = problem.at_point(0)
         workload = problem.workload
         costs = StageCosts(kinds, choices, workload.stack, workload.open, cluster, assumptions)
@@ -51,13 +52,14 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
             "recompute_s": on(held, costs.recompute_s),
             "peak_bytes": costs.memory(held, flying).peak_bytes,
         }
-    network = problem.cluster.network
+    *inner, outermost = [tier.name for tier in problem.cluster.network.tiers]
+    together = [(name, int(columns[f"pp_{name}"][0])) for name in inner]  # stages that share a unit of each tier
     return tuple(
         PlanStage(
             first_layer=int(cut[index]),
             num_layers=int(cut[index + 1] - cut[index]),
             in_flight=int(flying[index]),
-            link=None if not index else network.nvs.name if index % joined else network.net.name,
+            link=next((name for name, joined in together if index % joined), outermost) if index else None,
             **{name: float(column[index]) for name, column in values.items()},
         )
         for index in range(num_stages)

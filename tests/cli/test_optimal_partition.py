@@ -129,15 +129,19 @@ def test_the_best_partition_is_the_best_plan(run, place):
 
 
 def test_the_order_of_ranks_is_part_of_the_plan(run, place):
-    job = ("--model", "heavy-head.yaml", "--cluster", "dgx-a100-superpod", "--num-gpus", 640)
-    job += ("--global-batch-size", 640, "pp=4", "tp=8", "microbatch_size=1", "--json")
+    tree = "{kind: fat_tree, levels: [{name: leaf, units: 2, oversubscription: 4}, {name: spine}]}"
+    job = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 64, "--global-batch-size", 64)
+    job += ("--set", f"cluster.network.topology={tree}", "pp=4", "tp=8", "microbatch_size=1", "nvs.tp=8", "--json")
     found = {
-        order: json.loads(run("partition", *job, f"order={order}").out) for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+        order: json.loads(run("partition", *job, f"order={order}").out)
+        for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
     }
     for order, plan in found.items():
         assert plan["plan"]["order"] == order
         assert max(stage["load_s"] for stage in plan["stages"]) == plan["bottleneck_s"]
-    # Stages of a replica next to each other leave its replicas in other units.
+    # Either the replicas of a stage share a leaf, or the stages of a replica do.
+    links = [[stage["link"] for stage in plan["stages"]] for plan in found.values()]
+    assert links == [[None, "spine", "spine", "spine"], [None, "leaf", "spine", "leaf"]]
     assert len({plan["step_time_s"] for plan in found.values()}) == 2
     free = json.loads(run("partition", *job).out)
     assert free["step_time_s"] == min(plan["step_time_s"] for plan in found.values())
