@@ -29,9 +29,7 @@ def why_nothing(
     return _why_none_fits(searched) if searched else _why_no_candidate(studies[0].space, problem, sweep, settings or {})
 
 
-def _why_no_candidate(
-    space: "Space", problem: "Problem", sweep: "SweepSpec | None", settings: "Selection"
-) -> str:
+def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | None", settings: "Selection") -> str:
     from dsx.search.nothing import blockers
 
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
