@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.collectives import collective
-from dsx.cost.groups import group
+from dsx.cost.crowding import crosses, may_crowd
+from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, stretches
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
@@ -73,6 +74,12 @@ class LayerCosts:
     group_size: Any  # [J, U]
     group_share: Any  # [J, U] members of it in one fast domain, likewise
     group_wider: tuple[Any, ...] = ()  # [J, U] each: in a unit of each tier between the domain and the outermost one
+    # Seconds in which an oversubscribed tier is taken: of the forward, and of the backward under each of the modes.
+    crowded_s: tuple[Any, ...] = ()  # none where no tier can be oversubscribed
+
+
+# Fields that are several arrays, or none where there are two tiers.
+BY_TIER = ("group_wider", "crowded_s")
 
 
 class WeightGroup(NamedTuple):
@@ -90,7 +97,7 @@ class WeightGroup(NamedTuple):
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
     compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
-    exposed = _communication(work, compute + memory, cluster, assumptions)
+    exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
 
     def stacked(name: str) -> Any:
@@ -112,7 +119,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     rest = unmeasured(work)
     modelled = busy_times(rest, cluster, assumptions)
     compute, memory = measured_or(work, *modelled)
-    exposed = _communication(work, compute + memory, cluster, assumptions)
+    collective_s = _collective_times(work, cluster, assumptions)
+    exposed = _communication(work, compute + memory, collective_s, assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
     made_again = [kernel for kernel, again in enumerate(work.again) if again]
 
@@ -156,6 +164,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_size=jnp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=jnp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_wider=tuple(jnp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.wider),
+        crowded_s=_crowded(work, collective_s, made_again, cluster) if may_crowd(cluster.network) else (),
     )
 
 
@@ -211,14 +220,14 @@ def _weight_gradients(
 
 
 def _communication(
-    work: LayerWork, busy: Any, cluster: Cluster, assumptions: Assumptions
+    work: LayerWork, busy: Any, collective_s: Sequence[Any], assumptions: Assumptions
 ) -> dict[tuple[int, int, str], Any]:
     """Return the exposed communication, [U] seconds by (direction, kernel, column), where there is any."""
     plain: dict[tuple[int, int, str], Any] = {}
     panel: dict[tuple[int, int], dict[str, Any]] = {}
     ring: dict[tuple[int, int, str], Any] = {}
     left: dict[tuple[int, int], Any] = {}  # of a kernel's time, for its collectives to run beside
-    for shape, time in zip(work.shapes, _collective_times(work, cluster, assumptions), strict=True):
+    for shape, time in zip(work.shapes, collective_s, strict=True):
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
             columns = panel.setdefault((shape.direction, shape.kernel), {})
@@ -261,13 +270,37 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
         alike.setdefault((shape.kind, shape.axis, shape.panelled), []).append(index)
     times: dict[int, Any] = {}
     for (kind, axis, panelled), indices in alike.items():
-        wider = (shares[axis][None] for shares in work.wider)
-        members = group(work.per_key(work.sizes[axis])[None], work.shares[axis][None], *wider)
+        members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
         volumes = work.volumes[jnp.array(indices)]
         volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
         seconds = collective(kind, members, cluster.network, assumptions)(volumes)
         times |= {index: seconds[row] for row, index in enumerate(indices)}
     return [times[index] for index in range(len(work.shapes))]
+
+
+def _members(work: LayerWork, axis: str) -> Group:
+    """Return the [U] groups of an axis."""
+    return group(work.per_key(work.sizes[axis]), work.shares[axis], *(shares[axis] for shares in work.wider))
+
+
+def _crowded(
+    work: LayerWork, collective_s: Sequence[Any], made_again: Sequence[int], cluster: Cluster
+) -> tuple[Any, ...]:
+    """Return the [U] seconds of a forward and of backwards in which collectives take an oversubscribed tier."""
+    nothing = jnp.zeros_like(work.per_key(work.boundary))
+    crossing = {axis: crosses(_members(work, axis), cluster.network) for axis in work.sizes}
+
+    def added(direction: int, kernels: Sequence[int]) -> Any:
+        taken = nothing
+        for shape, time in zip(work.shapes, collective_s, strict=True):
+            if shape.direction == direction and shape.kernel in kernels:
+                whole = work.per_key(work.panels) * time if shape.panelled else time
+                taken = taken + crossing[shape.axis] * whole
+        return taken
+
+    kernels = range(len(work.again))
+    forward, backward = added(FORWARD, kernels), added(BACKWARD, kernels)
+    return forward, backward, backward + added(FORWARD, made_again), backward + forward
 
 
 price_kernels = jax.jit(kernel_times)
@@ -305,9 +338,7 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     for axis in AXES:
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
-            wider = (shares[axis] for shares in work.wider)
-            members = group(work.per_key(work.sizes[axis]), work.shares[axis], *wider)
-            link = collective(ALL_REDUCE, members, cluster.network, assumptions)
+            link = collective(ALL_REDUCE, _members(work, axis), cluster.network, assumptions)
             time = link(per_weight_byte * work.per_key(work.weights[jnp.array(reduced)].sum(axis=0)))
             total = total + time
     return total

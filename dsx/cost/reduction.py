@@ -11,6 +11,9 @@ weights are also gathered with every forward and every backward.
 Where copies of the divided state remain, the gradients of a shard are all-reduced among them once a step, behind
 the last microbatch (Zhang et al., MiCS, 2022, section 3.4).
 
+An oversubscribed tier that both cross is not there for it while a layer's own collectives take it
+(`dsx.cost.crowding`).
+
 It is counted on the first stage, whose backward ends last: later stages reduce while it still computes.
 """
 
@@ -23,6 +26,7 @@ import jax.numpy as jnp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
+from dsx.cost.crowding import crosses
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.stages import Stage
@@ -36,6 +40,7 @@ def reduction(
     shards: Sequence[Sequence[Group]],
     copies: Sequence[Sequence[Group]],
     backward_s: Sequence[Any],
+    crowded_s: Sequence[tuple[Any, Any]],
     stage: Stage,
     edge: int,
     choices: StepChoices,
@@ -46,8 +51,9 @@ def reduction(
     """Return the exposed seconds of the reduction of `stage` in one step.
 
     `shards` are the ranks over which ZeRO divides, per kind and weight group, and `copies` those that hold the same
-    shard; without copies there are none. `backward_s` has the backward of each kind with what is made again; `edge` is
-    the kind of the layer that has nothing to hide behind.
+    shard; without copies there are none. `backward_s` has the backward of each kind with what is made again, and
+    `crowded_s` the seconds of its forward and backward in which it takes an oversubscribed tier, if one can be. `edge`
+    is the kind of the layer that has nothing to hide behind.
     """
     of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
     once = assumptions.dp_overlap
@@ -61,13 +67,20 @@ def reduction(
         if 0 in known.zero_stage:
             moved[0] = _seconds(ALL_REDUCE, of_gradients, *held)
         back = pick(known.zero_stage, choices.zero_stage, moved)
-        behind_forward = gather - overlap * jnp.minimum(gather, kinds[kind].forward_s)
-        behind_backward = behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
+        forward, backward = kinds[kind].forward_s, backward_s[kind]
+        if crowded_s:
+            shared = functools.reduce(jnp.maximum, [crosses(members, cluster.network) for members in shards[kind]])
+            forward, backward = (
+                jnp.maximum(whole - shared * taken, jnp.zeros_like(whole))
+                for whole, taken in zip((forward, backward), crowded_s[kind], strict=True)
+            )
+        behind_forward = gather - overlap * jnp.minimum(gather, forward)
+        behind_backward = behind_last = back - overlap * jnp.minimum(back, backward)
         if copies[kind]:
             back = back + _seconds_of_copies(
                 of_gradients, kinds[kind], shards[kind], copies[kind], cluster, assumptions
             )
-            behind_last = back - overlap * jnp.minimum(back, backward_s[kind])
+            behind_last = back - overlap * jnp.minimum(back, backward)
             among_copies = among_copies + layers * (behind_last - behind_backward)
         repeated_forward = repeated_forward + layers * behind_forward
         repeated_backward = repeated_backward + layers * behind_backward

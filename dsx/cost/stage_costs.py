@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
+from dsx.cost.crowding import may_crowd
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, stage_memory
@@ -65,7 +66,7 @@ class StageCosts:
         (body, *_), *_ = self.stack.segments
 
         def behind(edge: int) -> Any:
-            costs = (self.kinds, ranks, copies, self.backward_s)
+            costs = (self.kinds, ranks, copies, self.backward_s, self.crowded_s)
             return reduction(*costs, stage, edge, self.choices, self.known, self.cluster, self.assumptions)
 
         exposed = behind(body)
@@ -115,6 +116,19 @@ class StageCosts:
     def backward_s(self) -> list[Any]:
         """Per kind, the seconds of a layer's backward, with what is made again."""
         return [costs.backward_s + again for costs, again in zip(self.kinds, self.recompute_s, strict=True)]
+
+    @cached_property
+    def crowded_s(self) -> list[tuple[Any, Any]]:
+        """Per kind, the seconds of a forward and a backward in which a layer takes an oversubscribed tier.
+
+        None, if no tier can be.
+        """
+        if not may_crowd(self.cluster.network):
+            return []
+        return [
+            (costs.crowded_s[0], self._again.mean(kind, costs.crowded_s[1:].__getitem__))
+            for kind, costs in enumerate(self.kinds)
+        ]
 
     @cached_property
     def passes_s(self) -> list[Any]:

@@ -18,6 +18,8 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
+from dsx.cost.crowding import crosses
+from dsx.cost.groups import group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, worst
 from dsx.cost.pipeline import in_flight, pipeline
@@ -70,7 +72,7 @@ def step_costs(
     mean_s = slowest_s if mean is first else costs.load_s(mean)
     slowest_s = jnp.maximum(slowest_s, mean_s)
     spare_s = on(mean, [layer.weight_gradient_s for layer in kinds])
-    send_s = sent_s(costs, mean_s)
+    send_s = sent_s(costs, mean, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
     dp_comm, update = costs.at_end_s(first)
     memory = cut.worst([costs.memory(stage, in_flight(stage.index, choices, known)) for stage in cut.held])
@@ -105,12 +107,19 @@ def step_costs(
     )
 
 
-def sent_s(costs: StageCosts, mean_s: Any) -> Any:
-    """Return the seconds of sending a microbatch from stage to stage, there and back, that are not hidden."""
+def sent_s(costs: StageCosts, mean: Stage, mean_s: Any) -> Any:
+    """Return the seconds of sending a microbatch from stage to stage, there and back, that are not hidden.
+
+    `mean_s` is what the mean stage takes for it, behind which they may hide.
+    """
     choices, assumptions = costs.choices, costs.assumptions
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_wider)
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
+    if costs.crowded_s:
+        shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_wider), costs.cluster.network)
+        taken = on(mean, [forward + backward for forward, backward in costs.crowded_s])
+        mean_s = jnp.maximum(mean_s - shared * taken, jnp.zeros_like(mean_s))
     return send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
 
 

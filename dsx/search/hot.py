@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.layer import LayerCosts
+from dsx.cost.layer import BY_TIER, LayerCosts
 from dsx.search.minima import Common, Points, Runs, Strips, make_runs
 from dsx.search.pricing import Kinds, power_of_two
 from dsx.search.problem import Problem
@@ -135,8 +135,8 @@ class HotLoop:
         parts = set(_PARTS) - self._needed
 
         def in_rows(costs: LayerCosts, name: str) -> Any:
-            if name == "group_wider":
-                return tuple(np.asarray(shares, dtype=self._kind)[..., at] for shares in costs.group_wider)
+            if name in BY_TIER:
+                return tuple(np.asarray(leaf, dtype=self._kind)[..., at] for leaf in getattr(costs, name))
             leaf = np.asarray(getattr(costs, name), dtype=self._kind)
             if name in _BY_MODE:
                 # Arrays of their own: what no plan of the search makes again is not even read.

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
-from dsx.cost.layer import LayerCosts, layer_costs
+from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
 from dsx.cost.step import step_costs
 from dsx.cost.work import LayerWork, layer_work
@@ -169,7 +169,7 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
 
     def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
-        if name == "group_wider":
+        if name in BY_TIER:
             return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
         return joined(name, found)
 

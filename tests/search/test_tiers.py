@@ -120,6 +120,18 @@ def test_how_a_plan_lies():
     assert sum(kernel["forward"]["tp_comm_s"] for kernel in kernels) > 0
 
 
+def test_collectives_over_the_leaves_take_the_tier_that_is_oversubscribed():
+    """With a set that hides nothing that is all communication of groups on more domains than a leaf joins."""
+    space, (costs, *_), *_ = priced(TREE)
+    over = space.keys["tp"] > 2 * space.keys["tp_nvs"]
+    taken = costs.crowded_s[0] + costs.crowded_s[1]
+    assert over.any() and not over.all()
+    np.testing.assert_allclose(taken[0, over], costs.tp_comm_s[0, over], rtol=1e-12)
+    assert (taken[0, ~over] == 0).all()
+    assert (priced(EQUAL)[1][0].crowded_s[1] == 0).all()
+    assert priced(None)[1][0].crowded_s == ()
+
+
 def test_experts_that_span_replicas_need_them_in_order():
     problem = problem_on(TREE, "mixtral-8x7b", "default", "2d")
     space = Space(problem, [32], [32])

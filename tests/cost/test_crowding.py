@@ -1,0 +1,85 @@
+"""Axes that meet on an oversubscribed tier, by hand: what hides behind a layer waits while the layer sends there."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+
+from dsx.cost.crowding import crosses, may_crowd
+from dsx.cost.groups import group
+from dsx.cost.step import step_costs
+from dsx.hardware.network import Network, Tier
+
+NVS, LEAF, SPINE = Tier(8e11, 1e-6, "nvs", 8), Tier(1e11, 1e-5, "leaf", 32), Tier(2.5e10, 1e-5, "spine", 0)
+TREE, FULL = (Network(tiers=(NVS, LEAF, replace(SPINE, bandwidth=bandwidth))) for bandwidth in (2.5e10, 1e11))
+CROWDED = (0.004, 0.006, 0.007, 0.010)  # s, of a forward and of a backward by what it makes again
+NONE = (0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def members(size, *shares):
+    return group(*(jnp.asarray([float(count)]) for count in (size, *shares)))
+
+
+@pytest.mark.parametrize(
+    ("network", "size", "shares", "found"),
+    [
+        (TREE, 8, (8, 8), 0.0),  # in a domain
+        (TREE, 32, (8, 32), 0.0),  # in a leaf
+        (TREE, 64, (8, 32), 1.0),
+        (TREE, 4, (1, 1), 1.0),
+        (FULL, 64, (8, 32), 0.0),
+    ],
+)
+def test_which_groups_cross_an_oversubscribed_tier(network, size, shares, found):
+    assert may_crowd(network)
+    assert float(crosses(members(size, *shares), network)[0]) == found
+
+
+def test_two_tiers_cannot_crowd():
+    assert not may_crowd(machine().network)
+
+
+def cost(network, crowded=CROWDED, **made):
+    """A reduction of 4 GB over eight replicas, each alone in its leaf, behind layers of 10 and 20 ms."""
+    lying = {"pp_wider": (jnp.asarray([1.0]),), "dp_wider": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
+    taken = tuple(jnp.asarray([seconds]) for seconds in crowded)
+    layer = replace(layer_costs(), crowded_s=taken, group_wider=(jnp.asarray([[1.0]]),))
+    plan = replace(choices(**made), **lying)
+    cluster = replace(machine(), network=network)
+    return step_costs((layer,), plan, WORKLOAD, cluster, believed(pp_overlap=1.0, protocols=("bulk",)))
+
+
+def test_the_reduction_hides_in_what_is_left_of_a_pass():
+    # Two of three layers on a stage hide: each loses what its collectives take of the forward and of the backward.
+    found, alone = cost(TREE), cost(TREE, NONE)
+    assert float(found.dp_comm_s[0] - alone.dp_comm_s[0]) == pytest.approx(2 * (0.004 + 0.006), rel=1e-9)
+
+
+def test_a_reduction_that_crosses_no_such_tier_loses_nothing():
+    for network, lying in ((FULL, 1.0), (TREE, 8.0)):
+        found, alone = (cost(network, crowded, pp=1.0, dp_leaf=lying) for crowded in (CROWDED, NONE))
+        assert float(found.dp_comm_s[0]) == float(alone.dp_comm_s[0])
+
+
+def test_no_more_is_taken_of_a_pass_than_it_has():
+    endless = (1.0, 1.0, 1.0, 1.0)
+    gather = 7 * 1e-5 + 7 / 8 * 4e9 / 1.25e10  # at half of the spine's share, as believed
+    assert float(cost(TREE, endless).dp_comm_s[0]) == pytest.approx(3 * 2 * gather, rel=1e-9)
+
+
+def test_sends_hide_in_what_is_left_of_a_microbatch():
+    # 100 MB there and back hide behind 90 ms of three layers, or in what their collectives leave.
+    send = 2 * (1e-5 + 1e8 / 1.25e10)
+    long = (0.014, 0.014, 0.014, 0.014)
+    assert send < 0.030
+    assert float(cost(TREE, NONE).pp_comm_s[0]) == 0.0
+    left = 3 * (0.030 - 2 * 0.014)
+    assert float(cost(TREE, long).pp_comm_s[0]) == pytest.approx(6 * (send - left), rel=1e-9)
