@@ -27,6 +27,7 @@ PARTS = {
     "cp_comm_s": "context parallelism", "ep_comm_s": "expert parallelism", "pp_comm_s": "sends between stages",
     "dp_comm_s": "data parallelism", "bubble_s": "bubble", "recompute_s": "recomputation", "optimizer_s": "optimizer",
 }  # fmt: skip
+WAYS_OF_CASE = ("flat", "free", "even", "alike")
 _KEPT = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")
 _PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
 _CHEAP = 1e-12  # bandwidths are divided, and latencies multiplied, by it: a network that costs nothing
@@ -86,7 +87,7 @@ class Model:
         plans = [table.like(_Table(blind, self.num_gpus).best()) for blind in (flat, _free(flat))]
         even = _Table(replace(problem, partition=EVEN), self.num_gpus).best()
         case = Case(self.name, cluster, self.num_gpus, aware, *plans, even, table.evenly(aware))
-        for way in ("flat", "free", "even", "alike"):
+        for way in WAYS_OF_CASE:
             loss = case.loss(way)
             if loss is not None and loss < -_SAME:
                 raise AssertionError(f"{self.name} on {cluster}: the {way} plan is {-loss:.3g} better than the best")
