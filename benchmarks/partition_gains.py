@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import jax
 from gains.plans import WAYS_OF_CASE, Case, Model
 from gains.tables import largest, summary
 from sections import write_section
@@ -68,6 +69,7 @@ def cases(models: Sequence[str], clusters: Sequence[str]) -> Iterator[Case]:
             passed = time.monotonic() - start
             print(f"{passed:5.0f} s  {name} on {case.num_gpus} of {cluster}: {told}", file=sys.stderr, flush=True)
             yield case
+        jax.clear_caches()  # which grow with every model; what the next one shares with it lies on disk
 
 
 def report(found: Sequence[Case]) -> str:
