@@ -10,6 +10,7 @@ from gains.plans import PARTS, Case, Plan
 
 WAYS = {"flat": "blind, flat", "free": "blind, free", "even": "even", "alike": "same plan, even"}
 _SHOWN = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size")
+_SHOWN_FROM = 0.001
 _MENTIONED = 0.02  # of the step: parts that a loss is explained by
 
 
@@ -37,18 +38,19 @@ def summary(cases: Sequence[Case]) -> str:
     )
 
 
-def largest(cases: Sequence[Case], way: str, count: int) -> str:
-    """Return the cases in which a way loses most, one for each model, with both plans and what the time is spent on."""
+def largest(cases: Sequence[Case], way: str) -> str:
+    """Return the case of each cluster in which a way loses most: both plans, and what the time is spent on."""
     found: dict[str, Case] = {}
-    for case in sorted((case for case in cases if case.loss(way)), key=lambda case: -(case.loss(way) or 0.0)):
-        found.setdefault(case.model, case)
+    for case in sorted(cases, key=lambda case: -(case.loss(way) or 0.0)):
+        if (case.loss(way) or 0.0) > _SHOWN_FROM:
+            found.setdefault(case.cluster, case)
     rows = []
-    for case in [*found.values()][:count]:
+    for case in found.values():
         plan, aware = getattr(case, way), case.aware
         assert aware is not None
-        where = f"{case.model} on {case.num_gpus:,} of {case.cluster}"
+        where = f"{case.model} on {case.cluster}"
         rows.append((where, _percent(case.loss(way)), _text(plan), _text(aware), _why(plan, aware)))
-    head = ("case", "%", WAYS[way], "optimal", "longer, and shorter, by")
+    head = ("case", "%", WAYS[way], "optimal", "what takes longer (+) and shorter (-), %")
     return table(head, rows)
 
 
