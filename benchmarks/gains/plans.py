@@ -55,11 +55,11 @@ class Case:
     model: str
     cluster: str
     num_gpus: int
-    aware: Plan | None
-    flat: Plan | None  # made for the network of the fast domain everywhere, priced on the true one
-    free: Plan | None  # made for a network that costs nothing, likewise
-    even: Plan | None  # the best of even cuts
-    alike: Plan | None  # the plan that is aware, but for its cut, which is as even as can be
+    aware: Plan | None = None
+    flat: Plan | None = None  # made for the network of the fast domain everywhere, priced on the true one
+    free: Plan | None = None  # made for a network that costs nothing, likewise
+    even: Plan | None = None  # the best of even cuts
+    alike: Plan | None = None  # the plan that is aware, but for its cut, which is as even as can be
 
     def loss(self, way: str) -> float | None:
         """Return by how much the step of a plan is longer than that of the aware one, as a share."""
@@ -82,11 +82,11 @@ class Model:
         table = _Table(problem, self.num_gpus)
         aware = table.best()
         if aware is None:
-            return Case(self.name, cluster, self.num_gpus, *[None] * 5)
+            return Case(self.name, cluster, self.num_gpus)
         flat = _problem(self.name, cluster, self.num_gpus)
-        plans = [table.like(_Table(blind, self.num_gpus).best()) for blind in (flat, _free(flat))]
+        blind, free = (table.like(_Table(other, self.num_gpus).best()) for other in (flat, _free(flat)))
         even = _Table(replace(problem, partition=EVEN), self.num_gpus).best()
-        case = Case(self.name, cluster, self.num_gpus, aware, *plans, even, table.evenly(aware))
+        case = Case(self.name, cluster, self.num_gpus, aware, blind, free, even, table.evenly(aware))
         for way in WAYS_OF_CASE:
             loss = case.loss(way)
             if loss is not None and loss < -_SAME:
