@@ -56,7 +56,7 @@ CLAIMS = (
         _SAME_AS,
     ),
     Claim("1.19x over the plans of Phaze, on average", _PAPER, "", _SAME_AS),
-    Claim("1.04x, with the stages of these priced first to last", _AGAIN, "", _SAME_AS),
+    Claim("1.04x, with their stages priced first to last", _AGAIN, "", _SAME_AS),
     Claim("No gain over a search without the network on any point of the TPUv4 fat tree", _AGAIN, "_tpuv4_"),
     Claim(
         "1.03x to 1.43x over such a search on the H100 spine-leaf, as the artifact prices links",
