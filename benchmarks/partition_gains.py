@@ -74,6 +74,8 @@ def cases(models: Sequence[str], clusters: Sequence[str]) -> Iterator[Case]:
 def report(found: Sequence[Case]) -> str:
     """Return the section of the document."""
     parts = [summary(found)]
+    if left := sorted({path.stem for path in MODELS.glob("*")} - {case.model for case in found}):
+        parts.append(f"Models that this run did not price: {', '.join(left)}.\n")
     titles = {"flat": "a blind plan", "even": "the best even plan", "alike": "the optimal plan, cut evenly,"}
     for way, title in titles.items():
         parts += [f"Where {title} loses most on each cluster:\n", largest(found, way)]
