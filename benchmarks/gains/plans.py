@@ -68,7 +68,7 @@ class Case:
 
 
 class Model:
-    """A model whose cases are priced one after the other; what is searched without a network is kept."""
+    """A model, and how many GPUs it is priced on."""
 
     def __init__(self, name: str) -> None:
         self.name = name
