@@ -1,6 +1,6 @@
 """ZeRO where nothing fits without it: the degrees of the NEST paper's table 7 beside the plans of dsx.
 
-    python benchmarks/zero_table.py [--file tests/data/partition/zero_table7.json]
+    python benchmarks/zero_table.py [--file tests/data/partition/zero_table7.json] [--write docs/partition.md]
 
 The paper divides the state of each stage over a degree of its own, a power of two; the devices of that degree do not
 process samples of their own. "Alone" is that rule with the memory of dsx: the lowest degree, and of it the lowest
@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from sections import table, write_section
 
 from dsx.cost.segments import OPTIMIZER_FACTORS, Chain, state_copies
 from dsx.hardware.hierarchy import Hierarchy
@@ -31,43 +32,57 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=FILE)
-    print(report(json.loads(parser.parse_args().file.read_text(encoding="utf-8"))))
+    parser.add_argument("--write", type=Path, metavar="DOCUMENT", help="put it between the markers of this document")
+    options = parser.parse_args()
+    text = report(json.loads(options.file.read_text(encoding="utf-8")))
+    if options.write:
+        write_section(options.write, "zero_table", text)
+    else:
+        print(text, end="")
 
 
-def report(table: dict[str, Any]) -> str:
-    """Return the table as text."""
-    lines = ["degree and ZeRO stage            the paper's artifact   alone"]
-    for model, kind, optimizer, expected in degrees_of(table):
-        row = table[model]
+def report(given: dict[str, Any]) -> str:
+    """Return the degrees of all layers, and the plans, as Markdown."""
+    rows = []
+    for model, kind, optimizer, expected in degrees_of(given):
+        row = given[model]
         alone = least_degree(row[kind], row["hbm_bytes"], row["bound"], optimizer)
-        lines.append(f"{f'{model} {kind}, {optimizer}':<32} {expected!s:<22} {alone}")
-    lines.append("")
-    for model in models_of(table):
-        paper, made = table[model]["paper"], plan(table[model], (0, 1, 2, 3))
+        same = "yes" if alone == expected else "no"
+        rows.append((model, kind, optimizer, _degree(expected), _degree(alone), same))
+    plans = []
+    for model in models_of(given):
+        row = given[model]
+        paper, made, without = row["paper"], plan(row, (0, 1, 2, 3)), plan(row, (0,))
         stages, replicas, _ = paper["strategy"]
-        lines.append(f"{model}: without ZeRO {'no plan' if plan(table[model], (0,)) is None else 'a plan'} fits")
-        lines.append(f"  paper: {stages} stages x {replicas} replicas on {paper['devices']} devices")
+        found = "no plan fits"
         if made is not None:
-            used = len(made.stages) * made.num_replicas
             fullest = max(stage.memory_bytes for stage in made.stages)
-            lines.append(
-                f"  dsx:   {len(made.stages)} stages x {made.num_replicas} replicas on {used} devices, all of which "
-                f"process samples; ZeRO stage {made.zero_stage}, {fullest:.0f} of {table[model]['hbm_bytes']} bytes"
+            found = (
+                f"{len(made.stages)} x {made.num_replicas} on {len(made.stages) * made.num_replicas}, ZeRO "
+                f"{made.zero_stage}; the fullest holds {fullest / row['hbm_bytes']:.0%}"
             )
-    return "\n".join(lines)
+        own = f"{stages} x {replicas} on {paper['devices']}"
+        plans.append((model, "none fits" if without is None else "one fits", own, found))
+    head = ("model", "layer", "optimizer", "the artifact chooses", "memory of dsx", "same")
+    stages_by_replicas = ("model", "plans without ZeRO", "the paper's: stages x replicas on devices", "dsx")
+    return f"{table(head, rows)}\n{table(stages_by_replicas, plans)}"
 
 
-def models_of(table: dict[str, Any]) -> list[str]:
+def _degree(chosen: list[int] | None) -> str:
+    return "not needed" if chosen is None else f"{chosen[0]}, stage {chosen[1]}"
+
+
+def models_of(given: dict[str, Any]) -> list[str]:
     """Return the models of the table."""
-    return [name for name, row in table.items() if "layer" in row]
+    return [name for name, row in given.items() if "layer" in row]
 
 
-def degrees_of(table: dict[str, Any]) -> list[tuple[str, str, str, list[int] | None]]:
+def degrees_of(given: dict[str, Any]) -> list[tuple[str, str, str, list[int] | None]]:
     """Return (model, layer, optimizer, degree and stage) of every entry; None where ZeRO is not needed."""
-    found = [(m, kind, "none", table[m][kind]["expected"]) for m in models_of(table) for kind in ("layer", "embedding")]
-    for name, expected in table["if_adam"].items():
+    found = [(m, kind, "none", given[m][kind]["expected"]) for m in models_of(given) for kind in ("layer", "embedding")]
+    for name, expected in given["if_adam"].items():
         short, kind = name.split("_")
-        model = next(one for one in models_of(table) if one.startswith(short))
+        model = next(one for one in models_of(given) if one.startswith(short))
         found.append((model, kind, "adam", expected))
     return found
 

@@ -63,3 +63,9 @@ def test_every_data_file_has_a_source_and_a_licence():
 def test_the_benchmark_has_written_its_table():
     performance = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     assert performance.count("<!-- benchmarks/throughput.py -->\nprocessor ") == 1
+
+
+@pytest.mark.parametrize("script", ["partition_gains", "nest", "zero_table"])
+def test_the_scripts_have_written_their_sections_of_the_partition(script):
+    partition = (ROOT / "docs" / "partition.md").read_text(encoding="utf-8")
+    assert partition.count(f"<!-- benchmarks/{script}.py -->\n| ") == 1

@@ -142,6 +142,21 @@ def test_an_even_cut_is_never_better(model, capacity):
 
 
 @pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=4)
+@given(bandwidth=st.floats(1e8, 1e12), latency=st.sampled_from([0.0, 5e-6, 1e-3]))
+def test_a_cut_that_was_made_for_another_network_is_never_better(model, bandwidth, latency):
+    given = {"slow_bandwidth": bandwidth, "slow_latency": latency, "hbm_capacity": 1e12}
+    true, flat = (
+        rows_of(on(problem_of(MODELS[model]), hardware(**facts)))
+        for facts in (given, {"slow_bandwidth": 4.5e11, "slow_latency": 2.5e-6, "hbm_capacity": 1e12})
+    )
+    best, blind = (price_best_cuts(problem, *where) for problem, _, where in (true, flat))
+    paid = price_cuts(true[0], *true[2], blind.cuts).costs.step_time_s
+    assert (best.costs.step_time_s <= paid * (1 + EXACT)).all()
+    assert best.costs.step_time_s.min() <= paid[np.argmin(blind.costs.step_time_s)] * (1 + EXACT)
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_an_even_cut_costs_the_same_however_it_was_found(model):
     even, _, where = rows_of(problem_of(MODELS[model], "even"), num_gpus=(6, 7, 12, 24), **OPENED)
     costs = cost_columns(price_rows(even, *where))

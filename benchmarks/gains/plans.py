@@ -1,0 +1,166 @@
+"""The plans of one case, a model on a cluster: aware of the network, blind to it, and cut evenly.
+
+Blind plans are searched on the same devices with another network, and keep what such a search decides: all degrees,
+the microbatch and the cut. Where the ranks of those degrees lie is not decided there, since one place is as good as
+another; they lie as is best on the true network, which is kind to the blind.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.graph.model import parameters
+from dsx.search.best import best
+from dsx.search.optimal_rows import cuts_of_text, layers_of_stages, price_cuts
+from dsx.search.pricing import price_keys
+from dsx.search.problem import Problem
+from dsx.search.rows import cost_columns
+from dsx.search.space import Space
+from dsx.space.codes import EVEN, OPTIMAL
+from dsx.space.enumerate import Arrays
+
+GPUS, MANY_GPUS, LARGE = 256, 1024, 100e9  # models of more parameters than LARGE have MANY_GPUS
+ASSUMPTIONS = "default"
+PARTS = {
+    "compute_s": "compute", "memory_s": "kernels bound by memory", "tp_comm_s": "tensor parallelism",
+    "cp_comm_s": "context parallelism", "ep_comm_s": "expert parallelism", "pp_comm_s": "sends between stages",
+    "dp_comm_s": "data parallelism", "bubble_s": "bubble", "recompute_s": "recomputation", "optimizer_s": "optimizer",
+}  # fmt: skip
+WAYS_OF_CASE = ("flat", "free", "even", "alike")
+_KEPT = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")
+_PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
+_CHEAP = 1e-12  # bandwidths are divided, and latencies multiplied, by it: a network that costs nothing
+_SAME = 1e-9  # relative difference of times that are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A priced plan: its degrees by column, its cut, and its costs in seconds."""
+
+    degrees: dict[str, int]
+    stage_layers: str
+    costs: dict[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """The step time."""
+        return self.costs["step_time_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model on a cluster. What is None does not fit, or cannot be cut so."""
+
+    model: str
+    cluster: str
+    num_gpus: int
+    aware: Plan | None = None
+    flat: Plan | None = None  # made for the network of the fast domain everywhere, priced on the true one
+    free: Plan | None = None  # made for a network that costs nothing, likewise
+    even: Plan | None = None  # the best of even cuts
+    alike: Plan | None = None  # the plan that is aware, but for its cut, which is as even as can be
+
+    def loss(self, way: str) -> float | None:
+        """Return by how much the step of a plan is longer than that of the aware one, as a share."""
+        plan: Plan | None = getattr(self, way)
+        return None if plan is None or self.aware is None else plan.step_s / self.aware.step_s - 1.0
+
+
+class Model:
+    """A model, and how many GPUs it is priced on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        problem = _problem(name, "h100-nvs8")
+        self.parameters = parameters(problem.models[0])
+        self.num_gpus = MANY_GPUS if self.parameters > LARGE else GPUS
+
+    def on(self, cluster: str) -> Case:
+        """Return the case of a cluster. Raises AssertionError where an aware plan is not the best of all."""
+        problem = _problem(self.name, cluster)
+        table = _Table(problem, self.num_gpus)
+        aware = table.best()
+        if aware is None:
+            return Case(self.name, cluster, self.num_gpus)
+        flat = _problem(self.name, cluster, self.num_gpus)
+        blind, free = (table.like(_Table(other, self.num_gpus).best()) for other in (flat, _free(flat)))
+        even = _Table(replace(problem, partition=EVEN), self.num_gpus).best()
+        case = Case(self.name, cluster, self.num_gpus, aware, blind, free, even, table.evenly(aware))
+        for way in WAYS_OF_CASE:
+            loss = case.loss(way)
+            if loss is not None and loss < -_SAME:
+                raise AssertionError(f"{self.name} on {cluster}: the {way} plan is {-loss:.3g} better than the best")
+        return case
+
+
+class _Table:
+    """A problem at one number of GPUs and one sequence of the batch for each, and the costs of its layers."""
+
+    def __init__(self, problem: Problem, num_gpus: int) -> None:
+        self.problem, self.num_gpus = problem, num_gpus
+        self.space = Space(problem, [num_gpus], [num_gpus])
+        self.table = price_keys(problem, self.space.keys)
+
+    def best(self) -> Plan | None:
+        """Return the fastest plan that fits."""
+        if not self.space.size:
+            return None
+        rows, counts = best(self.problem, self.space, self.table, 1)
+        return _plan(rows, 0) if counts.feasible else None
+
+    def like(self, made: Plan | None) -> Plan | None:
+        """Return a plan of another network, its cut too, with the fastest placement here; None if it does not fit."""
+        return None if made is None else self._fastest({name: made.degrees[name] for name in _KEPT}, made.stage_layers)
+
+    def evenly(self, made: Plan) -> Plan | None:
+        """Return a plan with body layers over its stages as evenly as they go, and the ends on the outer ones."""
+        stages = made.degrees["pp"]
+        if stages > self.problem.num_layers:
+            return None
+        stack = self.problem.workload.stack
+        sizes = np.diff(np.arange(stages + 1) * self.problem.num_layers // stages)
+        sizes[0] += len(stack.first)
+        sizes[-1] += len(stack.last)
+        return self._fastest(made.degrees, ",".join(str(size) for size in sizes))
+
+    def _fastest(self, degrees: dict[str, int], stage_layers: str) -> Plan | None:
+        positions, choices = self.space.blocks.rows(0, self.space.size)
+        keys = {name: column[positions] for name, column in self.space.keys.items()}
+        alike = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
+        positions, choices = positions[alike], {name: column[alike] for name, column in choices.items()}
+        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(alike), axis=0)
+        priced = price_cuts(self.problem, self.table, np.zeros_like(positions), positions, choices, cuts)
+        costs = cost_columns(priced.costs)
+        fits = costs["peak_bytes"] <= self.problem.cluster.device.hbm_capacity
+        if not fits.any():
+            return None
+        row = int(np.argmin(np.where(fits, costs["step_time_s"], np.inf)))
+        keys = {name: column[alike] for name, column in keys.items()}
+        return _plan(keys | choices | costs | {"stage_layers": layers_of_stages(cuts)}, row)
+
+
+def _plan(rows: Arrays, row: int) -> Plan:
+    names = (*_KEPT, *(f"{axis}_nvs" for axis in _PLACED))
+    degrees = {name: int(rows[name][row]) for name in names}
+    costs = {name: float(rows[name][row]) for name in ("step_time_s", "peak_bytes", *PARTS)}
+    return Plan(degrees, str(rows["stage_layers"][row]) if "stage_layers" in rows else "even", costs)
+
+
+def _problem(model: str, cluster: str, gpus_of_domain: int | None = None) -> Problem:
+    """Return the problem of a model; with so many GPUs in a fast domain, switched and alone, if told how many."""
+    inputs = load_inputs(model, cluster, ASSUMPTIONS, split_overrides(()))
+    if gpus_of_domain is not None:
+        domain = inputs.cluster.network.nvs.model_copy(update={"size": gpus_of_domain, "mesh": False})
+        network = inputs.cluster.network.model_copy(update={"nvs": domain, "topology": None})
+        inputs = replace(inputs, cluster=inputs.cluster.model_copy(update={"network": network}))
+    return inputs.problem([], None, partition=OPTIMAL)
+
+
+def _free(problem: Problem) -> Problem:
+    """Return the problem on a network that costs nothing: the tiers are leaves, so what is compiled stays."""
+    network = problem.hardware.network
+    tiers = tuple(
+        replace(tier, bandwidth=tier.bandwidth / _CHEAP, latency=tier.latency * _CHEAP) for tier in network.tiers
+    )
+    return replace(problem, hardware=replace(problem.hardware, network=replace(network, tiers=tiers)))

@@ -1,0 +1,22 @@
+"""Sections of a document that a script writes: between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_END = "<!-- end -->"
+
+
+def write_section(document: Path, script: str, text: str) -> None:
+    """Put a text in the section of a script, of which there is one."""
+    begin = f"<!-- benchmarks/{script}.py -->"
+    before, found, rest = document.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(_END)
+    if not found or not ended:
+        raise ValueError(f"{document}: has no section from {begin} to {_END}")
+    document.write_text(f"{before}{begin}\n{text.strip()}\n\n{_END}{after}", encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
+    """Return a Markdown table; the last `numbers` columns stand to the right."""
+    rule = ["---"] * (len(head) - numbers) + ["--:"] * numbers
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"

@@ -1,0 +1,31 @@
+"""The instances of another search's artifact, run again: what the benchmark prices is what the search does."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def nest(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("nest")
+
+
+@pytest.mark.parametrize("as_artifact", [True, False])
+def test_neither_a_blind_plan_nor_an_even_cut_is_better(nest, as_artifact):
+    """`run` itself checks that the price of the best plan is the step time that the search says."""
+    file = nest.DATA / "mixtral_tpuv4_mbs1_ep4_cp1.json"
+    row = nest.run(file, "tpuv4_fatTree", True, as_artifact, 256)
+    assert row.plan.startswith("16 stages x 4 replicas")
+    assert row.loss("blind") == pytest.approx(0.0, abs=1e-9)
+    assert 0 <= row.loss("even") < 0.01
+
+
+def test_claims_that_are_run_again_name_instances(nest):
+    names = [file.stem for file in nest.DATA.glob("*_mbs*.json")]
+    for claim in nest.CLAIMS:
+        assert bool(claim.instances) != bool(claim.reason)
+        assert not claim.instances or any(claim.instances in name for name in names)
