@@ -8,9 +8,9 @@ and the update of the first stage, `first`. So the cut that is best for a plan o
 
 with V(s, i) the least load of the slowest of s stages over the layers i..n-1 of the chain (embedding, body, head), each
 stage with at least one of them and with memory for the microbatches that it has in flight. Where no cut fits, the best
-is the one whose worst stage needs least memory. Of equally good cuts it is that with the least load of the slowest
-stage (a single microbatch waits for none), then with the fewest layers on the first stage. A later stage gets the
-fewest layers that leave the stages from it on the least maximum.
+is the one whose worst stage needs least memory. Of equally good cuts it is one with the least load of the slowest
+stage (a single microbatch waits for none). Of those each stage, from the first one on, gets what comes nearest to an
+equal share of the load that is left to it and the stages behind it, so that no stage idles without need.
 
 What a stage costs depends on how many layers of each kind it has, which are far fewer than segments of the chain.
 Not covered: schedules in which a stage holds several pieces of the chain.
@@ -109,18 +109,26 @@ def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, depths: Dep
         alone = jax.tree.map(lambda matrix: matrix[layer], chain)
         return jnp.maximum(_limited(alone, flying(stage)), least[stage - 1, 1:])
 
+    def end_of(layer: Any, left: Any, allowed: Any) -> Any:
+        """Return where the first of the stages that are left ends: at an allowed place, near an equal share."""
+        alone = chain.wanted[layer]
+        distance = jnp.abs(alone - alone[-1] / left.astype(alone.dtype))
+        return 1 + jnp.argmin(jnp.where(allowed, distance, jnp.inf)).astype(jnp.int32)
+
     worst = from_layer(jnp.int32(0), num_stages)
     step = worst if least_memory else (choices.num_microbatches - 1.0) * worst + _of_first_stage_s(costs, held)
     step = jnp.where(jnp.isfinite(worst), step, jnp.inf)
 
     def backward(index: Any, cut: Any) -> Any:
-        left = num_stages - index
+        left, layer = num_stages - index, jnp.minimum(cut[index], num_layers - 1)
+        behind = jnp.maximum(left, 1)
+        end = end_of(layer, behind, from_layer(layer, behind) <= slowest)
         # Of a plan that has no such stage any more, every boundary is the end of the chain.
-        end = 1 + jnp.argmin(from_layer(jnp.minimum(cut[index], num_layers - 1), jnp.maximum(left, 1)))
-        return cut.at[index + 1].set(jnp.where(left > 0, end.astype(jnp.int32), num_layers))
+        return cut.at[index + 1].set(jnp.where(left > 0, end, num_layers))
 
     equal = jnp.where(step == step.min(), worst, jnp.inf)
-    end = 1 + jnp.argmin(equal).astype(jnp.int32)
+    slowest = equal.min()
+    end = end_of(jnp.int32(0), num_stages, equal == slowest)
     cut = jnp.full(num_layers + 1, num_layers, jnp.int32).at[0].set(0).at[1].set(end)
     cut = jax.lax.fori_loop(1, depths.deepest, backward, cut)
     return cut, jnp.isfinite(step).any()
