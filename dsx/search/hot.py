@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.layer import BY_TIER, LayerCosts
-from dsx.search.minima import Common, Points, Runs, Strips, make_runs
+from dsx.search.minima import SHARED, Common, Points, Runs, Strips, make_runs
 from dsx.search.pricing import Kinds, power_of_two
 from dsx.search.problem import Problem
 from dsx.search.space import Space
@@ -146,9 +146,21 @@ class HotLoop:
                 return np.where(at == PADDING, np.array(np.nan, dtype=self._kind), leaf[..., at])
             return leaf[..., :1, None] if name in parts else leaf[..., at]
 
-        names = LayerCosts.__dataclass_fields__
-        table = tuple(LayerCosts(**{name: in_rows(costs, name) for name in names}) for costs in self._table)
-        return table, {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+        first, *_ = self._table
+        table: list[LayerCosts] = []
+        for costs in self._table:
+            fields = {name: in_rows(costs, name) for name in LayerCosts.__dataclass_fields__}
+            for name in SHARED:
+                # Where the same ranks hold the weights of both, what their collectives cost is derived once.
+                if costs is not first and _same(getattr(costs, name), getattr(first, name)):
+                    fields[name] = None
+            table.append(LayerCosts(**fields))
+        return tuple(table), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+
+
+def _same(some: Any, others: Any) -> bool:
+    """Return whether two fields of layer costs, each an array or a tuple of arrays, are the same."""
+    return jax.tree.all(jax.tree.map(np.array_equal, some, others))
 
 
 def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:

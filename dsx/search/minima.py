@@ -10,7 +10,7 @@ times slower on a CPU: the winners' rows are priced again instead.)
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,9 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
+
+# Fields of layer costs that a kind may have from the first one; they are None then.
+SHARED = ("group_size", "group_share", "group_wider")
 
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 _COMPILER = {"xla_cpu_prefer_vector_width": 512}
@@ -84,11 +87,18 @@ def make_runs(
 def _priced(point: Points, common: Common, runs: Runs, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
     """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
     run = jax.tree.map(lambda column: column[strip.run][:, None], runs.choices)
-    layers = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
-    costs = step_costs(layers, run, common.workload, point.hardware, point.assumptions)
+    first, *others = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
+    kinds = [first, *(_whole(kind, first) for kind in others)]
+    costs = step_costs(kinds, run, common.workload, point.hardware, point.assumptions)
     position = jnp.arange(runs.choices.pp.shape[-1], dtype=jnp.int32)[None]
     real = position < runs.length[strip.run][:, None]
     return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real[:, None]
+
+
+def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:
+    """Return the costs of a kind with the fields that it has from the first one."""
+    missing = [name for name in SHARED if getattr(kind, name) is None]
+    return replace(kind, **{name: getattr(first, name) for name in missing})
 
 
 def _scan(tile: Callable[[Strips], Any], runs: Runs, strips: Strips) -> Any:
