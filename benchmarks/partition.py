@@ -1,6 +1,6 @@
 """Seconds of an exact partition: dsx beside plain NumPy that solves the same recurrence, in one run.
 
-    python benchmarks/partition.py [--devices 1024] [--repeat 5] [--json]
+    python benchmarks/partition.py [--devices 1024] [--repeat 5] [--json] [--write docs/performance.md]
 
 The layers are those of a GPT of 175 billion parameters: an embedding and 96 equal layers, the head folded into the
 last, in the widths 1, 2, 4 and 8. All widths, numbers of stages, numbers of replicas, ZeRO stages, with and without
@@ -15,10 +15,12 @@ import platform
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from sections import table, write_section
 
 from dsx.cost.hierarchical_ring import joining_level, path_bandwidth
 from dsx.cost.segments import OPTIMIZER_FACTORS, Chain
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1024, help="a multiple of 32")
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of dsx; the median is reported")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the markers of this document")
     options = parser.parse_args()
     results = []
     for layers, spread in (("96 equal and an embedding", 0.0), ("97 different", 0.5)):
@@ -58,10 +61,12 @@ def main() -> None:
         print(json.dumps([{name: getattr(one, name) for name in Timed.__slots__} for one in results], indent=2))
         return
     device = jax.local_devices()[0].platform
-    print(f"{platform.machine()}, {device}, jax {jax.__version__}, {options.devices} devices, {BATCH} microbatches")
-    print("| way | layers | seconds | |\n|---|---|--:|---|")
-    for one in results:
-        print(f"| {one.way} | {one.layers} | {one.seconds:.3g} | {one.note} |")
+    head = f"{platform.machine()}, {device}, jax {jax.__version__}, {options.devices} devices, {BATCH} microbatches"
+    rows = [(one.way, one.layers, one.note, f"{one.seconds:.3g}") for one in results]
+    text = f"{head}\n\n{table(('way', 'layers', '', 'seconds'), rows, 1)}"
+    print(text, end="")
+    if options.write:
+        write_section(options.write, "partition", text)
 
 
 def problem(devices: int, spread: float) -> PartitionProblem:

@@ -23,6 +23,7 @@ from typing import Any
 import baselines
 import jax
 from baselines import Result
+from sections import write_section
 
 from dsx.cost.columns import StepCosts
 from dsx.results import manifest as manifests
@@ -39,7 +40,6 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.model import load_model
 from dsx.spec.sweep import SweepSpec, load_sweep
 
-_BEGIN, _END = "<!-- benchmarks/throughput.py -->", "<!-- end -->"
 _WRITTEN_BATCHES = 6  # of the batch sizes, those whose rows are all written
 
 
@@ -78,9 +78,7 @@ def main() -> None:
     table = _table(machine, results)
     print(table)
     if options.write:
-        before, _, rest = options.write.read_text(encoding="utf-8").partition(_BEGIN)
-        after = rest.partition(_END)[2]
-        options.write.write_text(f"{before}{_BEGIN}\n{table}\n\n{_END}{after}", encoding="utf-8")
+        write_section(options.write, "throughput", table)
 
 
 def _table(machine: dict[str, Any], results: list[Result]) -> str:
