@@ -117,12 +117,15 @@ def boundaries(costs: StageCosts, held: Contents, hbm_capacity: Any, depths: Dep
 
     worst = from_layer(jnp.int32(0), num_stages)
     step = worst if least_memory else (choices.num_microbatches - 1.0) * worst + _of_first_stage_s(costs, held)
-    step = jnp.where(jnp.isfinite(worst), step, jnp.inf)
+    # What is compared must be computed once: a copy that the compiler fuses elsewhere may be rounded otherwise.
+    worst, step = jax.lax.optimization_barrier((worst, jnp.where(jnp.isfinite(worst), step, jnp.inf)))
 
     def backward(index: Any, cut: Any) -> Any:
         left, layer = num_stages - index, jnp.minimum(cut[index], num_layers - 1)
         behind = jnp.maximum(left, 1)
-        end = end_of(layer, behind, from_layer(layer, behind) <= slowest)
+        here = jax.lax.optimization_barrier(from_layer(layer, behind))
+        # The least of these is at most the slowest stage, but for rounding.
+        end = end_of(layer, behind, here <= jnp.maximum(slowest, here.min()))
         # Of a plan that has no such stage any more, every boundary is the end of the chain.
         return cut.at[index + 1].set(jnp.where(left > 0, end, num_layers))
 

@@ -106,6 +106,21 @@ def test_no_cut_is_better_than_the_best(model, capacity, seed):
         assert found.cuts[row].tolist() in cuts.tolist()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("capacity", [3e9, 1e12])
+def test_every_stage_has_a_layer(capacity, wide):
+    """Also where rounding makes a later stage look slower than the slowest."""
+    layers = tuple(tuple(entry.items()) for entry in (ENDS[0], ENDS[1] | {"count": 22}, ENDS[2]))
+    problem, _, where = rows_of(on(problem_of(layers), hardware(hbm_capacity=capacity)), (24, 48), (48,), **OPENED)
+    where = some(where, np.arange(0, len(where[1]), 7))
+    cuts = price_best_cuts(problem, *where, wide=wide).cuts
+    sizes = np.diff(cuts, axis=1)
+    there = np.arange(sizes.shape[1]) < where[3]["pp"][:, None]
+    assert (sizes[there] > 0).all()
+    assert (sizes[~there] == 0).all()
+    assert (sizes.sum(axis=1) == 24).all()
+
+
 def test_of_equal_cuts_it_is_one_of_about_equal_shares():
     """Seven layers in three stages are 3, 2 and 2; with 3, 3 and 1 the slowest stage takes no longer."""
     problem, _, where = rows_of(on(problem_of(MODELS["body"]), hardware(hbm_capacity=1e12)))
