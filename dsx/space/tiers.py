@@ -5,7 +5,8 @@ axis after the other (`ORDERS`; Megatron-LM's rank orders), and ranks that follo
 So how many members of a group share a unit follows: of an axis of d domains, whose neighbours lie s domains apart, a
 unit of u domains holds gcd(d, u / s), and one where s does not divide u. Where that cuts a group unevenly, or its
 stride does not divide the unit, the group straddles units; it is then counted as crossing the tier with as many
-members in each unit as all of its units have at least.
+members in each unit as all of its units have at least. A job that fits into one unit has all stages and replicas there;
+groups of the axes of a replica are counted as in a larger job, since a shard key does not know how large its job is.
 
 The axes of a replica come first in every order, and ep nests in the ranks that follow them, so what a shard key needs
 does not depend on the order.
@@ -65,6 +66,8 @@ def choice_shares(choices: Columns, stride: Any, unit: Any) -> dict[str, Any]:
     replicas_first = np.asarray(choices["order"]) == 0
     pp = np.gcd(stages, _left(unit, np.where(replicas_first, stride * replicas, stride)))
     dp = np.gcd(replicas, _left(unit, np.where(replicas_first, stride, stride * stages)))
+    whole = stride * stages * replicas <= unit  # the job, in one unit
+    pp, dp = np.where(whole, stages, pp), np.where(whole, replicas, dp)
     return {"pp": choices["pp_nvs"] * pp, "dp": choices["dp_nvs"] * dp}
 
 
@@ -80,12 +83,15 @@ def shares_on_tiers(plan: Columns, network: Network, expert_axes: Collection[str
 def straddling(plan: Columns, network: Network) -> list[tuple[str, str]]:
     """Return the (axis, tier) whose groups lie unevenly on the units of the tier, and are counted as crossing it."""
     found: list[tuple[str, str]] = []
+    axes = axes_in(ORDERS[plan["order"]])
+    domains = {axis: plan[axis] // plan[f"{axis}_nvs"] for axis in axes}
     for tier, unit in zip(network.middle, units(network), strict=True):
         stride = 1
-        for axis in axes_in(ORDERS[plan["order"]]):
-            degree = plan[axis] // plan[f"{axis}_nvs"]
+        whole = math.prod(domains.values()) <= unit
+        for axis, degree in domains.items():
             left, uneven = divmod(unit, stride)
-            if degree > 1 and stride < unit and (uneven or (degree % left and left % degree)):
+            apart = stride < unit and not (whole and axis not in REPLICA_AXES)
+            if degree > 1 and apart and (uneven or (degree % left and left % degree)):
                 found.append((axis, tier.name))
             stride *= degree
     return found

@@ -83,7 +83,7 @@ def test_a_plan_says_how_it_lies_on_the_tiers(run):
     assert lines[0].endswith("order=tp-cp-ep-pp-dp nvs.tp=4 nvs.dp=2")
     plan = json.loads(run("evaluate", *JOB, *tree, *PLAN, "--json").out)["plan"]
     assert plan | {"order": "tp-cp-ep-dp-pp", "dp_leaf": 4, "pp_leaf": 1, "pp_pod": 4} == plan
-    uneven = run("evaluate", *JOB[:5], 48, "--global-batch-size", 48, *tree, "tp=8", "dp=6", "nvs.tp=8").out
+    uneven = run("evaluate", *JOB[:5], 80, "--global-batch-size", 80, *tree, "tp=8", "dp=10", "nvs.tp=8").out
     assert "dp lies unevenly on the units of pod: it is counted as crossing that tier" in uneven
 
 

@@ -98,6 +98,17 @@ def test_experts_nest_in_ranks_that_follow_each_other(ep, ep_nvs, unit, share):
     assert key_shares(plan, unit, ())["ep"] == share
 
 
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_job_that_fits_into_a_unit_has_all_its_stages_and_replicas_there(order):
+    """Nine stages of two replicas each: eighteen domains, which divide no unit."""
+    plan = made((1, 1, 1, 9, 2), (8, 1, 1, 1, 1), order)
+    assert on_units(plan, 32)["pp"] == 9
+    assert on_units(plan, 18) == on_units(plan, 32)
+    assert on_units(plan, 16)["pp"] == 1
+    network = Network(tiers=(Tier(1, 1, "nvs", 8), Tier(1, 1, "leaf", 8 * 32), Tier(1, 1, "spine", 0)))
+    assert straddling(plan, network) == []
+
+
 def test_an_order_that_changes_nothing_is_no_choice():
     plans = {
         "pp": np.array([4, 4, 1, 4, 4, 2]),
