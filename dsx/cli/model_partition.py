@@ -61,7 +61,7 @@ def partition_model(
     found = stages_of_plan(problem, rows, cut)
     slowest = bottleneck(found)
     if picture is not None:
-        _draw(inputs, plan, found, picture)
+        _draw(inputs, plan, found, [tier.name for tier in problem.cluster.network.tiers], picture)
     if as_json:
         data: dict[str, Any] = plan | {"bottleneck_s": slowest.load_s, "candidates": counts.candidates}
         data |= {"feasible": counts.feasible, "stages": stages_data(plan["plan"], found)}
@@ -90,15 +90,14 @@ def _held(plan: dict[str, Any]) -> str:
     return f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
 
 
-def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", path: Path) -> None:
+def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", tiers: Sequence[str], path: Path) -> None:
     from dsx.results.plot.file import save
-    from dsx.results.plot.stages import stages
+    from dsx.results.plot.stages import placement_of, stages
 
     made = plan["plan"]
-    gpus = made["tp"] * made["tp2"] * made["cp"]
     title = (
         f"{inputs.model.name} on {made['num_gpus']} x {inputs.cluster.name}: "
         f"step {format_quantity(plan['step_time_s'], 's')}\n{plan_text(made)}"
     )
-    save(stages(found, gpus, made["pp_nvs"], title), path)
+    save(stages(found, placement_of(made, tiers), title), path)
     note(f"wrote {path}")
