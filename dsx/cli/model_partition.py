@@ -9,6 +9,7 @@ from dsx.cli.inputs import Inputs
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, plan_text, print_json, quantity
+from dsx.cli.placement import print_placement
 from dsx.cli.stages import bottleneck, print_stages, stages_data
 from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
@@ -33,13 +34,14 @@ def partition_model(
     """
     keep_compiled()
     from dsx.search.best import best
-    from dsx.search.evaluate import evaluate_plan, priced_plans
+    from dsx.search.evaluate import priced_plans
+    from dsx.search.optimal_rows import cuts_of_text
+    from dsx.search.plan_stages import stages_of_plan
     from dsx.search.pricing import price_keys
     from dsx.search.space import Space
     from dsx.search.study import Study
-    from dsx.space.codes import OPEN, OPTIMAL
-    from dsx.space.plan import SIZES, fixed_settings
-    from dsx.space.rules import DEGREES
+    from dsx.space.codes import OPTIMAL
+    from dsx.space.plan import fixed_settings
 
     if picture is not None:
         from dsx.results.plot.file import image_format
@@ -55,12 +57,11 @@ def partition_model(
     if not counts.feasible:
         raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], stated, settings=fix))
     (plan,) = priced_plans(problem, rows)
-    written = [f"{name}={plan['plan'][name]}" for name in dict.fromkeys((*DEGREES, *SIZES, *OPEN))]
-    written += [f"nvs.{name}={plan['plan'][f'{name}_nvs']}" for name in DEGREES]
-    found = evaluate_plan(problem, written, num_gpus, global_batch_size, plan["plan"]["stage_layers"]).stages
+    (cut,) = cuts_of_text([plan["plan"]["stage_layers"]], int(problem.workload.stack.num_layers))
+    found = stages_of_plan(problem, rows, cut)
     slowest = bottleneck(found)
     if picture is not None:
-        _draw(inputs, plan, found, picture)
+        _draw(inputs, plan, found, [tier.name for tier in problem.cluster.network.tiers], picture)
     if as_json:
         data: dict[str, Any] = plan | {"bottleneck_s": slowest.load_s, "candidates": counts.candidates}
         data |= {"feasible": counts.feasible, "stages": stages_data(plan["plan"], found)}
@@ -78,6 +79,7 @@ def partition_model(
     )
     print(f"{plan_text(plan['plan'])} ({_held(plan['plan'])})")
     print()
+    print_placement(plan["plan"], problem)
     print_stages(plan["plan"], found)
     print()
     print_launch(launch_of(plan["plan"], problem), "the plan")
@@ -88,15 +90,14 @@ def _held(plan: dict[str, Any]) -> str:
     return f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
 
 
-def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", path: Path) -> None:
+def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", tiers: Sequence[str], path: Path) -> None:
     from dsx.results.plot.file import save
-    from dsx.results.plot.stages import stages
+    from dsx.results.plot.stages import placement_of, stages
 
     made = plan["plan"]
-    gpus = made["tp"] * made["tp2"] * made["cp"]
     title = (
         f"{inputs.model.name} on {made['num_gpus']} x {inputs.cluster.name}: "
         f"step {format_quantity(plan['step_time_s'], 's')}\n{plan_text(made)}"
     )
-    save(stages(found, gpus, made["pp_nvs"], title), path)
+    save(stages(found, placement_of(made, tiers), title), path)
     note(f"wrote {path}")

@@ -59,7 +59,14 @@ def partition(
         typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step, likewise."),
     ] = None,
     sequence_length: options.SequenceLength = None,
-    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    assumptions: Annotated[
+        str | None,
+        typer.Option(
+            "--assumptions",
+            metavar="NAME",
+            help=f"Assumption set, with --model: a name or a YAML file [default: {options.DEFAULT_ASSUMPTIONS}].",
+        ),
+    ] = None,
     strategy: options.Strategy = None,
     assignments: options.Assignments = None,
     plot: Annotated[
@@ -84,9 +91,12 @@ def partition(
         ZeroStage | None, typer.Option("--zero", help="Of a table, only this stage of ZeRO [default: the best of all].")
     ] = None,
     recompute: Annotated[
-        Recompute, typer.Option("--recompute", help="Whether layers of a table are recomputed.")
-    ] = Recompute.best,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Of a table: what keeps state.")] = Optimizer.adam,
+        Recompute | None,
+        typer.Option("--recompute", help="Whether layers of a table are recomputed [default: best]."),
+    ] = None,
+    optimizer: Annotated[
+        Optimizer | None, typer.Option("--optimizer", help="Of a table: what keeps state [default: adam].")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Cut layers into pipeline stages, exactly.
@@ -100,19 +110,32 @@ def partition(
     """
     of_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     of_table = {"--network": network, "--devices": devices}
-    others = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
-    _refuse_mixed(model, of_model | others, instance, of_table | {"--width": width, "--zero": zero}, settings)
+    with_model = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
+    with_model |= {"--assumptions": assumptions}
+    with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
+    _refuse_mixed(model, of_model | with_model, instance, of_table | with_table, settings)
     if model and cluster and num_gpus and global_batch_size:
         from dsx.cli.model_partition import partition_model
 
-        inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments))
+        beliefs = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
+        inputs = load_inputs(model, cluster, beliefs, split_overrides(assignments))
         partition_model(inputs, strategy, num_gpus, global_batch_size, sequence_length, settings or [], plot, as_json)
     elif instance and network and devices:
-        _partition_table(instance, network, devices, width, zero, recompute, optimizer, as_json)
+        again, keeps = recompute or Recompute.best, optimizer or Optimizer.adam
+        _partition_table(instance, network, devices, width, zero, again, keeps, as_json)
     else:
         given, needed = ("--model", of_model) if model else ("--instance", of_table)
         missing = [name for name, value in needed.items() if value is None]
         raise InputError(f"missing: {', '.join(missing)}; {given} needs them")
+
+
+# What stands in place of an option of a table where a model is cut.
+_OF_A_MODEL = {
+    "--width": "; there a width is a setting, as in tp=8",
+    "--zero": "; there the stage of ZeRO is a setting, as in zero_stage=3",
+    "--recompute": "; there recomputation is a setting, as in recompute=full",
+    "--optimizer": "; there the assumption set says what keeps state",
+}
 
 
 def _refuse_mixed(
@@ -129,7 +152,7 @@ def _refuse_mixed(
     own, foreign = ("--model", of_table) if model else ("--instance", of_model)
     for name, value in foreign.items():
         if value is not None:
-            raise InputError(f"{name} does not go with {own}")
+            raise InputError(f"{name} does not go with {own}{_OF_A_MODEL.get(name, '')}")
     if settings and instance:
         raise InputError(f"{settings[0]!r}: columns are held fixed with --model; a table has --width and --zero")
 

@@ -95,7 +95,7 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
 
     Raises PlanError for a setting that no plan of so many GPUs can have.
     """
-    known = (*DEGREES, *SIZES, *SHARES, *OPEN)
+    known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *OPEN)))
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
         name, value = _parted(setting, known)

@@ -3,7 +3,8 @@
 An instance holds `layers` (core configuration, width: rows under `layer_columns`), `edges` (width: rows under
 `edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch` and `time_unit_s`, in which the times
 of its layers are. Of several core configurations the last in name order counts. Layers stand in the order of their
-ids, as the embedding does with -1, and every edge leads from a layer to a later one. Other keys are for people.
+ids, which follow each other, as the embedding does with -1. Every edge leads from a layer to a later one, and at least
+one crosses every cut between two layers. Other keys are for people.
 
 A file of networks holds objects by name, with `bandwidth_GiBps` and `latency_s` by level, innermost first, and
 `devices_per_level` by number of devices.
@@ -173,6 +174,14 @@ def _same_layers(layers: Part, ids: dict[str, list[int]]) -> tuple[int, ...]:
         if missing is not None:
             other = next(key for key, found in ids.items() if missing in found)
             raise layers[key].fault(f"layer {missing} is missing, which width {other} has")
+    left = next((one for one in range(every[0], every[-1]) if one not in every), None)
+    if left is not None:
+        before = max(one for one in every if one < left)
+        after = min(one for one in every if one > left)
+        raise layers[next(iter(ids))].fault(
+            f"layer {left} is missing, in this width and all others: the ids of layers follow each other, and after "
+            f"{before} comes {after}"
+        )
     return tuple(every)
 
 
@@ -180,6 +189,7 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
     """Return the bytes that cross in front of each layer, and behind the last."""
     place = {one: index for index, one in enumerate(ids)}
     crossing: list[list[float]] = [[] for _ in range(len(ids) + 1)]
+    seen: dict[tuple[int, int], int] = {}
     # One layer alone has no edges.
     for index, edge in enumerate(_rows(edges, columns, _EDGE) if edges.data != [] else ()):
         here = Part(None, edges.file, (*edges.path, str(index)))
@@ -195,8 +205,19 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
                 "stand in the order of their ids, and an edge leads to a later one"
                 + (f", as {target} to {source} would" if source > target else "")
             )
+        if (source, target) in seen:
+            raise here.fault(
+                f"there is an edge from layer {source} to {target} already, as entry {seen[source, target]}"
+            )
+        seen[source, target] = index
         for cut in range(place[source] + 1, place[target] + 1):
             crossing[cut].append(edge["bytes"])
+    free = next((cut for cut in range(1, len(ids)) if not crossing[cut]), None)
+    if free is not None:
+        raise edges.fault(
+            f"no edge leads from layer {ids[free - 1]} or an earlier one to layer {ids[free]} or a later one, so a "
+            f"transfer between the two would be free; add one from {ids[free - 1]} to {ids[free]}, of 0 bytes if it is"
+        )
     return tuple(map(math.fsum, crossing))
 
 

@@ -25,7 +25,10 @@ INNERMOST = "nvs"
 
 def _name(value: str) -> str:
     if not re.fullmatch("[a-z][a-z0-9]*", value) or value == INNERMOST:
-        raise ValueError(f"{value!r} names a tier: small letters and digits, and not {INNERMOST!r}, the fast domain")
+        why = "that is the fast domain" if value == INNERMOST else "write small letters and digits, a letter first"
+        lowered = re.sub("[^a-z0-9]|^[^a-z]*", "", value.lower())
+        nearest = f"; nearest: {lowered!r}" if lowered and value != INNERMOST else ""
+        raise ValueError(f"{value!r} is no name of a tier: {why}{nearest}")
     return value
 
 

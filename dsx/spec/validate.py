@@ -59,9 +59,20 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
         case "literal_error":
             known = re.findall(r"'([^']*)'", context["expected"])
             return f"{given!r} is not one of {', '.join(known)}{did_you_mean(str(given), known)}"
+        case "list_type":
+            return f"expected a list, as in [a, b], got {reprlib.repr(given)}"
+        case "too_short":
+            return _length(context["actual_length"], f"at least {context['min_length']}", context["min_length"])
+        case "too_long":
+            return _length(context["actual_length"], f"at most {context['max_length']}", context["max_length"])
         case _:
             message = details["msg"]
             return f"{message[0].lower()}{message[1:]}, got {reprlib.repr(given)}"
+
+
+def _length(found: int, wanted: str, bound: int) -> str:
+    entries = "one entry" if found == 1 else f"{found or 'no'} entries"
+    return f"has {entries}, and {wanted} {'is' if bound == 1 else 'are'} wanted"
 
 
 def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:

@@ -145,6 +145,18 @@ def test_the_order_of_ranks_is_part_of_the_plan(run, place):
     assert len({plan["step_time_s"] for plan in found.values()}) == 2
     free = json.loads(run("partition", *job).out)
     assert free["step_time_s"] == min(plan["step_time_s"] for plan in found.values())
+    # The stages are those of the same plan where it is evaluated.
+    assert free["stages"] == json.loads(run("evaluate", *job, "dp=2", "--partition", "optimal").out)["stages"]
+    shown = [line.split() for line in run("partition", *job[:-1], "order=tp-cp-ep-pp-dp").out.splitlines()]
+    at = next(number for number, words in enumerate(shown) if words[:2] == ["ranks", "numbered"])
+    assert shown[at][2] == "tp-cp-ep-pp-dp;"
+    assert shown[at + 1 : at + 5] == [
+        ["tp", "pp", "dp"],
+        ["nvs", "8", "1", "1"],
+        ["leaf", "8", "2", "1"],
+        ["spine", "8", "4", "2"],
+    ]
+    assert found["tp-cp-ep-pp-dp"]["plan"]["pp_leaf"] == 2
 
 
 def test_its_picture(run, place):
@@ -162,17 +174,22 @@ def test_its_picture(run, place):
     [
         ((*JOB, "pp=12"), 2, "pp=12 leaves stages without a layer: the model has 8 layers with its 2 ends, 4 too few"),
         ((*JOB, "pp=5"), 2, "pp=5: does not divide num_gpus=12; nearest: pp=4"),
-        ((*JOB, "ppp=2"), 2, "unknown setting 'ppp'"),
+        ((*JOB, "ppp=2"), 2, "unknown setting 'ppp'; did you mean 'pp'? (known: tp, tp2, cp, ep, pp, dp, panels,"),
         ((*JOB, "pp"), 2, "'pp' is no setting of a plan"),
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
         ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers vpp = 1; nearest: vpp = 1"),
         ((*JOB, "schedule=zb-h1"), 3, "optimal covers 1f1b and gpipe; nearest: schedule = 1f1b or gpipe"),
         ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
-        ((*JOB, "--width", 2), 2, "--width does not go with --model"),
+        ((*JOB, "--width", 2), 2, "--width does not go with --model; there a width is a setting, as in tp=8"),
+        ((*JOB, "--zero", 3), 2, "--zero does not go with --model; there the stage of ZeRO is a setting"),
+        ((*JOB, "--recompute", "full"), 2, "--recompute does not go with --model; there recomputation is a setting"),
+        ((*JOB, "--recompute", "best"), 2, "as in recompute=full"),
+        ((*JOB, "--optimizer", "none"), 2, "--optimizer does not go with --model; there the assumption set says"),
         (JOB[:4], 2, "missing: --num-gpus, --global-batch-size; --model needs them"),
         ((), 2, "neither is given, and one is wanted"),
         (("--instance", "a.json", "--num-gpus", 4), 2, "--num-gpus does not go with --instance"),
+        (("--instance", "a.json", "--assumptions", "default"), 2, "--assumptions does not go with --instance"),
         (("--instance", "a.json", "pp=2"), 2, "columns are held fixed with --model"),
         (("--instance", "a.json"), 2, "missing: --network, --devices; --instance needs them"),
     ],

@@ -5,7 +5,7 @@ from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 
 from dsx.errors import PlanError
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES
-from dsx.space.plan import parse_plan, violations
+from dsx.space.plan import fixed_settings, parse_plan, violations
 from dsx.space.rules import Limits
 
 DEFAULTS = {
@@ -33,6 +33,15 @@ def test_what_is_left_out_is_one():
         "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
         "order": 0,
     }  # fmt: skip
+
+
+def test_each_setting_that_is_known_is_listed_once():
+    for ask in (lambda: parse("foo=1"), lambda: fixed_settings(["foo=1"], 8, Limits(4, 8))):
+        with pytest.raises(PlanError) as raised:
+            ask()
+        known = str(raised.value).partition("(known: ")[2].removesuffix(")").split(", ")
+        assert len(known) == len(set(known))
+        assert known.count("ep") == 1
 
 
 def test_everything_can_be_said():

@@ -68,6 +68,18 @@ INSTANCE_FAULTS = [
     (("edges", "1", 2), [1, 1, 16], "small.json: edges.1.2: the edge from layer 1 to 1 leads nowhere"),
     (("edges", "1", 2), [0, 7, 16], "small.json: edges.1.2.dst: there is no layer 7; the nearest is 1"),
     (("edges", "1", 2), [-3, 1, 16], "small.json: edges.1.2.src: there is no layer -3; the nearest is -1"),
+    (
+        ("edges", "1", 2),
+        [-1, 0, 16],
+        "small.json: edges.1.2: there is an edge from layer -1 to 0 already, as entry 0",
+    ),
+    (
+        ("edges", "2"),
+        [],
+        "small.json: edges.2: no edge leads from layer -1 or an earlier one to layer 0 or a later one, so a "
+        "transfer between the two would be free; add one from -1 to 0",
+    ),
+    (("edges", "2"), [[-1, 0, 8]], "small.json: edges.2: no edge leads from layer 0 or an earlier one to layer 1 or"),
     (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: -16 is less than 0"),
     (("edge_columns",), ["src", "dst"], "small.json: edge_columns: has no 'bytes' (it has src, dst)"),
 ]
@@ -79,6 +91,34 @@ def test_faults_of_an_instance(here, path, to, says):
     with pytest.raises(SpecError) as raised:
         read_instance(file)
     assert says in str(raised.value)
+
+
+def test_a_layer_that_all_widths_lack(here):
+    document = small()
+    for rows in document["layers"]["b"].values():
+        rows[0][0] = 2
+    with pytest.raises(SpecError) as raised:
+        read_instance(write(here / "small.json", document))
+    assert str(raised.value) == (
+        "small.json: layers.b.1: layer 0 is missing, in this width and all others: the ids of layers follow each "
+        "other, and after -1 comes 1"
+    )
+
+
+def test_ids_may_begin_anywhere(here):
+    document = small()
+    for table, columns in ((document["layers"]["b"], (0,)), (document["edges"], (0, 1))):
+        for rows in table.values():
+            for row in rows:
+                for column in columns:
+                    row[column] += 7
+    assert read_instance(write(here / "small.json", document)).layer_ids == (6, 7, 8)
+
+
+def test_a_cut_may_be_crossed_by_edges_past_it(here):
+    document = small()
+    document["edges"]["1"] = [[-1, 0, 8], [-1, 1, 1]]
+    assert read_instance(write(here / "small.json", document)).tables[0].cut_bytes == (0, 9, 1, 0)
 
 
 def test_a_misspelt_key_is_told(here):

@@ -80,7 +80,7 @@ layers:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "{}", "dimensions: dictionary should have at least 1 item"),
+        ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "{}", "dimensions: has no entries, and at least 1 is wanted"),
         (
             "{e: 64, h: 4, g: 4, k: 16, f: 256}",
             "[64]",

@@ -43,7 +43,22 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
             "{kind: fat_tree, levels: [{name: leaf, units: 4, oversubscription: 2}]}",
             "'leaf' is the outermost level, which has no uplinks to oversubscribe: 2 belongs to the level below it",
         ),
-        ("{kind: fat_tree, levels: [{name: nvs, units: 4}]}", "'nvs' names a tier: small letters and digits, and not"),
+        (
+            "{kind: fat_tree, levels: [{name: nvs, units: 4}]}",
+            "levels.0.name: 'nvs' is no name of a tier: that is the fast domain",
+        ),
+        (
+            "{kind: fat_tree, levels: [{name: Leaf2, units: 4}]}",
+            "'Leaf2' is no name of a tier: write small letters and digits, a letter first; nearest: 'leaf2'",
+        ),
+        ("{kind: fat_tree, levels: [{name: 2nd leaf, units: 4}]}", "a letter first; nearest: 'ndleaf'"),
+        ("{kind: torus, shape: 8x8, link_bandwidth: 1 GB/s}", "shape: expected a list, as in [a, b], got '8x8'"),
+        ("{kind: torus, shape: [8], link_bandwidth: 1 GB/s}", "shape: has one entry, and at least 2 are wanted"),
+        (
+            "{kind: torus, shape: [8, 8, 8, 8], link_bandwidth: 1 GB/s}",
+            "shape: has 4 entries, and at most 3 are wanted",
+        ),
+        ("{kind: fat_tree, levels: []}", "topology.levels: has no entries, and at least 1 is wanted"),
         ("{kind: fat_tree, levels: [{name: leaf, oversubscription: 0.5}]}", "greater than or equal to 1, got 0.5"),
         (
             "{kind: torus, shape: [6, 4], link_bandwidth: 225 GB/s}",

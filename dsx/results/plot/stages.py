@@ -1,9 +1,13 @@
 """The stages of one plan: a bar for the time of each, over the GPUs of a replica and the links between the stages.
 
-Stages that stand in one box share a fast domain. What joins two stages is written between them.
+Stages that stand in one box share a fast domain; boxes behind each other are the domains of a stage that has several.
+A line below the boxes joins the stages that share a unit of a wider tier, one row for each tier. What joins two stages
+is written between them where there is room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from dsx.search.plan_stages import PlanStage
 
 MAX_STAGES = 64
-_HEIGHTS = (2.4, 0.62)  # of the axes, in inches
+_HEIGHT = 2.4  # of the bars, in inches
 _BAR = 0.75
 _TIME = STACKS["time"].parts
 # Lowest first. Communication inside a stage is hatched.
@@ -28,27 +32,75 @@ _PARTS = {
     "recompute_s": _TIME["recompute_s"],
 }
 _ON_ANYTHING: dict[str, Any] = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.0}}
-_FEW = 24  # stages of which each link is named
+_TITLE = 10.0  # points
+_LEGEND = 140.0  # points that it is wide, at least
+_NUMBER, _LINK = 8.0, 7.0  # points, of fonts
+_LETTER = 0.62  # the width of a letter, in heights of the font
+_BOX, _ROW = 0.62, 0.17  # inches: the height of a box, and of a row below
+_BEHIND = (0.05, 0.045)  # from a box to the one behind it: stages to the right, inches up
+_MOST_BEHIND = 2
+_APART = 5.0  # points between lines, at least
+_EDGE = 0.47  # how far a box reaches to each side of the middle of a stage, which is 1 wide
 
 
-def stages(found: "Sequence[PlanStage]", gpus: int, domain: int, title: str) -> "Axes":
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How the stages of a replica lie on the units of a tier."""
+
+    tier: str
+    stages: int  # that share a unit, or as many units as a stage has
+    per_stage: int  # units of one stage
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the stages of a replica lie on the network."""
+
+    gpus: int  # of a stage in each of its fast domains
+    domain: Unit
+    wider: tuple[Unit, ...]  # of the tiers between the fast domain and the outermost one, innermost first
+    outermost: str
+
+
+def placement_of(plan: Mapping[str, Any], tiers: Sequence[str]) -> Placement:
+    """Return how the stages of a plan lie; `tiers` are the names of all tiers, the fast domain first."""
+
+    def held(end: str) -> int:
+        return plan[f"tp{end}"] * plan[f"tp2{end}"] * plan[f"cp{end}"]
+
+    units = [Unit(tier, plan[f"pp_{tier}"], held("") // held(f"_{tier}")) for tier in tiers[:-1]]
+    return Placement(held(f"_{tiers[0]}"), units[0], tuple(units[1:]), tiers[-1])
+
+
+def stages(found: "Sequence[PlanStage]", placement: Placement, title: str) -> "Axes":
     """Draw the stages of a plan; return the upper axis.
 
     Args:
         found: the stages.
-        gpus: of a stage, in one replica.
-        domain: stages that share a fast domain.
+        placement: how those of one replica lie.
         title: what stands above.
 
     Raises InputError for more than `MAX_STAGES` stages.
     """
     if len(found) > MAX_STAGES:
         raise InputError(f"{len(found)} stages are too many for one picture, which holds {MAX_STAGES}; --json has all")
-    layout = Layout.new(float(np.clip(0.62 * len(found), 3.4, 11.0)), *_HEIGHTS)
+    width = float(np.clip(0.62 * len(found), 3.4, 11.0))
+    longest = max(len(stage.link or "") for stage in found)
+    room = 72 * width / len(found)
+    linked = 0 < longest * _LETTER * _LINK <= room
+    low = _ROW * (linked + len(placement.wider))
+    layout = Layout.new(width, _HEIGHT, _BOX + low)
     above, below = layout.axes
     _draw_bars(above, found)
-    above.set_title(title, fontsize="medium")
-    _draw_topology(below, found, gpus, domain)
+    # A title is not made room for at its sides; on the right it may stand above the legend.
+    letters = int((72 * width + _LEGEND) / (_LETTER * _TITLE))
+    lines = [line for part in title.split("\n") for line in wrap(part, letters)]
+    above.set_title("\n".join(lines), loc="left", fontsize=_TITLE)
+    _draw_domains(below, found, placement, room)
+    if linked:
+        _draw_links(below, found)
+    _draw_wider(below, len(found), placement, -_ROW * linked, room)
+    below.set(ylim=(-low, _BOX), yticks=[])
     layout.settle()
     return above
 
@@ -76,26 +128,62 @@ def _draw_bars(ax: "Axes", found: "Sequence[PlanStage]") -> None:
     ax.legend(handles[::-1], labels[::-1], fontsize="small", **beside)
 
 
-def _draw_topology(ax: "Axes", found: "Sequence[PlanStage]", gpus: int, domain: int) -> None:
+def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement, room: float) -> None:
+    """Draw the boxes, which are in inches, and number the stages; each has so many points of room."""
     from matplotlib.patches import Rectangle
 
-    for first in range(0, len(found), domain):
-        count = min(domain, len(found) - first)
-        style: dict[str, Any] = {"facecolor": "#eeeeee", "edgecolor": "#555555", "linewidth": 0.8}
-        ax.add_patch(Rectangle((first - 0.47, 0.05), count - 0.06, 0.9, **style))
-    few = len(found) <= _FEW
-    for place, stage in enumerate(found):
-        ax.text(place, 0.5, f"{gpus}", ha="center", va="center", size=8)
-        if stage.link and few:
-            ax.text(place - 0.5, -0.12, stage.link, ha="center", va="top", size=7)
-    ax.text(1.0, 0.7, "  GPUs of a stage, one replica", transform=ax.transAxes, va="center", size=8)
-    ax.text(1.0, 0.3, "  a box: a fast domain", transform=ax.transAxes, va="center", size=8)
-    if few and len(found) > 1:
-        ax.text(1.0, -0.14, "  the link between stages", transform=ax.transAxes, va="top", size=8)
+    domain = placement.domain
+    behind = min(domain.per_stage - 1, _MOST_BEHIND)
+    style: dict[str, Any] = {"facecolor": "#eeeeee", "edgecolor": "#555555", "linewidth": 0.8}
+    height = _BOX - 0.06 - _BEHIND[1] * behind
+    for first in range(0, len(found), domain.stages):
+        width = min(domain.stages, len(found) - first) - 2 * (0.5 - _EDGE) - _BEHIND[0] * behind
+        for back in range(behind, -1, -1):
+            at = (first - _EDGE + _BEHIND[0] * back, 0.03 + _BEHIND[1] * back)
+            ax.add_patch(Rectangle(at, width, height, **style))
+    text = f"{domain.per_stage} x {placement.gpus}" if behind else f"{placement.gpus}"
+    turned = 90 if len(text) * _LETTER * _NUMBER > 0.8 * room else 0
+    for place in range(len(found)):
+        ax.text(
+            place - _BEHIND[0] * behind / 2,
+            0.03 + height / 2,
+            text,
+            ha="center",
+            va="center",
+            size=_NUMBER,
+            rotation=turned,
+        )
+    counted = "domains x GPUs of a stage" if behind else "GPUs of a stage"
+    _say(ax, 0.7 * _BOX, f"{counted}, one replica")
+    _say(ax, 0.3 * _BOX, "boxes behind each other: domains of a stage" if behind else "a box: a fast domain")
     step = max(1, len(found) // 16)
-    ax.set(ylim=(0.0, 1.0), yticks=[])
     ax.set_xticks(range(0, len(found), step), labels=[str(place + 1) for place in range(0, len(found), step)])
-    ax.tick_params(axis="x", length=0, pad=12 if few else 4)
+    ax.tick_params(axis="x", length=0)
     ax.set_xlabel("stage")
     for side in ("top", "right", "left", "bottom"):
         ax.spines[side].set_visible(False)
+
+
+def _draw_links(ax: "Axes", found: "Sequence[PlanStage]") -> None:
+    for place, stage in enumerate(found):
+        if stage.link:
+            ax.text(place - 0.5, -_ROW / 2, stage.link, ha="center", va="center", size=_LINK)
+    _say(ax, -_ROW / 2, "the link between stages")
+
+
+def _draw_wider(ax: "Axes", count: int, placement: Placement, top: float, room: float) -> None:
+    """Draw a row of lines for each tier between the fast domain and the outermost one, downwards from `top`."""
+    end = 0.5 - max(0.5 - _EDGE, _APART / 2 / room)
+    for row, unit in enumerate(placement.wider):
+        low = top - _ROW * (row + 0.5)
+        for first in range(0, count, unit.stages):
+            last = min(first + unit.stages, count) - 1
+            ends = (first - end, last + end)
+            ax.plot(ends, (low, low), color="#555555", linewidth=1.2, solid_capstyle="butt", marker="|", markersize=5.0)
+        several = f", {unit.per_stage} of a stage" if unit.per_stage > 1 else ""
+        _say(ax, low, f"a line: a unit of {unit.tier}{several}")
+
+
+def _say(ax: "Axes", height: float, text: str) -> None:
+    """Write beside what is drawn at a height in inches."""
+    ax.text(1.0, height, f"  {text}", transform=ax.get_yaxis_transform(), va="center", size=_NUMBER)
