@@ -189,7 +189,6 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
     """Return the bytes that cross in front of each layer, and behind the last."""
     place = {one: index for index, one in enumerate(ids)}
     crossing: list[list[float]] = [[] for _ in range(len(ids) + 1)]
-    seen: dict[tuple[int, int], int] = {}
     # One layer alone has no edges.
     for index, edge in enumerate(_rows(edges, columns, _EDGE) if edges.data != [] else ()):
         here = Part(None, edges.file, (*edges.path, str(index)))
@@ -205,11 +204,6 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
                 "stand in the order of their ids, and an edge leads to a later one"
                 + (f", as {target} to {source} would" if source > target else "")
             )
-        if (source, target) in seen:
-            raise here.fault(
-                f"there is an edge from layer {source} to {target} already, as entry {seen[source, target]}"
-            )
-        seen[source, target] = index
         for cut in range(place[source] + 1, place[target] + 1):
             crossing[cut].append(edge["bytes"])
     free = next((cut for cut in range(1, len(ids)) if not crossing[cut]), None)

@@ -69,11 +69,6 @@ INSTANCE_FAULTS = [
     (("edges", "1", 2), [0, 7, 16], "small.json: edges.1.2.dst: there is no layer 7; the nearest is 1"),
     (("edges", "1", 2), [-3, 1, 16], "small.json: edges.1.2.src: there is no layer -3; the nearest is -1"),
     (
-        ("edges", "1", 2),
-        [-1, 0, 16],
-        "small.json: edges.1.2: there is an edge from layer -1 to 0 already, as entry 0",
-    ),
-    (
         ("edges", "2"),
         [],
         "small.json: edges.2: no edge leads from layer -1 or an earlier one to layer 0 or a later one, so a "
