@@ -46,7 +46,9 @@ class Claim(NamedTuple):
 
 _PAPER, _AGAIN = "the paper", "a run of its artifact"
 _BASELINES = "the plans of the baselines are constants in the artifact, and no part of an instance"
-_PER_LINK = "the artifact counts a transfer beyond a node twice, and sends all bytes of an all-reduce through every level"
+_PER_LINK = (
+    "the artifact counts a transfer beyond a node twice, and sends all bytes of an all-reduce through every level"
+)
 CLAIMS = (
     Claim("1.59x over manual plans, on average", _PAPER, "", _BASELINES),
     Claim(

@@ -47,7 +47,10 @@ class ZeroStage(StrEnum):
 def partition(
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COLUMN=VALUE...]", help="With --model: columns that are held fixed, as in tp=8 cp=2."),
+        typer.Argument(
+            metavar="[COLUMN=VALUE...]",
+            help="With --model: columns that have these values alone, as in tp=8 cp=2 zero_stage=1,3.",
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: cut its best plan.")] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, with --model.")] = None,

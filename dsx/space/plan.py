@@ -91,30 +91,31 @@ def parse_plan(
 
 
 def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
-    """Return the columns that some settings of a plan hold fixed, as a search takes them.
+    """Return the columns that some settings hold to a value or several, as in zero_stage=1,3, as a search takes them.
 
-    Raises PlanError for a setting that no plan of so many GPUs can have.
+    Raises PlanError for a value that no plan of so many GPUs can have.
     """
     known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *OPEN)))
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
-        name, value = _parted(setting, known)
-        column = _column(name)
-        if column in fixed:
+        name, values = _parted(setting, known)
+        if _column(name) in fixed:
             raise PlanError(f"{name} is given twice: the second time as {setting!r}")
-        if name in CODES:
-            _setting(name, value)
-            fixed[column] = [value]
-            continue
-        fixed[column] = [_setting(name, value) if name in OPEN else _number(setting, name, value)]
-        if name in DEGREES and num_gpus % int(fixed[column][0]):
-            raise PlanError(
-                f"{setting}: does not divide num_gpus={num_gpus}; nearest: "
-                f"{name}={_nearest_of(divisors(num_gpus), int(value))}"
-            )
-        if name == "pp":
-            _check_depth(int(value), limits)
+        fixed[_column(name)] = [_fixed_value(name, value, num_gpus, limits) for value in values.split(",")]
     return fixed
+
+
+def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | str:
+    setting = f"{name}={value}"
+    number = _setting(name, value) if name in OPEN else _number(setting, name, value)
+    if name in CODES:
+        return value
+    if name in DEGREES and num_gpus % number:
+        nearest = _nearest_of(divisors(num_gpus), number)
+        raise PlanError(f"{setting}: does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
+    if name == "pp":
+        _check_depth(number, limits)
+    return number
 
 
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """Plans as people write them: what is read, what is no plan, and which rules a plan breaks."""
 
+import re
+
 import pytest
 from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, layer
 
@@ -42,6 +44,18 @@ def test_each_setting_that_is_known_is_listed_once():
         known = str(raised.value).partition("(known: ")[2].removesuffix(")").split(", ")
         assert len(known) == len(set(known))
         assert known.count("ep") == 1
+
+
+def test_a_setting_of_a_search_may_have_several_values():
+    fixed = fixed_settings(["zero_stage=1,3", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
+    assert fixed == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
+    for wrong, said in (
+        ("tp=2,3", "tp=3: does not divide num_gpus=8; nearest: tp=2"),
+        ("zero_stage=1,4", "zero_stage = 4: one of 0, 1, 2, 3"),
+        ("recompute=full,", "recompute = '' is not known"),
+    ):
+        with pytest.raises(PlanError, match=re.escape(said)):
+            fixed_settings([wrong], 8, Limits(4, 8))
 
 
 def test_everything_can_be_said():
