@@ -18,7 +18,7 @@ from laws.spaces import (
 from search.sweeps import study_of, swept
 from validation.cases import STRATEGIES
 
-from dsx.cost.layer import LayerCosts, layer_costs
+from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
 from dsx.search import best as best_module
@@ -31,8 +31,8 @@ REL = 1e-13
 
 
 def leaves(table):
-    assert table.group_wider == ()  # there are two tiers
-    return {name: getattr(table, name) for name in LayerCosts.__dataclass_fields__ if name != "group_wider"}
+    assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
+    return {name: getattr(table, name) for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER}
 
 
 @pytest.mark.parametrize("assumptions", SETS)

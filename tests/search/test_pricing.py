@@ -6,7 +6,7 @@ import pytest
 from laws.spaces import assert_rows_equal, problem_of, space_of
 from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
-from dsx.cost.layer import LayerCosts, layer_costs
+from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.work import layer_work
 from dsx.search import pricing
 from dsx.search.pricing import pad, power_of_two, price_keys, price_rows
@@ -18,8 +18,8 @@ OF_GROUPS = ("weight_bytes", "group_size", "group_share")
 
 
 def leaves(table):
-    assert table.group_wider == ()  # there are two tiers
-    names = [name for name in LayerCosts.__dataclass_fields__ if name != "group_wider"]
+    assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
+    names = [name for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER]
     return {name: np.asarray(getattr(table, name)) for name in names}
 
 
