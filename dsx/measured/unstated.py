@@ -21,12 +21,16 @@ MARGIN = 1.25  # on a GPU's memory: what is predicted is not off by more
 def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> list[Setup]:
     """Return the setups; where `recompute` is blank and the run cannot have fitted without, with full recomputation."""
     found = list(setups)
-    open_rows = [row for row, setup in enumerate(setups) if "recompute" in setup.filled and not setup.run.oom]
-    made, _ = batches([setups[row] for row in open_rows], assumptions)
+    made, _ = batches(setups, assumptions)
     for batch in made:
+        open_rows = [row for row in batch.rows if "recompute" in setups[row].filled and not setups[row].run.oom]
+        if not open_rows:
+            continue
+        # The whole batch is priced, as it is for its step times: with the same rows it is compiled once.
         with jax.enable_x64(True):
             peak = np.asarray(price(batch, assumptions_from_spec(batch.spec)).peak_bytes)
-        for row, needed in zip((open_rows[row] for row in batch.rows), peak, strict=True):
-            if needed > MARGIN * found[row].cluster.device.hbm_capacity:
+        needed = dict(zip(batch.rows.tolist(), peak.tolist(), strict=True))
+        for row in open_rows:
+            if needed[row] > MARGIN * found[row].cluster.device.hbm_capacity:
                 found[row] = replace(found[row], recompute="full")
     return found

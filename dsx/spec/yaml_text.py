@@ -5,6 +5,7 @@ The text is composed, not loaded, so that the marks stay; scalars are read by th
 supported: tags of one's own, merge keys (`<<`), several documents in a file.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,17 @@ _DEEPEST = 50  # levels; no schema has more than five
 _TOO_DEEP = "lists and mappings are nested too deeply"
 _HINT = "; a text that starts with this character needs quotes"
 
+_RESOLVERS: dict[Any, list[Any]] = {}
+
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[Any, list[Any]] = {}  # noqa: RUF012 (the name PyYAML reads)
+    yaml_implicit_resolvers = _RESOLVERS
 
+
+# libyaml, where PyYAML has it, is many times as fast.
+_FastLoader: Any = type(
+    "_FastLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"yaml_implicit_resolvers": _RESOLVERS}
+)
 
 for _tag, _pattern in (
     (_NULL, r"(~|null|Null|NULL|)\Z"),
@@ -83,6 +91,10 @@ def parse_value(text: str, place: str) -> Any:
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:
+    # What is wrong is said in PyYAML's own words on any machine.
+    with contextlib.suppress(yaml.YAMLError):
+        if _is_shallow(text):
+            return yaml.compose(text, Loader=_FastLoader)
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -95,6 +107,16 @@ def _compose(text: str, file: str) -> yaml.Node | None:
         raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise SpecError(f"{file}: {_TOO_DEEP}") from error
+
+
+def _is_shallow(text: str) -> bool:
+    """Return whether a text is not nested too deeply: libyaml's composer would end the process."""
+    level = 0
+    for event in yaml.parse(text, Loader=_FastLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > _DEEPEST:
+            return False
+    return True
 
 
 def _place(node: yaml.Node, file: str) -> str:

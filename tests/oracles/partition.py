@@ -1,11 +1,12 @@
 """Referee for the partition: the problem as it is stated, by brute force. Plain Python; nothing of dsx is imported.
 
 chain:   forward, backward, parameters, saved: lists by layer; cut: list of one more, bytes in front of each layer.
-network: devices (per level), bandwidth, latency, innermost level first; bytes/s and seconds.
+network: devices (per level, a tuple), bandwidth, latency, innermost level first; bytes/s and seconds.
 job:     batch (microbatches of all replicas), memory (bytes of a device), optimizer (0 or 6).
 plan:    per_stage (devices of a stage), layers (of each stage, pipeline order), replicas, zero, recompute.
 """
 
+from functools import cache
 from itertools import combinations, pairwise
 from math import ceil, prod
 
@@ -26,11 +27,12 @@ def p2p(num_bytes, level, network):
     return network["latency"][level] + num_bytes / min(network["bandwidth"][: level + 1])
 
 
-def group_sizes(replicas, stride, network):
+@cache
+def group_sizes(replicas, stride, devices):
     """Per level the largest number of sub-groups that one of its domains joins, by placing every replica."""
     members = {r * stride for r in range(replicas)}  # devices, then domains of ever higher levels
     sizes = []
-    for count in network["devices"]:
+    for count in devices:
         joined = {}
         for member in members:
             joined.setdefault(member // count, set()).add(member)
@@ -41,7 +43,7 @@ def group_sizes(replicas, stride, network):
 
 def sync(replicas, stride, num_bytes, network):
     total, left = 0.0, num_bytes
-    for level, g in enumerate(group_sizes(replicas, stride, network)):
+    for level, g in enumerate(group_sizes(replicas, stride, network["devices"])):
         if g > 1:
             width = min(network["bandwidth"][: level + 1])
             total += 2 * (g - 1) * (network["latency"][level] + left / (g * width))
@@ -66,15 +68,15 @@ def stages_of(chain, network, job, plan):
     i = 0
     for position, count in enumerate(plan["layers"]):
         j, s = i + count - 1, num_stages - position
-        layers = range(i, j + 1)
-        load = sum(chain["forward"][x] for x in layers) * (2 if plan["recompute"] else 1)
-        load += sum(chain["backward"][x] for x in layers)
+        layers = slice(i, j + 1)
+        load = sum(chain["forward"][layers]) * (2 if plan["recompute"] else 1)
+        load += sum(chain["backward"][layers])
         if s < num_stages:
             load += p2p(chain["cut"][i], level_of((s - 1) * a, s * a, network), network)
         if s > 1:
             load += p2p(chain["cut"][j + 1], level_of((s - 2) * a, (s - 1) * a, network), network)
-        parameters = sum(chain["parameters"][x] for x in layers)
-        saved = sum(chain["saved"][x] for x in layers)
+        parameters = sum(chain["parameters"][layers])
+        saved = sum(chain["saved"][layers])
         reduced = sync(d, num_stages * a, parameters, network)
         if z >= 2 and m > 1:
             load += reduced / 2
