@@ -1,7 +1,7 @@
 """Rows with the best cut of each: found, priced, and written down.
 
-Rows go through the scan in tiles of plans with about as many stages, so that few stages are scanned for nothing; all
-calls have one of two shapes, and so share what is compiled.
+Rows go through the scan in tiles of plans with about as many stages, so that few stages are scanned for nothing. All
+calls have one shape, and so share what is compiled; tiles that no row fills are passed over.
 """
 
 import functools
@@ -22,7 +22,7 @@ from dsx.search.problem import Problem
 from dsx.space.enumerate import Arrays
 
 TILE = 16  # plans side by side: their segments fit into the cache of a core
-_TILES = (1, 64)  # of a call
+_TILES = 64  # of a call
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 _COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
@@ -117,7 +117,8 @@ def _price(
             given = _of_rows(problem, table, points[filled], positions[filled], choices, filled, kind)
             stages = choices["pp"][filled].reshape(-1, TILE).astype(np.int32)
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
-            found = _price_best(given, depths, problem.workload, held, least_memory)
+            filled_tiles = np.int32(-(-len(rows) // TILE))
+            found = _price_best(given, depths, filled_tiles, problem.workload, held, least_memory)
         parts.append(_first(len(rows), found))
     back = np.argsort(order, kind="stable")
     if not parts:
@@ -135,8 +136,7 @@ def _first(count: int, record: Any) -> Any:
 
 def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield rows that are priced in one call, and the same, the last one repeated, up to the length of a call."""
-    few, many = (TILE * tiles for tiles in _TILES)
-    length = few if len(order) <= 8 * few else many
+    length = TILE * _TILES
     for start in range(0, len(order), length):
         rows = order[start : start + length]
         yield rows, pad(rows, length)
@@ -166,19 +166,29 @@ def _one(plan: tuple[Any, ...], cut: Any, workload: Workload) -> StepCosts:
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
-def _price_best(given: Any, depths: Depths, workload: Workload, held: Contents, least_memory: bool) -> Any:
+def _price_best(
+    given: Any, depths: Depths, filled_tiles: Any, workload: Workload, held: Contents, least_memory: bool
+) -> Any:
     def best(plan: Any, stages: Depths) -> Any:
         layers, choices, hardware, assumptions = plan
         costs = StageCosts(layers, choices, workload.stack, workload.open, hardware, assumptions)
         cut, fits = boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
         return _one(plan, cut, workload), cut, fits
 
-    def tile(of_tile: Any) -> Any:
+    @jax.jit  # traced once for its shapes and its values
+    def tile(*of_tile: Any) -> Any:
         return jax.vmap(best, in_axes=(-1, None))(*of_tile)
+
+    def empty(*of_tile: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
+
+    def filled(numbered: Any) -> Any:
+        number, of_tile = numbered
+        return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
 
     # The rows of a tile are the last axis; the tiles become the first one, over which `map` goes.
     tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), given)
-    found = jax.lax.map(tile, (tiles, depths))
+    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (tiles, depths)))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 

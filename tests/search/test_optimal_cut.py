@@ -81,12 +81,13 @@ def every_cut(num_layers, num_stages):
 
 def by_brute_force(problem, where):
     """Price all cuts of each row; return by row the cuts and their costs as columns."""
-    *_, choices = where
     num_layers = int(problem.workload.stack.num_layers)
-    for row in range(len(choices["pp"])):
-        cuts = every_cut(num_layers, int(choices["pp"][row]))
-        table, points, positions, chosen = some(where, np.full(len(cuts), row))
-        yield cuts, cost_columns(price_cuts(problem, table, points, positions, chosen, cuts).costs)
+    cuts = [every_cut(num_layers, int(pp)) for pp in where[3]["pp"]]
+    ends = np.cumsum([0, *map(len, cuts)])
+    every = some(where, np.repeat(np.arange(len(cuts)), np.diff(ends)))
+    costs = cost_columns(price_cuts(problem, *every, np.concatenate(cuts)).costs)
+    for row, (start, end) in enumerate(itertools.pairwise(ends)):
+        yield cuts[row], {name: column[start:end] for name, column in costs.items()}
 
 
 @pytest.mark.parametrize("model", MODELS)
