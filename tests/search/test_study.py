@@ -1,5 +1,7 @@
 """Studies: every fact that a sweep may vary means what `--set` makes of it, and integers shape a space of their own."""
 
+from functools import cache
+
 import jax
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ INPUTS = ("llama-3-8b", "h100-nvs8", "default")
 GPUS, BATCHES = [8, 16], [16]
 
 
+@cache
 def problem_with(*assignments):
     """The problem under `--set`."""
     return load_inputs(*INPUTS, split_overrides(assignments)).problem(["1d"], 2048)
@@ -54,10 +57,10 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_field_is_what_set_makes_of_it(path):
     base = stated(path) or 1e-6
-    values = np.array([base, base * 0.75, base * 0.5])
+    values = np.array([base, base * 0.5])
     (made,) = make_studies([problem_with()], WhatIf((path,), tuple((v,) for v in values.tolist())), GPUS, BATCHES)
     np.testing.assert_array_equal(made.values[path], values)
-    assert made.problem.num_points == 3
+    assert made.problem.num_points == 2
     together = leaves(made.problem)
     for point, value in enumerate(values.tolist()):
         alone = problem_with(assignment(path, value))
