@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dsx.measured.rows import Rows
-from dsx.results.plot.axes import plain_numbers
+from dsx.results.plot.axes import log_ticks, plain_numbers
 from dsx.results.plot.marks import marks
 
 BAND = 1.1  # the grey band is this factor to either side
@@ -37,8 +37,9 @@ def _draw(rows: Rows, measured: np.ndarray, predicted: np.ndarray, quantity: str
         ax.plot(measured[chosen], predicted[chosen], linestyle="", label=source, **(mark | {"markeredgewidth": 0.2}))
     ax.set(xscale="log", yscale="log", xlim=tuple(ends), ylim=tuple(ends))
     ax.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")
-    plain_numbers(ax.xaxis)
-    plain_numbers(ax.yaxis)
+    for axis in (ax.xaxis, ax.yaxis):
+        log_ticks(axis, ends)
+        plain_numbers(axis)
     if sources:
         ax.legend(fontsize="small", frameon=False)
     # Without a palette: thousands of overlapping markers have more shades than one is found for in reasonable time.

@@ -1,14 +1,18 @@
 """Strict JAX, two CPU devices, and examples that are the same on every CI run."""
 
+import importlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import jax
 import pytest
 
+ROOT = Path(__file__).parent.parent
 # What one test process compiles, the other processes and later runs need not: most of the time goes there.
-_COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+_COMPILED = ROOT / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -22,6 +26,14 @@ hypothesis.settings.register_profile("dsx", deadline=None, max_examples=50, dera
 hypothesis.settings.load_profile("dsx")
 
 _LONGEST = "test_frozen_predictions"
+
+
+@pytest.fixture(scope="session")
+def benchmark_script() -> Iterator[Callable[[str], ModuleType]]:
+    """Import a script of benchmarks/ by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        yield importlib.import_module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

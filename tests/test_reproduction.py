@@ -1,6 +1,5 @@
 """docs/reproduction.md is what benchmarks/reproduction.py writes, and its verdicts follow from numbers."""
 
-import importlib
 import re
 import subprocess
 import sys
@@ -16,14 +15,13 @@ TEXT = DOCUMENT.read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def reproduction(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("reproduction")
+def reproduction(benchmark_script):
+    return benchmark_script("reproduction")
 
 
 @pytest.fixture
-def claim(reproduction):
-    return importlib.import_module("claims.claim")
+def claim(benchmark_script):
+    return benchmark_script("claims.claim")
 
 
 def table(head):

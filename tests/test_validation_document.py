@@ -2,9 +2,7 @@
 
 import csv
 import dataclasses
-import importlib
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +19,10 @@ from dsx.measured.step_time import measured_step_time
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.between import Bounds
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture
-def validation(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("accuracy")
+def validation(benchmark_script):
+    return benchmark_script("accuracy")
 
 
 @pytest.fixture

@@ -3,19 +3,15 @@
 Sizes, counts, hardware and choices are arrays over the rows of a structure (`dsx.measured.structure`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
-from dsx.cost.columns import StepCosts
-from dsx.cost.layer import layer_costs
-from dsx.cost.step import Workload, step_costs
+from dsx.cost.step import Workload
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate
@@ -151,48 +147,3 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
         pp_wider=tuple(1.0 * here["pp"] for here in lying),
         dp_wider=tuple(1.0 * here["dp"] for here in lying),
     )
-
-
-def _one(
-    works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, assumptions: Assumptions
-) -> StepCosts:
-    kinds = tuple(layer_costs(work, hardware, assumptions) for work in works)
-    return step_costs(kinds, choices, workload, hardware, assumptions)
-
-
-def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
-    """Return the costs of the setups of a batch, [N]; traceable and differentiable in `assumptions`."""
-    return _price_once(*arguments(batch), assumptions)
-
-
-def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
-    """Return `price` of a batch for many assumptions: the batch is put on the device once.
-
-    To be made and called under `enable_x64(True)`.
-    """
-    given = jax.tree.map(jnp.asarray, arguments(batch))
-    return lambda assumptions: _price_often(*given, assumptions)
-
-
-def arguments(batch: Batch) -> tuple[Any, ...]:
-    """Return a batch as what `_price` takes: rows first, then a last axis of one."""
-    works = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[..., None], -2, 0), batch.works)
-    works = tuple(_spread(work, len(batch.rows)) for work in works)
-    choices = jax.tree.map(lambda leaf: leaf[:, None], batch.choices)
-    return works, batch.hardware, choices, batch.workload
-
-
-def _spread(work: LayerWork, count: int) -> LayerWork:
-    """Return the work with the launches, which no size changes, for every row."""
-    return replace(work, launches=np.repeat(work.launches, count, axis=0))
-
-
-def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
-    found = jax.vmap(_one, in_axes=(0, 0, 0, 0, None))(works, hardware, choices, workload, assumptions)
-    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)
-
-
-# Optimised code is ten times as fast, and takes several times as long to compile: it pays where a fit prices the same
-# rows hundreds of times.
-_price_once = jax.jit(_price, compiler_options={"xla_backend_optimization_level": 0})
-_price_often = jax.jit(_price)

@@ -10,8 +10,9 @@ import numpy as np
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import PlanFacts
-from dsx.measured.batches import batches, pricer
+from dsx.measured.batches import batches
 from dsx.measured.predict import facts_of
+from dsx.measured.pricing import pricer
 from dsx.measured.reasons import Reason
 from dsx.measured.rows import group_of, layout_of
 from dsx.measured.runs import Run

@@ -7,8 +7,9 @@ import numpy as np
 
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.interval import PlanFacts, plan_facts, step_interval
-from dsx.measured.batches import batches, price
+from dsx.measured.batches import batches
 from dsx.measured.predictions import Predictions
+from dsx.measured.pricing import price
 from dsx.measured.setups import Setup
 from dsx.measured.unstated import with_recompute
 from dsx.spec.assumptions import AssumptionsSpec

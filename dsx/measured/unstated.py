@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from dsx.cost.assumptions import assumptions_from_spec
-from dsx.measured.batches import batches, price
+from dsx.measured.batches import batches
+from dsx.measured.pricing import price
 from dsx.measured.setups import Setup
 from dsx.spec.assumptions import AssumptionsSpec
 

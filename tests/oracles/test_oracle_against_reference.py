@@ -1,6 +1,5 @@
 """The oracle reproduces the reference numbers of tests/data (see SOURCE.md there)."""
 
-import importlib.util
 import json
 import random
 from pathlib import Path
@@ -15,14 +14,6 @@ TESTS = Path(__file__).resolve().parents[1]
 INPUTS, POINTS, OPTIMA = (
     json.loads((TESTS / "data" / name).read_text()) for name in ("inputs.json", "points.json", "optima.json")
 )
-
-
-def load_baseline():
-    path = TESTS.parent / "benchmarks" / "numpy_loop.py"
-    spec = importlib.util.spec_from_file_location("numpy_loop", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def case_id(case):
@@ -146,8 +137,8 @@ def test_a_job_inside_one_fast_domain_uses_the_group_sizes():
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
 @pytest.mark.parametrize("model_name", ["gpt3_1T", "vit_era5"])
-def test_numpy_baseline(strategy, model_name):
-    numpy_loop = load_baseline()
+def test_numpy_baseline(benchmark_script, strategy, model_name):
+    numpy_loop = benchmark_script("numpy_loop")
     model = INPUTS["models"][model_name]
     chance = random.Random(f"{strategy} {model_name}")
     systems = (("A100", 4, 128), ("H200", 8, 384), ("B200", 64, 1024), ("B200-next", 72, 512))
@@ -167,11 +158,11 @@ def test_numpy_baseline(strategy, model_name):
         np.testing.assert_allclose(peak_bytes, [p["memory"]["total"] for p in priced], rtol=1e-12)
 
 
-def test_numpy_baseline_finds_the_optimum():
+def test_numpy_baseline_finds_the_optimum(benchmark_script):
     case = next(c for c in OPTIMA if c["tp_strategy"] == "2d" and c["top"])
     model, system, strategy = setting(case)
     candidates = enumerate_candidates(model, case["nvs"], strategy, case["num_gpus"], case["global_batch"])
-    index, step_time, peak_bytes = load_baseline().price_space_with_numpy(
+    index, step_time, peak_bytes = benchmark_script("numpy_loop").price_space_with_numpy(
         model, system, strategy, candidates, case["global_batch"]
     )
     assert step_time[index] == pytest.approx(case["top"][0]["t"], rel=REL)

@@ -1,17 +1,11 @@
 """The instances of another search's artifact, run again: what the benchmark prices is what the search does."""
 
-import importlib
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def nest(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("nest")
+def nest(benchmark_script):
+    return benchmark_script("nest")
 
 
 @pytest.mark.parametrize("as_artifact", [True, False])

@@ -1,22 +1,16 @@
 """The table of what plans lose that do not know the network, or are cut evenly."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+
+@pytest.fixture
+def gains(benchmark_script):
+    return benchmark_script("partition_gains")
 
 
 @pytest.fixture
-def gains(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("partition_gains")
-
-
-@pytest.fixture
-def plans(gains):
-    return importlib.import_module("gains.plans")
+def plans(benchmark_script):
+    return benchmark_script("gains.plans")
 
 
 def plan(plans, stage_layers="1,2,2,2,4", **costs):

@@ -1,6 +1,5 @@
 """ZeRO where nothing fits without it: the layers of a published table, and the plans of dsx for them."""
 
-import importlib
 import json
 from pathlib import Path
 
@@ -11,9 +10,8 @@ TABLE = json.loads((ROOT / "tests" / "data" / "partition" / "zero_table7.json").
 
 
 @pytest.fixture
-def zero_table(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("zero_table")
+def zero_table(benchmark_script):
+    return benchmark_script("zero_table")
 
 
 def test_the_memory_gives_the_degrees_of_the_table(zero_table):

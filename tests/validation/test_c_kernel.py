@@ -3,9 +3,7 @@
 Layer costs and choices are random, and groups of choices small, so that every term of the formulas tells somewhere.
 """
 
-import importlib.util
 import shutil
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -23,15 +21,10 @@ GROUPS = 3 * BLOCKS  # of choices: those of a block fall in one of three
 
 
 @pytest.fixture(scope="module")
-def c_kernel():
+def c_kernel(benchmark_script):
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "c_kernel.py"
-    spec = importlib.util.spec_from_file_location("c_kernel", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_script("c_kernel")
 
 
 @pytest.fixture(scope="module")

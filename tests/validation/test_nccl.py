@@ -4,7 +4,6 @@ The errors are a frozen copy: whoever changes a prediction changes them here, an
 `python benchmarks/collectives.py --write docs/validation.md`.
 """
 
-import importlib.util
 from pathlib import Path
 
 import jax
@@ -25,12 +24,8 @@ FROZEN = {
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("collectives", ROOT / "benchmarks" / "collectives.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(benchmark_script):
+    return benchmark_script("collectives")
 
 
 @pytest.fixture(scope="module")
