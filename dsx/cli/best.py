@@ -91,9 +91,7 @@ def best(
             print_coverage(covered[0], "plan 1", with_idle=False)
             print_idle(times.file, idle, "any plan")
             print()
-        if problem.cluster.network.middle:
-            print("plan 1:", end=" ")
-        print_placement(plans[0]["plan"], problem)
+        print_placement(plans[0]["plan"], problem, "plan 1: ")
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
 
 

@@ -25,7 +25,7 @@ def pareto(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Also draw the first two objectives (.png, .pdf, .svg)."),
+        typer.Option("--plot", metavar="FILE", help="Also draw the first two objectives (such as .png, .pdf, .svg)."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:

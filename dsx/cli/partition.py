@@ -73,7 +73,8 @@ def partition(
     strategy: options.Strategy = None,
     assignments: options.Assignments = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="With --model: draw the stages (.png, .pdf, .svg).")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="With --model: draw the stages (such as .png, .pdf, .svg)."),
     ] = None,
     instance: Annotated[
         str | None, typer.Option("--instance", metavar="FILE", help="Table of layers (JSON), in place of a model.")
@@ -117,17 +118,17 @@ def partition(
     with_model |= {"--assumptions": assumptions}
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
     _refuse_mixed(model, of_model | with_model, instance, of_table | with_table, settings)
-    if model and cluster and num_gpus and global_batch_size:
+    if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
         from dsx.cli.model_partition import partition_model
 
         beliefs = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
         inputs = load_inputs(model, cluster, beliefs, split_overrides(assignments))
         partition_model(inputs, strategy, num_gpus, global_batch_size, sequence_length, settings or [], plot, as_json)
-    elif instance and network and devices:
+    elif not (instance is None or network is None or devices is None):
         again, keeps = recompute or Recompute.best, optimizer or Optimizer.adam
         _partition_table(instance, network, devices, width, zero, again, keeps, as_json)
     else:
-        given, needed = ("--model", of_model) if model else ("--instance", of_table)
+        given, needed = ("--instance", of_table) if model is None else ("--model", of_model)
         missing = [name for name, value in needed.items() if value is None]
         raise InputError(f"missing: {', '.join(missing)}; {given} needs them")
 
@@ -150,13 +151,13 @@ def _refuse_mixed(
 ) -> None:
     """Raise InputError unless exactly one of a model and a table of layers is given, with options of its own."""
     if (model is None) == (instance is None):
-        what = "both are given" if model else "neither is given"
+        what = "neither is given" if model is None else "both are given"
         raise InputError(f"--model cuts a model, --instance a table of layers; {what}, and one is wanted")
-    own, foreign = ("--model", of_table) if model else ("--instance", of_model)
+    own, foreign = ("--instance", of_model) if model is None else ("--model", of_table)
     for name, value in foreign.items():
         if value is not None:
             raise InputError(f"{name} does not go with {own}{_OF_A_MODEL.get(name, '')}")
-    if settings and instance:
+    if settings and model is None:
         raise InputError(f"{settings[0]!r}: columns are held fixed with --model; a table has --width and --zero")
 
 

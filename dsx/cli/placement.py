@@ -10,18 +10,21 @@ if TYPE_CHECKING:
 _AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 
 
-def print_placement(plan: dict[str, Any], problem: "Problem") -> None:
-    """Print how many members of each group share a unit of each tier, and the rank order that makes it so."""
+def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -> None:
+    """Print how many members of each group share a unit of each tier, and the rank order that makes it so.
+
+    `which` plan it is begins the line. One GPU has no groups.
+    """
     from dsx.space.codes import code
     from dsx.space.tiers import straddling
 
     network = problem.cluster.network
-    if not network.middle:
-        return
     axes = [axis for axis in _AXES if plan[axis] > 1]
+    if not network.middle or not axes:
+        return
     rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
     outermost = network.tiers[-1].name
-    print(f"ranks numbered {plan['order']}; members of a group that share a unit of each tier:")
+    print(f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:")
     print_table(["", *axes], [*rows, [outermost, *(str(plan[axis]) for axis in axes)]])
     for axis, tier in straddling(plan | {"order": code("order", plan["order"])}, network):
         print(f"{axis} lies unevenly on the units of {tier}: it is counted as crossing that tier")

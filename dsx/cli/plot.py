@@ -34,7 +34,9 @@ _KINDS = {
 
 def plot(
     folder: options.ResultFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture (.png, .pdf, .svg).")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The picture (such as .png, .pdf, .svg).")
+    ],
     kind: Annotated[
         str | None,
         typer.Option("--kind", metavar="KIND", help=f"{', '.join(_KINDS)} [default: what the sweep file says]."),

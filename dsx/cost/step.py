@@ -70,7 +70,8 @@ def step_costs(
 
     slowest_s = cut.most([costs.load_s(stage) for stage in cut.held])
     mean_s = slowest_s if mean is first else costs.load_s(mean)
-    slowest_s = jnp.maximum(slowest_s, mean_s)
+    # A stage that is alone is the mean one, also in rounding.
+    slowest_s = jnp.where(choices.pp > 1, jnp.maximum(slowest_s, mean_s), mean_s)
     spare_s = on(mean, [layer.weight_gradient_s for layer in kinds])
     send_s = sent_s(costs, mean, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)

@@ -101,7 +101,8 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
         name, values = _parted(setting, known)
         if _column(name) in fixed:
             raise PlanError(f"{name} is given twice: the second time as {setting!r}")
-        fixed[_column(name)] = [_fixed_value(name, value, num_gpus, limits) for value in values.split(",")]
+        chosen = [_fixed_value(name, value, num_gpus, limits) for value in values.split(",")]
+        fixed[_column(name)] = list(dict.fromkeys(chosen))
     return fixed
 
 

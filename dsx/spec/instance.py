@@ -87,7 +87,7 @@ def read_instance(name: str) -> Instance:
         tables.append(
             LayerTable(
                 width=width,
-                devices_per_stage=devices[key].whole(1),
+                devices_per_stage=_count(devices[key]),
                 forward_s=times[0],
                 backward_s=times[1],
                 parameter_bytes=columns["param_bytes"],
@@ -146,6 +146,9 @@ _IDS = ("id", "src", "dst")
 def _rows(table: Part, columns: Part, least: dict[str, float]) -> list[dict[str, float]]:
     """Return the rows of a table by the columns that `least` names."""
     names = [column.text() for column in columns.items()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise columns.fault(f"{twice!r} stands there twice")
     missing = next((name for name in least if name not in names), None)
     if missing is not None:
         raise columns.fault(f"has no {missing!r} (it has {', '.join(names)})")
@@ -216,8 +219,8 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
 
 
 def _width(key: str, part: Part) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,8}", key):
-        raise part.fault(f"{key!r} is not a whole number of at least 1")
+    if not re.fullmatch("[1-9][0-9]{0,9}", key) or int(key) > LARGEST_COUNT:
+        raise part.fault(f"{key!r} is not a whole number from 1 to {LARGEST_COUNT}")
     return int(key)
 
 

@@ -85,7 +85,8 @@ def load_json(what: str, name: str) -> Part:
     path = find_path(what, name)
     file = shown(path)
     try:
-        return Part(json.loads(Path(path).read_text(encoding="utf-8")), file)
+        text = Path(path).read_text(encoding="utf-8")
+        return Part(json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, file)), file)
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -94,3 +95,13 @@ def load_json(what: str, name: str) -> Part:
         raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:  # lists within lists within ..., digits without end
         raise SpecError(f"{file}: is not JSON that can be read: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
+    """Return an object; a key that stands twice is no choice of which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise SpecError(f"{file}: the key {twice!r} is given twice in one object, beside {', '.join(found)}")
+    return found

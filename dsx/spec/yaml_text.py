@@ -1,8 +1,9 @@
 """YAML text to a document: plain data with a line number for every key path.
 
 The text is composed, not loaded, so that the marks stay; scalars are read by the rules of YAML 1.2. Under
-1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always text. Not
-supported: tags of one's own, merge keys (`<<`), several documents in a file.
+1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always text. Numbers are
+decimal, with _ between digits to read them by. Not supported: tags of one's own, merge keys (`<<`), several
+documents in a file.
 """
 
 import contextlib
@@ -17,9 +18,12 @@ from dsx.spec.document import Document, KeyPath
 from dsx.spec.locate import shown
 from dsx.units import INTEGER, REAL, parse_number
 
-_STR, _NULL, _BOOL, _INT, _FLOAT = map("tag:yaml.org,2002:{}".format, ("str", "null", "bool", "int", "float"))
+_STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(
+    "tag:yaml.org,2002:{}".format, ("str", "null", "bool", "int", "float", "map", "seq")
+)
 
 _DEEPEST = 50  # levels; no schema has more than five
+_MOST = 1_000_000  # values; aliases of aliases make more of a few lines
 _TOO_DEEP = "lists and mappings are nested too deeply"
 _HINT = "; a text that starts with this character needs quotes"
 
@@ -100,13 +104,29 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        problem = error.problem or error.context or "is not YAML"
-        hint = _HINT if re.search("chomping|start any token", problem) else ""
-        raise SpecError(f"{place}: {problem}{hint}") from error
+        raise SpecError(f"{place}: {_problem(error)}") from error
+    except yaml.reader.ReaderError as error:
+        line = 1 + text.count("\n", 0, error.position)
+        raise SpecError(f"{file}:{line}: the character {error.character:#x} cannot stand in YAML") from error
     except yaml.YAMLError as error:
         raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise SpecError(f"{file}: {_TOO_DEEP}") from error
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Return what is wrong in PyYAML's words, with where the part begins that it is wrong in."""
+    problem, context, begun = error.problem or "is not YAML", error.context, error.context_mark
+    if "\\t" in problem:
+        return f"{problem}; lines are indented by spaces"
+    if re.search("chomping|start any token", problem):
+        return f"{problem}{_HINT}"
+    if not context or not begun:
+        return problem
+    place = f"{begun.line + 1}:{begun.column + 1}"
+    if context.startswith("while"):  # "while scanning a quoted scalar"
+        return f"{problem} ({context} that begins at {place})"
+    return f"{context} at {place}, {problem}"
 
 
 def _is_shallow(text: str) -> bool:
@@ -129,6 +149,7 @@ class _Reading:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.left = _MOST
         self.places: dict[KeyPath, str] = {(): f"{file}:1"}
 
     def plain(self, node: Any, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
@@ -137,7 +158,12 @@ class _Reading:
             raise SpecError(f"{_place(node, self.file)}: an alias refers to the part that it stands in")
         if len(path) > _DEEPEST:
             raise SpecError(f"{_place(node, self.file)}: {_TOO_DEEP}")
+        self.left -= 1
+        if not self.left:
+            raise SpecError(f"{_place(node, self.file)}: there are more than {_MOST:,} values, counted through aliases")
         around = (*around, node)
+        if isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.tag not in (_MAP, _SEQ):
+            raise SpecError(f"{_place(node, self.file)}: the tag {node.tag!r} is not supported")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path, around)
         if isinstance(node, yaml.SequenceNode):

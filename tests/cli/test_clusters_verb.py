@@ -85,6 +85,8 @@ def test_a_plan_says_how_it_lies_on_the_tiers(run):
     assert plan | {"order": "tp-cp-ep-dp-pp", "dp_leaf": 4, "pp_leaf": 1, "pp_pod": 4} == plan
     uneven = run("evaluate", *JOB[:5], 80, "--global-batch-size", 80, *tree, "tp=8", "dp=10", "nvs.tp=8").out
     assert "dp lies unevenly on the units of pod: it is counted as crossing that tier" in uneven
+    alone = run("evaluate", *JOB[:4], "--num-gpus", 1, "--global-batch-size", 1, *tree)
+    assert (alone.code, "ranks numbered" in alone.out) == (3, False)  # too large for its memory
 
 
 def test_the_best_plan_has_its_order(run):

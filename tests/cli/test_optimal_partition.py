@@ -186,6 +186,7 @@ def test_its_picture(run, place):
         ((*JOB, "--recompute", "full"), 2, "--recompute does not go with --model; there recomputation is a setting"),
         ((*JOB, "--recompute", "best"), 2, "as in recompute=full"),
         ((*JOB, "--optimizer", "none"), 2, "--optimizer does not go with --model; there the assumption set says"),
+        (("--model", ""), 2, "missing: --cluster, --num-gpus, --global-batch-size; --model needs them"),
         (JOB[:4], 2, "missing: --num-gpus, --global-batch-size; --model needs them"),
         ((), 2, "neither is given, and one is wanted"),
         (("--instance", "a.json", "--num-gpus", 4), 2, "--num-gpus does not go with --instance"),

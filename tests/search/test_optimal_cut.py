@@ -137,6 +137,12 @@ def test_of_equal_cuts_it_is_one_of_about_equal_shares():
     assert several
 
 
+def test_a_stage_that_is_alone_has_no_bubble():
+    problem, _, where = rows_of(problem_of(), pp=[1])
+    assert (price_best_cuts(problem, *where).costs.bubble_s == 0).all()
+    assert (price_rows(problem, *where).bubble_s == 0).all()
+
+
 def test_a_single_microbatch_waits_for_no_stage_and_still_has_balanced_ones():
     problem, _, where = rows_of(on(problem_of(), hardware(hbm_capacity=1e12)), num_microbatches=[1], pp=[2, 3])
     found = price_best_cuts(problem, *where)

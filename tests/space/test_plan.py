@@ -47,7 +47,7 @@ def test_each_setting_that_is_known_is_listed_once():
 
 
 def test_a_setting_of_a_search_may_have_several_values():
-    fixed = fixed_settings(["zero_stage=1,3", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
+    fixed = fixed_settings(["zero_stage=1,3,1", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
     assert fixed == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
     for wrong, said in (
         ("tp=2,3", "tp=3: does not divide num_gpus=8; nearest: tp=2"),

@@ -54,7 +54,7 @@ INSTANCE_FAULTS = [
     (("devices_per_stage", "2"), 0, "devices_per_stage.2: 0 is less than 1"),
     (("edges", "2"), REMOVED, "small.json: edges: has no '2' (it has 1)"),
     (("layers",), {}, "small.json: layers: expected an object with keys, got {}"),
-    (("layers", "b"), {"two": []}, "small.json: layers.b: 'two' is not a whole number of at least 1"),
+    (("layers", "b"), {"two": []}, "small.json: layers.b: 'two' is not a whole number from 1 to"),
     (("layers", "b", "2"), [], "small.json: layers.b.2: expected a list with entries, got []"),
     (("layer_columns", 1), "forward", "small.json: layer_columns: has no 'fw_latency' (it has id, forward, "),
     ((*ROW,), [0, 1.0], "small.json: layers.b.2.0: has 2 values, but there are 5 columns: id, fw_latency"),
@@ -77,6 +77,8 @@ INSTANCE_FAULTS = [
     (("edges", "2"), [[-1, 0, 8]], "small.json: edges.2: no edge leads from layer 0 or an earlier one to layer 1 or"),
     (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: -16 is less than 0"),
     (("edge_columns",), ["src", "dst"], "small.json: edge_columns: has no 'bytes' (it has src, dst)"),
+    (("edge_columns",), ["src", "dst", "bytes", "dst"], "small.json: edge_columns: 'dst' stands there twice"),
+    (("devices_per_stage", "2"), 2**62, "small.json: devices_per_stage.2: 4611686018427387904 is more than 2147483647"),
 ]
 
 
@@ -142,6 +144,7 @@ def test_a_width_that_there_is_not(here):
         (b"{", "broken.json:1:2: is not JSON"),
         (b"[1, 2]", "broken.json: expected an object with keys, got [1, 2]"),
         (b"\xff", "broken.json: is not UTF-8 text"),
+        (b'{"layers": {}, "layers": {}}', "broken.json: the key 'layers' is given twice in one object"),
         (b"[" * 100_000, "broken.json: is not JSON that can be read"),
         (b'{"time_unit_s": ' + b"1" * 5000 + b"}", "broken.json: is not JSON that can be read"),
     ],
