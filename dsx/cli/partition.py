@@ -222,8 +222,8 @@ def _data(found: "Partition", table: Instance) -> dict[str, Any]:
 
 def _print(found: "Partition", table: Instance, levels: NetworkLevels, devices: int) -> None:
     print(
-        f"{table.file} on {devices} devices of {levels.name}: step {format_quantity(found.step_time_s, 's')}, "
-        f"bottleneck {format_quantity(found.bottleneck_s, 's')}"
+        f"{table.file} on {counted(devices, 'device')} of {levels.name}: "
+        f"step {format_quantity(found.step_time_s, 's')}, bottleneck {format_quantity(found.bottleneck_s, 's')}"
     )
     print(
         f"{counted(len(found.stages), 'stage')} x {counted(found.num_replicas, 'replica')}, width={found.width} "

@@ -10,7 +10,8 @@ with V(s, i) the least load of the slowest of s stages over the layers i..n-1 of
 stage with at least one of them and with memory for the microbatches that it has in flight. Where no cut fits, the best
 is the one whose worst stage needs least memory. Of equally good cuts it is one with the least load of the slowest
 stage (a single microbatch waits for none). Of those each stage, from the first one on, gets what comes nearest to an
-equal share of the load that is left to it and the stages behind it, so that no stage idles without need.
+equal share of the load that is left to it and the stages behind it. The shares are about equal, and not more: an
+embedding or a head that cannot be divided counts in the share of the stages in front of it.
 
 What a stage costs depends on how many layers of each kind it has, which are far fewer than segments of the chain.
 Not covered: schedules in which a stage holds several pieces of the chain.
