@@ -123,6 +123,7 @@ def test_what_is_set_of_a_sweep_where_none_is_read(run, folder, assignment, says
     refused(run("best", *JOB, "--set", assignment), f"--set {assignment}: no sweep is read here; ", says)
 
 
+@pytest.mark.slow
 def test_what_is_advised_instead_of_a_sweep_works(run, folder):
     done = run("best", *JOB, "--set", "assumptions.fixed.zero_stage=3")
     assert (done.code, "zero_stage=3" in done.out) == (0, True)

@@ -98,6 +98,7 @@ def test_groups_and_clusters(run, swept, two):
     assert header.split()[:3] == ["GPUs", "cluster", "A"]
 
 
+@pytest.mark.slow
 def test_a_table_over_what_if_values_is_not_too_wide(run, made):
     what_if = "sweep.what_if={network.nvs.bandwidth: [300 GB/s, 900 GB/s], device.hbm_capacity: [3 GB, 80 GB]}"
     a = made("points", what_if)

@@ -119,7 +119,7 @@ def test_every_belief_about_multiplies_can_be_fitted():
         costs = layer_costs(jax.tree.map(jnp.asarray, work), machine(), beliefs)
         return (costs.forward_s + costs.backward_s).sum()
 
-    slopes = jax.grad(seconds)(jax.tree.map(jnp.asarray, beliefs))
+    slopes = jax.jit(jax.grad(seconds))(jax.tree.map(jnp.asarray, beliefs))
     names = ("attention_efficiency", "attention_gradient_efficiency", "fp8_efficiency", "matrix_efficiency")
     assert all(float(getattr(slopes, name)) < 0 for name in names)
     names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")

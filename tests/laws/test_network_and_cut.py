@@ -81,7 +81,7 @@ def found(problem, where):
     return price_best_cuts(problem, *where, least_memory=False)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(truth=networks, belief=networks, model=models, capacity=capacities)
 def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, belief, model, capacity):
     problem = problem_of(model, capacity)
