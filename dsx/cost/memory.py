@@ -56,15 +56,14 @@ def stage_memory(
     activations of one microbatch, as far as they lie on the stage's GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    weights = divided = working = gathered = nothing = jnp.zeros_like(microbatches * stash_bytes)
+    weights, divided = stage_weights(kinds, shards, stage)
+    working = gathered = nothing = jnp.zeros_like(microbatches * stash_bytes)
     for kind, layers in stage.layers.items():
-        of_kind = gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
+        gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
             held = kinds[kind].weight_bytes[index]
             divided_here = jnp.where(members.per_gpu < 1.0, held, jnp.zeros_like(held))
-            of_kind, gathered_of_kind = of_kind + held, gathered_of_kind + divided_here
-            divided = divided + (layers * held) * members.per_gpu
-        weights = weights + layers * of_kind
+            gathered_of_kind = gathered_of_kind + divided_here
         present = jnp.minimum(layers, jnp.ones_like(layers))
         working = jnp.maximum(working, present * working_bytes[kind])
         gathered = jnp.maximum(gathered, jnp.minimum(layers, 2.0 * present) * gathered_of_kind)
@@ -83,6 +82,24 @@ def stage_memory(
         activation_bytes=activations,
         overhead_bytes=assumptions.overhead + assumptions.fragmentation * activations,
     )
+
+
+def stage_weights(kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]], stage: Stage) -> tuple[Any, Any]:
+    """Return the bytes of the weights of a stage, and of a rank's share of them where its weight groups divide them.
+
+    Weights that the same ranks hold are added up before they are divided: in a search that is what one sum over keys
+    and choices costs in place of one for each kind of layer.
+    """
+    ranks: dict[int, Group] = {}
+    parts: dict[int, list[Any]] = {}
+    for kind, layers in stage.layers.items():
+        for index, members in enumerate(shards[kind]):
+            ranks[id(members)] = members
+            parts.setdefault(id(members), []).append(layers * kinds[kind].weight_bytes[index])
+    held = {which: functools.reduce(jnp.add, some) for which, some in parts.items()}
+    weights = functools.reduce(jnp.add, held.values())
+    divided = functools.reduce(jnp.add, [whole * ranks[which].per_gpu for which, whole in held.items()])
+    return weights, divided
 
 
 def worst(memories: Sequence[Memory]) -> Memory:

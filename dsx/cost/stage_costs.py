@@ -19,7 +19,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.crowding import may_crowd
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
-from dsx.cost.memory import Memory, stage_memory
+from dsx.cost.memory import Memory, stage_memory, stage_weights
 from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
@@ -78,11 +78,7 @@ class StageCosts:
     def update_s(self, stage: Stage) -> Any:
         """Return the seconds in which the optimizer of a stage reads and writes its state."""
         ranks, _ = self.shards
-        whole = divided = 0.0
-        for kind, layers in stage.layers.items():
-            for index, members in enumerate(ranks[kind]):
-                held = layers * self.kinds[kind].weight_bytes[index]
-                whole, divided = whole + held, divided + held * members.per_gpu
+        whole, divided = stage_weights(self.kinds, ranks, stage)
         updated = pick(self.known.zero_stage, self.choices.zero_stage, [whole, divided, divided, divided])
         device, assumptions = self.cluster.device, self.assumptions
         traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
@@ -161,7 +157,12 @@ class StageCosts:
     def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
         """Per kind and weight group, the ranks over which ZeRO divides, and those that hold the same shard."""
         divided, copies = replicas(self.choices, self.known)
-        ranks, held_alike = zip(*(shards(costs, divided, copies, self.known) for costs in self.kinds), strict=True)
+        # Kinds whose weights the same ranks hold have the same groups.
+        made: dict[tuple[int, ...], tuple[list[Group], list[Group]]] = {}
+        for costs in self.kinds:
+            if _ranks_of(costs) not in made:
+                made[_ranks_of(costs)] = shards(costs, divided, copies, self.known)
+        ranks, held_alike = zip(*(made[_ranks_of(costs)] for costs in self.kinds), strict=True)
         return ranks, held_alike
 
     @cached_property
@@ -196,3 +197,8 @@ class StageCosts:
 def on(stage: Stage, values: Sequence[Any]) -> Any:
     """Return what the layers of a stage have together; `values` are those of a layer of each kind."""
     return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
+
+
+def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:
+    """Return what is equal for kinds of layers that were given the very same weight groups."""
+    return id(costs.group_size), id(costs.group_share), *(id(share) for share in costs.group_wider)

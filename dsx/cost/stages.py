@@ -28,6 +28,7 @@ class Stack:
     segments: tuple[tuple[int, ...], ...] = static()  # per segment its kinds; several alternate evenly
     first: tuple[int, ...] = static(default=())  # kinds that only the first stage has
     last: tuple[int, ...] = static(default=())  # kinds that only the last stage has
+    divided: bool = static(default=False)  # every pipeline that is priced divides the body
 
     @property
     def uniform(self) -> bool:
@@ -69,9 +70,12 @@ def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
         kinds = zip(stack.segments[0], stack.counts[0], strict=True)
         return [Stage(jnp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
     one = jnp.ones_like(pp)
-    ends = _ends_counted(stack, pp * vpp)
+    ends = jnp.zeros_like(pp) if stack.divided else _ends_counted(stack, pp * vpp)
     chunk = (stack.num_body_layers + 2.0 * ends) / (pp * vpp)
     indices = [jnp.zeros_like(pp), jnp.minimum(one, pp - 1.0), pp - 1.0]
+    if stack.divided and len(stack.segments) == 1:
+        # The second stage has the body layers of the first one, no embedding, and no more microbatches in flight.
+        del indices[1]
     begin = jnp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)

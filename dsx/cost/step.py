@@ -76,8 +76,10 @@ def step_costs(
     send_s = sent_s(costs, mean, mean_s)
     pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
     dp_comm, update = costs.at_end_s(first)
-    memory = cut.worst([costs.memory(stage, in_flight(stage.index, choices, known)) for stage in cut.held])
-    peak = memory.peak_bytes
+    memories = [costs.memory(stage, in_flight(stage.index, choices, known)) for stage in cut.held]
+    memory = cut.worst(memories)
+    # The sum of its parts; as a maximum a search that asks for nothing else of the memory need not pick them.
+    peak = cut.most([stage.peak_bytes for stage in memories])
     recompute_s = busy(recompute)
     waiting = costs.waiting_s
     step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -107,7 +108,10 @@ class HotLoop:
                     assumptions=self.problem.assumptions,
                 )
                 keys = {name: jnp.asarray(column) for name, column in keys.items()}
-                common = Common(keys=keys, workload=self.problem.workload)
+                workload = self.problem.workload
+                # A search enumerates even cuts alone, whose pipelines divide the body.
+                workload = replace(workload, stack=replace(workload.stack, divided=True))
+                common = Common(keys=keys, workload=workload)
                 columns = self.blocks.placements.astype(self._kind)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
                 table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))

@@ -83,6 +83,18 @@ def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide():
     assert dict(cut(body, 2, 1))[0] == {1: 11.0, 0: 1.0, 2: 0.0}
 
 
+@pytest.mark.parametrize("pp", [1, 2, 11])
+def test_where_every_pipeline_divides_the_body_the_second_stage_is_left_out(pp):
+    body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
+    dividing = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,), divided=True)
+    kept, (first, second, last) = cut(dividing, pp, 1), cut(body, pp, 1)
+    assert kept == [first, last]
+    assert all(second[1][kind] <= first[1][kind] for kind in (0, 1))
+    # Borders between kinds lie anywhere.
+    borders = Stack(counts=((4.0,), (18.0,)), segments=((1,), (2,)), divided=True)
+    assert len(cut(borders, pp, 1)) == 5
+
+
 def test_kinds_that_alternate_are_mixed_evenly():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5})]

@@ -257,3 +257,26 @@ def test_embedding_and_head():
     assert found["weight_bytes"] == close(4 * 4e9)
     parts = [name for name in found if name.endswith("_s") and name not in ("step_time_s", "tokens_per_s")]
     assert found["step_time_s"] == close(sum(found[name] for name in parts))
+
+
+@pytest.mark.parametrize("changes", [{}, {"schedule": 1.0}, {"schedule": 2.0}, {"schedule": 3.0}, {"vpp": 3.0}])
+@pytest.mark.parametrize("pp", [1.0, 2.0, 4.0])
+def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
+    """It holds the body layers of the first one, without the embedding, and keeps no more microbatches."""
+    ends = {"stash_bytes": [[1e8]] * 3, "weight_bytes": [[1e8]]}
+    kinds = (layer_costs(**ends, forward_s=[0.001]), layer_costs(), layer_costs(**ends, forward_s=[0.006]))
+    stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
+    made = choices(pp=pp, dp=32.0 / pp, **changes)
+    opened = Open(schedule=(0, 1, 2, 3), vpp=())
+    some, all_of_them = (
+        step_costs(
+            kinds,
+            made,
+            replace(WORKLOAD, stack=replace(stack, divided=divided), open=opened),
+            machine(),
+            believed(),
+        )
+        for divided in (True, False)
+    )
+    for name in some.__dataclass_fields__:
+        assert float(getattr(some, name)[0]) == float(getattr(all_of_them, name)[0])
