@@ -220,7 +220,9 @@ def _context(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
     """Return how context parallelism differs from Megatron-LM's default, a ring."""
     if plan["cp"] == 1:
         return []
-    moves = [collective for collective in layer.collectives(FORWARD) if collective.axis == "cp"]
+    moves = [move for move in layer.collectives(FORWARD) if move.axis == "cp" and not move.ring]
+    if not moves:
+        return []
     kinds = " and ".join(dict.fromkeys(move.kind for move in moves))
     tensors = ", ".join(dict.fromkeys(move.tensor for move in moves))
     settings = {_CP_COMM_TYPE.get(move.kind) for move in moves}

@@ -134,6 +134,12 @@ def test_context_parallelism_returns_and_its_collective_is_lost(layer):
     assert "around a ring (cp_comm_type=p2p); cp_comm_type=all_gather is what was priced" in lost
 
 
+def test_a_ring_is_what_megatron_runs(layer):
+    launch = megatron_lm(plan(tp=2, cp=4, dp=2, tp_nvs=2, cp_nvs=4), layer("2d-ring"), LAYERS)
+    assert launch.lost == ()
+    assert dict(launch.flags)["--context-parallel-size"] == "4"
+
+
 def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
     (tmp_path / "plain.layer").write_text(PLAIN)
     wanted = plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2)
