@@ -76,7 +76,7 @@ def fit(
 
     def residuals(position: np.ndarray) -> np.ndarray:
         errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
-        return np.concatenate([_softened(errors, weights), pull * (position - began)])
+        return np.concatenate([np.sqrt(weights) * softened(errors, SCALE), pull * (position - began)])
 
     position, jacobian = minimise(residuals, began if near is None else position_of(near, names, between))
     jacobian = jacobian[: len(measured_s)]
@@ -116,10 +116,10 @@ def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bound
     return [name for name, bounds in between.items() if moves(name, bounds.low) or moves(name, bounds.high)]
 
 
-def _softened(errors: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return what has the loss of `errors`, under `weights`, as its square."""
-    root = np.sqrt(1 + (errors / SCALE) ** 2)
-    return np.sqrt(weights * 2 / (1 + root)) * errors
+def softened(errors: np.ndarray, scale: float) -> np.ndarray:
+    """Return what has the soft L1 loss of `errors` as its square: e^2 for those far below `scale`, 2 scale |e| above."""
+    root = np.sqrt(1 + (errors / scale) ** 2)
+    return np.sqrt(2 / (1 + root)) * errors
 
 
 def minimise(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

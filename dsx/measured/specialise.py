@@ -2,18 +2,19 @@
 
 The set says which few of its numbers are free and how far they usually are off: a normal prior around its values. With
 u the share of the way between a field's bounds (on a log scale where these are positive, as in a fit), residuals
-r = log(predicted / measured), the set's `noise` and its deviations d, what is minimised is
+r = log(predicted / measured), t = r over the set's `noise`, and its deviations d, what is minimised is
 
-    sum over rows of (r / noise)^2 + sum over fields of ((u - u of the set) / d)^2
+    sum over rows of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((u - u of the set) / d)^2
 
-so one run moves what it speaks of a little, and many move it as far as they agree.
+so one run moves what it speaks of a little, many move it as far as they agree, and one that disagrees with the others
+counts less than its square (the loss of a fit).
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsx.measured.fit import AT_BOUND, Fit, StepTimes, Values, at, minimise, position_of, slope
+from dsx.measured.fit import AT_BOUND, Fit, StepTimes, Values, at, minimise, position_of, slope, softened
 from dsx.measured.observations import Observations
 from dsx.spec.between import Bounds
 
@@ -37,7 +38,7 @@ def specialise(
         base: values of the set, inside `between`.
         between: bounds of each field.
         deviations: standard deviation of each free field, as a share of the way between its bounds.
-        noise: standard deviation of a run's r.
+        noise: of a run's r: from there on errors count less than their squares.
 
     Standard errors are those of the posterior; NaN for what the runs say nothing of.
     """
@@ -48,7 +49,7 @@ def specialise(
     def residuals(position: np.ndarray) -> np.ndarray:
         values = at(position, names, between)
         errors = np.log(step_times({**base, **values}) / measured_s) / noise
-        return np.concatenate([errors, (position - centre) / prior])
+        return np.concatenate([softened(errors, 1.0), (position - centre) / prior])
 
     position, jacobian = minimise(residuals, centre)
     runs = jacobian[: len(measured_s)]
