@@ -153,7 +153,7 @@ class AssumptionsSpec(Spec):
     # What is known of its errors. A set that was never compared with measurements states nothing here.
     interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
     told_apart: NonNegative | None = None  # as a share of the step time: plans of one job that differ by less
-    noise: Positive | None = None  # standard deviation of log(measured / predicted) once adapted to one's runs
+    noise: Positive | None = None  # how far log(measured / predicted) spreads once adapted to one's runs
     # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
 
