@@ -109,7 +109,8 @@ def _integer(least: int) -> Callable[[str], int]:
 
 
 def _flag(text: str) -> bool:
-    known = {"0": False, "1": True, "false": False, "true": True}
+    # pandas writes a column of whole numbers with blanks among them as 0.0 and 1.0.
+    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     if text.lower() not in known:
         raise ValueError(f"{text!r} is neither 0 nor 1")
     return known[text.lower()]
@@ -130,9 +131,10 @@ def _fraction(text: str) -> float:
 
 
 def _stage(text: str) -> int:
-    if text not in ("0", "1", "2", "3"):
+    stage = parse_number(text)
+    if stage not in (0, 1, 2, 3):
         raise ValueError(f"{text!r} is no ZeRO stage: 0, 1, 2 or 3")
-    return int(text)
+    return int(stage)
 
 
 _READERS: dict[Any, Callable[[str], Any]] = {

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import pandas as pd
 import pytest
 from measured.tables import ROW, write
 
@@ -28,6 +29,14 @@ def test_a_column_that_is_left_out_is_blank(tmp_path):
 def test_rows_are_named_by_the_line_that_they_begin_in(tmp_path):
     path = write(tmp_path / "runs.csv", {"notes": "two\nlines"}, {"notes": "one"})
     assert [run.line for run in read_runs(path)] == [2, 4]
+
+
+def test_a_table_that_pandas_wrote_reads_the_same(tmp_path):
+    """Whole numbers and flags with blanks among them become fractions there."""
+    path = write(tmp_path / "runs.csv", {"zero_stage": "3", "sp": "0", "vpp": "2"}, {"flash": "1", "tp": "4"})
+    pd.read_csv(path).to_csv(tmp_path / "again.csv", index=False)
+    assert "3.0" in (tmp_path / "again.csv").read_text(encoding="utf-8")
+    assert read_runs(tmp_path / "again.csv") == read_runs(path)
 
 
 def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
