@@ -1,8 +1,8 @@
 """Memory of a stage's GPU.
 
-With n_k layers of kind k on a stage, weights W_k bytes, saved activations A_k and f microbatches in flight:
+With n_k layers of kind k on a stage, weights W_k bytes, saved activations A_k and f_k microbatches in flight:
 weights sum n_k W_k, gradients the same scaled to their element size, optimizer state, activations
-f sum n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
+sum f_k n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
 parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3, where two
 layers' weights are gathered at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
 section 4). What is offloaded (dsx.cost.offload) does not count. The assumption set says
@@ -45,19 +45,18 @@ def stage_memory(
     stash_bytes: Any,
     working_bytes: Sequence[Any],
     stage: Stage,
-    microbatches: Any,
     choices: StepChoices,
     known: Open,
     assumptions: Assumptions,
 ) -> Memory:
-    """Return the memory of a stage with so many `microbatches` in flight.
+    """Return the memory of a stage.
 
     Per kind: its weight groups' ranks, over which ZeRO divides, and its transient. `stash_bytes` are the saved
-    activations of one microbatch, as far as they lie on the stage's GPU.
+    activations of all microbatches in flight, as far as they lie on the stage's GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights, divided = stage_weights(kinds, shards, stage)
-    working = gathered = nothing = jnp.zeros_like(microbatches * stash_bytes)
+    working = gathered = nothing = jnp.zeros_like(stash_bytes)
     for kind, layers in stage.layers.items():
         gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
@@ -74,7 +73,7 @@ def stage_memory(
     }
     held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
     optimizer = offloaded(OPTIMIZER, choices, known, lambda: nothing, held["optimizer"])
-    activations = stash_bytes * microbatches + working
+    activations = stash_bytes + working
     return Memory(
         weight_bytes=held["weight"],
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),

@@ -6,7 +6,9 @@ chunks it waits for a chunk of each only (Narayanan et al., SC21, section 2.2). 
 with weight gradients: of the bubble (p-1)(T_F + T_B) with T_B the whole backward, 2(p-1)T_W goes (Qi et al.,
 2024, table 2, which counts T_W apart from T_B); H2 begins so many more forwards that (p-1)T_W more goes.
 Microbatches in flight on stage i: all m in GPipe; p - i in 1F1B and H1; 2(p-i) - 1 in H2; with v chunks,
-2(p-i-1) + (v-1)p + 1 chunks (Korthikanti et al., 2022, section 4).
+2(p-i-1) + (v-1)p + 1 chunks (Korthikanti et al., 2022, section 4). Of these the first chunk of the first stage, with
+the embedding, has 2p - 1: p of the warm-up's first round and p - 1 of its last; the last chunk of the last stage, with
+the head, has one.
 """
 
 from typing import Any, NamedTuple
@@ -60,3 +62,10 @@ def in_flight(index: Any, choices: StepChoices, known: Open) -> Any:
         behind = jnp.where(choices.vpp > 1.0, chunks / choices.vpp, behind)
     most = dict.fromkeys(range(len(SCHEDULES)), behind) | {GPIPE: choices.num_microbatches, H2: ahead}
     return jnp.minimum(pick(known.schedule, choices.schedule, most), choices.num_microbatches)
+
+
+def in_flight_of_ends(microbatches: Any, choices: StepChoices) -> tuple[Any, Any]:
+    """Return how many of them the embedding and the head hold at most, of the stages' `microbatches` in flight."""
+    chunked = choices.vpp > 1.0
+    first = jnp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
+    return jnp.where(chunked, first, microbatches), jnp.where(chunked, jnp.ones_like(first), microbatches)

@@ -29,6 +29,7 @@ from dsx.cost.offload import (
     offloaded,
     remaining_bytes,
 )
+from dsx.cost.pipeline import in_flight_of_ends
 from dsx.cost.recompute import Recompute, recompute_of
 from dsx.cost.reduction import reduction
 from dsx.cost.shards import replicas, shards
@@ -54,10 +55,16 @@ class StageCosts:
 
     def memory(self, stage: Stage, microbatches: Any) -> Memory:
         """Return the memory of a stage's GPU with so many microbatches in flight, in which it is affine."""
-        working, saved = self._working_bytes, self._saved_bytes(stage)
+        saved = self._saved_bytes(stage) * microbatches
+        if self.known.vpp != (1,):
+            # With several chunks the ends are in one of them, which holds other microbatches than the stage on average.
+            ends = self.stack.first, self.stack.last
+            for kinds, held in zip(ends, in_flight_of_ends(microbatches, self.choices), strict=True):
+                for kind in kinds:
+                    saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (held - microbatches)
         ranks, _ = self.shards
         return stage_memory(
-            self.kinds, ranks, saved, working, stage, microbatches, self.choices, self.known, self.assumptions
+            self.kinds, ranks, saved, self._working_bytes, stage, self.choices, self.known, self.assumptions
         )
 
     def reduction_s(self, stage: Stage) -> Any:

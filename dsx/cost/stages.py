@@ -3,7 +3,8 @@
 The layers of a model are a stack: what only the first stage has (an embedding), segments of body layers,
 and what only the last stage has (final norm, head and loss). An even cut gives every chunk of every stage
 the same number of body layers; where that does not come out, embedding and head count as one layer each
-(Megatron-LM's account-for-embedding and account-for-loss options). With vpp chunks a stage holds every
+(Megatron-LM's account-for-embedding and account-for-loss options), and where that does not either, the last chunks hold
+fewer than the others. With vpp chunks a stage holds every
 pp-th chunk of the stack.
 
 Few stages of an even cut differ: the first, the last, those at the border of two segments, and one that stands for
@@ -71,7 +72,7 @@ def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
         return [Stage(jnp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
     one = jnp.ones_like(pp)
     ends = jnp.zeros_like(pp) if stack.divided else _ends_counted(stack, pp * vpp)
-    chunk = (stack.num_body_layers + 2.0 * ends) / (pp * vpp)
+    chunk = jnp.ceil((stack.num_body_layers + 2.0 * ends) / (pp * vpp))
     indices = [jnp.zeros_like(pp), jnp.minimum(one, pp - 1.0), pp - 1.0]
     if stack.divided and len(stack.segments) == 1:
         # The second stage has the body layers of the first one, no embedding, and no more microbatches in flight.
@@ -98,7 +99,9 @@ def even_first(stack: Stack, pp: Any) -> Stage:
     """Return the first stage of the most even cut, with parts of layers where pp does not divide them."""
     if stack.uniform:
         return Stage(jnp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
-    return stages(stack, pp, jnp.ones_like(pp))[0]._replace(even=False)
+    ends = _ends_counted(stack, pp)
+    share = (stack.num_body_layers + 2.0 * ends) / pp
+    return _stage(stack, jnp.zeros_like(pp), pp, share, ends)._replace(even=False)
 
 
 def layers_between(stack: Stack, start: Any, stop: Any) -> dict[int, Any]:

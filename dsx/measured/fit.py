@@ -117,7 +117,7 @@ def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bound
 
 
 def softened(errors: np.ndarray, scale: float) -> np.ndarray:
-    """Return what has the soft L1 loss of `errors` as its square: e^2 for those far below `scale`, 2 scale |e| above."""
+    """Return what has the soft L1 loss of `errors` as its square: e^2 far below `scale`, 2 scale |e| far above."""
     root = np.sqrt(1 + (errors / scale) ** 2)
     return np.sqrt(2 / (1 + root)) * errors
 

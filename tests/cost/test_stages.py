@@ -95,6 +95,14 @@ def test_where_every_pipeline_divides_the_body_the_second_stage_is_left_out(pp):
     assert len(cut(borders, pp, 1)) == 5
 
 
+def test_where_nothing_divides_the_last_stage_holds_fewer():
+    """60 layers and both ends on 8 stages are 8 a stage, 6 on the last one."""
+    body = Stack(counts=((60.0,),), segments=((1,),), first=(0,), last=(2,))
+    found = dict(cut(body, 8, 1))
+    assert [found[index][1] for index in (0, 1, 7)] == [7.0, 8.0, 5.0]
+    assert found[0][1] + 6 * found[1][1] + found[7][1] == 60.0
+
+
 def test_kinds_that_alternate_are_mixed_evenly():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5})]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 from cost.records import WORKLOAD, believed, choices, layer_costs, machine
 
@@ -257,6 +258,25 @@ def test_embedding_and_head():
     assert found["weight_bytes"] == close(4 * 4e9)
     parts = [name for name in found if name.endswith("_s") and name not in ("step_time_s", "tokens_per_s")]
     assert found["step_time_s"] == close(sum(found[name] for name in parts))
+
+
+def test_the_head_of_an_interleaved_pipeline_holds_one_microbatch():
+    """Its chunk is the last one, whose backward follows at once; that of the embedding comes twice in the warm-up."""
+    nothing = layer_costs(stash_bytes=[[0.0]] * 3, weight_bytes=[[0.0]])
+    stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
+    workload = replace(WORKLOAD, stack=stack, open=Open(vpp=(1, 3)))
+
+    def stash(embedding, head, vpp):
+        ends = [replace(nothing, stash_bytes=jnp.asarray([[size]] * 3)) for size in (embedding, head)]
+        made = choices(vpp=vpp, num_microbatches=16.0)
+        costs = step_costs((ends[0], layer_costs(), ends[1]), made, workload, machine(), believed())
+        return float(costs.activation_bytes[0])
+
+    first, last = 3e9 * (2 * 3 + 2 * 4 + 1) / 3, 3e9 * (2 * 4 + 1) / 3
+    assert stash(0.0, 0.0, 3.0) == close(first)
+    assert stash(1e9, 0.0, 3.0) == close(first + 7e9)
+    assert stash(0.0, 9e9, 3.0) == close(max(first, last + 9e9))
+    assert stash(1e9, 0.0, 1.0) == close(4 * (3e9 + 1e9))
 
 
 @pytest.mark.parametrize("changes", [{}, {"schedule": 1.0}, {"schedule": 2.0}, {"schedule": 3.0}, {"vpp": 3.0}])
