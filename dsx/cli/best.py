@@ -112,7 +112,8 @@ def told_apart_text(plans: Sequence[dict[str, Any]], told_apart: float | None) -
     if told_apart is None or not close:
         return ""
     which, them = ("plan 2 is", "the two") if len(close) == 1 else (f"plans 2 to {close[-1]} are", "them")
-    return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart"
+    more = "; plans that are not shown may be as near (--top)" if close[-1] == len(plans) else ""
+    return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart{more}"
 
 
 # The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.

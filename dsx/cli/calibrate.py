@@ -167,7 +167,8 @@ def _data(found: "Calibration", between: "Mapping[str, Bounds]", observations: "
 
 
 def _print(found: "Calibration", between: "Mapping[str, Bounds]", observations: "Observations", output: Path) -> None:
-    from dsx.measured.calibration import errors
+    from dsx.measured.calibration import ROWS_PER_FIELD, errors
+    from dsx.measured.held_out import LEAST_SOURCES
     from dsx.spec.what_if import field
     from dsx.units import format_quantity
 
@@ -198,6 +199,11 @@ def _print(found: "Calibration", between: "Mapping[str, Bounds]", observations: 
         body = [[*row, known.get(row[0], "")] for row in body]
     print_table(["source", "rows", *titles], body)
     print()
+    if found.held_out is None and not found.adapted:
+        print(
+            f"no source was held out: that needs {LEAST_SOURCES} of them, and {ROWS_PER_FIELD} rows for each number "
+            "without the largest; how far off it is elsewhere is not known, and the set has no interval of its own"
+        )
     for entry in found.interval:
         stated = entry.where.model_dump(exclude_none=True)
         where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"

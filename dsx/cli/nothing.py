@@ -83,5 +83,15 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
         f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
         f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
-        "try more GPUs, or what more memory would change: --set cluster.device.hbm_capacity='...'"
+        f"try {_settings_text(nearest.problem)}more GPUs, or what more memory would change: "
+        "--set cluster.device.hbm_capacity='...'"
     )
+
+
+def _settings_text(problem: "Problem") -> str:
+    """Return how to make activations again, if no plan of a search does."""
+    from dsx.space.codes import RECOMPUTE
+
+    least, *_, most = RECOMPUTE
+    known = problem.workload.open.recompute
+    return f"--set assumptions.fixed.recompute={most}, " if known == (RECOMPUTE.index(least),) else ""

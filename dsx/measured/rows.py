@@ -27,7 +27,7 @@ class Rows:
     high: np.ndarray  # [N] s
     measured_bytes: np.ndarray  # [N] on the fullest GPU
     predicted_bytes: np.ndarray  # [N] of the same kind: in tensors alone, or all that is in use
-    oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not stated
+    oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not known
     fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
     group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
@@ -69,12 +69,17 @@ def compare(
         high=predicted(predictions.high),
         measured_bytes=_numbers(memory),
         predicted_bytes=np.where(in_tensors, predicted(predictions.allocated_bytes), predicted(predictions.peak_bytes)),
-        oom=_numbers([run.oom for run in runs]),
+        oom=_numbers([_ran_out(run, time) for run, time in zip(runs, seconds, strict=True)]),
         fits=predicted(predictions.fits) == 1,
         group=tuple(group_of(setup) if isinstance(setup, Setup) else None for setup in setups),
         layout=tuple(layout_of(setup) if isinstance(setup, Setup) else None for setup in setups),
         reason=tuple(reasons),
     )
+
+
+def _ran_out(run: Run, seconds: float | Reason | None) -> bool | None:
+    """Return whether a run ran out of memory; one whose time was measured did not, where the table is silent."""
+    return False if run.oom is None and isinstance(seconds, float) else run.oom
 
 
 def _measured_step_time(run: Run, setup: Setup | Reason) -> float | Reason | None:

@@ -85,7 +85,7 @@ def load_json(what: str, name: str) -> Part:
     path = find_path(what, name)
     file = shown(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         return Part(json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, file)), file)
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from error

@@ -60,7 +60,7 @@ def load_document(path: Path) -> Document:
 def read_text(path: Path) -> str:
     """Return the text of the file at `path`; raises SpecError if it cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

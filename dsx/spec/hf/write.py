@@ -37,6 +37,8 @@ def check_target(path: Path, overwrite: bool) -> None:
 
     An existing file is left as it is unless `overwrite`.
     """
+    if not path.name:
+        raise SpecError(f"-o {str(path)!r} names no file: a model file ends in {_SUFFIX}")
     if path.suffix != _SUFFIX:
         raise SpecError(f"{path}: a model file ends in {_SUFFIX}: choose {path.with_suffix(_SUFFIX)}")
     if path.is_dir():

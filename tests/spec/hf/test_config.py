@@ -25,6 +25,12 @@ def test_defaults_of_absent_and_null_keys(tmp_path):
     assert load_config(write(tmp_path, "qwen3-8b", ("head_dim",), num_attention_heads=16)).values["head_dim"] == 128
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    file = write(tmp_path, "llama-3-8b")
+    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert load_config(file).model_type == "llama"
+
+
 def test_other_spellings(tmp_path):
     renamed = write(tmp_path, "qwen3-30b-a3b", ("num_experts",), num_local_experts=64)
     assert load_config(renamed).values["num_experts"] == 64

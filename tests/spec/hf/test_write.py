@@ -1,5 +1,7 @@
 """The text of a model file, and that a file is written whole or not at all."""
 
+from pathlib import Path
+
 import pytest
 from spec.hf.configs import CONFIGS, NAMES
 
@@ -45,6 +47,8 @@ def test_an_existing_file_is_kept_unless_told(tmp_path):
 def test_targets_that_cannot_be(tmp_path):
     with pytest.raises(SpecError, match=r"model\.json: a model file ends in \.yaml: choose .*model\.yaml"):
         check_target(tmp_path / "model.json", overwrite=True)
+    with pytest.raises(SpecError, match=r"-o '\.' names no file"):
+        check_target(Path(), overwrite=True)
     (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(StoreError, match="is a folder"):
         check_target(tmp_path / "folder.yaml", overwrite=True)
