@@ -132,7 +132,7 @@ def _explain(
     else:
         ratio = result.costs["step_time_s"] / fastest["step_time_s"]
         print(
-            f"The fastest of {counted(counts.feasible, 'feasible candidate')} takes "
+            f"The fastest of {counted(counts.feasible, 'feasible candidate')} of this job and strategy takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({plan_text(fastest['plan'])}); "
             f"this plan takes {ratio:.3g} times as long."
         )
