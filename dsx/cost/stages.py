@@ -3,9 +3,8 @@
 The layers of a model are a stack: what only the first stage has (an embedding), segments of body layers,
 and what only the last stage has (final norm, head and loss). An even cut gives every chunk of every stage
 the same number of body layers; where that does not come out, embedding and head count as one layer each
-(Megatron-LM's account-for-embedding and account-for-loss options), and where that does not either, the last chunks hold
-fewer than the others. With vpp chunks a stage holds every
-pp-th chunk of the stack.
+(Megatron-LM's account-for-embedding and account-for-loss options), and where that does not either, the last
+chunks hold fewer than the others. With vpp chunks a stage holds every pp-th chunk of the stack.
 
 Few stages of an even cut differ: the first, the last, those at the border of two segments, and one that stands for
 all others. Only those are priced.
