@@ -65,7 +65,7 @@ def in_flight(index: Any, choices: StepChoices, known: Open) -> Any:
 
 
 def in_flight_of_ends(microbatches: Any, choices: StepChoices) -> tuple[Any, Any]:
-    """Return the microbatches that an embedding and a head hold at most, of `microbatches` in flight on their stages."""
+    """Return the microbatches that embedding and head hold at most, of `microbatches` in flight on their stages."""
     chunked = choices.vpp > 1.0
     first = jnp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
     return jnp.where(chunked, first, microbatches), jnp.where(chunked, jnp.ones_like(first), microbatches)
