@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN_ROWS = 3  # of those that no run can be
 _SUFFIX = ".yaml"
+_WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
 
 
 def calibrate(
@@ -68,11 +69,13 @@ def calibrate(
 
 
 def check_output(output: Path, runs: Path, base: str) -> None:
-    """Raise StoreError if an assumption set cannot be written to `output`, or would replace what it is made from."""
+    """Raise StoreError if an assumption set cannot be written to `output`, or would replace what no fit has written."""
     if output.suffix != _SUFFIX:
         raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
     base_files = (file for file, _ in extended(find("assumptions", base, _SUFFIX), "assumptions"))
     check_output_file(output, [runs, *base_files])
+    if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+        raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
 
 
 def _observed(path: Path, assumed: "AssumptionsSpec") -> "Observations":
@@ -122,7 +125,7 @@ def _write(
     file = find("assumptions", base, _SUFFIX)
     # A path is written as it is seen from the new file.
     extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
-    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} by dsx calibrate.")
+    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
     draft = output.with_name(f".{output.stem}.{os.getpid()}{_SUFFIX}")
     try:
         try:

@@ -178,10 +178,12 @@ def test_sets_that_cannot_be_fitted_are_refused(run, place, arguments, says):
         ("own", "-o own: the file of an assumption set ends in .yaml"),
         ("none/own.yaml", "-o none/own.yaml: none is no folder; make it, or choose another file"),
         ("folder.yaml", "-o folder.yaml: is a folder; name a file in it"),
+        ("other.yaml", "-o other.yaml: exists, and dsx calibrate did not write it; choose another file"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(run, place, output, says):
     (place / "folder.yaml").mkdir()
+    (place / "other.yaml").write_text("# By hand.\nextends: two.yaml\n")
     refused(run, place, "runs.csv", "-o", output, "--assumptions", "two.yaml", says=says)
 
 
