@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws.spaces import assert_rows_equal
 from search.sweeps import all_rows, assert_identical, at_one_point, feasible_rows, searched, set_workers, where
@@ -74,9 +74,15 @@ def compare(found, rows, objectives):
     ids = list(zip(found["point"].tolist(), found["candidate"].tolist(), strict=True))
     wanted = list(zip(expected["point"].tolist(), expected["candidate"].tolist(), strict=True))
     assert len(set(ids)) == len(ids)
-    assert set(ids) == set(wanted)
+    # A plan is rounded as it falls into a batch. Of two whose rates are the same either may then be on the front.
+    points, expected_points = objective_points(found, objectives), objective_points(expected, objectives)
+    for some, others, these, those in ((ids, wanted, points, expected_points), (wanted, ids, expected_points, points)):
+        alone = set(some).difference(others)
+        for at in [at for at, one in enumerate(some) if one in alone]:
+            assert np.isclose(these[at], those, rtol=1e-12, atol=0).all(axis=1).any()
     row = {one: at for at, one in enumerate(wanted)}
-    assert_rows_equal(found, where(expected, [row[one] for one in ids]), 1e-12)
+    both = [at for at, one in enumerate(ids) if one in row]
+    assert_rows_equal(where(found, both), where(expected, [row[ids[at]] for at in both]), 1e-12)
     order = list(zip(found["point"].tolist(), *objective_points(found, objectives).T.tolist(), strict=True))
     assert order == sorted(order)
 
@@ -104,6 +110,7 @@ COLUMNS = [*StepCosts.__dataclass_fields__, *(name for name in Candidates.__data
 
 @pytest.mark.slow
 @settings(max_examples=25)
+@example(["compute_s", "mfu", "tokens_per_s"], ["", "", "-", ""], 1, 50, "float32")
 @given(
     objectives=st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=4, unique=True),
     signs=st.lists(st.sampled_from(["", "-"]), min_size=4, max_size=4),
