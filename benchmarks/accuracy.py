@@ -29,7 +29,7 @@ from dsx.measured.predict import predict
 from dsx.measured.report import ALL_SOURCES, report
 from dsx.measured.rows import Rows, compare
 from dsx.measured.runs import read_runs
-from dsx.measured.setups import count_filled, setups
+from dsx.measured.setups import count_filled, count_from_notes, setups
 from dsx.measured.specialise import REPETITIONS, RUNS, specialised
 from dsx.spec.assumptions import AssumptionsSpec, load_fitted
 from dsx.spec.between import Bounds
@@ -80,7 +80,8 @@ def main() -> None:
     beliefs = load_fitted(BASE)[0] if options.assumptions == FITTED else assumptions
     start = {name: float(getattr(beliefs, name)) for name in between}
     unseen = predicted_unseen(kept, observations, assumptions, between, start)
-    text = document(kept, unseen, options.assumptions, count_filled(made), chosen(rows, aside), len(runs))
+    blank = {"were filled": count_filled(made), "stand in the notes": count_from_notes(made)}
+    text = document(kept, unseen, options.assumptions, blank, chosen(rows, aside), len(runs))
     if options.write:
         pictures = options.write.parent / "figures"
         pictures.mkdir(parents=True, exist_ok=True)
@@ -167,12 +168,12 @@ def others_sections(path: Path) -> str:
 
 
 def document(
-    rows: Rows, unseen: Unseen | None, assumptions: str, filled: dict[str, int], aside: Rows, count: int
+    rows: Rows, unseen: Unseen | None, assumptions: str, blank: Mapping[str, dict[str, int]], aside: Rows, count: int
 ) -> str:
     """Return the document.
 
-    `unseen` is what is predicted of the same rows without their own source, `aside` are rows that are not fitted to,
-    and `count` are all rows of the table.
+    `unseen` is what is predicted of the same rows without their own source, `blank` counts blank cells by column
+    and by what became of them, `aside` are rows that are not fitted to, and `count` is how many rows the table has.
     """
     figures = report(rows)
     parts = [
@@ -187,7 +188,7 @@ def document(
         _ranking(figures),
         "## Pictures\n\n![Step time](figures/validation-step-time.png)\n\n![Memory](figures/validation-memory.png)\n",
         _counts("Not modelled", "reason", figures["not_modelled"]),
-        _counts("Blank cells that were filled", "column", filled),
+        *(_counts(f"Blank cells that {what}", "column", counts) for what, counts in blank.items()),
     ]
     return "\n".join(parts)
 

@@ -47,7 +47,9 @@ def test_the_document_has_every_figure(validation, runs, rows):
     kept = validation.chosen(rows, [run.trust == "A" for run in runs])
     better = dataclasses.replace(kept, predicted_s=kept.measured_s)
     unseen = validation.Unseen(better, {"own": Coverage(0.9, 0.25)}, {"own": 0.031})
-    text = validation.document(kept, unseen, "default", {"vpp": 1}, validation.chosen(rows, [False] * 4), len(runs))
+    text = validation.document(
+        kept, unseen, "default", {"were filled": {"vpp": 1}}, validation.chosen(rows, [False] * 4), len(runs)
+    )
     assert "3 rows of trust A and B; 1 of less trust are left out." in text
     first, second = re.findall(r"^\| all \|.*$", text, re.MULTILINE)
     assert first.split(" | ")[1:5] == ["3", "2", "10.0 %", "10.0 %"]

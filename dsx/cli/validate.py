@@ -54,7 +54,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     from dsx.measured.report import report
     from dsx.measured.rows import compare
     from dsx.measured.runs import read_runs
-    from dsx.measured.setups import count_filled, setups
+    from dsx.measured.setups import count_filled, count_from_notes, setups
 
     if output is not None:
         check_output_file(output, [path])
@@ -65,7 +65,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     rows = compare(runs, made, predict, assumed)
     if output is not None:
         write_rows(rows, output)
-    figures = report(rows) | {"filled": count_filled(made)}
+    figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}
     if as_json:
         print_json(figures)
     else:
@@ -139,8 +139,9 @@ def _print(figures: dict[str, Any], path: Path, assumptions: str) -> None:
         f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
         "out of memory predicted so"
     )
-    if figures["filled"]:
-        print(f"blank, filled: {', '.join(f'{name} ({number:,})' for name, number in figures['filled'].items())}")
+    for title, counts in (("blank, filled", figures["filled"]), ("blank, in the notes", figures["from_notes"])):
+        if counts:
+            print(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
 
 
 def _print_not_modelled(rows: "Rows") -> None:

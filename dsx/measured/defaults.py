@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.measured.kernels import ALL
+
 Values = Mapping[str, Any]  # the cells of a row by column, None where blank
 
 
@@ -43,6 +45,9 @@ DEFAULTS: dict[str, Default] = {
     "precision": Default("bf16", lambda v: "bf16"),
     # Scores of a short sequence are few, and kernels that never store them came with long ones.
     "flash": Default("1 where seq > 2048, else 0", lambda v: (v["seq"] or 0) > 2048),
+    "kernels": Default(
+        "one for each norm and softmax", lambda v: ALL, matters=lambda v: v["gated_mlp"] or not v["flash"]
+    ),
     "tp": Default("1", lambda v: 1),
     "pp": Default("1", lambda v: 1),
     "cp": Default("1", lambda v: 1, matters=lambda v: (v["n_gpus"] or 1) > 1),

@@ -35,7 +35,7 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
         for beginning in cluster.run_tables.gpus
         for size in cluster.run_tables.gpus_per_node
     ]
-    fitting = [claim for claim in claims if _begins_with(gpu, claim[0])]
+    fitting = [claim for claim in claims if begins_with(gpu, claim[0])]
     if not fitting:
         written = {_plain(beginning): beginning for beginning, _, _ in claims}
         near = ", ".join(written[name] for name in difflib.get_close_matches(_plain(gpu), written))
@@ -50,7 +50,8 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     return _cut(sizes[larger[0]], gpus_per_node)
 
 
-def _begins_with(gpu: str, beginning: str) -> bool:
+def begins_with(gpu: str, beginning: str) -> bool:
+    """Return whether the name of a GPU begins so, without regard to case and punctuation."""
     name = re.sub(r"^[^a-z0-9]*nvidia", "", gpu.lower())
     characters = _plain(beginning)
     ends = _ENDS_BEHIND_DIGIT if characters[-1:].isdigit() else _ENDS_BEHIND_LETTER

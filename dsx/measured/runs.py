@@ -12,6 +12,7 @@ from typing import Any
 
 from dsx.errors import RunTableError, SpecError
 from dsx.measured.cell_units import without_unit
+from dsx.measured.node_network import NodeNetwork, node_network
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
@@ -40,6 +41,7 @@ class Run:
     gated_mlp: bool | None
     gpu: str | None
     gpus_per_node: int | None
+    node_network: NodeNetwork | None  # an addition to the published format
     n_gpus: int | None
     tp: int | None
     sp: bool | None
@@ -54,6 +56,7 @@ class Run:
     recompute: str | None
     schedule: str | None  # an addition to the published format
     flash: bool | None  # False = unfused attention
+    kernels: str | None  # names of the fused kernels that ran; an addition to the published format
     precision: str | None
     framework: str | None
     measured_iter_s: float | None
@@ -149,6 +152,7 @@ _OWN_READERS = {
     "topk": _integer(0),
     "zero_stage": _stage,
     "measured_mfu": _fraction,
+    "node_network": node_network,
 }
 
 # Every column with what reads its cells.
@@ -166,7 +170,7 @@ MEASUREMENTS = (
     *("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu"),
     *("measured_mem_gb", "oom"),
 )
-ADDITIONS = ("head_dim", "schedule")
+ADDITIONS = ("head_dim", "schedule", "kernels", "node_network")
 FORMAT = CsvFormat(
     subject="a run table begins",
     error=RunTableError,

@@ -7,7 +7,10 @@ from dataclasses import dataclass, fields
 
 from dsx.measured.architecture import Sizes, known_models, model_of
 from dsx.measured.defaults import fill
+from dsx.measured.kernels import unfused_operators
 from dsx.measured.machines import cluster_of, known_clusters
+from dsx.measured.node_network import with_node_network
+from dsx.measured.notes import read_notes
 from dsx.measured.reasons import Reason, impossible
 from dsx.measured.runs import Run
 from dsx.spec.cluster import ClusterSpec
@@ -44,6 +47,7 @@ class Setup:
     cluster: ClusterSpec
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
     fused_attention: bool
+    unfused: frozenset[str]  # operators that ran as several kernels
     sequence_length: int  # tokens
     global_batch_size: int  # sequences
     microbatch_size: int  # sequences
@@ -62,6 +66,7 @@ class Setup:
     stored_layers: int  # of each stage, that keep everything all the same
     schedule: str  # one of the values of SCHEDULES
     filled: tuple[str, ...]  # columns that were blank and whose default matters
+    from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
@@ -72,8 +77,16 @@ def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
 
 def count_filled(made: Iterable[Setup | Reason]) -> dict[str, int]:
     """Return in how many rows the default of each column was used, most first."""
-    counts = Counter(column for setup in made if isinstance(setup, Setup) for column in setup.filled)
-    return dict(counts.most_common())
+    return _counts(setup.filled for setup in made if isinstance(setup, Setup))
+
+
+def count_from_notes(made: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return in how many rows each column was read from the notes, most first."""
+    return _counts(setup.from_notes for setup in made if isinstance(setup, Setup))
+
+
+def _counts(columns: Iterable[tuple[str, ...]]) -> dict[str, int]:
+    return dict(Counter(column for of_row in columns for column in of_row).most_common())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +112,14 @@ class _Known:
 
 
 def _setup(run: Run, known: _Known) -> Setup | Reason:
-    values, filled = fill({field.name: getattr(run, field.name) for field in fields(Run)})
+    cells = {field.name: getattr(run, field.name) for field in fields(Run)}
+    in_notes = read_notes(cells)
+    values, filled = fill(cells | in_notes)
     if reason := impossible(values):
         return reason
     cluster = known.cluster(values["gpu"], values["gpus_per_node"])
+    if values["node_network"] and not isinstance(cluster, Reason):
+        cluster = with_node_network(cluster, values["node_network"], values["gpus_per_node"])
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model = known.model(sizes, values["seq"])
     precision = _by_beginning(values["precision"], PRECISIONS, "precision")
@@ -130,6 +147,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         cluster=cluster,
         precision=precision,
         fused_attention=values["flash"],
+        unfused=unfused_operators(values["kernels"]),
         sequence_length=values["seq"],
         global_batch_size=values["global_batch"],
         microbatch_size=values["microbatch"],
@@ -141,6 +159,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         stored_layers=2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0,
         schedule=schedule,
         filled=filled,
+        from_notes=tuple(in_notes),
     )
 
 

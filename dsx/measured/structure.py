@@ -27,7 +27,7 @@ def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
     segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
     texts = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
     network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
-    return texts, tuple(setup.model.dimensions), spec.linear_dtype, setup.fused_attention, network
+    return texts, tuple(setup.model.dimensions), spec.linear_dtype, setup.fused_attention, setup.unfused, network
 
 
 class Strategies:
@@ -41,8 +41,13 @@ class Strategies:
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         """Return the assumption set as a setup needs it, and its model; a Reason if no strategy divides it so."""
         stored = {} if setup.fused_attention else self._assumptions.unfused_blocks
+        tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
         spec = self._assumptions.model_copy(
-            update={"blocks": self._assumptions.blocks | stored, "linear_dtype": setup.precision}
+            update={
+                "blocks": self._assumptions.blocks | stored,
+                "operators": [*self._assumptions.operators, *tables],
+                "linear_dtype": setup.precision,
+            }
         )
         for strategy in self._strategies:
             model = self._model(setup, spec, strategy)
@@ -54,7 +59,7 @@ class Strategies:
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | None:
         """Return the model under a strategy; None where a layer text cannot be divided so."""
         kinds = tuple(entry.kind for entry in setup.model.layers)
-        key = (kinds, tuple(setup.model.dimensions), strategy, setup.fused_attention)
+        key = (kinds, tuple(setup.model.dimensions), strategy, setup.fused_attention, setup.unfused)
         if key not in self._built:
             try:
                 self._built[key] = build_model(setup.model, spec, strategy)

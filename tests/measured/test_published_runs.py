@@ -7,7 +7,7 @@ import pytest
 
 from dsx.measured.memory import counted_bytes, measured_bytes
 from dsx.measured.runs import read_runs
-from dsx.measured.setups import Setup, count_filled, setups
+from dsx.measured.setups import Setup, count_filled, count_from_notes, setups
 from dsx.measured.step_time import measured_step_time
 from dsx.spec.locate import packaged_data
 
@@ -28,8 +28,10 @@ def test_every_row_has_seconds_or_ran_out_of_memory():
 
 def test_machines_precisions_and_schedules():
     assert Counter(setup.cluster.name for setup in MADE) == {
-        "a100-80-nvs8": 2543,
-        "h100-nvs8": 281,
+        "a100-80-nvs8": 2507,
+        "a100-80-nvs8, 50.0 GB/s to a node": 36,
+        "h100-nvs8": 277,
+        "h100-nvs8, 100 GB/s to a node": 4,
         "v100-16-nvs8": 32,
         "h100-96-nvs8": 24,
         "h200-141-nvs8": 2,
@@ -40,6 +42,7 @@ def test_machines_precisions_and_schedules():
 
 def test_the_defaults_that_are_used():
     assert count_filled(MADE) == {
+        "kernels": 1811,
         "vocab": 1488,
         "precision": 1440,
         "recompute": 325,
@@ -48,6 +51,7 @@ def test_the_defaults_that_are_used():
         "vpp": 12,
         "microbatch": 10,
     }
+    assert count_from_notes(MADE) == {"kernels": 964, "node_network": 40}
 
 
 def test_memory_is_counted_in_three_ways():

@@ -1,0 +1,46 @@
+"""The network of a node as a row states it, in the place of what the cluster file of its GPU says.
+
+Nodes with the same GPU are sold and rented with one NIC or with eight, and a table of runs knows which.
+"""
+
+import re
+from dataclasses import dataclass
+
+from dsx.spec.cluster import ClusterSpec, changed_network
+from dsx.units import format_quantity, parse_quantity
+
+_NICS = re.compile(r"(?:([1-9][0-9]*)\s*x\s*)?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """What a node sends to others; bytes/s and direction."""
+
+    bandwidth: float  # of all its NICs
+    nic_bandwidth: float | None  # of each; None = not stated
+
+
+def node_network(text: str) -> NodeNetwork:
+    """Return the network that `text` states: "400 Gb/s" is a node's, "4x100 Gb/s" that of its NICs.
+
+    Raises UnitError, or ValueError if it is nothing.
+    """
+    match = _NICS.fullmatch(text)
+    assert match  # anything does
+    each = parse_quantity(match[2], "bytes/s")
+    if each <= 0:
+        raise ValueError(f"{text!r} is not above 0")
+    return NodeNetwork(each * int(match[1]), each) if match[1] else NodeNetwork(each, None)
+
+
+def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:
+    """Return a cluster whose nodes have this network, a share of it for each GPU.
+
+    What a NIC carries stays as it is, as far as a node has that much, where it is not stated.
+    """
+    share = network.bandwidth / gpus_per_node
+    known = cluster.network.net.nic_bandwidth or cluster.network.net.bandwidth
+    nic = network.nic_bandwidth or min(known, network.bandwidth)
+    changed = changed_network(cluster.network, {"net.bandwidth": share, "net.nic_bandwidth": max(nic, share)})
+    name = f"{cluster.name}, {format_quantity(network.bandwidth, 'bytes/s')} to a node"
+    return cluster.model_copy(update={"name": name, "network": changed})
