@@ -32,7 +32,8 @@ CHANGES = (
     {"tp": "8", "dp": "1", "measured_iter_s": "", "oom": "1"},
     {"experts": "8", "topk": "2"},
     {"n_gpus": "24"},
-    {"source_id": "other", "measured_iter_s": "", "measured_tokens_per_s_per_gpu": "8192"},
+    {"source_id": "other", "measured_iter_s": "", "measured_tokens_per_s_per_gpu": "8192"}
+    | {"kernels": "", "notes": "kernel=flash + RMS kernel; read from a figure"},
 )
 
 
@@ -46,9 +47,8 @@ def test_json_has_the_figures(table, capsys):
     validated(table, "default", half, True, None)
     out, err = capsys.readouterr()
     data = json.loads(out)
-    assert data.keys() == {
-        *("schema_version", "overall", "sources", "regret", "spearman_median", "oom", "not_modelled", "filled")
-    }
+    keys = ("overall", "sources", "regret", "spearman_median", "oom", "not_modelled", "filled", "from_notes")
+    assert data.keys() == {"schema_version", *keys}
     own, other = data["sources"]
     assert (own["source_id"], own["rows"], own["modelled"]) == ("own", 5, 3)
     assert own["mape"] == pytest.approx(((1 - 1 / 1.1) + (1 - 2 / 2.5)) / 2)
@@ -57,7 +57,7 @@ def test_json_has_the_figures(table, capsys):
     assert data["oom"] == {"fit": 3, "fit_correct": 2, "oom": 1, "oom_correct": 1}
     assert data["not_modelled"] == {"no layer text": 1, "tp * pp * cp * dp is not n_gpus": 1}
     assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
-    assert data["filled"] == {"vpp": 1}
+    assert (data["filled"], data["from_notes"]) == ({"vpp": 1}, {"kernels": 1})
     assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in err
 
 
@@ -70,7 +70,7 @@ def test_people_see_a_table(table, capsys):
     ]
     assert "memory: 2 of 3 that ran and 1 of 1 out of memory predicted so" in out
     assert "not modelled:\n  no layer text: 1 row (own-4)\n  tp * pp * cp * dp is not n_gpus: 1 row (own-5)\n" in out
-    assert "blank, filled: vpp (1)" in out
+    assert "blank, filled: vpp (1)\nblank, in the notes: kernels (1)" in out
     assert "nan" not in out.lower().split()
 
 
