@@ -27,7 +27,7 @@ from dsx.spec.what_if import field
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
-TABLES = ("standard", "arxiv-2410.00273", "unfused-norm", "unfused-softmax")
+TABLES = ("standard", "unfused-norm", "unfused-softmax", "arxiv-2410.00273")
 SETS = ("default", "uncalibrated", "paper-2410.00273")
 
 

@@ -26,6 +26,11 @@ def _has_experts(values: Values) -> bool:
     return (values["experts"] or 0) > 1  # one expert is a dense model
 
 
+def _norm_or_softmax_of_its_own(values: Values) -> bool:
+    # Plain layers without experts have layer norms, which have a kernel everywhere.
+    return values["gated_mlp"] or _has_experts(values) or not values["flash"]
+
+
 def _replicas(values: Values) -> int | None:
     # A remainder shows in the product of the degrees, which is then not n_gpus.
     model_parallel = values["tp"] * values["pp"] * values["cp"]
@@ -45,9 +50,7 @@ DEFAULTS: dict[str, Default] = {
     "precision": Default("bf16", lambda v: "bf16"),
     # Scores of a short sequence are few, and kernels that never store them came with long ones.
     "flash": Default("1 where seq > 2048, else 0", lambda v: (v["seq"] or 0) > 2048),
-    "kernels": Default(
-        "one for each norm and softmax", lambda v: ALL, matters=lambda v: v["gated_mlp"] or not v["flash"]
-    ),
+    "kernels": Default("one for each norm and softmax", lambda v: ALL, matters=_norm_or_softmax_of_its_own),
     "tp": Default("1", lambda v: 1),
     "pp": Default("1", lambda v: 1),
     "cp": Default("1", lambda v: 1, matters=lambda v: (v["n_gpus"] or 1) > 1),

@@ -1,16 +1,31 @@
-"""Which operators ran as several kernels, by the names of the fused kernels that a row states.
+"""Which operators ran as one fused kernel, as a row states it.
 
-Most software has one kernel for a norm and one for a softmax, and a row that names no kernels is taken to have had
-both. A row that names some had those alone.
+Most software has a kernel for an RMS norm and one for a softmax outside fused attention, and a row that says nothing
+is taken to have had both. Without one the operator runs step by step, in float32. Not stated here: whether attention is
+fused, which has a column of its own (`flash`).
 """
 
-# Operators whose cost depends on it, and words of which one is in the name of a kernel for them. "fused" alone is a
-# fused softmax, as Megatron-LM calls it; fused attention has the softmax inside.
-WORDS = {"norm": ("norm", "rms"), "softmax": ("softmax", "fused", "flash")}
-ALL = "norm, softmax"  # kernels of which nothing runs as several
+import re
+
+from dsx.errors import did_you_mean
+
+NORM, SOFTMAX = "norm", "softmax"  # operators whose cost depends on it
+ALL = frozenset({NORM, SOFTMAX})
+_NONE = "none"
 
 
-def unfused_operators(kernels: str) -> frozenset[str]:
-    """Return the operators of `WORDS` for which there is no kernel among `kernels`."""
-    names = kernels.lower()
-    return frozenset(operator for operator, words in WORDS.items() if not any(word in names for word in words))
+def kernels(text: str) -> frozenset[str]:
+    """Return the operators for which `text` names a kernel: "norm", "norm + softmax", "none".
+
+    Raises ValueError for any other word.
+    """
+    words = [word.strip().lower() for word in re.split(r"[+,]", text)]
+    for word in words:
+        if word not in (*ALL, _NONE):
+            raise ValueError(f"{word!r} is no operator of this column{did_you_mean(word, [*ALL, _NONE])} ({_KNOWN})")
+    if _NONE in words and len(words) > 1:
+        raise ValueError(f"{text!r} names none and others ({_KNOWN})")
+    return ALL.intersection(words)
+
+
+_KNOWN = "norm, softmax, both as 'norm + softmax', or none"

@@ -1,15 +1,18 @@
 """The network of a node as a row states it, in the place of what the cluster file of its GPU says.
 
-Nodes with the same GPU are sold and rented with one NIC or with eight, and a table of runs knows which.
+Nodes with the same GPU are sold and rented with one NIC or with eight, and a table of runs knows which. Where the
+cluster has a topology, its other links stay as they are.
 """
 
+import math
 import re
 from dataclasses import dataclass
 
+from dsx.errors import UnitError
 from dsx.spec.cluster import ClusterSpec, changed_network
 from dsx.units import format_quantity, parse_quantity
 
-_NICS = re.compile(r"(?:([1-9][0-9]*)\s*x\s*)?(.*)", re.DOTALL)
+_NICS = re.compile(r"(?:([0-9]{1,4})\s*x\s*)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +26,20 @@ class NodeNetwork:
 def node_network(text: str) -> NodeNetwork:
     """Return the network that `text` states: "400 Gb/s" is a node's, "4x100 Gb/s" that of its NICs.
 
-    Raises UnitError, or ValueError if it is nothing.
+    Raises ValueError for anything else.
     """
     match = _NICS.fullmatch(text)
-    assert match  # anything does
-    each = parse_quantity(match[2], "bytes/s")
-    if each <= 0:
-        raise ValueError(f"{text!r} is not above 0")
-    return NodeNetwork(each * int(match[1]), each) if match[1] else NodeNetwork(each, None)
+    assert match  # its second part is any text
+    try:
+        each = parse_quantity(match[2], "bytes/s")
+    except UnitError:
+        each = math.nan
+    total = each * int(match[1] or 1)
+    if not 0 < total < math.inf:
+        raise ValueError(
+            f"{text!r} is no network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
+        )
+    return NodeNetwork(total, each if match[1] else None)
 
 
 def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:

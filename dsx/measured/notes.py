@@ -1,39 +1,49 @@
 """What the notes of a row say of columns that published tables do not have.
 
-Two forms each are known: ``kernel=flash_attention2 + RMS kernel;`` for `kernels`, and for `node_network`
-``4x100Gb RoCE per node``, or ``A100 nodes 400 Gb/s``, which counts for that GPU. A column of the table wins.
+| column | what is looked for | example |
+|---|---|---|
+| `kernels` | ``kernel=`` and the name of the attention kernel: torch, fused (the softmax), flash_attention | \
+``kernel=flash_attention2 + RMS kernel;`` |
+| `node_network` | NICs of a node with their kind | ``4x100Gb RoCE per node`` |
+| `node_network` | nodes of a GPU, which the row's must be | ``A100 nodes 400 Gb/s`` |
+
+Other words are left alone, and a column of the table wins: notes are for people, and what is not one of these forms may
+mean anything.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from dsx.measured.kernels import NORM, SOFTMAX
 from dsx.measured.machines import begins_with
-from dsx.measured.node_network import node_network
+from dsx.measured.node_network import NodeNetwork, node_network
 
-_KERNELS = re.compile(r"\bkernels?=([^;]+)")
-_RATE = r"([0-9]+(?:\.[0-9]+)?) ?([GT])b(?:/s|ps)?"
-_PER_NODE = re.compile(rf"\b(?:([0-9]+) ?x ?)?{_RATE}(?: [\w-]+)? per node\b")
-_OF_GPU = re.compile(rf"\b([A-Z]+[0-9]+\w*) nodes {_RATE}")
+_KERNELS = re.compile(r"\bkernel=(torch|fused|flash_attention[\w.]*)(\s*\+\s*RMS kernel)?\s*(?:;|$)")
+_RATE = r"([1-9][0-9]{0,4}) ?([GT])b"
+_NICS = re.compile(rf"(?<![\w.,])([1-9][0-9]{{0,2}})x{_RATE}(?:/s)? (?:RoCE|IB|InfiniBand|Ethernet|EFA) per node\b")
+_NODES = re.compile(rf"\b([A-Z]+[0-9]+) nodes {_RATE}/s(?=\s*(?:[,;.)]|$))")
 
 
 def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of blank columns that the notes of a row, in `cells` by column, say."""
-    notes = cells["notes"] or ""
-    found = {"kernels": _kernels(notes), "node_network": _network(notes, cells["gpu"] or "")}
+    """Return what the notes of a row, in `cells` by column, say of its blank columns."""
+    notes, gpu = cells["notes"] or "", cells["gpu"] or ""
+    found = {"kernels": _kernels(notes), "node_network": _network(notes, gpu)}
     return {column: value for column, value in found.items() if value is not None and cells[column] is None}
 
 
-def _kernels(notes: str) -> str | None:
+def _kernels(notes: str) -> frozenset[str] | None:
     match = _KERNELS.search(notes)
-    return match[1].strip() if match else None
+    if match is None:
+        return None
+    # Flash attention has the softmax inside.
+    return frozenset([NORM] * bool(match[2]) + [SOFTMAX] * (match[1] != "torch"))
 
 
-def _network(notes: str, gpu: str) -> Any:
-    if match := _PER_NODE.search(notes):
-        nics = f"{match[1]}x" if match[1] else ""
-        return node_network(f"{nics}{match[2]} {match[3]}b/s")
-    for match in _OF_GPU.finditer(notes):
+def _network(notes: str, gpu: str) -> NodeNetwork | None:
+    if match := _NICS.search(notes):
+        return node_network(f"{match[1]}x{match[2]} {match[3]}b/s")
+    for match in _NODES.finditer(notes):
         if begins_with(gpu, match[1]):
             return node_network(f"{match[2]} {match[3]}b/s")
     return None

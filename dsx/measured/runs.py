@@ -12,6 +12,7 @@ from typing import Any
 
 from dsx.errors import RunTableError, SpecError
 from dsx.measured.cell_units import without_unit
+from dsx.measured.kernels import kernels
 from dsx.measured.node_network import NodeNetwork, node_network
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
@@ -56,7 +57,7 @@ class Run:
     recompute: str | None
     schedule: str | None  # an addition to the published format
     flash: bool | None  # False = unfused attention
-    kernels: str | None  # names of the fused kernels that ran; an addition to the published format
+    kernels: frozenset[str] | None  # operators that ran as one; an addition to the published format
     precision: str | None
     framework: str | None
     measured_iter_s: float | None
@@ -152,6 +153,7 @@ _OWN_READERS = {
     "topk": _integer(0),
     "zero_stage": _stage,
     "measured_mfu": _fraction,
+    "kernels": kernels,
     "node_network": node_network,
 }
 

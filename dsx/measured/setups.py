@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from dsx.measured.architecture import Sizes, known_models, model_of
 from dsx.measured.defaults import fill
-from dsx.measured.kernels import unfused_operators
+from dsx.measured.kernels import ALL
 from dsx.measured.machines import cluster_of, known_clusters
 from dsx.measured.node_network import with_node_network
 from dsx.measured.notes import read_notes
@@ -147,7 +147,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         cluster=cluster,
         precision=precision,
         fused_attention=values["flash"],
-        unfused=unfused_operators(values["kernels"]),
+        unfused=ALL - values["kernels"],
         sequence_length=values["seq"],
         global_batch_size=values["global_batch"],
         microbatch_size=values["microbatch"],

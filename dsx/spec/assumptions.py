@@ -79,7 +79,9 @@ class AssumptionsSpec(Spec):
     blocks: dict[str, str]  # block that a layer uses -> block that takes its place
     unfused_blocks: dict[str, str]  # block -> the one that stands for it where attention is not fused
     operators: list[str]  # operator tables; a later one wins
-    unfused_operators: dict[str, str]  # operator -> the table that is put over the others where it has no kernel
+    unfused_operators: dict[
+        Literal["norm", "softmax"], str
+    ]  # operator -> the table that is put over the others where it has no kernel
     uncounted: list[str]  # operators that cost nothing
     default_strategy: str  # where a search names none
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value

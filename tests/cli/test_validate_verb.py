@@ -33,7 +33,7 @@ CHANGES = (
     {"experts": "8", "topk": "2"},
     {"n_gpus": "24"},
     {"source_id": "other", "measured_iter_s": "", "measured_tokens_per_s_per_gpu": "8192"}
-    | {"kernels": "", "notes": "kernel=flash + RMS kernel; read from a figure"},
+    | {"kernels": "", "notes": "kernel=flash_attention2 + RMS kernel; read from a figure"},
 )
 
 

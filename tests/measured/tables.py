@@ -22,7 +22,7 @@ ROW = {
     "precision": "bf16",
     "framework": "",
     "flash": "1",
-    "kernels": "flash attention, RMS norm",
+    "kernels": "norm + softmax",
     "tp": "2",
     "sp": "1",
     "pp": "2",

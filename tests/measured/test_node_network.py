@@ -1,9 +1,11 @@
 """The network of a node: how it is written, and what it makes of a cluster."""
 
 import pytest
+from measured.tables import write
 
-from dsx.errors import UnitError
+from dsx.errors import RunTableError
 from dsx.measured.node_network import NodeNetwork, node_network, with_node_network
+from dsx.measured.runs import read_runs
 from dsx.spec.cluster import load_cluster
 
 
@@ -19,10 +21,21 @@ def test_texts(text, network):
     assert node_network(text) == network
 
 
-@pytest.mark.parametrize("text", ["400", "0 Gb/s", "four NICs", "4x", "0x100 Gb/s", "400 Gb"])
-def test_faulty_texts(text):
-    with pytest.raises((UnitError, ValueError)):
-        node_network(text)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("400", "0 Gb/s", "-1 Gb/s", "four NICs", "4x", "0x100 Gb/s", "400 Gb", "4x100Gb", "1e400 Gb/s"),
+        *("9999x1e307 GB/s", "99999x1 GB/s", "8 * 400 Gb/s", "400 Gb/s each"),
+    ],
+)
+def test_a_faulty_cell_has_its_place_and_an_example(tmp_path, text):
+    table = write(tmp_path / "runs.csv", {"node_network": text})
+    with pytest.raises(RunTableError) as caught:
+        read_runs(table)
+    assert str(caught.value) == (
+        f"{table}:2: node_network: {text!r} is no network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for "
+        "its NICs"
+    )
 
 
 @pytest.mark.parametrize(
