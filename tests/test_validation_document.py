@@ -61,6 +61,7 @@ def test_the_document_has_every_figure(validation, runs, rows):
     assert "| vpp | 1 |" in text
 
 
+@pytest.mark.slow
 def test_sources_are_predicted_without_their_rows(validation, tmp_path):
     changes = [{"source_id": source, "measured_iter_s": seconds} for source in "abc" for seconds in ("3.5", "3.6")]
     runs = read_runs(write(tmp_path / "runs.csv", *changes, {"trust": "C"}))

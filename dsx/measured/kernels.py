@@ -12,6 +12,7 @@ from dsx.errors import did_you_mean
 NORM, SOFTMAX = "norm", "softmax"  # operators whose cost depends on it
 ALL = frozenset({NORM, SOFTMAX})
 _NONE = "none"
+_KNOWN = "norm, softmax, both as 'norm + softmax', or none"
 
 
 def kernels(text: str) -> frozenset[str]:
@@ -26,6 +27,3 @@ def kernels(text: str) -> frozenset[str]:
     if _NONE in words and len(words) > 1:
         raise ValueError(f"{text!r} names none and others ({_KNOWN})")
     return ALL.intersection(words)
-
-
-_KNOWN = "norm, softmax, both as 'norm + softmax', or none"

@@ -2,8 +2,7 @@
 
 | column | what is looked for | example |
 |---|---|---|
-| `kernels` | ``kernel=`` and the name of the attention kernel: torch, fused (the softmax), flash_attention | \
-``kernel=flash_attention2 + RMS kernel;`` |
+| `kernels` | torch, fused (the softmax), or flash attention | ``kernel=flash_attention2 + RMS kernel;`` |
 | `node_network` | NICs of a node with their kind | ``4x100Gb RoCE per node`` |
 | `node_network` | nodes of a GPU, which the row's must be | ``A100 nodes 400 Gb/s`` |
 
@@ -37,7 +36,8 @@ def _kernels(notes: str) -> frozenset[str] | None:
     if match is None:
         return None
     # Flash attention has the softmax inside.
-    return frozenset([NORM] * bool(match[2]) + [SOFTMAX] * (match[1] != "torch"))
+    named = {SOFTMAX: match[1] != "torch", NORM: match[2] is not None}
+    return frozenset(operator for operator, found in named.items() if found)
 
 
 def _network(notes: str, gpu: str) -> NodeNetwork | None:

@@ -68,6 +68,7 @@ def test_why_says_what_experts_miss(run):
     assert "fits, and breaks no rule" in run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8").out
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_degrees_that_it_fixes(run):
     done = run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[1, 8]", "--set", "sweep.limit.tp=<=4")
     assert done.code == 0

@@ -128,6 +128,7 @@ def test_the_best_partition_is_the_best_plan(run, place):
     assert "recompute=none" in text
 
 
+@pytest.mark.slow
 def test_the_order_of_ranks_is_part_of_the_plan(run, place):
     tree = "{kind: fat_tree, levels: [{name: leaf, units: 2, oversubscription: 4}, {name: spine}]}"
     job = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 64, "--global-batch-size", 64)

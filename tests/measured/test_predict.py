@@ -78,7 +78,8 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("case", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [4, 8])
 def test_on_several_tiers_too(asked, case):
     """On a fat tree whose leaves join two domains, and are oversubscribed."""
     setup, (_, strategy, changes) = asked[case], CASES[case]

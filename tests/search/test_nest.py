@@ -8,7 +8,8 @@ def nest(benchmark_script):
     return benchmark_script("nest")
 
 
-@pytest.mark.parametrize("as_artifact", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("as_artifact", [True, False])
 def test_neither_a_blind_plan_nor_an_even_cut_is_better(nest, as_artifact):
     """`run` itself checks that the price of the best plan is the step time that the search says."""
     file = nest.DATA / "mixtral_tpuv4_mbs1_ep4_cp1.json"

@@ -257,6 +257,7 @@ def by_candidate(rows):
     return {name: column[np.argsort(rows["candidate"])] for name, column in rows.items()}
 
 
+@pytest.mark.slow
 def test_every_row_of_a_sweep_is_what_its_plan_is_evaluated_to():
     problem, space, rows = searched()
     found, counts = swept([study_of(problem, space)], "all")
