@@ -72,6 +72,7 @@ def fitted(noisy):
     return calibrate(noisy, DEFAULT, BETWEEN)
 
 
+@pytest.mark.slow
 def test_every_number_that_can_be_bounded_is_one_that_prices(exact):
     numbers = [name for name, info in AssumptionsSpec.model_fields.items() if info.annotation is float]
     times = exact.step_times({name: float(getattr(DEFAULT, name)) for name in numbers})
