@@ -12,7 +12,7 @@ from dsx.errors import UnitError
 from dsx.spec.cluster import ClusterSpec, changed_network
 from dsx.units import format_quantity, parse_quantity
 
-_NICS = re.compile(r"(?:([0-9]{1,4})\s*x\s*)?(.*)", re.DOTALL)
+_NICS = re.compile(r"([0-9]{1,4})\s*x\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,17 @@ def node_network(text: str) -> NodeNetwork:
 
     Raises ValueError for anything else.
     """
-    match = _NICS.fullmatch(text)
-    assert match  # its second part is any text
+    nics = _NICS.match(text)
     try:
-        each = parse_quantity(match[2], "bytes/s")
+        each = parse_quantity(text[nics.end() :] if nics else text, "bytes/s")
     except UnitError:
         each = math.nan
-    total = each * int(match[1] or 1)
+    total = each * int(nics[1]) if nics else each
     if not 0 < total < math.inf:
         raise ValueError(
             f"{text!r} is no network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
         )
-    return NodeNetwork(total, each if match[1] else None)
+    return NodeNetwork(total, each if nics else None)
 
 
 def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:
