@@ -36,10 +36,13 @@ class Strategies:
     def __init__(self, assumptions: AssumptionsSpec) -> None:
         self._assumptions = assumptions
         self._strategies = strategy_names()
-        self._built: dict[Any, Model | None] = {}
+        self._built: dict[Any, Model | NotationError] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
-        """Return the assumption set as a setup needs it, and its model; a Reason if no strategy divides it so."""
+        """Return the assumption set as a setup needs it, and its model; a Reason if no strategy divides it so.
+
+        Raises NotationError where no strategy divides the texts at all: the fault is one of the texts.
+        """
         stored = {} if setup.fused_attention else self._assumptions.unfused_blocks
         tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
         spec = self._assumptions.model_copy(
@@ -49,25 +52,30 @@ class Strategies:
                 "linear_dtype": setup.precision,
             }
         )
+        faults: list[NotationError] = []
         for strategy in self._strategies:
             model = self._model(setup, spec, strategy)
-            if model is not None and _divides_as(model, setup):
+            if isinstance(model, NotationError):
+                faults.append(model)
+            elif _divides_as(model, setup):
                 return spec, model
+        if len(faults) == len(self._strategies):
+            raise faults[0]
         degrees = ", ".join(f"{axis}={getattr(setup, axis)}" for axis in ("tp", "cp", "ep"))
         return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
 
-    def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | None:
-        """Return the model under a strategy; None where a layer text cannot be divided so."""
+    def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
+        """Return the model under a strategy, or why a layer text cannot be divided so."""
         kinds = tuple(entry.kind for entry in setup.model.layers)
         key = (kinds, tuple(setup.model.dimensions), strategy, setup.fused_attention, setup.unfused)
         if key not in self._built:
             try:
                 self._built[key] = build_model(setup.model, spec, strategy)
-            except NotationError:
-                self._built[key] = None
+            except NotationError as error:
+                self._built[key] = error
         model = self._built[key]
-        if model is None:
-            return None
+        if isinstance(model, NotationError):
+            return model
         counts = [entry.count for entry in counted(setup.model, spec)]
         layers = tuple((layer, count) for (layer, _), count in zip(model.layers, counts, strict=True))
         return replace(model, name=setup.model.name, dimensions=dict(setup.model.dimensions), layers=layers)

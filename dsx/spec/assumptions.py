@@ -10,9 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dsx.errors import did_you_mean
+from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.spec.between import Bounds, without_bounds
+from dsx.spec.document import Document, KeyPath
 from dsx.spec.load import Spec, load_overridden
+from dsx.spec.locate import find
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import (
     Bytes,
@@ -177,7 +179,8 @@ def load_assumptions(
 ) -> AssumptionsSpec:
     """Return the assumption set of that name or path; `near` is the file that mentions it.
 
-    Raises UnknownNameError, or SpecError that lists all faults of the file.
+    Raises UnknownNameError, or SpecError that lists all faults of the file, operator tables that nobody has included:
+    they are looked for from `near` too, as they are when a model is built.
     """
     return load_fitted(name_or_path, overrides, near)[0]
 
@@ -192,4 +195,23 @@ def load_fitted(
     # A column that a set searches can be held fixed; which columns there are is not known here.
     document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
-    return validate(plain, AssumptionsSpec), bounds
+    spec = validate(plain, AssumptionsSpec)
+    _check_tables(spec, document, near)
+    return spec, bounds
+
+
+def _check_tables(spec: AssumptionsSpec, document: Document, near: Path | None) -> None:
+    """Raise SpecError that lists the operator tables which the set names and nobody has.
+
+    Those of `unfused_operators` are read for some measured runs alone, and a fault should not wait for one.
+    """
+    named: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
+    named |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}
+    faults: list[str] = []
+    for path, name in named.items():
+        try:
+            find("operators", name, ".yaml", near)
+        except InputError as error:
+            faults.append(f"{document.place(path)}: {'.'.join(map(str, path))}: {error}")
+    if faults:
+        raise SpecError("\n".join(faults))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from measured.tables import write
 
+from dsx.errors import NotationError
 from dsx.measured.batches import batches
 from dsx.measured.predict import predict
 from dsx.measured.reasons import Reason
@@ -76,6 +77,15 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
     assert found.reason[1] is None
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]
+
+
+def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
+    asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
+    missing = DEFAULT.model_copy(update={"unfused_blocks": {"attention-core": "unfused-attention"}})
+    with pytest.raises(
+        NotationError, match=r"unknown layer 'unfused-attention'; did you mean 'unfused-attention-core'"
+    ):
+        predict(asked, missing)
 
 
 @pytest.mark.slow

@@ -65,3 +65,22 @@ def test_a_set_states_only_what_differs(tmp_path):
     assert slow.launch_latency == 50e-6
     assert slow.fixed["vpp"] == 2
     assert slow.fixed["schedule"] == "1f1b"
+
+
+def test_a_set_names_operator_tables_that_are_there(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "extends: default\nname: mine\noperators: [standard, standrd]\nunfused_operators: {norm: unfused-nrm}\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        load_assumptions(file)
+    first, second = str(caught.value).splitlines()
+    assert f"{file}:3: operators.1: unknown operator table 'standrd'; did you mean 'standard'?" in first
+    assert f"{file}:4: unfused_operators.norm: unknown operator table 'unfused-nrm'" in second
+
+
+def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):
+    (tmp_path / "own.yaml").write_text("f:\n  arguments: [x]\n")
+    (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\noperators: [standard, own]\n")
+    mentions = tmp_path / "sweep.yaml"
+    assert load_assumptions("./mine.yaml", near=mentions).operators == ["standard", "own"]
