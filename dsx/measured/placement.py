@@ -1,6 +1,9 @@
-"""Where the ranks of a measured setup lie: as Megatron-LM numbers them, tp innermost, then cp, dp and pp."""
+"""Where the ranks of a measured setup lie: as Megatron-LM numbers them, tp innermost, then cp, dp and pp.
 
-import math
+A job takes as many GPUs of every fast domain: where the degrees do not fill one (64 of 72) the rest of it is left to
+others, as jobs are placed on racks, and no group lies unevenly.
+"""
+
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -23,10 +26,11 @@ def key_columns(setups: Sequence[Setup], expert_axes: Collection[str]) -> dict[s
 
 
 def shares(setup: Setup) -> dict[str, int]:
-    """Return how many members of each axis share a fast domain."""
-    left = min(setup.cluster.network.nvs.size, setup.num_gpus)
+    """Return how many members of each axis share a fast domain: the most that fit and divide its degree."""
+    left = setup.cluster.network.nvs.size
     found: dict[str, int] = {}
     for axis in PLACED:
-        found[axis] = math.gcd(getattr(setup, axis), left)
+        degree = getattr(setup, axis)
+        found[axis] = max(share for share in range(1, left + 1) if degree % share == 0)
         left //= found[axis]
     return found
