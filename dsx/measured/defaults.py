@@ -37,6 +37,10 @@ def _replicas(values: Values) -> int | None:
     return values["n_gpus"] and max(values["n_gpus"] // model_parallel, 1)
 
 
+def _sequence_parallel(values: Values) -> bool:
+    return values["tp"] > 1 and (values["seq"] or 0) % (values["tp"] * values["cp"]) == 0
+
+
 # In this order: a later one may use an earlier one.
 DEFAULTS: dict[str, Default] = {
     "heads": Default("hidden / 128", lambda v: v["hidden"] and max(v["hidden"] // 128, 1)),
@@ -57,7 +61,7 @@ DEFAULTS: dict[str, Default] = {
     "dp": Default("n_gpus / (tp * pp * cp)", _replicas),
     "ep": Default("1", lambda v: 1, matters=_has_experts),
     "vpp": Default("1", lambda v: 1, matters=lambda v: v["pp"] > 1),
-    "sp": Default("1 where tp > 1", lambda v: v["tp"] > 1, matters=lambda v: v["tp"] > 1),
+    "sp": Default("1 where tp > 1 and tp * cp divides seq", _sequence_parallel, matters=lambda v: v["tp"] > 1),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
     "microbatch": Default("1", lambda v: 1),
     "recompute": Default("none where it fits so, else full", lambda v: "none"),  # dsx.measured.unstated

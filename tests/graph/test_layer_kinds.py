@@ -4,6 +4,7 @@ import pytest
 from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, STANDARD, kernel, moves, number, saved, volumes, weights
 
 from dsx.graph.derived import derive
+from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import load_layer
 
 W, B, S, E, H, G, K, F, V = 2, 2, 512, 256, 16, 8, 16, 1024, 4096
@@ -165,6 +166,31 @@ def test_copied_key_value_heads_are_made_on_every_rank():
     assert number(layer, kernel(layer, f"{name}.kk").work[FORWARD].bytes, **sizes) == 2 * W * B * S * K  # one head
     # Each rank has gradients of the heads that it used: they are added over tp before the multiply's backward.
     assert moves(layer, BACKWARD)[(AR, "tp", f"d {name}.k0")] + moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kvm")] == 1
+
+
+def test_copied_key_value_heads_without_sequence_parallelism():
+    sizes = SIZES | {"g": 2, "tp": 8}
+    with_sp, layer = (packaged("gated-transformer", name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
+    assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
+    # One all-reduce completes the partial sums of each half where a gather and a scatter did.
+    assert [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
+    copies = [kernel(one, "rotary-attention.kk").work[FORWARD].bytes for one in (with_sp, layer)]
+    made = [number(one, moved, **sizes) for one, moved in zip((with_sp, layer), copies, strict=True)]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("strategy", ["1d-no-sp", "2d-no-sp", "2d-copied-kv-no-sp"])
+def test_without_sequence_parallelism_tp_divides_tokens_for_routing_alone(strategy):
+    """3 divides no 1,024 tokens."""
+
+    def left_over(name, **more):
+        sizes = SIZES | {"tp": 3, "cp": 1} | more
+        rules = [rule for rule in packaged(name, strategy).rules if rule.reason == "tokens_not_divisible"]
+        known = [rule for rule in rules if names(rule.left) | names(rule.right) <= sizes.keys()]
+        return [int(evaluate(rule.left, sizes)) for rule in known if evaluate(rule.right, sizes) == 0]
+
+    assert not any(left_over("gated-transformer"))
+    assert any(left_over("moe-transformer", x=8))
 
 
 def test_parallel_halves_are_reduced_once():

@@ -25,6 +25,7 @@ LLAMA_13B = {"layers": "40", "hidden": "5120", "ffn_hidden": "13824", "heads": "
 CASES = [
     ({}, "1d", {}),
     ({"sp": "0"}, "1d-no-sp", {}),
+    ({"sp": "0", "kv_heads": "1"}, "2d-copied-kv-no-sp", {}),
     ({"recompute": "full", "vpp": "2"}, "1d", {"recompute": "full", "vpp": 2}),
     ({"zero_stage": "3", "pp": "1", "dp": "8"}, "1d", {"zero_stage": 3, "pp": 1, "dp": 8}),
     ({"cp": "2", "dp": "2"}, "2d", {"cp": 2, "dp": 2, "nvs.cp": 2, "nvs.dp": 2}),
@@ -89,7 +90,7 @@ def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [4, 8])
+@pytest.mark.parametrize("case", [5, 9])
 def test_on_several_tiers_too(asked, case):
     """On a fat tree whose leaves join two domains, and are oversubscribed."""
     setup, (_, strategy, changes) = asked[case], CASES[case]

@@ -54,6 +54,14 @@ def test_blank_cells_are_filled_and_counted(made):
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
 
 
+def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
+    degrees = {"tp": "3", "pp": "1", "dp": "4", "n_gpus": "12", "heads": "48", "kv_heads": "1", "hidden": "6144"}
+    degrees |= {"ffn_hidden": "12288", "global_batch": "16"}
+    blank, stated = made(degrees | {"sp": ""}, degrees | {"sp": "1"})
+    assert "sp" in blank.filled and not blank.sp
+    assert stated.rule == "tp * cp does not divide seq, with sp"
+
+
 @pytest.mark.parametrize(
     ("changes", "rule", "detail"),
     [
