@@ -69,22 +69,45 @@ def on_the_front(rows, objectives):
     return kept
 
 
+def told_apart_by_rounding(some, at, others, objectives):
+    """Whether one of `others` beats a row but for the last digit of a time or the like.
+
+    A plan is rounded as it falls into a batch, so either of two that need the same time may be on the front.
+    """
+    one = objective_points(where(some, [at]), objectives)
+    there = objective_points(where(others, others["point"] == some["point"][at]), objectives)
+    rounding = 1e-12 * np.abs(one)
+    real = (there % 1 != 0).any(axis=0) | (one[0] % 1 != 0)
+    alike = (np.abs(there - one) <= rounding) & real
+    return bool(((there <= one + rounding).all(axis=1) & alike.any(axis=1)).any())
+
+
 def compare(found, rows, objectives):
     expected = where(rows, on_the_front(rows, objectives))
     ids = list(zip(found["point"].tolist(), found["candidate"].tolist(), strict=True))
     wanted = list(zip(expected["point"].tolist(), expected["candidate"].tolist(), strict=True))
     assert len(set(ids)) == len(ids)
-    # A plan is rounded as it falls into a batch: one whose rate another has too may be on the front by its last digit.
-    points, expected_points = objective_points(found, objectives), objective_points(expected, objectives)
-    for some, others, these, those in ((ids, wanted, points, expected_points), (wanted, ids, expected_points, points)):
-        alone = set(some).difference(others)
-        for at in [at for at, one in enumerate(some) if one in alone]:
-            assert (those <= these[at] + 1e-12 * np.abs(these[at])).all(axis=1).any()
+    for some, others, those in ((found, wanted, expected), (expected, ids, found)):
+        alone = [at for at, one in enumerate(ids if some is found else wanted) if one not in set(others)]
+        assert all(told_apart_by_rounding(some, at, those, objectives) for at in alone)
     row = {one: at for at, one in enumerate(wanted)}
     both = [at for at, one in enumerate(ids) if one in row]
     assert_rows_equal(where(found, both), where(expected, [row[ids[at]] for at in both]), 1e-12)
     order = list(zip(found["point"].tolist(), *objective_points(found, objectives).T.tolist(), strict=True))
     assert order == sorted(order)
+
+
+def test_a_row_too_few_or_too_many_shows():
+    objectives = ["step_time_s", "peak_bytes"]
+    rows = feasible_rows()
+    front = where(rows, on_the_front(rows, objectives))
+    front = where(front, np.lexsort((*objective_points(front, objectives).T[::-1], front["point"])))
+    compare(front, rows, objectives)
+    worst = where(rows, [int(np.argmax(rows["step_time_s"]))])
+    first = where(front, front["point"] == front["point"][0])
+    for wrong in (where(front, slice(1, None)), where(front, front["point"] != 2), joined([first, worst])):
+        with pytest.raises(AssertionError):
+            compare(wrong, rows, objectives)
 
 
 CASES = [*((objectives, "float32") for objectives in OBJECTIVES), (["step_time_s", "peak_bytes"], "float64")]
