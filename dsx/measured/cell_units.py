@@ -19,7 +19,7 @@ _IN = {
     "measured_mfu": "fractions of 1",
     "measured_mem_gb": "the unit that mem_unit names",
 }
-WITH_UNIT = ("node_network",)  # columns whose cells have one
+_WITH_UNIT = ("node_network",)  # columns whose cells have one
 # The dimension of a column, and the SI value of its unit.
 _DIMENSIONS: dict[str, tuple[Dimension, float]] = {
     "measured_iter_s": ("s", 1.0),
@@ -30,7 +30,7 @@ _DIMENSIONS: dict[str, tuple[Dimension, float]] = {
 def without_unit(text: str, column: str) -> str:
     """Return what is wrong with a cell that is a number with a unit, and what to write; empty for any other text."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
-    if match is None or column in WITH_UNIT:
+    if match is None or column in _WITH_UNIT:
         return ""
     number, unit = match[1], match[2]
     inside = f", which is in {_IN[column]}" if column in _IN else ""

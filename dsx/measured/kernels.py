@@ -6,16 +6,17 @@ fused, which has a column of its own (`flash`).
 """
 
 import re
+from typing import get_args
 
 from dsx.errors import did_you_mean
+from dsx.spec.assumptions import Unfusable
 
-NORM, SOFTMAX = "norm", "softmax"  # operators whose cost depends on it
-ALL = frozenset({NORM, SOFTMAX})
+ALL: frozenset[Unfusable] = frozenset(get_args(Unfusable))  # operators whose cost depends on it
 _NONE = "none"
-_KNOWN = "norm, softmax, both as 'norm + softmax', or none"
+_KNOWN = f"{', '.join(sorted(ALL))}, both as {' + '.join(sorted(ALL))!r}, or none"
 
 
-def kernels(text: str) -> frozenset[str]:
+def kernels(text: str) -> frozenset[Unfusable]:
     """Return the operators for which `text` names a kernel: "norm", "norm + softmax", "none".
 
     Raises ValueError for any other word.
@@ -26,4 +27,4 @@ def kernels(text: str) -> frozenset[str]:
             raise ValueError(f"{word!r} is no operator of this column{did_you_mean(word, [*ALL, _NONE])} ({_KNOWN})")
     if _NONE in words and len(words) > 1:
         raise ValueError(f"{text!r} names none and others ({_KNOWN})")
-    return ALL.intersection(words)
+    return frozenset(operator for operator in ALL if operator in words)

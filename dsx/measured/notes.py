@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dsx.measured.kernels import NORM, SOFTMAX
 from dsx.measured.machines import begins_with
 from dsx.measured.node_network import NodeNetwork, node_network
+from dsx.spec.assumptions import Unfusable
 
 _KERNELS = re.compile(r"\bkernel=(torch|fused|flash_attention[\w.]*)(\s*\+\s*RMS kernel)?\s*(?:;|$)")
 _RATE = r"([1-9][0-9]{0,4}) ?([GT])b"
@@ -31,12 +31,12 @@ def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {column: value for column, value in found.items() if value is not None and cells[column] is None}
 
 
-def _kernels(notes: str) -> frozenset[str] | None:
+def _kernels(notes: str) -> frozenset[Unfusable] | None:
     match = _KERNELS.search(notes)
     if match is None:
         return None
     # Flash attention has the softmax inside.
-    named = {SOFTMAX: match[1] != "torch", NORM: match[2] is not None}
+    named: dict[Unfusable, bool] = {"softmax": match[1] != "torch", "norm": match[2] is not None}
     return frozenset(operator for operator, found in named.items() if found)
 
 

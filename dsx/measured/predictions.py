@@ -28,5 +28,8 @@ class Predict(Protocol):
     """A function that prices setups under an assumption set."""
 
     def __call__(self, setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
-        """Return one prediction per setup; a setup that cannot be priced gets a reason, and raises nothing."""
+        """Return one prediction per setup; a setup that cannot be priced gets a reason.
+
+        Raises InputError where a text or table of the assumption set is at fault.
+        """
         ...

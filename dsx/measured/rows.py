@@ -104,7 +104,8 @@ def _numbers(values: Sequence[float | bool | Reason | None]) -> np.ndarray:
 
 def group_of(setup: Setup) -> Hashable:
     """Return what rows share that differ only in configuration: source, model, machine, job and precision."""
-    machine = ((setup.run.gpu or "").lower(), setup.gpus_per_node, setup.cluster.network.net.bandwidth)
+    network = setup.cluster.network.net
+    machine = ((setup.run.gpu or "").lower(), setup.gpus_per_node, network.bandwidth, network.nic_bandwidth)
     job = (setup.num_gpus, setup.global_batch_size, setup.sequence_length, setup.precision)
     return (setup.run.source_id, setup.sizes, *machine, *job)
 
@@ -112,4 +113,5 @@ def group_of(setup: Setup) -> Hashable:
 def layout_of(setup: Setup) -> Hashable:
     """Return the configuration of a setup: degrees, microbatch, ZeRO stage, recomputation, schedule, kernels."""
     degrees = (setup.tp, setup.sp, setup.cp, setup.ep, setup.pp, setup.vpp, setup.dp, setup.zero_stage)
-    return (*degrees, setup.microbatch_size, setup.recompute, setup.schedule, setup.fused_attention, setup.unfused)
+    recomputed = (setup.recompute, setup.stored_layers)
+    return (*degrees, setup.microbatch_size, *recomputed, setup.schedule, setup.fused_attention, setup.unfused)

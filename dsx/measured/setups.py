@@ -13,6 +13,7 @@ from dsx.measured.node_network import with_node_network
 from dsx.measured.notes import read_notes
 from dsx.measured.reasons import Reason, impossible
 from dsx.measured.runs import Run
+from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
 
@@ -47,7 +48,7 @@ class Setup:
     cluster: ClusterSpec
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
     fused_attention: bool
-    unfused: frozenset[str]  # operators that ran as several kernels
+    unfused: frozenset[Unfusable]  # operators that ran as several kernels
     sequence_length: int  # tokens
     global_batch_size: int  # sequences
     microbatch_size: int  # sequences

@@ -27,7 +27,12 @@ def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
     segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
     texts = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
     network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
-    return texts, tuple(setup.model.dimensions), spec.linear_dtype, setup.fused_attention, setup.unfused, network
+    return texts, tuple(setup.model.dimensions), spec.linear_dtype, _of_texts(spec), network
+
+
+def _of_texts(spec: AssumptionsSpec) -> tuple[Any, ...]:
+    """Return what an assumption set changes in the texts of a model."""
+    return tuple(spec.operators), tuple(spec.blocks.items())
 
 
 class Strategies:
@@ -67,7 +72,7 @@ class Strategies:
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or why a layer text cannot be divided so."""
         kinds = tuple(entry.kind for entry in setup.model.layers)
-        key = (kinds, tuple(setup.model.dimensions), strategy, setup.fused_attention, setup.unfused)
+        key = (kinds, tuple(setup.model.dimensions), strategy, _of_texts(spec))
         if key not in self._built:
             try:
                 self._built[key] = build_model(setup.model, spec, strategy)

@@ -14,7 +14,7 @@ from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.spec.between import Bounds, without_bounds
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.load import Spec, load_overridden
-from dsx.spec.locate import find
+from dsx.spec.locate import find, names
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import (
     Bytes,
@@ -30,6 +30,7 @@ from dsx.spec.quantities import (
     Sourced,
 )
 from dsx.spec.validate import validate
+from dsx.spec.yaml_text import load_document
 
 MOST_SPECIALISED = 3  # fields that a handful of runs can adapt
 
@@ -68,6 +69,9 @@ class IntervalSpec(Spec):
         return value
 
 
+Unfusable = Literal["norm", "softmax"]  # operators that one kernel runs or several, as a measured run may state
+
+
 class AssumptionsSpec(Spec):
     """What is counted, with which efficiencies, and which choices are not searched."""
 
@@ -81,9 +85,8 @@ class AssumptionsSpec(Spec):
     blocks: dict[str, str]  # block that a layer uses -> block that takes its place
     unfused_blocks: dict[str, str]  # block -> the one that stands for it where attention is not fused
     operators: list[str]  # operator tables; a later one wins
-    unfused_operators: dict[
-        Literal["norm", "softmax"], str
-    ]  # operator -> the table that is put over the others where it has no kernel
+    # Operator -> the table that is put over the others where it has no kernel.
+    unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
     uncounted: list[str]  # operators that cost nothing
     default_strategy: str  # where a search names none
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
@@ -179,8 +182,8 @@ def load_assumptions(
 ) -> AssumptionsSpec:
     """Return the assumption set of that name or path; `near` is the file that mentions it.
 
-    Raises UnknownNameError, or SpecError that lists all faults of the file, operator tables that nobody has included:
-    they are looked for from `near` too, as they are when a model is built.
+    Raises UnknownNameError, or SpecError that lists all faults of the file, or else all tables and blocks that it names
+    and nobody has: they are looked for from `near`, as they are when a model is built.
     """
     return load_fitted(name_or_path, overrides, near)[0]
 
@@ -196,22 +199,35 @@ def load_fitted(
     document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    _check_tables(spec, document, near)
+    _check_names(spec, document, near)
     return spec, bounds
 
 
-def _check_tables(spec: AssumptionsSpec, document: Document, near: Path | None) -> None:
-    """Raise SpecError that lists the operator tables which the set names and nobody has.
+def _check_names(spec: AssumptionsSpec, document: Document, near: Path | None) -> None:
+    """Raise SpecError that lists what the set names and nobody has.
 
-    Those of `unfused_operators` are read for some measured runs alone, and a fault should not wait for one.
+    Tables of `unfused_operators` are read for some measured runs alone, and a fault should not wait for one. A block
+    may lie beside a layer of one's own, so only a name that is nearly that of another one is a fault.
     """
-    named: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
-    named |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}
     faults: list[str] = []
-    for path, name in named.items():
+
+    def fault(path: KeyPath, message: object) -> None:
+        faults.append(f"{document.place(path)}: {'.'.join(map(str, path))}: {message}")
+
+    tables: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
+    tables |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}
+    for path, name in tables.items():
         try:
-            find("operators", name, ".yaml", near)
+            operators = load_document(find("operators", name, ".yaml", near)).data
         except InputError as error:
-            faults.append(f"{document.place(path)}: {'.'.join(map(str, path))}: {error}")
+            fault(path, error)
+            continue
+        if path[0] == "unfused_operators" and path[1] not in operators:
+            fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
+    texts = names("layers", ".layer")
+    for field in ("blocks", "unfused_blocks"):
+        for block in getattr(spec, field):
+            if block not in texts and (nearest := did_you_mean(block, texts)):
+                fault((field, block), f"there is no block {block!r}{nearest}")
     if faults:
         raise SpecError("\n".join(faults))

@@ -62,7 +62,22 @@ def test_softmax_step_by_step():
     backward = [back, (0, 3), copy, mask, scale]
     size = 2 * 2 * 8 * 8
     assert moved(SOFTMAX, table_of("softmax")) == [bytes_of(forward) * size, bytes_of(backward) * size]
-    assert sum(saved(derived(SOFTMAX, table=table_of("softmax")), **SIZES).values()) == (2 + 4) * size
+    assert sum(saved(derived(SOFTMAX, table=table_of("softmax")), **SIZES).values()) == 4 * size
+
+
+@pytest.mark.parametrize(
+    ("core", "each"),
+    [
+        ("unfused-attention-core", {"p": 2, "p state 0": 4}),  # the next multiply reads the result in 16 bits
+        ("unfused-dropout-attention-core", {"p state 0": 4, "pd state 0": 1, "pd": 2}),  # there what is left of it
+    ],
+)
+def test_softmax_saves_its_result_as_its_readers_read_it(core, each):
+    layer = derive(load_layer(core, "1d-no-sp", table_of("softmax")))
+    sizes = SIZES | {"g": 2, "j": 1, "k": 4, "kv": 4, "t": 8, "tp": 1}
+    square = 2 * 2 * 8 * 8
+    kept = saved(layer, **sizes)
+    assert {name: kept[name] / square for name in kept if name.split()[0] in ("p", "pd", "a")} == each
 
 
 def test_fused_attention_has_its_softmax_inside():
@@ -71,3 +86,19 @@ def test_fused_attention_has_its_softmax_inside():
         for table in (STANDARD, table_of("softmax"))
     ]
     assert works[0] == works[1]
+
+
+def test_what_moves_beside_a_kernel_is_of_rotary_positions_and_gated_units():
+    layer = derive(load_layer("gated-transformer", "1d-no-sp", STANDARD))
+    sizes = {"b": 2, "s": 8, "e": 16, "h": 4, "g": 2, "k": 4, "f": 64, "tp": 1}
+    moved = {
+        one.name: [number(layer, work.unfused, **sizes) for work in one.work]
+        for one in layer.kernels
+        if any(number(layer, work.unfused, **sizes) for work in one.work)
+    }
+    queries, keys, gated = (2 * 2 * 8 * width for width in (4 * 4, 2 * 4, 64))
+    assert moved == {
+        "rotary-attention.qr": [8 * queries, 8 * queries],
+        "rotary-attention.kr": [8 * keys, 8 * keys],
+        "gated-mlp.u": [2 * gated, 4 * gated],
+    }

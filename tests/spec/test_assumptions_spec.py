@@ -1,5 +1,7 @@
 """Assumption sets: the two that come with dsx, and what is refused."""
 
+import re
+
 import pytest
 
 from dsx.errors import SpecError
@@ -77,6 +79,29 @@ def test_a_set_names_operator_tables_that_are_there(tmp_path):
     first, second = str(caught.value).splitlines()
     assert f"{file}:3: operators.1: unknown operator table 'standrd'; did you mean 'standard'?" in first
     assert f"{file}:4: unfused_operators.norm: unknown operator table 'unfused-nrm'" in second
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ("unfused_operators: {norm: unfused-softmax}", "'unfused-softmax' has no operator 'norm' (it has: softmax)"),
+        ("unfused_operators: {gelu: standard}", "'gelu' is not one of norm, softmax"),
+        ("blocks: {atention-core: unfused-attention-core}", "no block 'atention-core'; did you mean 'attention-core'?"),
+        ("unfused_blocks: {atention-core: unfused-attention-core}", "unfused_blocks.atention-core: there is no block"),
+    ],
+)  # fmt: skip
+def test_a_set_says_what_can_be_meant(tmp_path, stated, says):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"extends: default\nname: mine\n{stated}\n")
+    with pytest.raises(SpecError, match=re.escape(says)) as caught:
+        load_assumptions(file)
+    assert f"{file}:3: " in str(caught.value)
+
+
+def test_a_block_of_ones_own_may_lie_beside_its_layer(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: default\nname: mine\nblocks: {my-mixer: my-fused-mixer}\n")
+    assert load_assumptions(file).blocks == {"my-mixer": "my-fused-mixer"}
 
 
 def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):

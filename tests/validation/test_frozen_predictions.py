@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsx.measured.predict import predict
+from dsx.measured.rows import compare
 from dsx.measured.runs import read_runs
 from dsx.measured.setups import setups
 from dsx.spec.assumptions import load_assumptions
@@ -25,19 +26,21 @@ def frozen():
 
 
 @pytest.fixture(scope="module")
-def predictions():
-    return predict(setups(read_runs(FOLDER / "runs.csv")), load_assumptions("default"))
+def rows():
+    runs = read_runs(FOLDER / "runs.csv")
+    return compare(runs, setups(runs), predict, load_assumptions("default"))
 
 
 def test_every_row_is_frozen(frozen):
     assert [row["id"] for row in frozen] == [run.id for run in read_runs(FOLDER / "runs.csv")]
 
 
-def test_no_step_time_moved(frozen, predictions):
+def test_no_step_time_moved(frozen, rows):
     expected = np.array([float(row["predicted_s"]) for row in frozen])
-    np.testing.assert_allclose(predictions.step_time_s, expected, rtol=ROUNDED)
+    np.testing.assert_allclose(rows.predicted_s, expected, rtol=ROUNDED)
 
 
-def test_no_memory_moved(frozen, predictions):
-    expected = np.array([row["fits"] == "1" for row in frozen])
-    np.testing.assert_array_equal(predictions.fits, expected)
+def test_no_memory_moved(frozen, rows):
+    expected = np.array([float(row["predicted_bytes"]) for row in frozen])
+    np.testing.assert_allclose(rows.predicted_bytes, expected, rtol=ROUNDED)
+    np.testing.assert_array_equal(rows.fits, np.array([row["fits"] == "1" for row in frozen]))
