@@ -12,8 +12,7 @@ from dsx.cli.output import counted, note, print_json, print_table
 from dsx.cli.output_file import check_output_file
 from dsx.cli.progress import progress
 from dsx.errors import InputError, RunTableError, StoreError
-from dsx.spec.assumptions import load_assumptions, load_fitted
-from dsx.spec.extends import extended
+from dsx.spec.assumptions import files_of, load_assumptions, load_fitted
 from dsx.spec.locate import find, is_path, shown
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from dsx.spec.assumptions import AssumptionsSpec
     from dsx.spec.between import Bounds
 
+_FAR_OFF = 0.5  # a median error that no cluster or framework explains
 _SHOWN_ROWS = 3  # of those that no run can be
 _SUFFIX = ".yaml"
 _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
@@ -32,7 +32,8 @@ _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitte
 def calibrate(
     runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Table of measured runs.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="SET.yaml", help="Write the assumption set to this file.")
+        Path,
+        typer.Option("-o", "--output", metavar="SET.yaml", help="Write the assumption set to this file."),
     ],
     assumptions: Annotated[
         str | None,
@@ -47,7 +48,8 @@ def calibrate(
     """Fit an assumption set to measured runs.
 
     Fitted are the numbers that state `between`; every source of the table weighs the same. With --specialise a few
-    numbers are adapted to one cluster and framework, for which a single run is enough.
+    numbers are adapted to one cluster and framework, for which a single run is enough. A file that a fit wrote is
+    replaced, any other kept.
     """
     if assumptions is not None and specialise is not None:
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
@@ -60,6 +62,7 @@ def calibrate(
     observations = _observed(runs, assumed)
     keep_compiled()
     found = _fitted(observations, assumed, between, specialise is not None)
+    _note_if_far_off(found, observations)
     fitted_to = f"{counted(len(observations.source), 'row')} of {runs.name}"
     _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
     if as_json:
@@ -72,8 +75,7 @@ def check_output(output: Path, runs: Path, base: str) -> None:
     """Raise StoreError if an assumption set cannot be written to `output`, or would replace what no fit has written."""
     if output.suffix != _SUFFIX:
         raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
-    base_files = (file for file, _ in extended(find("assumptions", base, _SUFFIX), "assumptions"))
-    check_output_file(output, [runs, *base_files])
+    check_output_file(output, [runs, *files_of(base)])
     if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
         raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
 
@@ -114,6 +116,14 @@ def _fitted(
     sources = len(observations.sources)
     with progress(1 + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source") as advance:
         return fitted(observations, assumed, between, advance)
+
+
+def _note_if_far_off(found: "Calibration", observations: "Observations") -> None:
+    from dsx.measured.calibration import errors
+
+    median = errors(observations, found.after_s)[-1]["median_ape"]
+    if median > _FAR_OFF:
+        note(f"the set is still off by {100 * median:.3g} % in the median: are the times seconds of one step?")
 
 
 def _write(

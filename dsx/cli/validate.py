@@ -12,7 +12,7 @@ from dsx.cli import options
 from dsx.cli.output import counted, note, print_json, print_table
 from dsx.cli.output_file import check_output_file
 from dsx.errors import RunTableError, StoreError
-from dsx.spec.assumptions import load_assumptions
+from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ def validate(
     as_json: options.Json = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="ROWS.csv", help="Write measured and predicted time of every row."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="ROWS.csv",
+            help="Write measured and predicted time of every row, or rewrite it.",
+        ),
     ] = None,
 ) -> None:
     """Compare measured runs with what dsx predicts for them.
@@ -57,7 +62,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     from dsx.measured.setups import count_filled, count_from_notes, setups
 
     if output is not None:
-        check_output_file(output, [path])
+        check_output_file(output, [path, *files_of(assumptions)])
     assumed = load_assumptions(assumptions)
     runs = read_runs(path)
     made = setups(runs)

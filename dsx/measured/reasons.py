@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.measured.runs import TIMES
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -75,6 +77,11 @@ POSSIBLE = (
         "tp * cp does not divide seq, with sp",
         ("tp", "cp", "seq"),
         lambda v: not v["sp"] or _divides(v["tp"] * v["cp"], v["seq"]),
+    ),
+    Rule(
+        "out of memory, and with a time",
+        ("oom", *TIMES),
+        lambda v: not v["oom"] or all(v[column] is None for column in TIMES),
     ),
 )
 

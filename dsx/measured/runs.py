@@ -168,15 +168,11 @@ REQUIRED = (
     *("gpu", "gpus_per_node", "n_gpus", "precision"),
     *("tp", "pp", "dp", "microbatch", "global_batch"),
 )
-MEASUREMENTS = (
-    *("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu"),
-    *("measured_mem_gb", "oom"),
-)
-ADDITIONS = ("head_dim", "schedule", "kernels", "node_network")
+TIMES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu")
+MEASUREMENTS = (*TIMES, "measured_mem_gb", "oom")
 FORMAT = CsvFormat(
     subject="a run table begins",
     error=RunTableError,
     required=REQUIRED,
-    optional=tuple(name for name in COLUMNS if name not in (*REQUIRED, *ADDITIONS)),
-    additions=ADDITIONS,
+    optional=tuple(name for name in COLUMNS if name not in REQUIRED),
 )

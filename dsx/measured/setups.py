@@ -137,6 +137,8 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return recompute
     if isinstance(schedule, Reason):
         return schedule
+    if values["vpp"] > 1 and schedule != "1f1b":
+        return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
     # Fused attention leaves nothing of the scores to be made again. What recipes of fully sharded data parallelism call
     # selective keeps attention, every other multiply and a layer's input: of a Llama 3 layer 7.25 tokens-by-hidden
     # tensors, where all are 17 and full recomputation keeps 1, as if 2 of 5 layers were stored.

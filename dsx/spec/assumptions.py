@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from dsx.errors import InputError, SpecError, did_you_mean
 from dsx.spec.between import Bounds, without_bounds
 from dsx.spec.document import Document, KeyPath
+from dsx.spec.extends import extended
 from dsx.spec.load import Spec, load_overridden
 from dsx.spec.locate import find, names
 from dsx.spec.overrides import Assignment
@@ -201,6 +202,11 @@ def load_fitted(
     spec = validate(plain, AssumptionsSpec)
     _check_names(spec, document, near)
     return spec, bounds
+
+
+def files_of(name_or_path: str) -> list[Path]:
+    """Return the file of an assumption set and those that it extends; raises what `load_assumptions` raises of them."""
+    return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), "assumptions")]
 
 
 def _check_names(spec: AssumptionsSpec, document: Document, near: Path | None) -> None:

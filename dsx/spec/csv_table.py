@@ -25,7 +25,6 @@ class CsvFormat:
     error: type[InputError]  # that a fault of the file raises
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    additions: tuple[str, ...] = ()  # optional too, but never what another column was meant to be
     comment: str = ""  # what a line that is none of the table begins with; empty: there are no such lines
     hint: str = ""  # behind the error of a missing column
 
@@ -104,7 +103,7 @@ def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise form.error(f"{place}: column {twice[0]!r} stands there twice")
-    known = (*form.required, *form.optional, *form.additions)
+    known = (*form.required, *form.optional)
     others = [name for name in header if name not in known]
     missing = [name for name in form.required if name not in header]
     if missing:

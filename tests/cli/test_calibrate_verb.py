@@ -109,6 +109,13 @@ def test_one_run_adapts_a_set(run, place, times):
     assert (spec.matrix_efficiency, spec.hbm_efficiency) == (pytest.approx(field["after"], rel=1e-5), 0.9)
 
 
+def test_runs_that_no_cluster_explains_are_written_with_a_remark(run, place, times):
+    write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(1000 * times[0])})  # milliseconds
+    done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml", "--json")
+    assert done.code == 0
+    assert "% in the median: are the times seconds of one step?" in done.err
+
+
 def test_a_run_makes_no_calibrated_set_of_beliefs(run, place, times):
     (place / "two.yaml").write_text(f"{SET}calibrated: false\n")
     write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})

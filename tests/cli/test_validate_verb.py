@@ -138,13 +138,15 @@ def test_a_predictor_is_asked_only_for_what_can_be(tmp_path, capsys):
         ("runs.csv", "defalt", None, UnknownNameError, "did you mean 'default'?"),
         ("run.csv", "default", None, SpecError, "is not a file; did you mean 'runs.csv'?"),
         ("runs.csv", "default", "runs.csv", StoreError, "-o runs.csv: is read by this command"),
+        ("runs.csv", "mine.yaml", "mine.yaml", StoreError, "-o mine.yaml: is read by this command"),
         ("runs.csv", "default", "none/rows.csv", StoreError, "-o none/rows.csv: none is no folder; make it, or choose"),
         ("runs.csv", "default", "folder", StoreError, "-o folder: is a folder; name a file in it"),
     ],
 )
 def test_bad_input_is_an_error_and_nothing_is_printed(table, tmp_path, capsys, name, assumptions, output, error, says):
-    before = table.read_bytes()
+    (tmp_path / "mine.yaml").write_text("extends: default\nname: mine\n")
     (tmp_path / "folder").mkdir()
+    before = table.read_bytes()
 
     def never(setups, assumptions):
         raise AssertionError("priced, though the input is bad")
