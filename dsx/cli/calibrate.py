@@ -32,8 +32,7 @@ _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitte
 def calibrate(
     runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Table of measured runs.")],
     output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="SET.yaml", help="Write the assumption set to this file."),
+        Path, typer.Option("-o", "--output", metavar="SET.yaml", help="Write the assumption set to this file.")
     ],
     assumptions: Annotated[
         str | None,

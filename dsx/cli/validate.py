@@ -32,12 +32,7 @@ def validate(
     as_json: options.Json = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="ROWS.csv",
-            help="Write measured and predicted time of every row, or rewrite it.",
-        ),
+        typer.Option("-o", "--output", metavar="ROWS.csv", help="Write the times of all rows to this file (replaced)."),
     ] = None,
 ) -> None:
     """Compare measured runs with what dsx predicts for them.

@@ -1,7 +1,7 @@
 """Where the ranks of a measured setup lie: as Megatron-LM numbers them, tp innermost, then cp, dp and pp.
 
-A job takes as many GPUs of every fast domain: where the degrees do not fill one (64 of 72) the rest of it is left to
-others, as jobs are placed on racks, and no group lies unevenly.
+A job takes equally many GPUs of each fast domain. Where its degrees do not fill one, 64 of 72, the rest is left to
+other jobs, so that the members of a group lie evenly.
 """
 
 from collections.abc import Collection, Sequence

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from dsx.errors import InputError, SpecError, did_you_mean
+from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
-from dsx.spec.document import Document, KeyPath
 from dsx.spec.extends import extended
 from dsx.spec.load import Spec, load_overridden
-from dsx.spec.locate import find, names
+from dsx.spec.locate import find
+from dsx.spec.named_texts import check_names
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import (
     Bytes,
@@ -31,7 +31,6 @@ from dsx.spec.quantities import (
     Sourced,
 )
 from dsx.spec.validate import validate
-from dsx.spec.yaml_text import load_document
 
 MOST_SPECIALISED = 3  # fields that a handful of runs can adapt
 
@@ -200,40 +199,10 @@ def load_fitted(
     document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    _check_names(spec, document, near)
+    check_names(spec, document, near)
     return spec, bounds
 
 
 def files_of(name_or_path: str) -> list[Path]:
     """Return the file of an assumption set and those that it extends; raises what `load_assumptions` raises of them."""
     return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), "assumptions")]
-
-
-def _check_names(spec: AssumptionsSpec, document: Document, near: Path | None) -> None:
-    """Raise SpecError that lists what the set names and nobody has.
-
-    Tables of `unfused_operators` are read for some measured runs alone, and a fault should not wait for one. A block
-    may lie beside a layer of one's own, so only a name that is nearly that of another one is a fault.
-    """
-    faults: list[str] = []
-
-    def fault(path: KeyPath, message: object) -> None:
-        faults.append(f"{document.place(path)}: {'.'.join(map(str, path))}: {message}")
-
-    tables: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
-    tables |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}
-    for path, name in tables.items():
-        try:
-            operators = load_document(find("operators", name, ".yaml", near)).data
-        except InputError as error:
-            fault(path, error)
-            continue
-        if path[0] == "unfused_operators" and path[1] not in operators:
-            fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
-    texts = names("layers", ".layer")
-    for field in ("blocks", "unfused_blocks"):
-        for block in getattr(spec, field):
-            if block not in texts and (nearest := did_you_mean(block, texts)):
-                fault((field, block), f"there is no block {block!r}{nearest}")
-    if faults:
-        raise SpecError("\n".join(faults))
