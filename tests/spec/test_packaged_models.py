@@ -61,7 +61,7 @@ def test_exact_counts(name, exact):
 def test_a_tied_table_counts_once():
     model = load_model("mpt-125m")
     tied = parameters(build_model(model, DEFAULT, "1d"))
-    layers = [*model.layers[:-1], model.layers[-1].model_copy(update={"kind": "head"})]
+    layers = [*model.layers[:-1], model.layers[-1].model_copy(update={"kind": "head-layernorm"})]
     apart = parameters(build_model(model.model_copy(update={"layers": layers}), DEFAULT, "1d"))
     assert apart - tied == model.dimensions["v"] * model.dimensions["e"]
 
