@@ -171,19 +171,21 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
 def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
     """Return the compute time and the exposed memory time of every kernel by its roofline, [2, K, V] each."""
     device, multiplies, shapes = cluster.device, work.multiplies, work.multiply_shapes
-
-    def of_kernels(values: Any) -> Any:
-        return per_kernel(values, shapes, work.matrix.shape[1])
-
     slower = stretches(multiplies, shapes, device, assumptions) - 1.0
-    matrix = work.matrix + of_kernels(multiplies.flops * slower)
+    matrix = work.matrix + per_kernel(multiplies.flops * slower, shapes, work.matrix.shape[1])
     compute = compute_time(matrix, work.vector, work.launches, device, assumptions)
+    moved, added = traffic(work, assumptions)
+    exposed = exposed_memory_time(moved, compute, work.launches, device, assumptions)
+    return compute, exposed + memory_time(added, device, assumptions)
+
+
+def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[Any, Any]:
+    """Return the bytes that every kernel moves, and those of adding up gradients behind it, [2, K, V] each."""
+    multiplies, shapes, kernels = work.multiplies, work.multiply_shapes, work.matrix.shape[1]
     moved = work.bytes + assumptions.unfused_share * work.unfused
     if assumptions.linear_dtype == FP8:
-        moved = moved + of_kernels(cast_bytes(multiplies, shapes, assumptions))
-    exposed = exposed_memory_time(moved, compute, work.launches, device, assumptions)
-    added = of_kernels(accumulated_bytes(multiplies, shapes, assumptions))
-    return compute, exposed + memory_time(added, device, assumptions)
+        moved = moved + per_kernel(cast_bytes(multiplies, shapes, assumptions), shapes, kernels)
+    return moved, per_kernel(accumulated_bytes(multiplies, shapes, assumptions), shapes, kernels)
 
 
 def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:

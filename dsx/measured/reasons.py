@@ -79,6 +79,11 @@ POSSIBLE = (
         lambda v: not v["sp"] or _divides(v["tp"] * v["cp"], v["seq"]),
     ),
     Rule(
+        "tp * cp does not divide the tokens that are routed to experts",
+        ("tp", "cp", "microbatch", "seq"),
+        lambda v: v["experts"] <= 1 or _divides(v["tp"] * v["cp"], v["microbatch"] * v["seq"]),
+    ),
+    Rule(
         "out of memory, and with a time",
         ("oom", *TIMES),
         lambda v: not v["oom"] or all(v[column] is None for column in TIMES),

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.cost.layer import COMM_COLUMN, price_kernels
+from dsx.cost.layer import COMM_COLUMN, price_kernels, traffic
 from dsx.cost.work import layer_values
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
@@ -139,18 +139,22 @@ def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any
     work = replace(work, wider=wider_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
     with jax.enable_x64(True):
-        times = price_kernels(work, *problem.at_point(0))
-    return [_kernel(layer, index, work, times, values) for index in range(len(layer.priced_kernels))]
+        cluster, assumptions = problem.at_point(0)
+        times = price_kernels(work, cluster, assumptions)
+        moved = np.asarray(sum(traffic(work, assumptions)))
+    return [_kernel(layer, index, work, moved, times, values) for index in range(len(layer.priced_kernels))]
 
 
-def _kernel(layer: DerivedLayer, index: int, work: Any, times: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _kernel(
+    layer: DerivedLayer, index: int, work: Any, moved: np.ndarray, times: Any, values: dict[str, Any]
+) -> dict[str, Any]:
     kernel = layer.priced_kernels[index]
     made: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
     for direction, name in enumerate(DIRECTIONS):
         made[name] = {
             "matrix_flops": float(work.matrix[direction, index, 0]),
             "vector_flops": float(work.vector[direction, index, 0]),
-            "bytes": float(work.bytes[direction, index, 0]),
+            "bytes": float(moved[direction, index, 0]),
             "compute_s": float(times.compute_s[direction, index, 0]),
             "memory_s": float(times.memory_s[direction, index, 0]),
             **{c: float(times.comm_s[c][direction, index, 0]) for c in dict.fromkeys(COMM_COLUMN.values())},

@@ -111,5 +111,5 @@ def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
         raise form.error(f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said}{form.hint}")
     absent = [name for name in form.optional if name not in header]
     for name in others:
-        if near := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
+        if near := difflib.get_close_matches(name.lower(), absent, n=1, cutoff=0.8):
             raise form.error(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")

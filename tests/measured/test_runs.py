@@ -96,6 +96,7 @@ def test_a_cell_that_is_no_value_of_its_column(tmp_path, column, value, says):
         (("tp", "dp"), {}, "lacks the columns 'tp', 'dp'"),
         (("vpp",), {"vp": "2"}, "column 'vp' is not known; did you mean 'vpp'?"),
         (("recompute",), {"recompte": "full"}, "column 'recompte' is not known; did you mean 'recompute'?"),
+        (("kv_heads",), {"KV_heads": "8"}, "column 'KV_heads' is not known; did you mean 'kv_heads'?"),
         ((), {"node_netwrok": "10 Gb/s"}, "column 'node_netwrok' is not known; did you mean 'node_network'?"),
         (tuple(name for name in ROW if name.startswith("measured") or name == "oom"), {}, "has no measurement"),
     ],

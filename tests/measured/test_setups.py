@@ -85,6 +85,11 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ({"gpus_per_node": "32"}, "no cluster of this gpu has such large nodes", "32 x A100-80GB-SXM"),
         ({"precision": "int4"}, "precision is not known", "'int4', known: fp8, "),
         ({"recompute": "most"}, "recompute is not known", "'most', known: none, selective, full"),
+        (
+            {"experts": "8", "topk": "2", "tp": "4", "dp": "2", "seq": "8190", "microbatch": "1", "sp": ""},
+            "tp * cp does not divide the tokens that are routed to experts",
+            "tp=4, cp=1, microbatch=1, seq=8190",
+        ),
         ({"oom": "1"}, "out of memory, and with a time", "oom=True, measured_iter_s=3.5"),
         ({"schedule": "zb-h1", "vpp": "2"}, "vpp with a schedule that has no virtual stages", "schedule=zb-h1, vpp=2"),
         ({"schedule": "dualpipe"}, "schedule is not known", "'dualpipe', known: gpipe, 1f1b, "),

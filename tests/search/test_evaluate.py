@@ -8,6 +8,10 @@ from laws.spaces import hardware, on, priced, problem_of, space_of
 
 from dsx.errors import PlanError
 from dsx.search.evaluate import evaluate_plan, named_row, operator_costs, priced_plans
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import load_model
 
 PROBLEM = problem_of("default", ("1d",))
 SETTINGS = ["tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.tp=4", "nvs.dp=2"]
@@ -71,6 +75,17 @@ def test_kernels_add_up_to_the_layer():
         saved = 12 * sum(kernel["saved_bytes"] for kernel in kernels)
         # Beside what is saved there is the largest transient of a layer.
         assert saved <= evaluation.costs["activation_bytes"] < 1.2 * saved
+
+
+def test_the_traffic_of_a_kernel_is_what_is_timed():
+    """Rotary positions as several kernels: what hides behind their arithmetic and what does not is all of it."""
+    believed, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
+    problem = make_problem(load_model("llama-3-8b"), cluster, believed, ["1d"], None)
+    plan = evaluate_plan(problem, ["tp=8", "dp=2", "nvs.tp=8"], 16, 16).plan
+    (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "rotary-attention.qr"]
+    seconds = rotary["memory_s"] + rotary["compute_s"] - believed.launch_latency
+    assert rotary["bytes"] == pytest.approx(seconds * cluster.device.hbm_bandwidth * believed.hbm_efficiency, rel=1e-9)
+    assert rotary["bytes"] == (2 + 8 * believed.unfused_share) * 2 * 8192 * 4096 / 8
 
 
 def test_rows_of_a_search_as_evaluations():
