@@ -1,13 +1,14 @@
 """``dsx best``: the fastest plans of a model on a cluster."""
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.job import job_text, step_text
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
@@ -15,7 +16,12 @@ from dsx.cli.output import counted, cut_text, plan_text, print_json, print_table
 from dsx.cli.pipelines import say_few_pipelines
 from dsx.cli.placement import print_placement
 from dsx.errors import NothingFeasible
+from dsx.printable import printable
 from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from dsx.search.problem import Problem
+    from dsx.search.rows import Counts
 
 
 def best(
@@ -76,11 +82,7 @@ def best(
     if not plans:
         raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], problem))
     if not as_json:
-        print(
-            f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
-            f"{counted(counts.candidates, 'candidate')} of one strategy, {problem.strategies[0]}; "
-            f"{counts.feasible:,} feasible"
-        )
+        print_searched(problem, num_gpus, global_batch_size, counts)
         print_plans(plans)
         print()
         if remark := told_apart_text(plans, inputs.assumptions.told_apart):
@@ -93,6 +95,15 @@ def best(
             print()
         print_placement(plans[0]["plan"], problem, "plan 1: ")
         print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
+
+
+def print_searched(problem: "Problem", num_gpus: int, global_batch_size: int, counts: "Counts") -> None:
+    """Print what a search was asked, and how many plans it priced."""
+    print(
+        f"{job_text(problem, num_gpus)}: {counted(counts.candidates, 'candidate')} of one strategy, "
+        f"{printable(problem.strategies[0])}; {counts.feasible:,} feasible"
+    )
+    print(step_text(global_batch_size, problem.sequence_length))
 
 
 def not_told_apart(plans: Sequence[dict[str, Any]], told_apart: float | None) -> list[int]:

@@ -7,12 +7,14 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
-from dsx.cli.inputs import Inputs, load_inputs, split_overrides
+from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.cli.job import job_text, step_text
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
 from dsx.cli.placement import print_placement
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import NothingFeasible
+from dsx.printable import printable
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def evaluate(
         data |= {"operators": kernels, "shapes": shapes} if operators else {}
         print_json(data | ({"operator_times": coverage_data(covered)} if covered else {}))
     else:
-        _print(inputs, problem, result, covered)
+        _print(problem, result, covered)
         if operators:
             print()
             print_operators(kernels)
@@ -80,9 +82,8 @@ def evaluate(
         raise NothingFeasible(f"the plan is rejected: {', '.join(one.reason.name for one in result.broken)}")
 
 
-def _print(inputs: Inputs, problem: "Problem", result: "Evaluation", covered: "Coverage | None") -> None:
-    gpus = result.plan["num_gpus"]
-    print(f"{inputs.model.name} on {gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}")
+def _print(problem: "Problem", result: "Evaluation", covered: "Coverage | None") -> None:
+    print_plan(problem, result.plan)
     print()
     print_placement(result.plan, problem)
     print_costs(result.costs)
@@ -99,6 +100,13 @@ def _print(inputs: Inputs, problem: "Problem", result: "Evaluation", covered: "C
     if covered:
         print()
         print_coverage(covered)
+
+
+def print_plan(problem: "Problem", plan: dict[str, Any]) -> None:
+    """Print a plan, and the job that it is of."""
+    strategy = printable(problem.strategies[0])
+    print(f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan_text(plan)}")
+    print(step_text(plan["global_batch_size"], plan["sequence_length"]))
 
 
 def print_costs(costs: dict[str, float]) -> None:

@@ -7,11 +7,15 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.output import note, print_json, share
+from dsx.printable import printable
 
 if TYPE_CHECKING:
+    from dsx.spec.hf.config import Config
     from dsx.spec.hf.family import PublishedSpec
     from dsx.spec.hf.ignored import Ignored
     from dsx.spec.model import ModelSpec
+
+_LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read
 
 
 def import_hf(
@@ -51,7 +55,7 @@ def import_hf(
         return
     if output is None:
         print(text, end="")
-    for line in _report(model, config.model_type, counted, published, ignored):
+    for line in _report(model, config, counted, published, ignored):
         # What is not the model itself is data only where the model went to a file.
         print(line) if output is not None else note(line)
 
@@ -88,10 +92,11 @@ def _as_data(
 
 
 def _report(
-    model: "ModelSpec", family: str, counted: int, published: "PublishedSpec | None", ignored: "Ignored"
+    model: "ModelSpec", config: "Config", counted: int, published: "PublishedSpec | None", ignored: "Ignored"
 ) -> list[str]:
     sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
-    lines = [f"{model.name}, of the family {family}: {sizes}", _check(counted, published)]
+    lines = [f"{printable(model.name)}, of the family {config.model_type}: {sizes}", _check(counted, published)]
+    lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
     if ignored.unpriced:
         lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
     if ignored.unknown:
@@ -101,6 +106,15 @@ def _report(
         topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
         lines += ["not used, and without effect on the cost:", *_listed(topics)]
     return lines
+
+
+def _length(assumed: int, longest: int | None) -> str:
+    """Return which sequences the verbs take, since no config says which ones a model is trained with."""
+    read = f", and {longest:,} is the longest that it reads" if longest not in (None, assumed) else ""
+    return (
+        f"sequences of {assumed:,} tokens, unless --sequence-length says otherwise: the config has none of the "
+        f"training{read}"
+    )
 
 
 def _listed(entries: dict[str, str]) -> list[str]:

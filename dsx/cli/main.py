@@ -1,7 +1,7 @@
 """``dsx``: the verbs, and what happens to their errors.
 
 stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing feasible, or the plan of
-``dsx evaluate`` is not; 4 an incomplete sweep; 1 a bug, with a traceback only under --debug.
+``dsx evaluate`` is not; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
 """
 
 import os
@@ -19,6 +19,7 @@ from dsx.cli import (
     compare,
     evaluate,
     import_hf,
+    interrupts,
     layer,
     listing,
     pareto,
@@ -29,7 +30,8 @@ from dsx.cli import (
     validate,
     why,
 )
-from dsx.errors import DsxError, StoreError
+from dsx.cli.terminal import escaped
+from dsx.errors import DsxError, InputError, StoreError
 
 STDOUT = 1  # its file descriptor
 
@@ -85,19 +87,24 @@ def main() -> None:
     """Run the command line."""
     # A reader that closes early (`dsx ... | head`) ends dsx quietly, as it does other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        _run()
-    except DsxError as error:
-        print(f"dsx: error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except Exception as error:
-        if os.environ.get("DSX_DEBUG"):
-            traceback.print_exc()
-        print(
-            f"dsx: internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+    with escaped(), interrupts.remembered() as interrupted:
+        try:
+            _run()
+        except DsxError as error:
+            print(f"dsx: error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(interrupts.EXIT_CODE)
+        except Exception as error:
+            if interrupted():
+                sys.exit(interrupts.EXIT_CODE)
+            if os.environ.get("DSX_DEBUG"):
+                traceback.print_exc()
+            print(
+                f"dsx: internal error, please report it: {type(error).__name__}: {error} (--debug shows where)",
+                file=sys.stderr,
+            )
+            sys.exit(1)
 
 
 def _run() -> None:
@@ -107,6 +114,8 @@ def _run() -> None:
         finally:
             print(end="", flush=True)
     except OSError as error:
+        if not _has_working_directory():
+            raise InputError("the working directory is gone: change to a folder that exists") from error
         # Files that cannot be read or written have errors of their own, which name them; this is stdout.
         if error.filename is not None:
             raise
@@ -116,5 +125,9 @@ def _run() -> None:
         raise StoreError(f"cannot write to stdout: {error.strerror}") from error
 
 
-if __name__ == "__main__":
-    main()
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True

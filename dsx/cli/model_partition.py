@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsx.cli.best import print_searched
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import Inputs
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
-from dsx.cli.output import counted, note, plan_text, print_json, quantity
+from dsx.cli.output import note, plan_text, print_json, quantity
 from dsx.cli.placement import print_placement
 from dsx.cli.stages import bottleneck, print_stages, stages_data
 from dsx.errors import NothingFeasible
@@ -67,11 +68,7 @@ def partition_model(
         data |= {"feasible": counts.feasible, "stages": stages_data(plan["plan"], found)}
         print_json(data | {"launch": launch_data(launch_of(plan["plan"], problem))})
         return
-    print(
-        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}: "
-        f"{counted(counts.candidates, 'candidate')} of one strategy, {problem.strategies[0]}; "
-        f"{counts.feasible:,} feasible"
-    )
+    print_searched(problem, num_gpus, global_batch_size, counts)
     print(
         f"step {quantity('step_time_s', plan['step_time_s'])}, bottleneck {format_quantity(slowest.load_s, 's')} of a "
         f"microbatch, of which a replica has {plan['plan']['num_microbatches']}; bubble "

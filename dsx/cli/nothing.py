@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dsx.cli.job import step_text
 from dsx.cli.output import counted, plan_text
 from dsx.cli.progress import progress
 from dsx.units import format_quantity
@@ -74,6 +75,7 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
     with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
+    made = plan["plan"]
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
     largest = max(float(capacity.max()) for capacity in capacities)
     varied = any(capacity.min() < largest for capacity in capacities)
@@ -82,9 +84,9 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
         f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
-        f"({plan['plan']['num_gpus']} GPUs, {plan_text(plan['plan'])}); "
-        f"try {_settings_text(nearest.problem)}more GPUs, or what more memory would change: "
-        "--set cluster.device.hbm_capacity='...'"
+        f"({made['num_gpus']} GPUs, {step_text(made['global_batch_size'], made['sequence_length'])}, "
+        f"{plan_text(made)}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or what more memory "
+        "would change: --set cluster.device.hbm_capacity='...'"
     )
 
 

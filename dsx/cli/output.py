@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from dsx.printable import printable
 from dsx.units import format_quantity
 
 JSON_VERSION = 1
@@ -38,7 +39,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Coll
     titles = [title.split("\n") for title in header]
     height = max(map(len, titles), default=0) if any(header) else 0
     above = zip(*([""] * (height - len(lines)) + lines for lines in titles), strict=True) if height else ()
-    cells = [*above, *rows]
+    cells = [*above, *([printable(cell) for cell in row] for row in rows)]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(len(header))]
     for row in cells:
         aligned = [

@@ -38,7 +38,9 @@ def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
             return Text(rate_text(task.speed or 0.0))
 
     columns = (BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn(compact=True))
-    with Progress(what, *columns, console=Console(stderr=True), transient=True) as bar:
+    # The bar moves by escape characters, which the stream that verbs print to would show.
+    console = Console(file=sys.__stderr__)
+    with Progress(what, *columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, advance=done)
 

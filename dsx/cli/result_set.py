@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from dsx.cli.output import counted
 from dsx.errors import UnitError
+from dsx.printable import printable
 from dsx.units import Dimension, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
@@ -27,10 +28,17 @@ def hardware_of(manifest: "Manifest") -> list[str]:
     return [*several, *(extra.name for extra in manifest.what_if)]
 
 
+def sequence_length_of(manifest: "Manifest") -> int:
+    """Return the tokens of a sequence, in all rows."""
+    spec = manifest.spec
+    return spec["sequence_length"] or spec["resolved"]["model"]["default_sequence_length"]
+
+
 def title_of(manifest: "Manifest") -> str:
     """Return what was priced on what, on one line."""
     what_if = f", {counted(len(_what_if(manifest).points), 'what-if point')}" if manifest.what_if else ""
-    return f"{manifest.spec['resolved']['model']['name']} on {', '.join(manifest.names['cluster'])}{what_if}"
+    name, clusters = manifest.spec["resolved"]["model"]["name"], ", ".join(manifest.names["cluster"])
+    return printable(f"{name} on {clusters}{what_if}")
 
 
 def what_if_values(manifest: "Manifest") -> dict[str, list[float | int]]:

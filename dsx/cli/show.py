@@ -9,7 +9,15 @@ from dsx.cli.best import hardware_text, print_plans
 from dsx.cli.evaluate import print_costs
 from dsx.cli.launch import launch_data, print_launch
 from dsx.cli.output import counted, note, print_json, print_table, share
-from dsx.cli.result_set import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.cli.result_set import (
+    hardware_of,
+    kept_text,
+    model_of,
+    rows_text,
+    sequence_length_of,
+    title_of,
+    what_if_values,
+)
 from dsx.errors import InputError, NothingFeasible
 
 if TYPE_CHECKING:
@@ -117,6 +125,7 @@ def _as_data(manifest: "Manifest") -> dict[str, Any]:
         "assumptions": spec["resolved"]["assumptions"]["name"],
         "num_gpus": spec["num_gpus"],
         "global_batch_size": spec["global_batch_size"],
+        "sequence_length": sequence_length_of(manifest),
         "what_if": what_if_values(manifest),
         "keep": spec["keep"],
         "precision": manifest.precision,
@@ -141,6 +150,8 @@ def _print_set(manifest: "Manifest") -> None:
     rows = [
         ["num_gpus", ", ".join(map(str, spec["num_gpus"]))],
         ["global_batch_size", ", ".join(map(str, spec["global_batch_size"]))],
+        ["sequence_length", f"{sequence_length_of(manifest):,} tokens"],
+        ["tokens a step", ", ".join(f"{size * sequence_length_of(manifest):,}" for size in spec["global_batch_size"])],
         ["strategy", ", ".join(manifest.names["strategy"])],
         *(
             [name, ", ".join(hardware_text(name, v) for v in values)]

@@ -15,6 +15,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.best import print_plans
 from dsx.cli.compiled import keep_compiled
+from dsx.cli.job import steps_text
 from dsx.cli.nothing import why_nothing
 from dsx.cli.output import counted, note, print_json
 from dsx.cli.pipelines import say_few_pipelines
@@ -155,10 +156,11 @@ def _report(run: SweepRun, manifest: "Manifest", seconds: float, as_json: bool) 
     counts = manifest.counts
     candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
     num_rows = sum(part.rows for part in manifest.parts)
+    length = run.problems[0].sequence_length
     rate = f" in {seconds:.1f} s ({rate_text(run.priced / max(seconds, 1e-9))})" if run.priced else ""
     note(
         f"{counted(candidates, 'candidate')}, {feasible:,} feasible; {run.priced:,} priced now{rate}; "
-        f"{counted(num_rows, 'row')} in {run.folder}"
+        f"{steps_text(run.spec.global_batch_size, length)}; {counted(num_rows, 'row')} in {run.folder}"
     )
     if run.spec.operator_times:
         _say_idle(run)

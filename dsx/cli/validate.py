@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dsx.measured.setups import Setup
 
 SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
+# A spreadsheet takes a cell that begins so, in half or full width, for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
 
 
@@ -91,16 +93,23 @@ def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") 
 
 
 def write_rows(rows: "Rows", path: Path) -> None:
-    """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails."""
+    """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
+
+    A text that a spreadsheet would run as a formula has an apostrophe before it.
+    """
     times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
             for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
-                writer.writerow([name, *map(_number, seconds), reason or ""])
+                writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
     except OSError as error:
         raise StoreError(f"cannot write {shown(path)}: {error.strerror}") from error
+
+
+def _inert(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _number(value: float) -> str:

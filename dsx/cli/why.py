@@ -7,8 +7,8 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
-from dsx.cli.evaluate import print_costs
-from dsx.cli.inputs import Inputs, load_inputs, split_overrides
+from dsx.cli.evaluate import print_costs, print_plan
+from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, plan_text, print_json
 from dsx.cli.placement import print_placement
 from dsx.cli.result_row import row_of
@@ -80,11 +80,10 @@ def why(
         cutting, stage_layers = partition.value, None
     chosen = [strategy] if strategy else []
     problem = inputs.problem(chosen, sequence_length, train_tokens, cutting).opening(opened)
-    _explain(inputs, problem, num_gpus, global_batch_size, given, stage_layers, as_json)
+    _explain(problem, num_gpus, global_batch_size, given, stage_layers, as_json)
 
 
 def _explain(
-    inputs: Inputs,
     problem: "Problem",
     num_gpus: int,
     global_batch_size: int,
@@ -109,9 +108,7 @@ def _explain(
         data |= {"stages": stages_data(result.plan, result.stages)} if result.stages else {}
         print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
         return
-    print(
-        f"{inputs.model.name} on {num_gpus} x {inputs.cluster.name}, {problem.strategies[0]}: {plan_text(result.plan)}"
-    )
+    print_plan(problem, result.plan)
     if result.broken:
         print(f"is rejected, for {len(result.broken)} reason{'s' if len(result.broken) > 1 else ''}:")
         for violation in result.broken:

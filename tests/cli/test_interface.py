@@ -44,6 +44,7 @@ def test_evaluate_for_people(run):
     assert (done.code, done.err) == (0, "")
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert lines[0] == "gpt3-1t on 16384 x b200-nvs8, 1d: tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8"
+    assert lines[1] == "4,096 sequences of 2,048 tokens, 8,388,608 tokens a step"
     assert "step_time_s 3.23 s 100.0 %" in lines
     assert "peak_bytes 64.0 GB 100.0 %" in lines
     assert lines[-1] == "fits, and breaks no rule"
@@ -159,7 +160,8 @@ def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     assert people[0] == (
         f"small on {num_gpus} x b200-nvs8: {data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
     )
-    assert len(people) == 2 + data["feasible"]
+    assert people[1].endswith(f" of 2,048 tokens, {batch * 2048:,} tokens a step")
+    assert len(people) == 3 + data["feasible"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """dsx as a process: exit codes, streams, signals, closed pipes, and what starting it costs."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import dsx
 DSX = Path(sys.executable).with_name("dsx")
 # A shell that starts tests in the background makes them ignore Ctrl-C, and their children too.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-MAIN = f"{INTERRUPTIBLE}; from dsx.cli.main import main; main()"
+MAIN = f"{INTERRUPTIBLE}; from dsx.__main__ import main; main()"
 
 
 def start(*arguments, **options):
@@ -105,3 +107,69 @@ def test_ctrl_c_elsewhere_ends_quietly(folder):
     done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "")
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_at_any_moment_leaves_no_traceback(folder):
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
+    ended = []
+    for delay_s in (0.2, 0.6, 1.2):
+        begun = subprocess.Popen(
+            [sys.executable, "-c", f"print(flush=True); {MAIN}", "best", *job],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert begun.stdout.readline() == "\n"
+        time.sleep(delay_s)
+        begun.send_signal(signal.SIGINT)
+        _, said = begun.communicate()
+        assert "Traceback" not in said
+        assert "internal error" not in said
+        ended.append(begun.returncode)
+    # Before its handlers are there a process dies of the signal, which a shell calls 130 too.
+    assert set(ended) <= {-signal.SIGINT, 128 + signal.SIGINT, 0}
+    assert set(ended) != {0}
+
+
+@pytest.mark.parametrize("where", ["raise ImportError('half a module')", "raise KeyboardInterrupt"])
+def test_ctrl_c_that_arrives_as_another_error(folder, where):
+    code = (
+        f"{INTERRUPTIBLE}; import os, dsx.spec.model as model\n"
+        "def load(*arguments):\n"
+        "    try: signal.raise_signal(signal.SIGINT)\n"
+        f"    except KeyboardInterrupt: {where}\n"
+        "model.load_spec = load\n"
+        "from dsx.__main__ import main; main()"
+    )
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
+    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+
+
+def test_ctrl_c_inside_a_destructor_is_not_forgotten(folder):
+    code = (
+        f"{INTERRUPTIBLE}; import dsx.spec.model as model\n"
+        "class Dying:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "def load(*arguments):\n"
+        "    Dying()\n"
+        "    print('went on')\n"
+        "model.load_spec = load\n"
+        "from dsx.__main__ import main; main()"
+    )
+    job = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8")
+    done = subprocess.run([sys.executable, "-c", code, "best", *job], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("verb", [("list", "models"), ("best", "--model", "small.yaml"), ("show", "a"), ("sweep", "s")])
+def test_a_working_directory_that_is_gone(tmp_path, verb):
+    (tmp_path / "gone").mkdir()
+    job = ("--cluster", "b200-nvs8", "--num-gpus", "8", "--global-batch-size", "8") if verb[0] == "best" else ()
+    command = shlex.join([str(DSX), *verb, *job])
+    done = subprocess.run(
+        f"cd gone; rmdir ../gone; {command}", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+    assert done.returncode == (0 if verb[0] == "list" else 2)

@@ -42,6 +42,8 @@ def test_the_set(run, swept):
     about = dict(re.split("  +", line.strip()) for line in about)
     rows = len(dsx.load(swept))
     assert about["num_gpus"] == "8"
+    assert about["sequence_length"] == "2,048 tokens"
+    assert about["tokens a step"] == f"{32 * 2048:,}"
     assert about["strategy"] == "1d, 2d"
     assert about["assumptions"] == "paper-2410.00273, in float32"
     assert about["sweep file"] == str(swept.parent / "sweep.yaml")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import SpecError
+from dsx.printable import printable
 from dsx.results.schema import COLUMNS
 from dsx.spec.what_if import field
 from dsx.units import format_quantity
@@ -99,13 +100,18 @@ def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[
     """Return values of a column for people, each with its unit: "80 GB", "1.1 TB/s", "4096", "8"."""
     unit = unit_of(df, column)
     if any(isinstance(value, str) for value in values):
-        return [str(value) for value in values]
+        return [name_text(str(value)) for value in values]
     texts = [_in_print(format_quantity(value, unit)) for value in values]
     if len(set(texts)) < len(set(values)):
         # Three digits do not tell all values apart.
         size, name = _step(unit, np.asarray(values, np.float64)) if unit in _SCALES else (1.0, unit)
         texts = [f"{value / size:.10g} {name}".rstrip() for value in values]
     return texts
+
+
+def name_text(name: str) -> str:
+    """Return a name, which may have several lines, as a picture shows it: nothing in it is a formula."""
+    return printable(name, keep="\n").replace("$", r"\$")
 
 
 def quantity_texts(df: "pd.DataFrame", column: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.errors import InputError
+from dsx.results.plot.axes import name_text
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.stacks import STACKS, Part
 
@@ -94,7 +95,7 @@ def stages(found: "Sequence[PlanStage]", placement: Placement, title: str) -> "A
     _draw_bars(above, found)
     # A title is not made room for at its sides; on the right it may stand above the legend.
     letters = int((72 * width + _LEGEND) / (_LETTER * _TITLE))
-    lines = [line for part in title.split("\n") for line in wrap(part, letters)]
+    lines = [line for part in name_text(title).split("\n") for line in wrap(part, letters)]
     above.set_title("\n".join(lines), loc="left", fontsize=_TITLE)
     _draw_domains(below, found, placement, room)
     if linked:

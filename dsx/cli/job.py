@@ -1,0 +1,28 @@
+"""What is asked, as every verb says it first: the model, the GPUs, and what a step takes in."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dsx.printable import printable
+
+if TYPE_CHECKING:
+    from dsx.search.problem import Problem
+
+
+def step_text(global_batch_size: int, sequence_length: int) -> str:
+    """Return "1,024 sequences of 8,192 tokens, 8,388,608 tokens a step"."""
+    sequences = "1 sequence" if global_batch_size == 1 else f"{global_batch_size:,} sequences"
+    return f"{sequences} of {sequence_length:,} tokens, {global_batch_size * sequence_length:,} tokens a step"
+
+
+def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
+    """Return what a step takes in where batches of several sizes are compared."""
+    if len(global_batch_sizes) == 1:
+        return step_text(global_batch_sizes[0], sequence_length)
+    least, most = min(global_batch_sizes), max(global_batch_sizes)
+    return f"{least:,} to {most:,} sequences of {sequence_length:,} tokens"
+
+
+def job_text(problem: "Problem", num_gpus: int) -> str:
+    """Return the model and the GPUs that a job is, which begin what a verb says of it."""
+    return f"{printable(problem.model.name)} on {num_gpus} x {printable(problem.cluster.name)}"

@@ -1,0 +1,102 @@
+"""What verbs print of names that hold control characters, formulas, or what no encoding has."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.conftest import MODEL
+from measured.tables import write
+
+import dsx
+from dsx.printable import printable
+
+DSX = Path(sys.executable).with_name("dsx")
+NAME = "evil\x1b[31m\x1b]0;title\x07\nline \N{RIGHT-TO-LEFT OVERRIDE}$x^{"
+JOB = ("--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 8, "--assumptions", "paper-2410.00273")
+
+
+def is_clean(text: str) -> bool:
+    return printable(text, keep="\n") == text
+
+
+@pytest.fixture
+def evil(folder) -> Path:
+    """A folder whose model has a hostile name, and its sweep."""
+    quoted = NAME.replace("\x1b", r"\e").replace("\x07", r"\a").replace("\n", r"\n")
+    (folder / "small.yaml").write_text(MODEL.replace("name: small", f'name: "{quoted}"'))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("best", *JOB),
+        ("evaluate", *JOB, "dp=8", "nvs.dp=8"),
+        ("why", *JOB, "dp=8"),
+        ("partition", *JOB),
+        ("layer", "transformer"),
+    ],
+)
+def test_a_models_name_is_escaped(run, evil, arguments):
+    verb, *others = arguments
+    done = run(verb, *others, "--model", "small.yaml")
+    assert done.code == 0
+    assert is_clean(done.out + done.err)
+    if verb != "layer":
+        # On one line, so that it cannot pass for what dsx says.
+        assert done.out.splitlines()[0].startswith(printable(NAME) + " on 8 x b200-nvs8")
+
+
+def test_a_result_set_and_its_pictures(run, evil):
+    assert run("sweep", "sweep.yaml", "-o", "a").code == 0
+    shown = run("show", "a")
+    assert is_clean(shown.out)
+    assert shown.out.startswith(printable(NAME))
+    for verb in (("compare", "a", "a"), ("pareto", "a"), ("show", "a", "--json")):
+        assert is_clean(run(*verb).out)
+    assert run("plot", "a", "--kind", "breakdown", "-o", "a.png").code == 0
+    assert run("partition", *JOB, "--model", "small.yaml", "--plot", "b.png").code == 0
+
+
+def test_names_of_files_are_escaped(run, folder):
+    strange = os.fsdecode(b"\xff\x1b[2J")
+    for arguments in (("show", strange), ("sweep", f"{strange}.yaml"), ("best", *JOB, "--model", f"{strange}.yaml")):
+        done = run(*arguments)
+        assert done.code == 2
+        assert is_clean(done.err)
+        assert r"\x1b[2J" in done.err
+
+
+def test_names_of_strategies_in_a_picture(folder):
+    import pandas as pd
+
+    frame = pd.DataFrame({"strategy": ["$a^{", "b\x1b"], "num_gpus": [8, 8], "step_time_s": [1.0, 2.0], "reject": 0})
+    ax = dsx.plot.scaling(frame.assign(global_batch_size=8), "num_gpus", by="strategy")
+    dsx.plot.save(ax, "scaling.png")
+
+
+@pytest.mark.parametrize("start", ["=HYPERLINK(1)", "+1", "-1", "@a", "\N{FULLWIDTH EQUALS SIGN}a"])
+def test_a_spreadsheet_runs_nothing_of_what_validate_writes(run, folder, start):
+    write(folder / "runs.csv", {"id": start, "n_gpus": "24"}, {"id": "plain", "n_gpus": "24"}, {})
+    assert run("validate", "runs.csv", "-o", "rows.csv").code == 0
+    with open("rows.csv", encoding="utf-8") as file:
+        first, second, _ = csv.DictReader(file)
+    assert (first["id"], second["id"]) == (f"'{start}", "plain")
+
+
+def test_a_stream_that_cannot_show_a_letter(folder):
+    (folder / "small.yaml").write_text(MODEL.replace("name: small", 'name: "größe"'), encoding="utf-8")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [DSX, "best", *map(str, JOB), "--model", "small.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ascii_only)
+    assert done.returncode == 0
+    assert done.stdout.startswith(r"gr\xf6\xdfe on 8 x")
+
+
+def test_json_is_one_object_whatever_the_names(run, evil):
+    assert run("sweep", "sweep.yaml", "-o", "a").code == 0
+    assert json.loads(run("show", "a", "--json").out)["model"] == NAME
