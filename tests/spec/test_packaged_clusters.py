@@ -1,0 +1,104 @@
+"""Packaged clusters beside the data sheets: peaks, memory and links as printed, and marks on what the sheets lack."""
+
+import pytest
+
+from dsx.spec.cluster import load_cluster
+from dsx.spec.extends import load_extended
+from dsx.spec.locate import packaged_data
+from dsx.units import parse_quantity
+
+# BF16 and FP8 TFLOP/s (none: not stated), memory as printed, TB/s of it, GB/s per direction of all links together;
+# of how many devices of software. The documents are named in the files (stas00/ml-engineering 744d01e; Google Cloud).
+SHEETS = {
+    "b300-288-nvs8": (2250, 4500, "288 GB", 8.0, 900, 1),
+    "gb300-nvl72": (2500, 5000, "288 GB", 8.0, 900, 1),
+    "gh200-96-nvs4": (989, 1979, "96 GiB", 4.0, 450, 1),
+    "mi250x-xgmi8": (383, None, "128 GiB", 3.28, 350, 2),
+    "mi300x-xgmi8": (1307, 2614, "192 GiB", 5.3, 448, 1),
+    "mi325x-xgmi8": (1307, 2614, "256 GiB", 6.0, 448, 1),
+    "mi350x-xgmi8": (2300, 4600, "288 GiB", 8.0, 535.5, 1),
+    "mi355x-xgmi8": (2500, 5000, "288 GiB", 8.0, 535.5, 1),
+    "gaudi2-eth8": (432, 865, "96 GiB", 2.46, 300, 1),
+    "gaudi3-eth8": (1677, 1677, "128 GiB", 3.7, 600, 1),
+    "tpu-v5e": (197, None, "16 GiB", 0.819, 200, 1),
+    "tpu-v5p": (459, 459, "95 GiB", 2.765, 600, 1),
+    "tpu-v6e": (918, 918, "32 GiB", 1.638, 400, 1),
+    "tpu-7x": (2307, 4614, "192 GiB", 7.37, 600, 2),
+}
+PODS = ("tpu-v5e-pod", "tpu-v5p-pod", "tpu-v6e-pod")
+DOMAINS = {"tpu-v5e": 256, "tpu-v5p": 8960, "tpu-v6e": 256, "tpu-7x": 2 * 9216, "gb300-nvl72": 72, "gh200-96-nvs4": 4}
+FP32_TFLOPS = {"mi250x-xgmi8": 47.9 / 2, "mi300x-xgmi8": 163.4, "mi325x-xgmi8": 163.4, "mi355x-xgmi8": 157.3}
+FP16_TFLOPS = {"gh200-96-nvs4": 2 * 67, "b300-288-nvs8": 2 * 80, "gb300-nvl72": 2 * 80}
+NICS_OF_THE_SHEETS = {"tpu-v5e"}
+DOMAIN_IN_NO_SHEET = {"gh200-96-nvs4"}
+PORTS_OUT_OF_THE_NODE = {"gaudi2-eth8", "gaudi3-eth8"}  # 3 of the 24 that are printed together
+TAKEN_OVER = ("as in ", "from memory", "in the ratio of")
+
+
+def sources(name):
+    """Return the source of each number of device, fast domain and NIC, as the file and what it extends have it."""
+    data = load_extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters").data
+    network = data["network"]
+    sections = {"device": data["device"], "nvs": network["nvs"], "net": network["net"]}
+    sections["topology"] = network.get("topology", {})
+    return {
+        f"{section}.{key}": value["source"]
+        for section, values in sections.items()
+        for key, value in values.items()
+        if isinstance(value, dict)
+    }
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_peaks_memory_and_links_are_those_of_the_data_sheet(name):
+    bf16, fp8, memory, tb_s, gb_s, devices = SHEETS[name]
+    cluster = load_cluster(name)
+    device, network = cluster.device, cluster.network
+    assert device.matrix_flops * devices == pytest.approx(bf16 * 1e12)
+    assert (device.fp8_flops or 0.0) * devices == pytest.approx((fp8 or 0) * 1e12)
+    assert device.hbm_capacity * devices == parse_quantity(memory, "bytes")
+    assert device.hbm_bandwidth * devices == pytest.approx(tb_s * 1e12)
+    out = network.net.bandwidth if name in PORTS_OUT_OF_THE_NODE else 0.0
+    assert (network.nvs.bandwidth + out) * devices == pytest.approx(gb_s * 1e9)
+    assert network.nvs.size == DOMAINS.get(name, 8)
+
+
+@pytest.mark.parametrize(("name", "tflops"), [*FP32_TFLOPS.items(), *FP16_TFLOPS.items()])
+def test_vector_units_where_the_sheet_has_them(name, tflops):
+    assert load_cluster(name).device.vector_flops == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_what_the_sheet_lacks_is_marked_an_assumption(name):
+    found = sources(name)
+    lacking = {"device.host_bandwidth", "device.num_sms", "nvs.latency", "net.latency"} & {*found}
+    lacking |= set() if name in NICS_OF_THE_SHEETS else {"net.bandwidth", "net.nic_bandwidth"} & {*found}
+    lacking |= {"nvs.size", "nvs.mesh"} if name in DOMAIN_IN_NO_SHEET else set()
+    lacking |= {"nvs.bandwidth", "nvs.mesh"} if name in PORTS_OUT_OF_THE_NODE else set()
+    lacking |= set() if name in {**FP32_TFLOPS, **FP16_TFLOPS} else {"device.vector_flops"}
+    assert {path for path, source in found.items() if source.startswith("assumption:")} == lacking
+    assert all(any(words in found[path] for words in TAKEN_OVER) for path in lacking)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_is_the_torus_of_its_chips(name):
+    flat, pod = load_cluster(name.removesuffix("-pod")), load_cluster(name)
+    torus = pod.network.topology
+    assert pod.device == flat.device and pod.network.net == flat.network.net
+    assert torus is not None and torus.kind == "torus" and torus.gpus == flat.network.nvs.size
+    assert len(torus.shape) * pod.network.nvs.bandwidth == flat.network.nvs.bandwidth
+    assert sources(name)["topology.shape"].startswith("assumption:")
+
+
+def test_a_pair_of_a_mesh_has_one_link_of_all():
+    """AMD states links of a pair, a seventh of the total; the uneven links of the dies of an MI250X are no mesh."""
+    for name in SHEETS:
+        nvs = load_cluster(name).network.nvs
+        assert nvs.mesh == (name.startswith(("mi3", "gaudi", "gh200")))
+    assert load_cluster("mi300x-xgmi8").network.nvs.bandwidth / 7 == pytest.approx(64e9)
+    assert load_cluster("mi355x-xgmi8").network.nvs.bandwidth / 7 == pytest.approx(76.5e9)
+
+
+@pytest.mark.parametrize("name", [name for name in SHEETS if not name.startswith(("b300", "gb300", "gh200"))])
+def test_other_makers_say_that_the_default_set_is_not_fitted_to_them(name):
+    assert "The set default is fitted to NVIDIA GPUs" in load_cluster(name).description
