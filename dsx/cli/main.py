@@ -5,6 +5,7 @@ stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input;
 """
 
 import os
+import reprlib
 import signal
 import sys
 import traceback
@@ -116,9 +117,9 @@ def _run() -> None:
     except OSError as error:
         if not _has_working_directory():
             raise InputError("the working directory is gone: change to a folder that exists") from error
-        # Files that cannot be read or written have errors of their own, which name them; this is stdout.
+        # Most files have errors of their own; a name that no file can have is found wherever it is first used.
         if error.filename is not None:
-            raise
+            raise StoreError(f"cannot use {reprlib.repr(str(error.filename))}: {error.strerror}") from error
         # What is still buffered has nowhere to go, and must not be tried again when the interpreter ends.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), STDOUT)

@@ -1,0 +1,102 @@
+"""Command lines with faults end with an exit code that says what was wrong, and leave other files alone."""
+
+import contextlib
+import io
+import json
+import random
+import reprlib
+import shutil
+from pathlib import Path
+
+import jax
+import pytest
+from cli.conftest import MODEL, SWEEP, call
+from fuzz import guard
+from fuzz.command_lines import LINES, OPTIONS, outputs
+from fuzz.mutation import mutated_arguments
+from measured.tables import write
+from spec import instances
+from spec.hf.configs import CONFIGS
+
+from dsx.printable import printable
+
+_QUICK = 250
+_LONG = 15_000
+_CODES = {0, 2, 3, 4}
+SHOWN = 20  # faults in a message
+
+
+@pytest.fixture
+def sandbox(tmp_path, monkeypatch) -> Path:
+    """A working directory with something for each verb, below a folder with files that are somebody's."""
+    folder = tmp_path / "somebody" / "work"
+    folder.mkdir(parents=True)
+    (tmp_path / "somebody" / "file.txt").write_text("somebody's")
+    (folder / "small.yaml").write_text(MODEL)
+    (folder / "sweep.yaml").write_text(SWEEP.replace("keep: all", "keep: {top: 3, per: [tp]}"))
+    (folder / "layers.json").write_text(json.dumps(instances.small()))
+    (folder / "networks.json").write_text(json.dumps(instances.networks()))
+    shutil.copyfile(CONFIGS / "llama-3-8b.json", folder / "config.json")
+    write(folder / "bad.csv", {"tp": "3"})
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DSX_PATH", raising=False)
+    monkeypatch.setenv("DSX_DEBUG", "")
+    assert call("sweep", "sweep.yaml", "-o", "set") == 0
+    return folder
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; raises Fault for what no command line may do."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), guard.measured():
+        code = call(*arguments)
+    if code not in _CODES or "Traceback" in err.getvalue():
+        raise guard.Fault(f"exit code {code}: {err.getvalue()[-300:]}")
+    for text in (out.getvalue(), err.getvalue()):
+        if printable(text, keep="\n") != text:
+            raise guard.Fault(f"prints what a terminal obeys: {text[:300]!r}")
+        if len(text) > 1_000_000:
+            raise guard.Fault(f"prints {len(text):,} characters")
+    return code
+
+
+def fuzz(numbers: range, sandbox: Path) -> set[int]:
+    """Run mutations of good command lines by their numbers; return the exit codes that occurred. Raises Fault."""
+    codes: set[int] = set()
+    faults: list[str] = []
+    kept = sandbox.parent.parent / "kept"
+    shutil.copytree(sandbox, kept)
+    for number in numbers:
+        rng = random.Random(f"command line {number}")
+        arguments = mutated_arguments(rng.choice(LINES), OPTIONS, rng)
+        # If compiled code takes the process down, this is what it ran.
+        (sandbox.parent.parent / "last").write_text(repr(arguments))
+        before = guard.files_below(sandbox.parent)
+        try:
+            codes.add(run(arguments))
+            guard.refuse_changes(before, guard.files_below(sandbox.parent), outputs(arguments))
+        except guard.Fault as fault:
+            faults.append(f"command line {number}, {[*map(reprlib.repr, arguments)]}: {fault}")
+        if before != guard.files_below(sandbox.parent):
+            restore(sandbox, kept)
+    if faults:
+        raise guard.Fault(f"{len(faults)} of {len(numbers)}:\n" + "\n".join(faults[:SHOWN]))
+    return codes
+
+
+def restore(sandbox: Path, kept: Path) -> None:
+    """Put everything in the sandbox back as it was."""
+    for path in sandbox.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    shutil.copytree(kept, sandbox, dirs_exist_ok=True)
+
+
+def test_command_lines_with_faults(sandbox):
+    assert fuzz(range(_QUICK), sandbox) == _CODES - {4}
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("share", range(10))
+def test_many_command_lines_with_faults(sandbox, share):
+    fuzz(range(_QUICK + share * _LONG // 10, _QUICK + (share + 1) * _LONG // 10), sandbox)
+    jax.clear_caches()
