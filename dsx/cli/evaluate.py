@@ -11,7 +11,7 @@ from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.job import job_text, step_text
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
 from dsx.cli.output import plan_text, print_json, print_table, quantity, share
-from dsx.cli.placement import print_placement
+from dsx.cli.placement import print_filled, print_placement
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import NothingFeasible
 from dsx.printable import printable
@@ -45,12 +45,12 @@ def evaluate(
 
     The exit code of such a plan is 3.
 
-    A plan has degrees (tp, tp2, cp, ep, pp, dp), the share of each in a fast domain (nvs.tp), microbatch_size and
-    panels, which are 1 where they are left out. Further choices, else as the assumption set has them: vpp, zero_stage
-    (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full), stored_layers (layers of
-    a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer, activations,
-    both), order (tp-cp-ep-dp-pp, tp-cp-ep-pp-dp; of ranks beyond the fast
-    domain).
+    A plan has degrees (tp, tp2, cp, ep, pp, dp), microbatch_size and panels, which are 1 where they are left out, and
+    the share of each degree in a fast domain (nvs.tp). Shares that are left out are filled in rank order, tp innermost,
+    as far as the domain has room, unless the assumption set says otherwise. Further choices, else as the assumption set
+    has them: vpp, zero_stage (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full),
+    stored_layers (layers of a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none,
+    optimizer, activations, both), order (of ranks: tp-cp-ep-dp-pp, tp-cp-ep-pp-dp).
     """
     inputs = load_inputs(
         model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times
@@ -84,6 +84,7 @@ def evaluate(
 
 def _print(problem: "Problem", result: "Evaluation", covered: "Coverage | None") -> None:
     print_plan(problem, result.plan)
+    print_filled(result)
     print()
     print_placement(result.plan, problem)
     print_costs(result.costs)

@@ -1,13 +1,24 @@
-"""How a plan lies on a network of more than two tiers, in words; with two its shares of a fast domain say all."""
+"""How a plan is placed, in words: what of it ranks in order filled, and its tiers on a network of more than two.
+
+With two tiers its shares of a fast domain say all.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from dsx.cli.output import print_table
 
 if TYPE_CHECKING:
+    from dsx.search.evaluate import Evaluation
     from dsx.search.problem import Problem
 
 _AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
+
+
+def print_filled(result: "Evaluation") -> None:
+    """Print the shares of a fast domain that a plan does not name and that its ranks fill in order."""
+    if result.filled:
+        shares = " ".join(f"{name}={share}" for name, share in result.filled.items())
+        print(f"{shares} filled in rank order, {result.plan['order']}")
 
 
 def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -> None:

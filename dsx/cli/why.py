@@ -10,7 +10,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.evaluate import print_costs, print_plan
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, plan_text, print_json
-from dsx.cli.placement import print_placement
+from dsx.cli.placement import print_filled, print_placement
 from dsx.cli.result_row import row_of
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import InputError
@@ -109,6 +109,7 @@ def _explain(
         print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
         return
     print_plan(problem, result.plan)
+    print_filled(result)
     if result.broken:
         print(f"is rejected, for {len(result.broken)} reason{'s' if len(result.broken) > 1 else ''}:")
         for violation in result.broken:

@@ -1,7 +1,6 @@
 """Where the ranks of a measured setup lie: as Megatron-LM numbers them, tp innermost, then cp, dp and pp.
 
-A job takes equally many GPUs of each fast domain. Where its degrees do not fill one, 64 of 72, the rest is left to
-other jobs, so that the members of a group lie evenly.
+Run tables name no placement. Where the degrees of a job do not fill a domain, 64 of 72, the rest is left to other jobs.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,9 +9,11 @@ import numpy as np
 
 from dsx.measured.setups import Setup
 from dsx.space.experts import expert_share
+from dsx.space.placement import fill_in_order
 from dsx.space.rules import MODEL_AXES
+from dsx.space.tiers import ORDERS, axes_in
 
-PLACED = ("tp", "cp", "dp", "pp")  # innermost first
+PLACED = tuple(axis for axis in axes_in(ORDERS[0]) if axis != "tp2")  # which no run table has
 
 
 def key_columns(setups: Sequence[Setup], expert_axes: Collection[str]) -> dict[str, np.ndarray]:
@@ -27,10 +28,4 @@ def key_columns(setups: Sequence[Setup], expert_axes: Collection[str]) -> dict[s
 
 def shares(setup: Setup) -> dict[str, int]:
     """Return how many members of each axis share a fast domain: the most that fit and divide its degree."""
-    left = setup.cluster.network.nvs.size
-    found: dict[str, int] = {}
-    for axis in PLACED:
-        degree = getattr(setup, axis)
-        found[axis] = max(share for share in range(1, left + 1) if degree % share == 0)
-        left //= found[axis]
-    return found
+    return fill_in_order({axis: getattr(setup, axis) for axis in PLACED}, setup.cluster.network.nvs.size)

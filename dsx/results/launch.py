@@ -19,6 +19,7 @@ from typing import Any
 
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL
+from dsx.space.placement import numbered_shares
 from dsx.space.rules import PLACED, placed
 from dsx.space.tiers import ORDERS
 
@@ -183,15 +184,7 @@ def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dic
     A domain holds ranks that follow each other, as many as the plan places on one. None where the domains cut
     groups unevenly, so that no one number describes them.
     """
-    shares: dict[str, int] = {}
-    left = placed(plan, RANK_ORDER)
-    for axis in order:
-        degree = plan[axis]
-        if left % degree and degree % left:
-            return None
-        shares[axis] = min(left, degree)
-        left //= shares[axis]
-    return shares
+    return numbered_shares({axis: plan[axis] for axis in order}, placed(plan, RANK_ORDER))
 
 
 def _expert_tensor(plan: Mapping[str, Any], layer: DerivedLayer) -> int:

@@ -22,7 +22,7 @@ from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.candidates import NAMED, Candidates
 from dsx.space.codes import OPEN, opened
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
-from dsx.space.plan import Plan, Violation, parse_plan, violations
+from dsx.space.plan import Plan, Violation, filled_shares, parse_plan, violations
 from dsx.space.rules import MEMORY, VANISHES, cut_covered
 from dsx.space.tiers import shares_on_tiers
 from dsx.units import format_quantity
@@ -39,6 +39,7 @@ class Evaluation:
     fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
     broken: tuple[Violation, ...]
     stages: tuple[PlanStage, ...]  # of that cut
+    filled: dict[str, int]  # shares of a fast domain above 1 that ranks in order fill and no setting names, by "nvs.tp"
 
 
 def evaluate_plan(
@@ -50,6 +51,7 @@ def evaluate_plan(
 ) -> Evaluation:
     """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
 
+    Shares of a fast domain that no setting names are what the assumption set says (`default_placement`).
     Where the problem cuts anyhow, the cut is the best one, or the one that `stage_layers` writes; of a plan of which
     the best is not known it is even. Raises PlanError if the plan is not well formed.
     """
@@ -57,7 +59,11 @@ def evaluate_plan(
     defaults = {name: problem.workload.open.default(name) for name in OPEN}
     problem.check_sizes([num_gpus])
     limits = problem.limits()
-    plan = parse_plan(settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults)
+    in_rank_order = problem.assumptions_spec.default_placement == "rank_order"
+    plan = parse_plan(
+        settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, in_rank_order
+    )
+    filled = filled_shares(plan, settings)
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
     columns = _columns(problem, plan)
     cut = (
@@ -75,9 +81,9 @@ def evaluate_plan(
     fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
     shown = named_row(problem, columns, 0)
     if cut is None:
-        return Evaluation(shown, costs, fits, tuple(broken), ())
+        return Evaluation(shown, costs, fits, tuple(broken), (), filled)
     shown["stage_layers"] = layers_of_stages(cut.cuts)[0]
-    return Evaluation(shown, costs, fits, tuple(broken), stages_of_plan(problem, columns, cut.cuts[0]))
+    return Evaluation(shown, costs, fits, tuple(broken), stages_of_plan(problem, columns, cut.cuts[0]), filled)
 
 
 def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:

@@ -1,7 +1,8 @@
 """A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
 
-What is left out is 1. A plan is well formed if its degrees make up the GPUs and leave every replica a
-microbatch and every stage a layer; whether it also obeys the rules is said by `violations`.
+A degree or size that is left out is 1; a share of a fast domain is 1 too, or what ranks in order fill of it
+(`dsx.space.placement`). A plan is well formed if its degrees make up the GPUs and leave every replica a microbatch and
+every stage a layer; whether it also obeys the rules is said by `violations`.
 """
 
 import math
@@ -19,6 +20,7 @@ from dsx.graph.notation import Rule
 from dsx.space.codes import CODES, OPEN, code
 from dsx.space.enumerate import divisors
 from dsx.space.experts import REPLICA_AXES, expert_share, room
+from dsx.space.placement import exact_fill, fill_in_order
 from dsx.space.rules import (
     DEGREES,
     GENERAL,
@@ -35,7 +37,7 @@ from dsx.space.rules import (
     rule_text,
     rule_values,
 )
-from dsx.space.tiers import replicas_spanned
+from dsx.space.tiers import ORDERS, axes_in, replicas_spanned
 
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
@@ -59,12 +61,14 @@ def parse_plan(
     global_batch_size: int,
     limits: Limits,
     defaults: Plan,
+    in_rank_order: bool = False,
 ) -> Plan:
     """Return the integer columns of a plan; names are codes.
 
     `layers` are the kinds of the model, `defaults` the values of the columns of `dsx.space.codes.OPEN` where the plan
-    gives none. The share of an ep group follows from those of the axes that it nests in, where it is not given.
-    Raises PlanError.
+    gives none. Shares of a fast domain that are not given are 1 or, `in_rank_order`, what the plan's ranks fill of the
+    room that those that are given leave. That of an ep group follows from those of the axes that it nests in, where it
+    is not given. Raises PlanError.
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults
     known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults)))
@@ -79,15 +83,26 @@ def parse_plan(
             continue
         plan[_column(name)] = _number(setting, name, value)
     _check_axes(plan, layers, strategy)
+    _check_sizes(plan, num_gpus, global_batch_size, limits)
+    if in_rank_order:
+        open_axes = [axis for axis in axes_in(ORDERS[plan["order"]]) if f"nvs.{axis}" not in seen]
+        filled = fill_in_order({axis: plan[axis] for axis in open_axes}, limits.nvs_size // placed(plan))
+        plan |= {f"{axis}_nvs": share for axis, share in filled.items()}
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
-    _check_sizes(plan, num_gpus, global_batch_size, limits)
     sequences = global_batch_size // plan["dp"]
     return plan | {
         "num_gpus": num_gpus,
         "global_batch_size": global_batch_size,
         "num_microbatches": sequences // plan["microbatch_size"],
     }
+
+
+def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
+    """Return the shares of a fast domain above 1 that a plan has and its settings do not name, as ``nvs.tp``."""
+    given = {setting.partition("=")[0] for setting in settings}
+    shares = {f"nvs.{axis}": plan[f"{axis}_nvs"] for axis in PLACED}
+    return {name: share for name, share in shares.items() if share > 1 and name not in given}
 
 
 def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
@@ -222,8 +237,7 @@ def _size(dim: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
-    given = " * ".join(f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in PLACED if plan[f"{axis}_nvs"] > 1)
-    shares = given or "no nvs.* is given"
+    shares = _shares_text({axis: plan[f"{axis}_nvs"] for axis in PLACED}, " * ")
     taken = placed(plan)
     batch, dp = plan["global_batch_size"], plan["dp"]
     others = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
@@ -254,7 +268,8 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         ),
         "domain_exceeded": f"{shares} = {taken} GPUs, but a fast domain has {limits.nvs_size}",
         "domain_not_filled": f"{shares}: {taken} GPUs of a fast domain of {limits.nvs_size} are used, and "
-        f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits",
+        f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits"
+        f"; nearest: {_filling(plan, limits)}",
         "experts_not_nested": f"ep={plan['ep']} nests inside {nested} and does not divide {ranks}"
         f"; nearest: ep={_nearest_of(divisors(ranks), plan['ep'])}",
         "expert_share_not_nested": f"nvs.ep={plan['ep_nvs']}, and of an ep group of {plan['ep']} the shares "
@@ -264,6 +279,16 @@ def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
         "experts_not_in_order": f"order={CODES['order'][plan['order']]} with ep={plan['ep']}, which spans "
         f"{replicas_spanned(plan, limits.expert_axes)} replicas; nearest: order={CODES['order'][0]}",
     }[name]
+
+
+def _shares_text(shares: Mapping[str, int], between: str) -> str:
+    return between.join(f"nvs.{axis}={share}" for axis, share in shares.items() if share > 1) or "nvs.*=1"
+
+
+def _filling(plan: Plan, limits: Limits) -> str:
+    """Return shares that fill a domain as far as the GPU count allows, the innermost axes first."""
+    degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
+    return _shares_text(exact_fill(degrees, int(fill(plan["num_gpus"], limits.nvs_size))), " ")
 
 
 def _chunks_detail(plan: Plan, limits: Limits) -> str:

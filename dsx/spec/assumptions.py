@@ -89,6 +89,9 @@ class AssumptionsSpec(Spec):
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
     uncounted: list[str]  # operators that cost nothing
     default_strategy: str  # where a search names none
+    # The members of a group that share a fast domain where a plan does not say: those that ranks in order put there, or
+    # one of each.
+    default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
     matrix_efficiency: Fraction  # of matrix_flops

@@ -106,7 +106,7 @@ def test_help_has_every_choice_of_a_plan(run, folder):
 
 def test_a_plan_that_overflows_is_still_printed(run, folder):
     done = run("evaluate", *SMALL, "dp=8", "--set", "cluster.device.matrix_flops=1e-300 FLOP/s")
-    assert done.code == 3  # dp=8 leaves the fast domain unfilled
+    assert done.code == 0
     assert "nan" not in done.out
     assert ["step_time_s", "-", "-"] in [line.split() for line in done.out.splitlines()]
 
@@ -182,15 +182,36 @@ def test_set_changes_one_number(run, folder, assignment, column, rises):
 
 
 def test_why_a_plan(run, folder):
-    done = run("why", *SMALL, "tp=2", "dp=4", "--json")
+    done = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2", "--json")
     data = json.loads(done.out)
     assert done.code == 0
     assert set(data) == {"schema_version", "why", "best", "candidates"} | PRICED_PLAN
     assert [violation["reason"] for violation in data["why"]] == data["reject"] == ["domain_not_filled"]
     assert set(data["best"]) == PRICED_PLAN
-    people = run("why", *SMALL, "tp=2", "dp=4").out
+    people = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2").out
     assert "is rejected, for 1 reason:\n  domain_not_filled: " in people
     assert "this plan takes" in people
+
+
+def test_a_placement_that_is_left_out_is_filled_and_said(run, folder):
+    named, left_out, partly, apart = (
+        run("evaluate", *SMALL, "tp=2", "dp=4", *more)
+        for more in (
+            ("nvs.tp=2", "nvs.dp=4"),
+            (),
+            ("nvs.dp=4",),
+            ("--set", "assumptions.default_placement=apart"),
+        )
+    )
+    said = "nvs.tp=2 nvs.dp=4 filled in rank order, tp-cp-ep-dp-pp"
+    assert said in left_out.out and "nvs.tp=2 filled in rank order" in partly.out
+    assert "filled in rank order" not in named.out + apart.out
+    lines = [line for line in left_out.out.splitlines() if line != said]
+    assert lines == named.out.splitlines()
+    assert apart.code == 3 and "domain_not_filled: nvs.*=1: 1 GPUs" in apart.out
+    assert said in run("why", *SMALL, "tp=2", "dp=4").out
+    data = json.loads(run("evaluate", *SMALL, "tp=2", "dp=4", "--json").out)
+    assert (data["plan"]["tp_nvs"], data["plan"]["dp_nvs"], data["fits"]) == (2, 4, True)
 
 
 def test_why_a_row(run, swept, tmp_path, monkeypatch):

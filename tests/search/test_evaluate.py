@@ -47,10 +47,27 @@ def test_a_plan_that_does_not_fit_says_what_is_largest():
 
 
 def test_a_plan_that_breaks_other_rules_may_fit():
-    evaluation = evaluate("tp=4", "pp=3", "dp=2", problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
+    evaluation = evaluate(
+        "tp=4", "pp=3", "dp=2", "nvs.dp=2", "nvs.tp=1", problem=on(PROBLEM, hardware(hbm_capacity=1e12))
+    )
     assert [violation.reason.name for violation in evaluation.broken] == ["domain_not_filled"]
     assert evaluation.fits
     assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]
+
+
+def test_a_plan_that_names_no_placement_is_placed_as_the_set_says():
+    named = evaluate(*SETTINGS)
+    assert named.filled == {}
+    ranked = evaluate("tp=4", "pp=3", "dp=2", "microbatch_size=2")
+    assert ranked.filled == {"nvs.tp": 4, "nvs.dp": 2}
+    assert (ranked.plan, ranked.costs) == (named.plan, named.costs)
+    partly = evaluate("tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.dp=2")
+    assert partly.filled == {"nvs.tp": 4}
+    assert (partly.plan, partly.costs) == (named.plan, named.costs)
+    apart = problem_of("paper-2410.00273", ("1d",))
+    left_out = evaluate("tp=4", "pp=3", "dp=2", problem=apart)
+    assert left_out.filled == {}
+    assert left_out.plan["tp_nvs"] == left_out.plan["dp_nvs"] == 1
 
 
 def test_no_plan():

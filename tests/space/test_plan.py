@@ -7,8 +7,8 @@ from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 
 from dsx.errors import PlanError
 from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES
-from dsx.space.plan import fixed_settings, parse_plan, violations
-from dsx.space.rules import Limits
+from dsx.space.plan import filled_shares, fixed_settings, parse_plan, violations
+from dsx.space.rules import DEGREES, Limits
 
 DEFAULTS = {
     "vpp": 1,
@@ -35,6 +35,36 @@ def test_what_is_left_out_is_one():
         "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
         "order": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "nvs_size", "shares"),
+    [
+        (["tp=4", "pp=2", "dp=8"], 8, {"tp": 4, "dp": 2}),  # tp innermost, then dp
+        (["tp=4", "pp=2", "dp=8", "order=tp-cp-ep-pp-dp"], 8, {"tp": 4, "pp": 2}),  # then pp
+        (["tp=4", "pp=2", "dp=8", "nvs.tp=2"], 8, {"tp": 2, "dp": 4}),  # what is named stays
+        (["tp=4", "pp=2", "dp=8", "nvs.dp=8"], 8, {"dp": 8}),
+        (["tp=4", "pp=2", "dp=8", "nvs.pp=2"], 8, {"tp": 4, "pp": 2}),
+        (["tp=4", "pp=2", "dp=8", "nvs.pp=2", "nvs.tp=8"], 8, {"tp": 8, "pp": 2}),  # more than there is
+        (["tp=32", "pp=2"], 8, {"tp": 8}),
+        (["tp=4", "pp=2", "dp=8", "nvs.tp=1", "nvs.dp=1", "nvs.pp=1"], 8, {}),  # all are named
+    ],
+)
+def test_shares_that_are_not_given_are_filled_in_rank_order(settings, nvs_size, shares):
+    limits = Limits(4, nvs_size)
+    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", 64, 64, limits, DEFAULTS, in_rank_order=True)
+    assert {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[f"{axis}_nvs"] > 1} == shares
+    given = {setting.partition("=")[0] for setting in settings}
+    expected = {f"nvs.{axis}": share for axis, share in shares.items() if f"nvs.{axis}" not in given}
+    assert filled_shares(plan, settings) == expected
+
+
+def test_the_share_of_an_ep_group_follows_from_those_that_are_filled():
+    made = layer(SPREAD, MIXTURE)
+    limits = Limits(4, 8, made.expert_axes)
+    plan = parse_plan(["tp=2", "dp=8", "ep=8"], (made,), "its-name", 16, 16, limits, DEFAULTS, in_rank_order=True)
+    assert (plan["tp_nvs"], plan["dp_nvs"], plan["ep_nvs"]) == (2, 4, 8)
+    assert filled_shares(plan, []) == {"nvs.tp": 2, "nvs.dp": 4}
 
 
 def test_each_setting_that_is_known_is_listed_once():
@@ -200,7 +230,15 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=4", "dp=2", "nvs.tp=4"],
             {"nvs_size": 8},
             "domain_not_filled",
-            "nvs.tp=4: 4 GPUs of a fast domain of 8 are used, and 8 is the largest product of shares that fits",
+            "nvs.tp=4: 4 GPUs of a fast domain of 8 are used, and 8 is the largest product of shares that fits; "
+            "nearest: nvs.tp=4 nvs.dp=2",
+        ),
+        (
+            ["tp=4", "dp=2"],
+            {"nvs_size": 4},
+            "domain_not_filled",
+            "nvs.*=1: 1 GPUs of a fast domain of 4 are used, and 4 is the largest product of shares that fits; "
+            "nearest: nvs.tp=4",
         ),
         (
             ["tp=8"],
@@ -287,7 +325,7 @@ def test_the_share_of_an_ep_group_follows_from_those_it_nests_in(settings, strat
         (["tp=4", "dp=2", "ep=8"], DIVIDED, "experts_not_nested",
          "ep=8 nests inside dp=2 and does not divide 2; nearest: ep=2"),
         (["dp=8", "ep=4", "nvs.ep=2"], SPREAD, "expert_share_not_nested",
-         "nvs.ep=2, and of an ep group of 4 the shares no nvs.* is given put 1 in a fast domain; leave nvs.ep out"),
+         "nvs.ep=2, and of an ep group of 4 the shares nvs.*=1 put 1 in a fast domain; leave nvs.ep out"),
     ],
 )  # fmt: skip
 def test_experts_that_do_not_nest(settings, strategy, reason, detail):

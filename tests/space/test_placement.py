@@ -1,0 +1,69 @@
+"""Shares of a fast domain: against ranks that are numbered one by one, and against every product of shares."""
+
+import itertools
+import math
+
+import pytest
+
+from dsx.space.placement import exact_fill, fill_in_order, numbered_shares
+
+DEGREES = [dict(zip("abc", degrees, strict=True)) for degrees in itertools.product((1, 2, 3, 4, 6, 9), repeat=3)]
+
+
+def filled(*degrees, size):
+    return tuple(fill_in_order(dict(enumerate(degrees)), size).values())
+
+
+@pytest.mark.parametrize(
+    ("degrees", "size", "shares"),
+    [
+        ((8, 4, 2), 8, (8, 1, 1)),
+        ((2, 4, 2), 8, (2, 4, 1)),
+        ((2, 1, 4), 8, (2, 1, 4)),
+        ((16, 4), 8, (8, 1)),
+        ((6, 16), 8, (6, 1)),  # two GPUs are left, and the domain is not filled
+        ((6, 16), 72, (6, 8)),
+        ((11, 6), 72, (11, 6)),
+        ((256, 2), 72, (64, 1)),
+        ((2, 2), 1, (1, 1)),
+        ((2, 2), 0, (1, 1)),  # no room is left by those that are given
+    ],
+)
+def test_the_innermost_axis_takes_what_divides_it_and_fits(degrees, size, shares):
+    assert filled(*degrees, size=size) == shares
+
+
+def test_numbered_shares_are_those_of_ranks_numbered_one_by_one():
+    none = 0
+    for degrees, size in itertools.product(DEGREES, (1, 2, 3, 4, 6, 8, 12)):
+        ranks = math.prod(degrees.values())
+        if size > ranks or ranks % size:
+            continue
+        numbers = list(itertools.product(*(range(degree) for degree in reversed(degrees.values()))))
+        shares = {}
+        for place, axis in enumerate(reversed(degrees)):
+            counts = set()
+            for first in range(0, ranks, size):
+                groups = {}
+                for number in numbers[first : first + size]:
+                    group = number[:place] + number[place + 1 :]
+                    groups[group] = groups.get(group, 0) + 1
+                counts |= {*groups.values()}
+            shares[axis] = counts
+        even = all(len(counts) == 1 for counts in shares.values())
+        none += not even
+        expected = {axis: max(shares[axis]) for axis in degrees} if even else None
+        assert numbered_shares(degrees, size) == expected, (degrees, size)
+    assert none > 100
+
+
+def test_an_exact_fill_is_the_first_of_all_that_fill():
+    for degrees in DEGREES:
+        for size in (size for size in range(1, 25) if math.prod(degrees.values()) % size == 0):
+            whole = [
+                shares
+                for shares in itertools.product(*(range(1, degree + 1) for degree in degrees.values()))
+                if math.prod(shares) == size
+                and all(degree % share == 0 for degree, share in zip(degrees.values(), shares, strict=True))
+            ]
+            assert tuple(exact_fill(degrees, size).values()) == max(whole)
