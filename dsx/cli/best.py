@@ -66,7 +66,9 @@ def best(
     idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()
     covered = [found for plan in plans if (found := coverage(problem, plan["plan"]))]
     if as_json:
-        described = [plan | {"launch": launch_data(launch_of(plan["plan"], problem))} for plan in plans]
+        described = [
+            plan | {"launch": launch_data(launch_of(plan["plan"], problem, inputs.cluster.device))} for plan in plans
+        ]
         for plan, found in zip(described, covered, strict=False):
             plan["operator_times"] = coverage_data(found)
         print_json(
@@ -94,7 +96,7 @@ def best(
             print_idle(times.file, idle, "any plan")
             print()
         print_placement(plans[0]["plan"], problem, "plan 1: ")
-        print_launch(launch_of(plans[0]["plan"], problem), "plan 1")
+        print_launch(launch_of(plans[0]["plan"], problem, inputs.cluster.device), "plan 1")
 
 
 def print_searched(problem: "Problem", num_gpus: int, global_batch_size: int, counts: "Counts") -> None:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsx.results.launch import Launch
     from dsx.search.problem import Problem
+    from dsx.spec.cluster import DeviceSpec
 
 _WIDTH = 100  # columns of a line of flags
 
 
-def launch_of(plan: dict[str, Any], problem: "Problem") -> "Launch":
-    """Return the launch flags of a plan of a search in `problem`."""
+def launch_of(plan: dict[str, Any], problem: "Problem", device: "DeviceSpec") -> "Launch":
+    """Return the launch flags of a plan of a search in `problem` on copies of `device`."""
     from dsx.results.launch import megatron_lm
 
-    layer = problem.layers[problem.strategies.index(plan["strategy"])]
-    stack = problem.workload.stack
-    return megatron_lm(plan, layer, problem.num_layers, (len(stack.first), len(stack.last)))
+    model = problem.models[problem.strategies.index(plan["strategy"])]
+    return megatron_lm(plan, model, problem.assumptions_spec, device)
 
 
 def launch_data(launch: "Launch") -> dict[str, Any]:
@@ -26,7 +26,7 @@ def launch_data(launch: "Launch") -> dict[str, Any]:
 
 def print_launch(launch: "Launch", title: str) -> None:
     """Print the flags so that they can be pasted into a shell, and what they do not express."""
-    print(f"Megatron-LM flags of {title}:{'' if launch.flags else ' none, since the rest would start another plan'}")
+    print(f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}")
     lines: list[str] = []
     for flag in launch.flags:
         text = shlex.join(filter(None, flag))

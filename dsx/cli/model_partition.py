@@ -66,7 +66,7 @@ def partition_model(
     if as_json:
         data: dict[str, Any] = plan | {"bottleneck_s": slowest.load_s, "candidates": counts.candidates}
         data |= {"feasible": counts.feasible, "stages": stages_data(plan["plan"], found)}
-        print_json(data | {"launch": launch_data(launch_of(plan["plan"], problem))})
+        print_json(data | {"launch": launch_data(launch_of(plan["plan"], problem, inputs.cluster.device))})
         return
     print_searched(problem, num_gpus, global_batch_size, counts)
     print(
@@ -79,7 +79,7 @@ def partition_model(
     print_placement(plan["plan"], problem)
     print_stages(plan["plan"], found)
     print()
-    print_launch(launch_of(plan["plan"], problem), "the plan")
+    print_launch(launch_of(plan["plan"], problem, inputs.cluster.device), "the plan")
 
 
 def _held(plan: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """One row of a result set, with what it was priced from: its files, its hardware, its plan."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,15 +106,21 @@ def _written(row: dict[str, Any], columns: list[str]) -> str:
     return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
 
 
-def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
+def inputs_of(manifest: "Manifest", hardware: Mapping[str, Any]) -> Inputs:
+    """Return the files that rows at one hardware point were priced from; `hardware` has its columns."""
     resolved = manifest.spec["resolved"]
     data = copy.deepcopy({"model": resolved["model"], "assumptions": resolved["assumptions"]})
-    data["cluster"] = copy.deepcopy(resolved["clusters"][manifest.names["cluster"].index(row["cluster"])])
+    data["cluster"] = copy.deepcopy(resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])])
     if "operator_times" in resolved:
         data["operator_times"] = resolved["operator_times"]
     for extra in manifest.what_if:
-        _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, row[extra.name])
-    inputs = Inputs.from_data(data, Path(manifest.spec_file) if manifest.spec_file else None)
+        _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
+    return Inputs.from_data(data, Path(manifest.spec_file) if manifest.spec_file else None)
+
+
+def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
+    resolved = manifest.spec["resolved"]
+    inputs = inputs_of(manifest, row)
     # A row has the name of its strategy, the sweep may have given a path.
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:

@@ -9,6 +9,7 @@ from dsx.cli.best import hardware_text, print_plans
 from dsx.cli.evaluate import print_costs
 from dsx.cli.launch import launch_data, print_launch
 from dsx.cli.output import counted, note, print_json, print_table, share
+from dsx.cli.result_row import inputs_of
 from dsx.cli.result_set import (
     hardware_of,
     kept_text,
@@ -112,8 +113,11 @@ def _launches(plans: list[dict[str, Any]], manifest: "Manifest") -> "list[Launch
         except InputError as error:
             note(f"no launch flags under {strategy}: {error}")
             models[strategy] = None
-    chosen = [(plan["plan"], models[plan["plan"]["strategy"]]) for plan in plans]
-    return [megatron_lm(plan, model.body_layer, model.num_body_layers) if model else None for plan, model in chosen]
+    launches: list[Launch | None] = []
+    for plan in plans:
+        model, inputs = models[plan["plan"]["strategy"]], inputs_of(manifest, plan["hardware"])
+        launches.append(model and megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device))
+    return launches
 
 
 def _as_data(manifest: "Manifest") -> dict[str, Any]:

@@ -1,27 +1,33 @@
 """A plan as launch flags of Megatron-LM, and in plain words what the flags cannot express.
 
-    launch = megatron_lm(plan, layer, 96)  # a plan as columns by name, the layer of its strategy, body layers
-    launch.arguments                       # ["--tensor-model-parallel-size", "8", ...]
+    launch = megatron_lm(plan, model, assumptions, device)  # a plan as columns by name, the model under its strategy
+    launch.arguments                                        # ["--tensor-model-parallel-size", "8", ...]
 
 The world size is no flag: the launcher starts num_gpus ranks, and Megatron-LM makes dp of what tp, cp and pp
-leave of them. What a layer divides is read from the layer, never from the name of its strategy.
+leave of them. What a layer divides is read from the layer, never from the name of its strategy. Flags of what is no
+column of a plan are in `dsx.results.launch_settings`.
 
 Sources: megatron/training/arguments.py for the flags; megatron.core 0.16.1 for the order of the ranks
-(parallel_state.initialize_model_parallel), the communication of context parallelism and what limits offload
-(TransformerConfig.cp_comm_type, cpu_offloading); of DeepSpeed, which is named where it has what Megatron-LM lacks, the
-documentation of its configuration (from memory of it). Not covered: what is no choice of a plan, such as the model's
-dimensions, its embedding and head, and number formats.
+(parallel_state.initialize_model_parallel), what limits offload (TransformerConfig.cpu_offloading) and that experts
+beside tensor parallelism need sequence parallelism (MoELayer.forward); of DeepSpeed, which is named where it has what
+Megatron-LM lacks, the documentation of its configuration (from memory of it). Not covered: what is no choice of a plan,
+such as the model's other dimensions, its embedding and head.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.graph.derived import FORWARD, DerivedLayer
-from dsx.graph.match import ALL_GATHER, ALL_TO_ALL
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.expressions import names
+from dsx.graph.model import Model
+from dsx.results.launch_settings import Flag, context_flags, expert_flags, number_formats, overlap_flags
 from dsx.space.placement import numbered_shares
 from dsx.space.rules import PLACED, placed
 from dsx.space.tiers import ORDERS
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import DeviceSpec
+from dsx.spec.model import EXPERTS
 
 # The axes of a rank's number, the one that changes fastest first; ep lies inside tp, cp and dp.
 _RANK_ORDERS = {order: tuple(axis for axis in order.split("-") if axis != "ep") for order in ORDERS}
@@ -29,18 +35,21 @@ RANK_ORDER = _RANK_ORDERS[ORDERS[0]]
 # Of the orders that are not the default one, the flag that asks for it.
 _ORDER_FLAGS = {ORDERS[1]: (("--use-tp-pp-dp-mapping", ""),)}
 
+_SOFTWARE = ("cuda", "rocm")  # that Megatron-LM runs on; under ROCm it is AMD's fork
+_LAYOUT = "the rest would start another plan"
+
 # dsx hides the reduction behind the backward and the gathering of weights behind the forward.
 _OVERLAPPED = (("--overlap-grad-reduce", ""), ("--overlap-param-gather", ""))
 _SHARDED = ("--use-distributed-optimizer", "")
 _FSDP = (_SHARDED, ("--use-megatron-fsdp", ""), ("--ckpt-format", "fsdp_dtensor"))
-_ZERO: dict[int, tuple[tuple[str, str], ...]] = {
+_ZERO: dict[int, tuple[Flag, ...]] = {
     0: (("--overlap-grad-reduce", ""),),
     1: (_SHARDED, *_OVERLAPPED),
     2: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads"), *_OVERLAPPED),
     3: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads_params"), *_OVERLAPPED),
 }
 _UNIFORM = ("--recompute-method", "uniform")
-_RECOMPUTE: dict[str, tuple[tuple[str, str], ...]] = {
+_RECOMPUTE: dict[str, tuple[Flag, ...]] = {
     "none": (),
     "selective": (("--recompute-granularity", "selective"),),
     "full": (("--recompute-granularity", "full"), _UNIFORM, ("--recompute-num-layers", "1")),
@@ -54,15 +63,15 @@ _HOST_UPDATE = (
 # Both are told apart by the virtual stages alone.
 _SCHEDULES = ("1f1b", "interleaved")
 _KEPT_LAYERS = 2  # of each microbatch on the GPU where activations are offloaded
-_CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A plan for a launcher."""
 
-    flags: tuple[tuple[str, str], ...]  # (flag, value), "" for a flag without one; none if the plan cannot be run
+    flags: tuple[Flag, ...]  # none if the plan cannot be run
     lost: tuple[str, ...]  # what the flags do not express, one thing each
+    none_since: str = ""  # why there are no flags
 
     @property
     def arguments(self) -> list[str]:
@@ -70,36 +79,43 @@ class Launch:
         return [word for flag in self.flags for word in flag if word]
 
 
-def megatron_lm(
-    plan: Mapping[str, Any], layer: DerivedLayer, num_layers: int, ends: tuple[int, int] = (0, 0)
-) -> Launch:
-    """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `layer` its strategy.
-
-    `num_layers` are the layers of the model that a pipeline cuts; before and behind them a cut counts `ends`, of which
-    `stage_layers` of the plan may make stages.
+def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:
+    """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `model` its strategy.
 
     A plan whose weights lie as Megatron-LM has no layout for gets no flags at all: without the choice that is
-    lost, the remaining flags would start another plan.
+    lost, the remaining flags would start another plan. Nor does one on a device that Megatron-LM does not run on.
     """
-    if foreign := _foreign_layout(plan, layer):
-        return Launch((), tuple(foreign))
-    zero = _ZERO.get(plan["zero_stage"])
+    if device.software not in _SOFTWARE:
+        lost = (
+            f"{device.name}, which is programmed with {device.software}: Megatron-LM runs on {' and '.join(_SOFTWARE)}"
+        )
+        return Launch((), (lost,), "Megatron-LM does not run on this device")
+    layer, num_layers, ends = model.body_layer, model.num_body_layers, (len(model.first), len(model.last))
+    # Between blocks, that is: tokens that are routed to experts can be divided without it.
+    sequence_parallel = plan["tp"] > 1 and "tp" in names(layer.boundary_bytes)
+    foreign = _foreign_layout(plan, layer)
+    if plan["tp"] > 1 and not sequence_parallel and EXPERTS in layer.letters:
+        foreign.append(f"experts beside tp={plan['tp']} without sequence parallelism: Megatron-LM refuses them")
+    if foreign:
+        return Launch((), tuple(foreign), _LAYOUT)
+    zero = _zero(plan["zero_stage"], assumptions)
     uneven = _uneven(plan, num_layers, ends)
     recompute, not_made_again = _recomputed(plan, num_layers, bool(uneven))
     moved, not_moved = _offloaded(plan, num_layers)
-    lost = [f"zero_stage={plan['zero_stage']}"] if zero is None else []
-    lost += [*not_made_again, *not_moved]
-    lost += [f"schedule={plan['schedule']}"] if plan["schedule"] not in _SCHEDULES else []
+    context, not_exchanged = context_flags(plan, layer, assumptions)
+    experts, not_dispatched = expert_flags(plan, model)
+    formats, not_stored = number_formats(assumptions, device)
+    overlaps, not_hidden = overlap_flags(plan, sequence_parallel, assumptions)
     flags = [
         ("--tensor-model-parallel-size", str(plan["tp"])),
-        *([("--sequence-parallel", "")] if plan["tp"] > 1 and _divides(layer, "s", "tp") else []),
+        *([("--sequence-parallel", "")] if sequence_parallel else []),
         ("--context-parallel-size", str(plan["cp"])),
-        *([("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []),
-        *([("--expert-tensor-parallel-size", str(_expert_tensor(plan, layer)))] if "ep" in layer.axes else []),
+        *context,
         ("--pipeline-model-parallel-size", str(plan["pp"])),
         *_layout(uneven),
         *_ORDER_FLAGS.get(plan["order"], ()),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
+        *experts,
         ("--micro-batch-size", str(plan["microbatch_size"])),
         ("--global-batch-size", str(plan["global_batch_size"])),
         ("--seq-length", str(plan["sequence_length"])),
@@ -107,8 +123,29 @@ def megatron_lm(
         *([("--num-distributed-optimizer-instances", str(plan["zero_replicas"]))] if plan["zero_replicas"] > 1 else []),
         *recompute,
         *moved,
+        *formats,
+        *overlaps,
     ]
-    return Launch(tuple(flags), (*lost, *_context(plan, layer), *_placement(plan)))
+    lost = [
+        *([f"zero_stage={plan['zero_stage']}"] if zero is None else []),
+        *not_made_again,
+        *not_moved,
+        *([f"schedule={plan['schedule']}"] if plan["schedule"] not in _SCHEDULES else []),
+        *not_exchanged,
+        *not_dispatched,
+        *not_stored,
+        *not_hidden,
+        *_placement(plan),
+    ]
+    return Launch(tuple(flags), tuple(lost))
+
+
+def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Flag, ...] | None:
+    """Return the flags of a ZeRO stage, None of one that is unknown; from stage 2 on Megatron-LM always overlaps."""
+    known = _ZERO.get(stage)
+    if known is None or stage > 1 or assumptions.dp_overlap:
+        return known
+    return tuple(flag for flag in known if flag not in _OVERLAPPED)
 
 
 def _uneven(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> list[int]:
@@ -125,13 +162,13 @@ def _uneven(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> 
     return found if len(set(found)) > 1 else []
 
 
-def _layout(body: Sequence[int]) -> list[tuple[str, str]]:
+def _layout(body: Sequence[int]) -> list[Flag]:
     """Return the flag of an uneven cut: E is the embedding, t a layer, L the loss with what is before it."""
     layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
     return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
 
 
-def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple[list[tuple[str, str]], list[str]]:
+def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:
     """Return the flags of recomputation, and what of it they do not express."""
     mode, stored = plan["recompute"], plan["stored_layers"]
     known = _RECOMPUTE.get(mode)
@@ -155,9 +192,9 @@ def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple
     return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(again))], []
 
 
-def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[tuple[str, str]], list[str]]:
+def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[Flag], list[str]]:
     """Return the flags of offload, and what of it they do not express."""
-    flags: list[tuple[str, str]] = []
+    flags: list[Flag] = []
     lost: list[str] = []
     if plan["offload"] in ("optimizer", "both"):
         if plan["zero_stage"] == 1:
@@ -187,11 +224,6 @@ def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dic
     return numbered_shares({axis: plan[axis] for axis in order}, placed(plan, RANK_ORDER))
 
 
-def _expert_tensor(plan: Mapping[str, Any], layer: DerivedLayer) -> int:
-    """Return the ranks that divide an expert; Megatron-LM takes tp where nothing is said."""
-    return plan["tp"] if "tp" in layer.expert_axes else 1
-
-
 def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
     return any(dim.letter == letter and axis in dim.axes for dim in layer.divided)
 
@@ -207,23 +239,6 @@ def _foreign_layout(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
     if plan["tp"] > 1 and _divides(layer, "e", "tp"):
         lost.append("the hidden dimension divided by tp: Megatron-LM keeps it whole between blocks")
     return lost
-
-
-def _context(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
-    """Return how context parallelism differs from Megatron-LM's default, a ring."""
-    if plan["cp"] == 1:
-        return []
-    moves = [move for move in layer.collectives(FORWARD) if move.axis == "cp" and not move.ring]
-    if not moves:
-        return []
-    kinds = " and ".join(dict.fromkeys(move.kind for move in moves))
-    tensors = ", ".join(dict.fromkeys(move.tensor for move in moves))
-    settings = {_CP_COMM_TYPE.get(move.kind) for move in moves}
-    same = f"; cp_comm_type={settings.pop()} is what was priced" if len(settings) == 1 and None not in settings else ""
-    return [
-        f"context parallelism as it was priced, by {kinds} of {tensors}: Megatron-LM's default passes keys and values "
-        f"around a ring (cp_comm_type=p2p){same}"
-    ]
 
 
 def _placement(plan: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ differ.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -22,7 +22,7 @@ from pydantic import (
 from dsx.errors import SpecError
 from dsx.spec.load import Spec, load_overridden
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Watts
+from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Sourced, Watts
 from dsx.spec.topology import AnyTopology, Topology, fits_network
 from dsx.spec.validate import validate
 
@@ -39,6 +39,8 @@ class DeviceSpec(Spec):
     num_sms: Count | None = None  # multiprocessors; none: unknown, so waves of tiles are not counted
     power: Watts | None = None  # that it may draw; none: as much as its data sheet says
     full_power: Watts | None = None  # what its data sheet says, where `power` is less
+    # What it is programmed with, which decides the launchers that run on it.
+    software: Annotated[Literal["cuda", "rocm", "xla", "synapseai", "neuron"], Sourced] = "cuda"
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; none: that of PCIe 4, 32 GB/s
 
     @model_validator(mode="after")

@@ -6,14 +6,21 @@ import pytest
 
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
-from dsx.results.launch import RANK_ORDER, megatron_lm, shares_of
+from dsx.graph.model import Model
+from dsx.results.launch import RANK_ORDER, Launch, megatron_lm, shares_of
 from dsx.space.candidates import Candidates
 from dsx.space.codes import OFFLOAD
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
 
 ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
 SAID |= {"stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 LAYERS = 24
+SIZES = {"x": 8, "topk": 2, "capacity_percent": 100}
+# What Megatron-LM runs without a word: nothing in 8 bits, and only the reduction over dp beside compute.
+PLAIN_SET = load_assumptions("uncalibrated")
+DEVICE = load_cluster("h100-nvs8").device
 FLAG = "--pipeline-model-parallel-layout"
 
 # A user's strategy: tensor parallelism whose residual stream every rank holds whole.
@@ -30,6 +37,14 @@ def layer():
     """The transformer layer under a strategy."""
     table = load_operators(["standard"])
     return lambda strategy: derive(load_layer("transformer", str(strategy), table))
+
+
+def launched(made, layer, ends=(0, 0), device=DEVICE, body=None, **beliefs) -> Launch:
+    """The launch of a plan of a model of so many layers, with as many entries before and behind them."""
+    before, behind = ends
+    body = body or ((layer, LAYERS),)
+    model = Model("a model", SIZES, (*[(layer, 1)] * before, *body, *[(layer, 1)] * behind), before, behind)
+    return megatron_lm(made, model, PLAIN_SET.model_copy(update=beliefs), device)
 
 
 def plan(**choices) -> dict:
@@ -53,6 +68,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     host = ("optimizer-cpu-offload", "use-precision-aware-optimizer")
     for name in ("sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", *host):
         parser.add_argument(f"--{name}", action="store_true")
+    for name in ("bf16", "grad-reduce-in-bf16", "no-overlap-p2p-communication", "moe-grouped-gemm"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--cp-comm-type", choices=["p2p", "all_gather", "a2a", "a2a+p2p"])
+    for name in ("num-experts", "moe-router-topk", "expert-tensor-parallel-size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall", "flex"])
     parser.add_argument("--overlap-grad-reduce", action="store_true")
     parser.add_argument("--overlap-param-gather", action="store_true")
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
@@ -96,7 +117,6 @@ def back(arguments: list[str], num_gpus: int) -> dict:
         {"dp": 16, "dp_nvs": 8, "zero_stage": 3, "recompute": "full"},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "recompute": "selective", "zero_stage": 1},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "interleaved"},
-        {"dp": 8, "ep": 4, "dp_nvs": 8, "ep_nvs": 4},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 4},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 2, "zero_stage": 3},
         {"pp": 4, "pp_nvs": 4, "recompute": "full", "stored_layers": 2},
@@ -108,46 +128,155 @@ def back(arguments: list[str], num_gpus: int) -> dict:
 )
 def test_every_expressible_choice_returns(layer, choices):
     wanted = plan(**choices)
-    launch = megatron_lm(wanted, layer("1d"), LAYERS)
+    launch = launched(wanted, layer("1d"))
     found = back(launch.arguments, wanted["num_gpus"])
     assert found == {name: wanted[name] for name in found}
     assert launch.lost == ()
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    """The layer with experts under a strategy."""
+    table = load_operators(["standard"])
+    return lambda strategy: derive(load_layer("moe-transformer", str(strategy), table))
 
 
 @pytest.mark.parametrize(("strategy", "divided_by"), [("2d", "1"), ("2d-expert-tp", "4")])
-def test_how_experts_are_divided_is_said(strategy, divided_by):
-    mixture = derive(load_layer("moe-transformer", strategy, load_operators(["standard"])))
-    launch = megatron_lm(plan(tp=4, dp=4, ep=2, tp_nvs=4, dp_nvs=2), mixture, LAYERS)
+def test_how_experts_are_divided_and_reached_is_said(mixture, strategy, divided_by):
+    wanted = plan(tp=4, dp=4, ep=2, tp_nvs=4, dp_nvs=2)
+    launch = launched(wanted, mixture(strategy))
+    found = back(launch.arguments, wanted["num_gpus"])
+    assert found == {name: wanted[name] for name in found}
     said = dict(launch.flags)
     assert said["--expert-tensor-parallel-size"] == divided_by
     assert said["--expert-model-parallel-size"] == "2"
+    assert (said["--num-experts"], said["--moe-router-topk"]) == ("8", "2")
+    assert said["--moe-token-dispatcher-type"] == "alltoall"
+    assert "--moe-grouped-gemm" in said
+    assert not {"--moe-layer-freq", "--moe-expert-capacity-factor"} & said.keys()
     assert launch.lost == ()
 
 
-def test_context_parallelism_returns_and_its_collective_is_lost(layer):
+def test_a_dense_model_has_no_flags_of_experts(layer):
+    words = launched(plan(dp=8, dp_nvs=8), layer("1d")).arguments
+    assert not [word for word in words if "moe" in word or "expert" in word]
+
+
+def test_which_layers_have_experts_and_what_room_is_said(layer, mixture, monkeypatch):
+    experts = mixture("1d")
+    body = ((layer("1d"), 1), (experts, 2), (experts, 21))
+    monkeypatch.setitem(SIZES, "capacity_percent", 125)
+    said = dict(launched(plan(dp=8, dp_nvs=8), experts, body=body).flags)
+    assert said["--moe-layer-freq"] == "[0]*1+[1]*23"
+    assert eval(said["--moe-layer-freq"], {}) == [0] + 23 * [1]
+    assert said["--moe-expert-capacity-factor"] == "1.25"
+    assert "--moe-pad-expert-input-to-capacity" in said
+
+
+def test_experts_beside_tensor_parallelism_need_sequence_parallelism(mixture):
+    launch = launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), mixture("1d-no-sp"))
+    assert launch.flags == ()
+    assert launch.lost == ("experts beside tp=2 without sequence parallelism: Megatron-LM refuses them",)
+    assert launched(plan(dp=2, dp_nvs=2), mixture("1d-no-sp")).lost == ()
+
+
+@pytest.mark.parametrize(("strategy", "kind"), [("2d", "all_gather"), ("2d-ring", "p2p"), ("ulysses", "a2a")])
+def test_how_context_parallelism_exchanges_is_a_flag(layer, strategy, kind):
     wanted = plan(tp=2, cp=4, dp=2, tp_nvs=2, cp_nvs=4)
-    launch = megatron_lm(wanted, layer("2d"), LAYERS)
+    launch = launched(wanted, layer(strategy))
     found = back(launch.arguments, wanted["num_gpus"])
     assert found == {name: wanted[name] for name in found}
-    (lost,) = launch.lost
-    assert "by all-gather of attention.kk, attention.vv" in lost
-    assert "around a ring (cp_comm_type=p2p); cp_comm_type=all_gather is what was priced" in lost
-
-
-def test_a_ring_is_what_megatron_runs(layer):
-    launch = megatron_lm(plan(tp=2, cp=4, dp=2, tp_nvs=2, cp_nvs=4), layer("2d-ring"), LAYERS)
+    assert dict(launch.flags)["--cp-comm-type"] == kind
     assert launch.lost == ()
-    assert dict(launch.flags)["--context-parallel-size"] == "4"
+    assert "--cp-comm-type" not in launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), layer(strategy)).arguments
+    hidden = launched(wanted, layer(strategy), cp_overlap=0.5).lost
+    assert len(hidden) == (kind == "all_gather")
+    assert not hidden or "cp_overlap=0.5" in hidden[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flags", "lost"),
+    [
+        ((2, 2, 2, 12), ["--bf16", "--grad-reduce-in-bf16"], []),
+        ((2, 2, 4, 12), ["--bf16"], []),  # added up and reduced in FP32, as without a flag
+        ((4, 4, 4, 8), [], []),
+        ((4, 4, 2, 8), [], ["gradients of 2 bytes"]),
+        ((2, 2, 1, 12), ["--bf16"], ["gradients of 1 bytes"]),
+        ((2, 4, 4, 12), [], ["weights of 2 and activations of 4 bytes"]),
+        ((1, 1, 2, 12), [], ["weights of 1 and activations of 1 bytes", "gradients of 2 bytes"]),
+        ((2, 2, 2, 6), ["--bf16", "--grad-reduce-in-bf16"], ["optimizer state of 6 bytes per parameter"]),
+    ],
+)
+def test_number_formats_that_were_priced_are_those_that_run(layer, sizes, flags, lost):
+    names = ("weight_bytes", "activation_bytes", "gradient_bytes", "optimizer_bytes_per_parameter")
+    launch = launched(plan(dp=8, dp_nvs=8), layer("1d"), **dict(zip(names, sizes, strict=True)))
+    assert [flag for flag, _ in launch.flags if "bf16" in flag] == flags
+    assert len(launch.lost) == len(lost)
+    assert all(said.startswith(words) for words, said in zip(lost, launch.lost, strict=True))
+
+
+def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
+    wanted = plan(dp=8, dp_nvs=8)
+    assert "--fp8-format" not in launched(wanted, layer("1d")).arguments
+    said = launched(wanted, layer("1d"), linear_dtype="fp8")
+    assert (dict(said.flags)["--fp8-format"], said.lost) == ("hybrid", ())
+    older = launched(wanted, layer("1d"), device=load_cluster("a100-80-nvs8").device, linear_dtype="fp8")
+    assert "--fp8-format" not in older.arguments
+    assert older.lost[0].startswith("multiplies in 8 bits: ")
+
+
+@pytest.mark.parametrize(
+    ("choices", "beliefs", "flags", "lost"),
+    [
+        ({"tp": 4, "tp_nvs": 4}, {"tp_overlap": 0.8}, {"--tp-comm-overlap"}, ""),
+        ({"dp": 4, "dp_nvs": 4}, {"tp_overlap": 0.8}, set(), ""),
+        ({"pp": 4, "pp_nvs": 4, "vpp": 2}, {"pp_overlap": 0}, {"--no-overlap-p2p-communication"}, ""),
+        ({"pp": 4, "pp_nvs": 4, "vpp": 2}, {"pp_overlap": 1}, set(), ""),
+        ({"pp": 4, "pp_nvs": 4}, {"pp_overlap": 0.5}, set(), "sends beside a microbatch (pp_overlap=0.5) with vpp=1"),
+        ({"dp": 4, "dp_nvs": 4, "ep": 2}, {"ep_overlap": 0.5}, {"--overlap-moe-expert-parallel-comm"}, ""),
+        ({"dp": 4, "dp_nvs": 4, "ep": 2, "recompute": "full"}, {"ep_overlap": 0.5}, set(), "recompute=full"),
+        ({"dp": 4, "dp_nvs": 4}, {"ep_overlap": 0.5}, set(), ""),
+    ],
+)
+def test_what_was_priced_beside_compute_is_asked_for(mixture, choices, beliefs, flags, lost):
+    launch = launched(plan(**choices), mixture("1d"), **beliefs)
+    asked = {"--tp-comm-overlap", "--no-overlap-p2p-communication", "--overlap-moe-expert-parallel-comm"}
+    assert {flag for flag, _ in launch.flags} & asked == flags
+    assert len(launch.lost) == bool(lost)
+    assert all(lost in said for said in launch.lost)
+
+
+def test_a_reduction_that_was_priced_after_the_backward_is_not_overlapped(layer):
+    wanted = plan(dp=4, dp_nvs=4)
+    assert parse(launched(wanted, layer("1d")).arguments).overlap_grad_reduce
+    alone = parse(launched(wanted, layer("1d"), dp_overlap=0).arguments)
+    assert (alone.overlap_grad_reduce, alone.overlap_param_gather, alone.use_distributed_optimizer) == (0, 0, 1)
+    sharded = plan(dp=4, dp_nvs=4, zero_stage=2)
+    assert parse(launched(sharded, layer("1d"), dp_overlap=0).arguments).overlap_grad_reduce
+
+
+def test_tensor_parallel_overlap_needs_sequence_parallelism(layer):
+    (lost,) = launched(plan(tp=4, tp_nvs=4), layer("1d-no-sp"), tp_overlap=0.8).lost
+    assert "(tp_overlap=0.8): Megatron-LM overlaps it under sequence parallelism alone" in lost
+
+
+@pytest.mark.parametrize(("cluster", "runs"), [("tpu-v4", False), ("tpu-v4-pod", False), ("tpuv4-fat-tree", False),
+                                               ("h100-nvs8", True)])  # fmt: skip
+def test_a_device_that_megatron_does_not_run_on_has_no_flags(layer, cluster, runs):
+    launch = launched(plan(dp=4, dp_nvs=4), layer("1d"), device=load_cluster(cluster).device)
+    assert bool(launch.flags) == runs
+    assert launch.none_since == ("" if runs else "Megatron-LM does not run on this device")
+    assert runs or "is programmed with xla: Megatron-LM runs on cuda and rocm" in launch.lost[0]
 
 
 def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
     (tmp_path / "plain.layer").write_text(PLAIN)
     wanted = plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2)
-    assert parse(megatron_lm(wanted, layer("1d"), LAYERS).arguments).sequence_parallel
-    whole = megatron_lm(wanted, layer(tmp_path / "plain.layer"), LAYERS)
+    assert parse(launched(wanted, layer("1d")).arguments).sequence_parallel
+    whole = launched(wanted, layer(tmp_path / "plain.layer"))
     assert not parse(whole.arguments).sequence_parallel
     assert whole.lost == ()
-    alone = megatron_lm(plan(dp=4, dp_nvs=4), layer("1d"), LAYERS)
+    alone = launched(plan(dp=4, dp_nvs=4), layer("1d"))
     assert not parse(alone.arguments).sequence_parallel
 
 
@@ -163,20 +292,20 @@ def test_sequence_parallelism_is_read_from_the_layer(layer, tmp_path):
     ],
 )
 def test_a_layout_that_is_lost_leaves_no_flags(layer, choices, lost):
-    launch = megatron_lm(plan(**choices), layer("summa"), LAYERS)
+    launch = launched(plan(**choices), layer("summa"))
     assert launch.flags == ()
     assert len(launch.lost) == len(lost)
     assert all(words in said for words, said in zip(lost, launch.lost, strict=True))
 
 
 def test_undivided_every_layer_is_expressible(layer):
-    assert megatron_lm(plan(dp=8, dp_nvs=8, panels=2), layer("summa"), LAYERS).lost == ()
+    assert launched(plan(dp=8, dp_nvs=8, panels=2), layer("summa")).lost == ()
 
 
 @pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}, {"schedule": "zero_bubble"}])
 def test_unknown_values_are_lost_by_name(layer, choice):
     ((name, value),) = choice.items()
-    assert megatron_lm(plan(**choice), layer("1d"), LAYERS).lost == (f"{name}={value}",)
+    assert launched(plan(**choice), layer("1d")).lost == (f"{name}={value}",)
 
 
 @pytest.mark.parametrize(
@@ -191,14 +320,14 @@ def test_unknown_values_are_lost_by_name(layer, choice):
     ],
 )
 def test_what_megatron_lacks_is_lost(layer, choices, lost, without):
-    launch = megatron_lm(plan(**choices), layer("1d"), LAYERS)
+    launch = launched(plan(**choices), layer("1d"))
     (said,) = launch.lost
     assert lost in said
     assert not any(without in word for word in launch.arguments)
 
 
 def test_layers_that_are_all_stored_are_not_made_again(layer):
-    launch = megatron_lm(plan(recompute="full", stored_layers=LAYERS), layer("1d"), LAYERS)
+    launch = launched(plan(recompute="full", stored_layers=LAYERS), layer("1d"))
     assert parse(launch.arguments).recompute_granularity is None
     assert launch.lost == ()
 
@@ -246,19 +375,19 @@ def test_shares_count_the_ranks_of_a_domain():
     ],
 )
 def test_placement(layer, choices, says):
-    lost = megatron_lm(plan(**choices), layer("1d"), LAYERS).lost
+    lost = launched(plan(**choices), layer("1d")).lost
     assert len(lost) == (says is not None)
     assert says is None or (lost[0].startswith("the placement ") and says in lost[0])
 
 
 def test_an_order_that_is_not_the_default_one_has_a_flag(layer):
     choices = {"tp": 4, "pp": 8, "dp": 2, "tp_nvs": 4, "pp_nvs": 2}
-    launch = megatron_lm(plan(**choices, order="tp-cp-ep-pp-dp"), layer("1d"), LAYERS)
+    launch = launched(plan(**choices, order="tp-cp-ep-pp-dp"), layer("1d"))
     assert "--use-tp-pp-dp-mapping" in launch.arguments
     assert launch.lost == ()
-    default = megatron_lm(plan(**choices), layer("1d"), LAYERS)
+    default = launched(plan(**choices), layer("1d"))
     assert "--use-tp-pp-dp-mapping" not in default.arguments
-    (lost,) = megatron_lm(plan(**choices) | {"dp_leaf": 2}, layer("1d"), LAYERS).lost
+    (lost,) = launched(plan(**choices) | {"dp_leaf": 2}, layer("1d")).lost
     assert "the default rank order" in lost and "would do as priced" not in lost
 
 
@@ -276,14 +405,14 @@ def test_an_order_that_is_not_the_default_one_has_a_flag(layer):
 )
 def test_an_uneven_cut_is_a_layout(layer, stage_layers, ends, layout):
     made = plan(pp=len(stage_layers.split(",")), dp=2) | {"stage_layers": stage_layers}
-    arguments = megatron_lm(made, layer("1d"), LAYERS, ends).arguments
+    arguments = launched(made, layer("1d"), ends).arguments
     assert (FLAG in arguments) == (layout is not None)
     assert layout is None or arguments[arguments.index(FLAG) + 1] == layout
 
 
 def test_stored_layers_of_uneven_stages_cannot_be_said(layer):
     made = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "14,12"}
-    (lost,) = [lost for lost in megatron_lm(made, layer("1d"), LAYERS, (1, 1)).lost if "stored" in lost]
+    (lost,) = [lost for lost in launched(made, layer("1d"), (1, 1)).lost if "stored" in lost]
     assert "stages of unequal length" in lost
     even = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "13,13"}
-    assert not [lost for lost in megatron_lm(even, layer("1d"), LAYERS, (1, 1)).lost if "stored" in lost]
+    assert not [lost for lost in launched(even, layer("1d"), (1, 1)).lost if "stored" in lost]

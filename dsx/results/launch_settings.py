@@ -1,0 +1,164 @@
+"""What a run of Megatron-LM needs beside the columns of a plan: number formats, experts, and what overlaps.
+
+Each function returns flags, and in words what was priced and no flag asks for. An overlap is a share of what could be
+hidden; a flag only switches it on, so any share above 0 asks for it.
+
+Sources: megatron.core 0.16.1 for what Megatron-LM does (ModelParallelConfig.bf16, tp_comm_overlap, overlap_p2p_comm,
+overlap_moe_expert_parallel_comm; TransformerConfig.fp8, cp_comm_type, moe_token_dispatcher_type, moe_grouped_gemm,
+moe_layer_freq, moe_expert_capacity_factor; DistributedDataParallelConfig.grad_reduce_in_fp32; OptimizerConfig;
+schedules.forward_backward_pipelining_without_interleaving), megatron/training/arguments.py for the flags. Not covered:
+the scaling recipe of 8-bit multiplies, which is no choice here, and formats below 8 bits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsx.graph.derived import FORWARD, DerivedLayer
+from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
+from dsx.graph.model import Model
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import DeviceSpec
+from dsx.spec.model import EXPERTS
+
+Flag = tuple[str, str]  # (flag, value), "" for a flag without one
+Settings = tuple[list[Flag], list[str]]  # flags, and what they do not express
+
+_BF16, _FP32 = 2, 4  # bytes
+# Adam's two moments in FP32, and the FP32 weight where the one that is multiplied is in BF16.
+_OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
+_CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
+_GATHERED = {ALL_GATHER, REDUCE_SCATTER}
+
+
+def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings:
+    """Return the flags of the element sizes that were priced, and of multiplies in 8 bits.
+
+    Without a flag gradients of BF16 weights are added up and reduced in FP32.
+    """
+    flags: list[Flag] = []
+    lost: list[str] = []
+    weights, activations, gradients = (
+        getattr(assumptions, f"{name}_bytes") for name in ("weight", "activation", "gradient")
+    )
+    known = weights == activations and weights in _OPTIMIZER_BYTES
+    if not known:
+        lost.append(
+            f"weights of {weights} and activations of {activations} bytes per element: Megatron-LM has {_FP32} for "
+            f"both, or {_BF16} (--bf16)"
+        )
+    if known and weights == _BF16:
+        flags.append(("--bf16", ""))
+    if known and weights == gradients == _BF16:
+        flags.append(("--grad-reduce-in-bf16", ""))
+    elif gradients != _FP32:
+        lost.append(
+            f"gradients of {gradients} bytes per element: Megatron-LM has {_FP32}, or {_BF16} with --bf16 "
+            "(--grad-reduce-in-bf16)"
+        )
+    kept = assumptions.optimizer_bytes_per_parameter
+    if known and kept != _OPTIMIZER_BYTES[weights]:
+        lost.append(
+            f"optimizer state of {kept:g} bytes per parameter: Adam in Megatron-LM keeps {_OPTIMIZER_BYTES[weights]}"
+        )
+    if assumptions.linear_dtype == "fp8":
+        if device.fp8_flops is None:
+            lost.append(f"multiplies in 8 bits: {device.name} has none, they were priced at its matrix_flops")
+        else:
+            flags.append(("--fp8-format", "hybrid"))
+    return flags, lost
+
+
+def expert_flags(plan: Mapping[str, Any], model: Model) -> Settings:
+    """Return the flags of layers with experts; none of a model without.
+
+    What was priced moves a copy of a token to each of its experts: the dispatcher `alltoall`. (`flex` moves one to each
+    rank, `allgather` every token to all ranks.) The experts of a rank are one grouped multiply.
+    """
+    layers = [layer for layer in model.kinds if EXPERTS in layer.letters]
+    if not layers:
+        return [], []
+    layer = layers[0]
+    flags: list[Flag] = [("--num-experts", str(model.dimensions[EXPERTS]))]
+    if "topk" in layer.letters:
+        flags.append(("--moe-router-topk", str(model.dimensions["topk"])))
+    if pattern := _expert_layers(model):
+        flags.append(("--moe-layer-freq", pattern))
+    room = model.dimensions["capacity_percent"] if "capacity_percent" in layer.letters else 100
+    if room != 100:  # more than an even share is room that dsx fills, too
+        flags += [("--moe-expert-capacity-factor", f"{room / 100:g}"), ("--moe-pad-expert-input-to-capacity", "")]
+    kinds = {move.kind for move in layer.collectives(FORWARD) if move.axis == "ep"}
+    known = {"alltoall": kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
+    dispatcher = next((name for name, fits in known.items() if fits), None)
+    lost = [] if dispatcher else [f"tokens that are moved over ep by {' and '.join(sorted(kinds))}"]
+    flags += [("--moe-token-dispatcher-type", dispatcher)] if dispatcher else []
+    flags.append(("--moe-grouped-gemm", ""))
+    flags += [("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []
+    # Megatron-LM divides experts by tp where nothing is said.
+    flags.append(("--expert-tensor-parallel-size", str(plan["tp"] if "tp" in layer.expert_axes else 1)))
+    return flags, lost
+
+
+def _expert_layers(model: Model) -> str:
+    """Return which layers of the body have experts, as Megatron-LM takes it; empty if all have."""
+    runs: list[list[int]] = []
+    for layer, count in model.body:
+        has = int(EXPERTS in layer.letters)
+        if runs and runs[-1][0] == has:
+            runs[-1][1] += count
+        else:
+            runs.append([has, count])
+    return "+".join(f"[{has}]*{count}" for has, count in runs) if len(runs) > 1 else ""
+
+
+def context_flags(plan: Mapping[str, Any], layer: DerivedLayer, assumptions: AssumptionsSpec) -> Settings:
+    """Return how the members of a context parallel group exchange what attention needs."""
+    moves = [move for move in layer.collectives(FORWARD) if move.axis == "cp"]
+    if plan["cp"] == 1 or not moves:
+        return [], []
+    kinds = {"p2p" if move.ring else _CP_COMM_TYPE.get(move.kind, "") for move in moves}
+    if len(kinds) > 1 or "" in kinds:
+        moved = " and ".join(dict.fromkeys(move.kind for move in moves))
+        tensors = ", ".join(dict.fromkeys(move.tensor for move in moves))
+        return [], [
+            f"context parallelism as it was priced, by {moved} of {tensors}: Megatron-LM's default passes keys and "
+            "values around a ring (--cp-comm-type p2p)"
+        ]
+    (kind,) = kinds
+    lost: list[str] = []
+    if kind == _CP_COMM_TYPE[ALL_GATHER] and assumptions.cp_overlap:
+        lost.append(
+            f"keys and values gathered beside compute (cp_overlap={assumptions.cp_overlap:g}): Megatron-LM waits for "
+            "that all-gather, and overlaps a ring alone (--cp-comm-type p2p)"
+        )
+    return [("--cp-comm-type", kind)], lost
+
+
+def overlap_flags(plan: Mapping[str, Any], sequence_parallel: bool, assumptions: AssumptionsSpec) -> Settings:
+    """Return the flags of tensor, pipeline and expert parallel communication beside compute."""
+    flags: list[Flag] = []
+    lost: list[str] = []
+    if plan["tp"] > 1 and assumptions.tp_overlap:
+        if sequence_parallel:
+            flags.append(("--tp-comm-overlap", ""))
+        else:
+            lost.append(
+                f"tensor parallel communication beside compute (tp_overlap={assumptions.tp_overlap:g}): Megatron-LM "
+                "overlaps it under sequence parallelism alone"
+            )
+    if plan["pp"] > 1 and plan["vpp"] > 1 and not assumptions.pp_overlap:
+        flags.append(("--no-overlap-p2p-communication", ""))
+    if plan["pp"] > 1 and plan["vpp"] == 1 and assumptions.pp_overlap:
+        lost.append(
+            f"sends beside a microbatch (pp_overlap={assumptions.pp_overlap:g}) with vpp=1: Megatron-LM overlaps them "
+            "where vpp is above 1"
+        )
+    if plan["ep"] > 1 and assumptions.ep_overlap:
+        if (plan["pp"] == 1 or plan["vpp"] > 1) and plan["recompute"] != "full":
+            flags.append(("--overlap-moe-expert-parallel-comm", ""))
+        else:
+            lost.append(
+                f"expert parallel communication beside compute (ep_overlap={assumptions.ep_overlap:g}) with "
+                f"pp={plan['pp']}, vpp={plan['vpp']}, recompute={plan['recompute']}: Megatron-LM overlaps it without a "
+                "pipeline or with vpp above 1, and without full recomputation"
+            )
+    return flags, lost
