@@ -45,6 +45,19 @@ def test_a_plan_without_flags_says_why(run, folder):
     assert len(lines) > 1
 
 
+def test_a_machine_that_megatron_does_not_run_on_has_no_flags(run, folder):
+    job = (*JOB[:2], "--cluster", "tpu-v4", *JOB[4:])
+    launch = json.loads(run("best", *job, "--json", "--top", 1).out)["plans"][0]["launch"]["megatron_lm"]
+    assert launch["flags"] == []
+    assert launch["lost"][0].startswith("TPU v4, which is programmed with xla: ")
+    said = (
+        "Megatron-LM flags of plan 1: none, since Megatron-LM does not run on this device\ncannot be expressed: TPU v4"
+    )
+    assert said in run("best", *job).out
+    own = run("best", *job, "--json", "--top", 1, "--set", "cluster.device.software=rocm")
+    assert json.loads(own.out)["plans"][0]["launch"]["megatron_lm"]["flags"]
+
+
 def test_plans_that_measurements_do_not_tell_apart(run, folder):
     said = "told_apart: 0.6\ninterval: [{low: 0.9, high: 1.2}]\n"
     (folder / "known.yaml").write_text(f"extends: paper-2410.00273\nname: known\n{said}")

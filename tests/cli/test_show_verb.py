@@ -73,6 +73,27 @@ def test_as_json(run, swept):
     assert flags[:2] == ["--tensor-model-parallel-size", str(data["plans"][0]["plan"]["tp"])]
 
 
+def test_flags_follow_the_hardware_point_of_a_row(run, folder):
+    varied = SWEEP.replace("a100-nvs8", "tpu-v4").replace("[1d, 2d]", "1d").replace("keep: all", "keep: {top: 1}")
+    what_if = "what_if: {assumptions.tp_overlap: [0, 0.5]}"
+    (folder / "points.yaml").write_text(re.sub("what_if: .*", what_if, varied) + "fix: {tp: 8}\n")
+    assert run("sweep", "points.yaml", "-o", "points").code == 0
+    plans = json.loads(run("show", "points", "--json", "--top", 9).out)["plans"]
+    asked = {
+        (plan["hardware"]["cluster"], plan["hardware"]["assumptions.tp_overlap"]): (
+            "--bf16" in plan["launch"]["megatron_lm"]["flags"],
+            "--tp-comm-overlap" in plan["launch"]["megatron_lm"]["flags"],
+        )
+        for plan in plans
+    }
+    assert asked == {
+        ("b200-nvs8", 0): (True, False),
+        ("b200-nvs8", 0.5): (True, True),
+        ("tpu-v4", 0): (False, False),
+        ("tpu-v4", 0.5): (False, False),
+    }
+
+
 def test_hardware_is_shown(run, points):
     done = run("show", points, "--top", 3)
     assert done.out.startswith("small on a100-nvs8, b200-nvs8, 2 what-if points\n")
