@@ -1,0 +1,103 @@
+"""Every pipeline layout that is printed, read back as the launcher reads it, is the cut that was priced."""
+
+import importlib.util
+import json
+import re
+
+import pytest
+
+from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.search.evaluate import evaluate_plan
+from dsx.space.codes import OPTIMAL
+
+FLAG = "--pipeline-model-parallel-layout"
+BODIES = {
+    "heavy-head": "[{kind: embedding, count: 1}, {kind: transformer, count: 6}, {kind: head, count: 1}]",
+    "head-alone": "[{kind: transformer, count: 7}, {kind: head, count: 1}]",
+    "no-ends": "[{kind: transformer, count: 5}, {kind: gated-transformer, count: 6}]",
+}
+MODEL = """source: made up
+default_sequence_length: 2048
+dimensions: {e: 1024, h: 8, g: 8, k: 128, f: 4096, v: 100000}
+"""
+JOB = ("--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)
+SWEEP = """cluster: b200-nvs8
+num_gpus: 12
+global_batch_size: 24
+partition: optimal
+precision: float64
+fix: {pp: [2, 3, 4, 6]}
+keep: feasible
+"""
+
+
+def body_of(layout: str) -> list[int]:
+    """The layers of each stage between embedding and loss, by the launcher's grammar for one piece a stage."""
+    stages = re.sub(r"(.)\*(\d+)", lambda run: run[1] * int(run[2]), layout).split("|")
+    assert stages[0][0] == "E"
+    assert stages[-1][-1] == "L"
+    inner = "|".join(stages)[1:-1].split("|")
+    assert {*"".join(inner)} <= {"t"}
+    return [len(stage) for stage in inner]
+
+
+def check(model: str, plan: dict, step_time_s: float, layout: str) -> None:
+    """Price the layout, and let the launcher's own class read it where it is installed."""
+    problem = load_inputs(f"{model}.yaml", "b200-nvs8", "default", split_overrides(None)).problem(
+        [], None, partition=OPTIMAL
+    )
+    built = problem.models[0]
+    body = body_of(layout)
+    assert (len(body), sum(body)) == (plan["pp"], built.num_body_layers)
+    body[0] += len(built.first)
+    body[-1] += len(built.last)
+    shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "cp", "pp", "dp")]
+    settings = [f"{axis}={plan[axis]}" for axis in ("tp", "cp", "pp", "dp", "microbatch_size")] + shares
+    priced = evaluate_plan(problem, settings, 12, 24, ",".join(map(str, body)))
+    assert priced.costs["step_time_s"] == pytest.approx(step_time_s, rel=1e-12)
+    if importlib.util.find_spec("megatron"):
+        module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
+        read = module.PipelineParallelLayerLayout(layout, plan["pp"])
+        read.validate_layer_layout(built.num_body_layers, None)
+        assert [read.get_num_layers_to_build(vp_stage=0, pp_rank=rank) for rank in range(plan["pp"])] == body_of(layout)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    for name, body in BODIES.items():
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{MODEL}layers: {body}\n")
+        (tmp_path / f"sweep-{name}.yaml").write_text(f"model: {name}.yaml\n{SWEEP}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def layouts(plans: list[dict]) -> list[tuple[dict, float, str]]:
+    found = [(plan["plan"], plan["step_time_s"], plan["launch"]["megatron_lm"]["flags"]) for plan in plans]
+    return [(plan, time, flags[flags.index(FLAG) + 1]) for plan, time, flags in found if FLAG in flags]
+
+
+@pytest.mark.parametrize("model", BODIES)
+def test_layouts_of_a_result_set(run, place, model):
+    assert run("sweep", f"sweep-{model}.yaml", "-o", "set").code == 0
+    found = layouts(json.loads(run("show", "set", "--json", "--top", 8).out)["plans"])
+    assert found
+    for plan, step_time_s, layout in found:
+        check(model, plan, step_time_s, layout)
+
+
+@pytest.mark.parametrize("model", BODIES)
+def test_layouts_of_a_search(run, place, model):
+    best = json.loads(run("best", *JOB, "--model", f"{model}.yaml", "--partition", OPTIMAL, "--json", "--top", 30).out)
+    found = layouts(best["plans"])
+    assert found
+    held = json.loads(run("partition", *JOB, "--model", f"{model}.yaml", "pp=4", "--json").out)
+    for plan, step_time_s, layout in (*found[:6], *layouts([held])):
+        check(model, plan, step_time_s, layout)
+
+
+def test_a_layout_that_is_printed_is_that_of_the_data(run, place):
+    assert run("sweep", "sweep-heavy-head.yaml", "-o", "set").code == 0
+    data = json.loads(run("show", "set", "--json", "--top", 1, "--per", "pp").out)["plans"]
+    for plan, _, layout in layouts(data):
+        printed = run("show", "set", "--candidate", plan["candidate"]).out
+        assert f"{FLAG} '{layout}'" in printed
