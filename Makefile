@@ -7,17 +7,20 @@ SWEEP := gpt3-1t-b200
 # A file's tests share what they compile, so they stay in one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: sweep test test-all lint bench reproduction calibration validation
+.PHONY: sweep test test-all fuzz lint bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
 	$(BIN)/dsx pareto results/$(SWEEP) --plot results/$(SWEEP)/front.png
 
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not fuzz"
 
 test-all: $(INSTALLED)
-	$(PYTEST)
+	$(PYTEST) -m "not fuzz"
+
+fuzz: $(INSTALLED)
+	$(BIN)/python -m pytest -q -n 2 -m fuzz
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -29,6 +32,8 @@ bench: $(INSTALLED)
 
 reproduction: $(INSTALLED)
 	$(BIN)/python benchmarks/reproduction.py --write docs/reproduction.md
+	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
+	$(BIN)/dsx plot results/$(SWEEP) --kind front --by strategy -o docs/front.png
 
 calibration: $(INSTALLED)
 	$(BIN)/python benchmarks/calibration.py --write data/assumptions/default.yaml

@@ -37,4 +37,4 @@ def test_the_python_of_the_readme_runs(checkout):
     for snippet in SNIPPETS:
         done = subprocess.run([sys.executable, "-c", snippet], cwd=checkout, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    assert (checkout / "docs" / "front.png").stat().st_size > 10_000
+    assert (checkout / "results" / "front.png").stat().st_size > 10_000

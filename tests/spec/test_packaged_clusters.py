@@ -4,7 +4,7 @@ import pytest
 
 from dsx.spec.cluster import load_cluster
 from dsx.spec.extends import load_extended
-from dsx.spec.locate import packaged_data
+from dsx.spec.locate import names, packaged_data
 from dsx.units import parse_quantity
 
 # BF16 and FP8 TFLOP/s (none: not stated), memory as printed, TB/s of it, GB/s per direction of all links together;
@@ -102,3 +102,10 @@ def test_a_pair_of_a_mesh_has_one_link_of_all():
 @pytest.mark.parametrize("name", [name for name in SHEETS if not name.startswith(("b300", "gb300", "gh200"))])
 def test_other_makers_say_that_the_default_set_is_not_fitted_to_them(name):
     assert "The set default is fitted to NVIDIA GPUs" in load_cluster(name).description
+
+
+def test_what_is_not_made_by_nvidia_says_how_it_is_programmed():
+    others = {"mi": "rocm", "gaudi": "synapseai", "tpu": "xla"}
+    for name in names("clusters", ".yaml"):
+        expected = next((software for maker, software in others.items() if name.startswith(maker)), "cuda")
+        assert load_cluster(name).device.software == expected, name
