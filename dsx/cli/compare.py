@@ -7,8 +7,17 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.best import hardware_text, hardware_title
+from dsx.cli.job import steps_text
 from dsx.cli.output import counted, note, plan_text, print_json, print_table
-from dsx.cli.result_set import differing, hardware_of, kept_text, rows_text, stated_text, title_of
+from dsx.cli.result_set import (
+    differing,
+    hardware_of,
+    kept_text,
+    rows_text,
+    sequence_length_of,
+    stated_text,
+    title_of,
+)
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
@@ -66,7 +75,9 @@ def compare(
         print_json(described | {"per": table.attrs["per"], "differences": stated, "summary": summary, "groups": groups})
     else:
         for name, folder, manifest in zip("AB", folders, manifests, strict=True):
-            print(f"{name}: {folder}: {title_of(manifest)}; kept {kept_text(manifest)}: {rows_text(manifest)}")
+            about = f"{title_of(manifest)}; kept {kept_text(manifest)}: {rows_text(manifest)}"
+            steps = steps_text(manifest.spec["global_batch_size"], sequence_length_of(manifest))
+            print(f"{name}: {folder}: {about}; {steps}")
         _print_differences(differences)
         print()
         _print_groups(groups)

@@ -70,6 +70,7 @@ def test_for_people(run, swept, smaller):
     assert (done.code, done.err) == (0, "")
     about, table, summary = done.out.split("\n\n")
     assert f"A: {swept}: small on b200-nvs8; kept all: " in about
+    assert "; 32 sequences of 2,048 tokens, 65,536 tokens a step\n" in about
     assert "clusters.b200-nvs8.device.hbm_capacity 192 GB 3.00 GB" in " ".join(about.split())
     common, above, header, first, second = table.splitlines()
     assert common == "best plans, num_gpus=8, global_batch_size=32:"
