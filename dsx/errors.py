@@ -14,11 +14,19 @@
     └── IncompleteSweep       4   a sweep stopped before its last part
 
 A message names the value, the rule, the place and the nearest right thing. Anything else that escapes
-is a bug and exits with 1.
+is a bug and exits with 1. What is wrong with the input may be as long as the input, a message may not: the middle of
+a long line and the end of a long list of faults are left out.
 """
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
+
+# Of a message about bad input. The longest line that files of dsx lead to has 1,300 characters, a list of known names.
+_LONGEST_LINE, _MOST_LINES = 3_000, 50
+_HEAD = 2_000  # characters that are kept of the beginning of a long line: it has the place and the value
+# difflib takes quadratic time in the length of two names. No name of dsx has 50 characters, no list of them 1,000.
+_LONGEST_NAME, _MOST_NAMES = 100, 5_000
 
 
 class DsxError(Exception):
@@ -31,6 +39,9 @@ class InputError(DsxError):
     """What the user gave is not usable."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_bounded(message))
 
 
 class SpecError(InputError):
@@ -91,5 +102,31 @@ class IncompleteSweep(DsxError):
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest of `names`, or an empty string."""
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    near = nearest_names(name, names, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
+    """Return up to `most` of `names` that are as like `name` as `cutoff` (of 1) or more, the nearest first.
+
+    Names longer than any that dsx has are not compared, nor more names than any list of them has.
+    """
+    if len(name) > _LONGEST_NAME:
+        return []
+    compared = [other for other in islice(names, _MOST_NAMES) if len(other) <= _LONGEST_NAME]
+    return difflib.get_close_matches(name, compared, n=most, cutoff=cutoff)
+
+
+def _bounded(message: str) -> str:
+    """Return a message without the middle of its long lines, and without lines behind the first ones."""
+    lines = message.split("\n")
+    more = len(lines) - _MOST_LINES
+    kept = [_short(line) for line in lines[:_MOST_LINES]]
+    return "\n".join([*kept, f"... and {more:,} more lines"] if more > 0 else kept)
+
+
+def _short(line: str) -> str:
+    left_out = len(line) - _LONGEST_LINE
+    if left_out <= 0:
+        return line
+    return f"{line[:_HEAD]} [... {left_out:,} characters ...] {line[_HEAD + left_out :]}"

@@ -18,9 +18,10 @@ Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W"]
 
 # The texts that are numbers, here and in YAML.
 INTEGER = r"[-+]?[0-9]+(?:_[0-9]+)*"
-REAL = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+# Each can match in one way only: where two parts could share digits or blanks, a long text takes quadratic time.
+REAL = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
-_QUANTITY = re.compile(rf"\s*({REAL})\s*(.*?)\s*", re.DOTALL)
+_QUANTITY = re.compile(rf"({REAL})\s*(.*)", re.DOTALL)
 
 _DECIMAL = {prefix: Decimal(1000) ** i for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])}
 _BINARY = {prefix: Decimal(1024) ** i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)}
@@ -57,7 +58,7 @@ def parse_quantity(text: object, dimension: Dimension) -> float:
     example = f"a quantity in {dimension}, such as '80 {_EXAMPLE[dimension]}'"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UnitError(f"{text!r} is not {example}")
-    match = _QUANTITY.fullmatch(str(text))
+    match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         raise UnitError(f"{text!r} does not start with a number: expected {example}")
     number, unit = match[1], match[2]

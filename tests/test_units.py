@@ -1,13 +1,15 @@
 """Units: what is read, what is refused and how it says so, and that what is shown reads back."""
 
 import math
+import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnitError
-from dsx.units import exact_quantity, format_quantity, parse_number, parse_quantity
+from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -151,3 +153,34 @@ def test_an_exact_quantity_has_all_digits(value, unit, text):
 @given(value=st.floats(1e-9, 1e18), unit=st.sampled_from(["bytes", "bytes/s", "flop/s", "s"]))
 def test_an_exact_quantity_reads_back(value, unit):
     assert parse_quantity(exact_quantity(value, unit), unit) == pytest.approx(value, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "80" + " " * 100_000 + "x",
+        " " * 100_000 + "x",
+        "1" * 100_000 + "x",
+        "1 " + "G" * 100_000,
+        "80 GB" + " " * 100_000 + "!",
+    ],
+)
+def test_long_texts_are_refused_at_once(text):
+    begun = time.perf_counter()
+    with pytest.raises(UnitError):
+        parse_quantity(text, "bytes")
+    with pytest.raises(SpecError):
+        parse_number(text)
+    assert time.perf_counter() - begun < 2.0
+
+
+@given(text=st.text(alphabet="0123456789.eE+-_ ", max_size=12))
+def test_the_texts_that_are_numbers_are_those_of_python(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value) or (math.isinf(value) and "inf" not in text):
+        assert re.fullmatch(REAL, text.strip().replace("_", "")) is not None
+    else:
+        assert re.fullmatch(REAL, text) is None

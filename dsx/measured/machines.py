@@ -1,9 +1,9 @@
 """From the `gpu` and `gpus_per_node` of a row to a cluster file, by what the files say under `run_tables`."""
 
-import difflib
 import re
 from collections.abc import Sequence
 
+from dsx.errors import nearest_names
 from dsx.measured.reasons import Reason
 from dsx.spec.cluster import ClusterSpec, load_cluster
 from dsx.spec.locate import names
@@ -38,7 +38,7 @@ def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) ->
     fitting = [claim for claim in claims if begins_with(gpu, claim[0])]
     if not fitting:
         written = {_plain(beginning): beginning for beginning, _, _ in claims}
-        near = ", ".join(written[name] for name in difflib.get_close_matches(_plain(gpu), written))
+        near = ", ".join(written[name] for name in nearest_names(_plain(gpu), written, cutoff=0.6, most=3))
         return Reason("no cluster has this gpu", f"{gpu!r}{f', nearest: {near}' if near else ''}")
     longest = max(len(_plain(beginning)) for beginning, _, _ in fitting)
     sizes = {size: cluster for beginning, size, cluster in reversed(fitting) if len(_plain(beginning)) == longest}

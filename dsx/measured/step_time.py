@@ -52,7 +52,7 @@ def flops_kind(run: Run) -> str | Reason:
         return "model"
     if text.startswith("hardware"):
         return "hardware, selective" if "selective" in text else "hardware, full"
-    if match := re.match(r"([68])\s*\*?\s*n\b", text):
+    if match := re.match(r"([68])\s*(?:\*\s*)?n\b", text):
         return f"{match[1]}N"
     return Reason("flops_kind is not known", f"{run.flops_kind!r}, known: model, hardware, 6N, 8N")
 

@@ -6,13 +6,12 @@ is left to the kind of table.
 """
 
 import csv
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsx.errors import InputError, did_you_mean
+from dsx.errors import InputError, did_you_mean, nearest_names
 from dsx.spec.quantities import LARGEST_COUNT
 from dsx.units import parse_number
 
@@ -111,5 +110,5 @@ def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
         raise form.error(f"{place}: lacks the column{'s' if len(missing) > 1 else ''} {said}{form.hint}")
     absent = [name for name in form.optional if name not in header]
     for name in others:
-        if near := difflib.get_close_matches(name.lower(), absent, n=1, cutoff=0.8):
+        if near := nearest_names(name.lower(), absent, cutoff=0.8):
             raise form.error(f"{place}: column {name!r} is not known; did you mean {near[0]!r}?")

@@ -5,15 +5,18 @@ A file of this kind is written by a program and often is one long line, so that 
 
 import json
 import math
+import re
 import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.locate import find_path, shown
+from dsx.spec.text_file import read_text, whole_characters
 
 _LARGEST = 1e30  # in any unit
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Part:
 
     def __getitem__(self, key: str) -> "Part":
         keys = self.keys()
-        if key not in keys:
+        if key not in self.data:
             raise self.fault(f"has no {key!r}{did_you_mean(key, keys)} (it has {', '.join(map(str, keys))})")
         return Part(self.data[key], self.file, (*self.path, key))
 
@@ -84,24 +87,48 @@ def load_json(what: str, name: str) -> Part:
     """Return the document at the path `name`; messages call it a `what`. Raises SpecError if it is no JSON file."""
     path = find_path(what, name)
     file = shown(path)
+    return Part(parse_json(read_text(path), file, lambda pairs: _object(pairs, file)), file)
+
+
+def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """Return the data of a JSON text; `file` names it in errors, `of_pairs` makes its objects.
+
+    Raises SpecError, with line and column where there are some, for what is no JSON and half characters.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        return Part(json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, file)), file)
-    except OSError as error:
-        raise SpecError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start})") from error
+        data = json.loads(text, object_pairs_hook=of_pairs)
     except json.JSONDecodeError as error:
         raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:  # lists within lists within ..., digits without end
+    except RecursionError as error:
+        raise SpecError(f"{file}: lists and objects are nested too deeply") from error
+    except ValueError as error:  # digits without end
         raise SpecError(f"{file}: is not JSON that can be read: {error}") from error
+    if _HALF.search(text):
+        _check_characters(data, file)
+    return data
+
+
+def _check_characters(data: Any, file: str) -> None:
+    pending = [Part(data, file)]
+    while pending:
+        part = pending.pop()
+        inside = part.data.items() if isinstance(part.data, dict) else ()
+        inside = enumerate(part.data) if isinstance(part.data, list) else inside
+        for key, value in inside:
+            for text in (key, value):
+                try:
+                    whole_characters(text if isinstance(text, str) else "")
+                except ValueError as error:
+                    raise part.fault(str(error)) from None
+            pending.append(Part(value, file, (*part.path, str(key))))
 
 
 def _object(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
     """Return an object; a key that stands twice is no choice of which one counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise SpecError(f"{file}: the key {twice!r} is given twice in one object, beside {', '.join(found)}")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            others = ", ".join(dict(pairs))
+            raise SpecError(f"{file}: the key {key!r} is given twice in one object, beside {others}")
+        found[key] = value
     return found

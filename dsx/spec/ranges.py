@@ -120,7 +120,7 @@ def _texts(limits: list[Limit]) -> list[str]:
 
 
 def _limit(text: Any) -> Limit:
-    match = re.fullmatch(rf"\s*([<>=!]*)\s*({REAL})\s*", text) if isinstance(text, str) else None
+    match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is no bound, such as '<=16' or '>=2'; for one value use fix")
     relation = next((known for known in _RELATIONS if known == match[1]), None)

@@ -6,7 +6,6 @@ decimal, with _ between digits to read them by. Not supported: tags of one's own
 documents in a file.
 """
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 from dsx.errors import SpecError
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.locate import shown
+from dsx.spec.text_file import read_text, whole_characters
 from dsx.units import INTEGER, REAL, parse_number
 
 _STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(
@@ -23,8 +23,12 @@ _STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(
 )
 
 _DEEPEST = 50  # levels; no schema has more than five
-_MOST = 1_000_000  # values; aliases of aliases make more of a few lines
+# Keys and values, of which some 100,000 are read in a second; aliases of aliases make more of a few lines. The largest
+# packaged file has 673, a config.json that names 20,000 classes both ways 80,000.
+_MOST = 200_000
+_SLOW = 100_000  # characters that PyYAML without libyaml takes seconds for
 _TOO_DEEP = "lists and mappings are nested too deeply"
+_TOO_MANY = f"there are more than {_MOST:,} keys and values, counted through aliases"
 _HINT = "; a text that starts with this character needs quotes"
 
 _RESOLVERS: dict[Any, list[Any]] = {}
@@ -57,16 +61,6 @@ def load_document(path: Path) -> Document:
     return parse_document(read_text(path), shown(path))
 
 
-def read_text(path: Path) -> str:
-    """Return the text of the file at `path`; raises SpecError if it cannot be read or is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from error
-
-
 def parse_document(text: str, file: str) -> Document:
     """Return the mapping that a YAML text holds; `file` names it in errors, which are those of `load_document`."""
     node = _compose(text, file)
@@ -83,7 +77,10 @@ def parse_value(text: str, place: str) -> Any:
 
     Only what starts like a list, a mapping or a quoted text is YAML syntax: ">=2" is just that text.
     """
-    stripped = text.strip()
+    try:
+        stripped = whole_characters(text).strip()
+    except ValueError as error:
+        raise SpecError(f"{place}: {error}") from None
     if not stripped:
         raise SpecError(f"{place}: no value is given")
     if stripped[0] in "[{\"'":
@@ -95,23 +92,23 @@ def parse_value(text: str, place: str) -> Any:
 
 
 def _compose(text: str, file: str) -> yaml.Node | None:
-    # What is wrong is said in PyYAML's own words on any machine.
-    with contextlib.suppress(yaml.YAMLError):
-        if _is_shallow(text):
-            return yaml.compose(text, Loader=_FastLoader)
     try:
-        return yaml.compose(text, Loader=_Loader)
+        try:
+            return _composed(text, file, _FastLoader)
+        except yaml.YAMLError:
+            # What is wrong is said in PyYAML's own words on any machine, unless that takes long.
+            if len(text) > _SLOW:
+                raise
+            return _composed(text, file, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise SpecError(f"{place}: {_problem(error)}") from error
     except yaml.reader.ReaderError as error:
-        line = 1 + text.count("\n", 0, error.position)
+        line = 1 + text.count("\n", 0, text.find(chr(error.character)))
         raise SpecError(f"{file}:{line}: the character {error.character:#x} cannot stand in YAML") from error
     except yaml.YAMLError as error:
         raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from error
-    except RecursionError as error:
-        raise SpecError(f"{file}: {_TOO_DEEP}") from error
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
@@ -129,17 +126,20 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
     return f"{context} at {place}, {problem}"
 
 
-def _is_shallow(text: str) -> bool:
-    """Return whether a text is not nested too deeply: libyaml's composer would end the process."""
-    level = 0
-    for event in yaml.parse(text, Loader=_FastLoader):
+def _composed(text: str, file: str, loader: Any) -> yaml.Node | None:
+    """Return the root of a text that is neither nested too deeply nor too long: libyaml would end the process."""
+    level = nodes = 0
+    for event in yaml.parse(text, Loader=loader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        nodes += isinstance(event, yaml.NodeEvent)
         if level > _DEEPEST:
-            return False
-    return True
+            raise SpecError(f"{_place(event, file)}: {_TOO_DEEP}")
+        if nodes > _MOST:
+            raise SpecError(f"{_place(event, file)}: {_TOO_MANY}")
+    return yaml.compose(text, Loader=loader)
 
 
-def _place(node: yaml.Node, file: str) -> str:
+def _place(node: yaml.Node | yaml.Event, file: str) -> str:
     # A value given on the command line has no mark of its own.
     return f"{file}:{node.start_mark.line + 1}" if node.start_mark else file
 
@@ -159,8 +159,8 @@ class _Reading:
         if len(path) > _DEEPEST:
             raise SpecError(f"{_place(node, self.file)}: {_TOO_DEEP}")
         self.left -= 1
-        if not self.left:
-            raise SpecError(f"{_place(node, self.file)}: there are more than {_MOST:,} values, counted through aliases")
+        if self.left < 0:
+            raise SpecError(f"{_place(node, self.file)}: {_TOO_MANY}")
         around = (*around, node)
         if isinstance(node, yaml.MappingNode | yaml.SequenceNode) and node.tag not in (_MAP, _SEQ):
             raise SpecError(f"{_place(node, self.file)}: the tag {node.tag!r} is not supported")
@@ -176,9 +176,10 @@ class _Reading:
         data: dict[str, Any] = {}
         for key, value in node.value:
             place = _place(key, self.file)
+            self.left -= 1
             if not isinstance(key, yaml.ScalarNode):
                 raise SpecError(f"{place}: a key must be a text, not a list or a mapping")
-            name = key.value
+            name = self.characters(key)
             if name in data:
                 raise SpecError(f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}")
             self.places[*path, name] = place
@@ -187,7 +188,7 @@ class _Reading:
 
     def scalar(self, node: yaml.ScalarNode) -> Any:
         if node.tag == _STR:
-            return node.value
+            return self.characters(node)
         if node.tag == _NULL:
             return None
         if node.tag == _BOOL and node.value.lower() in ("true", "false"):
@@ -198,3 +199,9 @@ class _Reading:
             return parse_number(node.value)
         except SpecError as error:
             raise SpecError(f"{_place(node, self.file)}: {error}") from error
+
+    def characters(self, node: yaml.ScalarNode) -> str:
+        try:
+            return whole_characters(node.value)
+        except ValueError as error:
+            raise SpecError(f"{_place(node, self.file)}: {error}") from None

@@ -112,6 +112,11 @@ def test_an_unknown_kind_is_a_reason(made):
     assert reason == Reason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
 
 
+def test_a_long_flops_kind_is_refused_at_once():
+    reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"}))
+    assert isinstance(reason, Reason)
+
+
 def test_utilisation_of_fp8_refers_to_its_own_peak(made):
     row = GPT | {"gpu": "H100", "measured_mfu": "0.5"}
     halves = measured_step_time(made(row)), measured_step_time(made(row | {"precision": "fp8"}))

@@ -180,6 +180,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"limit": {"tp": "=16"}}, "did you mean '==16'?"),
         ({"limit": {"tp": "<=1e999"}}, "'1e999' is not a finite number"),
         ({"limit": {"tp": ["<=16", "x"]}}, "limit.tp: 'x' is no bound"),
+        ({"limit": {"tp": " " * 100_000 + "x"}}, "x' is no bound"),
         ({"limit": {"strategy": "<=1"}}, "limit.strategy: 'strategy' holds names, and a column of numbers"),
         ({"keep": "al"}, "keep: 'al' is not one of all, feasible; did you mean 'all'?"),
         ({"keep": 5}, "keep: expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}"),

@@ -1,5 +1,7 @@
 """YAML: places are kept, the traps of YAML 1.1 are gone, and every bad file is an error with its place."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,3 +148,31 @@ def test_no_text_escapes_as_another_error(tmp_path_factory, text):
         parse_value(text, "--set x")
     except SpecError:
         pass
+
+
+STATED_S = 2.0  # of processor time, within which a text is read or refused
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "a: [" + "1, " * 250_000 + "1]\n",
+            "a.yaml:1: there are more than 200,000 keys and values, counted through aliases",
+        ),
+        ("".join(f"k{index}: {index}\n" for index in range(50_000)) + "a: [\n", "a.yaml:50002:1: "),
+        ("a: " + "[" * 1_000_000, "a.yaml:1: lists and mappings are nested too deeply"),
+        ("".join(" " * level + f"a{level}:\n" for level in range(1000)), "nested too deeply"),
+        ("? " * 100_000 + "a\n", "nested too deeply"),
+        ("a: " + "1" * 1_000_000, "is not a finite number"),
+        ("a: !!float " + "1" * 1_000_000 + "x", "is not a finite number"),
+    ],
+)
+def test_a_long_bad_text_is_refused_soon(tmp_path, text, says):
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    begun = time.process_time()
+    with pytest.raises(SpecError) as caught:
+        load_document(file)
+    assert time.process_time() - begun < 2 * STATED_S  # of machines half as fast
+    assert says in str(caught.value)

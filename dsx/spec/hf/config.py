@@ -3,7 +3,6 @@
 JSON is read as the YAML that it is, so that a fault can name the line. A key that is null is one that is absent.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,11 @@ from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.hf.family import FamilySpec, KeySpec, load_family
 from dsx.spec.hf.formula import Formula, evaluate
+from dsx.spec.json_text import parse_json
 from dsx.spec.locate import names, shown
 from dsx.spec.quantities import LARGEST_COUNT
-from dsx.spec.yaml_text import parse_document, read_text
+from dsx.spec.text_file import read_text
+from dsx.spec.yaml_text import parse_document
 
 MODEL_TYPE = "model_type"
 
@@ -68,12 +69,7 @@ def known_keys(family: FamilySpec) -> set[str]:
 
 def _load_json(path: Path) -> Document:
     text, file = read_text(path), shown(path)
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise SpecError(f"{file}: lists and objects are nested too deeply") from error
+    data = parse_json(text, file)
     if not isinstance(data, dict):
         raise SpecError(f"{file}:1: expected an object with keys, as a config.json holds, got {type(data).__name__}")
     # YAML allows no tabs between its tokens, and JSON none inside of them.

@@ -1,0 +1,45 @@
+"""What a message shows of bad input is bounded, however long the input is, and so is what is compared to name it."""
+
+import time
+
+import pytest
+
+from dsx.errors import InputError, NotationError, UnknownNameError, did_you_mean, nearest_names
+
+STATED_S = 2.0  # within which anything that is read is read or refused
+
+
+def test_a_message_of_usual_length_is_left_alone():
+    lines = "\n".join(["x" * 3000] * 50)
+    assert str(InputError(lines)) == lines
+
+
+def test_the_middle_of_a_long_line_is_left_out_with_how_long_it_is():
+    message = str(InputError(f"a.yaml:1: {'x' * 10**6!r} has no unit"))
+    assert message.startswith("a.yaml:1: 'xxx") and message.endswith("x' has no unit")
+    assert "[... 997,023 characters ...]" in message
+    assert len(message) < 4000
+
+
+def test_faults_behind_the_first_ones_are_counted():
+    message = str(InputError("\n".join(f"fault {index}" for index in range(100_000))))
+    assert message.endswith("\nfault 49\n... and 99,950 more lines")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownNameError("model", "x" * 10**6, [f"name-{index}" for index in range(100_000)]),
+        NotationError("y" * 10**6, "a.layer", 3, 4),
+    ],
+)
+def test_errors_with_parts_of_their_own_are_bounded_too(error):
+    assert len(str(error)) < 4000
+
+
+def test_long_names_and_long_lists_are_not_compared():
+    begun = time.perf_counter()
+    assert did_you_mean("ab" * 50_000, ["ba" * 50_000]) == ""
+    assert did_you_mean("abc", ["a" * 100_000, "abd"]) == "; did you mean 'abd'?"
+    assert nearest_names("layer", (f"layer{index}" for index in range(10**6)), cutoff=0.5, most=2) != []
+    assert time.perf_counter() - begun < STATED_S
