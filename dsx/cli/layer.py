@@ -1,5 +1,6 @@
 """``dsx layer``: everything that is derived from a layer text."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.output import print_json, print_table
 from dsx.errors import InputError, did_you_mean
+from dsx.spec.quantities import LARGEST_COUNT
 
 DIRECTIONS = ("forward", "backward")
 
@@ -83,9 +85,11 @@ def _sizes(assignments: list[str] | None, built: Any) -> dict[str, int]:
                 f"--set {assignment}: layer {built.name!r} has no dimension or degree {name!r}"
                 f"{did_you_mean(name, known)} (it has {', '.join(sorted(known))})"
             )
-        if not value.isdecimal() or int(value) < 1:
-            raise InputError(f"--set {assignment}: {name} must be a whole number of at least 1")
-        sizes[name] = int(value)
+        sizes[name] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+        if not 1 <= sizes[name] <= LARGEST_COUNT:
+            raise InputError(
+                f"--set {assignment}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}"
+            )
     return sizes
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsx.errors import NotationError, did_you_mean
-from dsx.graph.checks import check_axes, check_operator, defined_through_itself
+from dsx.graph.checks import check_axes, check_operator, defined_through_itself, parts_in_all
 from dsx.graph.expressions import names
 from dsx.graph.layer import OUTPUT, PANELS, Argument, Layer, Operator, Tensor
 from dsx.graph.lexer import Place
@@ -13,6 +13,12 @@ from dsx.graph.match import Distribution, Unmatchable, match, ordered
 from dsx.graph.notation import FOLLOWS, Dim, LayerText, OperatorText, Role, StrategyText, TensorText, UseText
 from dsx.graph.operators import OperatorKind
 from dsx.graph.use import declared, modified, renamed, results
+
+# Of a layer with its blocks inlined. Packaged ones have up to 40 operators, 60 tensors, 10 defined dimensions and 6
+# blocks; what is derived of an operator is looked for in all others, so that ten times as many take some seconds.
+_MOST_OPERATORS, _MOST_TENSORS, _MOST_DIMENSIONS, MOST_BLOCKS = 400, 1_000, 100, 100
+# Integers and names in the size of a dimension with the definitions of its parts put in; in packaged ones up to 11.
+_MOST_PARTS = 1_000
 
 
 def build_layer(
@@ -98,9 +104,7 @@ class _Builder:
                 raise text.defined_at[letter].error(
                     f"dimension {letter!r} of {text.name!r} is defined differently elsewhere"
                 )
-        if circle := defined_through_itself(self.definitions):
-            place = next(place for letter, place in text.defined_at.items() if letter in circle)
-            raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
+        self.check_definitions(text)
         scope: dict[str, str] = {}
         for tensor in (*text.inputs, *text.weights):
             if tensor.name in scope:
@@ -127,6 +131,22 @@ class _Builder:
         self.inside.pop()
         self.again = outer
         return scope
+
+    def check_definitions(self, text: LayerText) -> None:
+        """Raise unless the dimensions, of which `text` brings some, can have sizes, and not too many parts."""
+        if len(self.definitions) > _MOST_DIMENSIONS:
+            place = [*text.defined_at.values()][-1]
+            raise place.error(f"more than {_MOST_DIMENSIONS} dimensions are defined in one layer")
+        if circle := defined_through_itself(self.definitions):
+            place = next(place for letter, place in text.defined_at.items() if letter in circle)
+            raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
+        parts = parts_in_all(self.definitions)
+        for letter, place in text.defined_at.items():
+            if parts[letter] > _MOST_PARTS:
+                raise place.error(
+                    f"the size of {letter!r} is made of {parts[letter]:,} numbers and dimensions, with their own "
+                    f"definitions put in; at most {_MOST_PARTS:,} are"
+                )
 
     def region(self, entry: OperatorText | UseText, outer: tuple[str, int] | None, offset: int) -> Any:
         """Return the region that a line is in: its own text's, or the one that its block is used in."""
@@ -158,6 +178,8 @@ class _Builder:
         if any((text.file, text.name) == (block.file, block.name) for text in self.inside):
             raise use.place.error(f"block {block.name!r} uses itself")
         self.blocks.append(block.name)
+        if len(self.blocks) > MOST_BLOCKS:
+            raise use.place.error(f"more than {MOST_BLOCKS} blocks are used in one layer, one inside another or not")
         count = self.blocks.count(block.name)
         inputs = [tensor.name for tensor in block.inputs]
         bound: dict[str, str] = {}
@@ -226,6 +248,8 @@ class _Builder:
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
         made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.again)
         self.operators.append(made)
+        if len(self.operators) > _MOST_OPERATORS:
+            raise line.place.error(f"more than {_MOST_OPERATORS} operators in one layer, those of its blocks included")
 
     def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
         """Resolve an argument and check that its distribution can be reached."""
@@ -264,6 +288,8 @@ class _Builder:
             raise tensor.place.error(f"{tensor.name!r} is declared twice")
         check_axes(tensor, distribution)
         self.tensors[name] = Tensor(name, distribution, weight)
+        if len(self.tensors) > _MOST_TENSORS:
+            raise tensor.place.error(f"more than {_MOST_TENSORS:,} tensors in one layer, those of its blocks included")
         return name
 
     def dims(self, tensor: TensorText) -> tuple[Dim, ...]:

@@ -9,7 +9,7 @@ import operator
 from fractions import Fraction
 from typing import Any
 
-from dsx.graph.expressions import evaluate, names, primes_from
+from dsx.graph.expressions import Name, Operation, evaluate, names, primes_from
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, ordered
 from dsx.graph.notation import FOLLOWS, Dim, TensorText
@@ -188,7 +188,7 @@ def _same_size(
             name: Fraction(prime) for name, prime in zip(free, primes_from(start, len(free)), strict=True)
         }
         for letter in letters:
-            values[letter] = _exact_size(letter, values, definitions)
+            _exact_size(letter, values, definitions)
         sums = sum(_product(values, dims) for dims in sizes)
         if _product(values, rest) != sums:
             return False
@@ -204,27 +204,57 @@ def _product(values: dict[str, Any], dims: tuple[Dim, ...]) -> Any:
 
 def _base_letters(letters: set[str], definitions: dict[str, Any]) -> set[str]:
     """Return the letters that definitions lead back to."""
-    result: set[str] = set()
-    for letter in letters:
-        result |= _base_letters(names(definitions[letter]), definitions) if letter in definitions else {letter}
-    return result
+    seen: set[str] = set()
+    pending = set(letters)
+    while pending:
+        seen |= pending
+        pending = {name for letter in pending & definitions.keys() for name in names(definitions[letter])} - seen
+    return seen - definitions.keys()
 
 
 def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    if letter not in definitions:
-        return values[letter]
-    inner = {name: _exact_size(name, values, definitions) for name in names(definitions[letter])}
-    return evaluate(definitions[letter], inner, floor_divide=operator.truediv)
+    """Return the size of a letter, and put it among the `values`."""
+    if letter not in values:
+        for name in names(definitions[letter]):
+            _exact_size(name, values, definitions)
+        values[letter] = evaluate(definitions[letter], values, floor_divide=operator.truediv)
+    return values[letter]
+
+
+def parts_in_all(definitions: dict[str, Any]) -> dict[str, int]:
+    """Return how many integers and names the size of each defined letter is made of, definitions put in.
+
+    No letter may be defined through itself.
+    """
+    found: dict[str, int] = {}
+
+    def count(expr: Any) -> int:
+        total = 0
+        while isinstance(expr, Operation):
+            total += count(expr.right)
+            expr = expr.left
+        return total + (of_letter(expr.name) if isinstance(expr, Name) else 1)
+
+    def of_letter(letter: str) -> int:
+        if letter not in found:
+            found[letter] = count(definitions[letter]) if letter in definitions else 1
+        return found[letter]
+
+    return {letter: of_letter(letter) for letter in definitions}
 
 
 def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
     """Return a chain of letters in which the last one closes a circle; empty if there is none."""
+    done: set[str] = set()  # letters that lead to no circle
 
     def follow(letter: str, above: tuple[str, ...]) -> tuple[str, ...]:
         chain = (*above, letter)
         if letter in above:
             return chain[above.index(letter) :]
-        inner = names(definitions[letter]) if letter in definitions else set[str]()
-        return next((found for name in sorted(inner) if (found := follow(name, chain))), ())
+        inner = names(definitions[letter]) - done if letter in definitions else set[str]()
+        found = next((found for name in sorted(inner) if (found := follow(name, chain))), ())
+        if not found:
+            done.add(letter)
+        return found
 
     return next((found for letter in definitions if (found := follow(letter, ()))), ())

@@ -13,7 +13,7 @@ from typing import Any
 from dsx.graph.again import input_bytes, kept, transient_bytes
 from dsx.graph.backward import derive_backward
 from dsx.graph.experts import EP, expert_axes, reduced_over
-from dsx.graph.expressions import names, product, total
+from dsx.graph.expressions import names, parts, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, RING, Layer, Operator
 from dsx.graph.match import (
@@ -32,6 +32,8 @@ from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tens
 
 FORWARD, BACKWARD = 0, 1
 _ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
+# Of the work of a layer: in packaged ones up to 1,753, each of which is walked through for every set of sizes.
+_MOST_PARTS = 30_000
 _IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
 
 
@@ -143,9 +145,17 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     saved = _fresh(kernel.saved for kernel in kernels)
     held = _fresh(kept(layer, kernels))
     made: list[KernelCosts] = []
+    num_parts = 0
     for index, kernel in enumerate(kernels):
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
         ahead, back = into[kernel.operators[0].name]
+        work = work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work())
+        num_parts += sum(parts(amount) for of in work for amount in (of.matrix, of.vector, of.bytes, of.unfused))
+        if num_parts > _MOST_PARTS:
+            raise kernel.operators[0].place.error(
+                f"the work of the layer is made of more than {_MOST_PARTS:,} numbers and dimensions, with those of its "
+                "tensors put into the formulas of its operators"
+            )
         made.append(
             KernelCosts(
                 name=kernel.name,
@@ -153,7 +163,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 kinds=tuple(op.kind.name for op in kernel.operators),
                 fused=kernel.fused,
                 runs=bool(counted),
-                work=work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work()),
+                work=work,
                 collectives=(tuple(ahead), tuple(back)),
                 saved=saved[index],
                 replicated=_replicated(layer, kernel),

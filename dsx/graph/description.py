@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dsx.graph.derived import BACKWARD, FORWARD, Collective, KernelCosts, derive
-from dsx.graph.expressions import RELATIONS, evaluate, names, text, total
+from dsx.graph.expressions import names, text, total
 from dsx.graph.layer import Layer
 from dsx.graph.match import local_size
-from dsx.graph.model import define
+from dsx.graph.model import amount, define
 from dsx.graph.multiplies import Multiply
 from dsx.graph.notation import Rule
 
@@ -69,12 +69,12 @@ def _holds(rule: Rule, values: Values) -> bool | None:
     """Return whether a rule holds, None where a name in it has no size."""
     if not names(rule.left) | names(rule.right) <= values.keys():
         return None
-    return bool(RELATIONS[rule.relation](evaluate(rule.left, values), evaluate(rule.right, values)))
+    return bool(rule.holds(values))
 
 
 def _quantity(expr: Any, values: Values) -> dict[str, Any]:
     known = names(expr) <= values.keys()
-    return {"formula": text(expr), "value": evaluate(expr, values) if known else None}
+    return {"formula": text(expr), "value": amount(expr, values) if known else None}
 
 
 def _tensor(layer: Layer, name: str, values: Values) -> dict[str, Any]:

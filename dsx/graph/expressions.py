@@ -4,6 +4,9 @@ One small language serves dimension definitions (`dim c = (h + 2*g) * k`), the r
 the operator tables: integers, names, ``+ - * / % ( ) min max``, where ``/`` floors. Expressions are
 evaluated over plain numbers, fractions or arrays alike, since only arithmetic operators are used.
 Nothing numeric lives here: no array library is imported.
+
+A sum over a layer is a chain of hundreds of operations to the left, so what walks through an expression follows its
+left operands in a loop. To the right it is as deep as what was written.
 """
 
 import math
@@ -89,11 +92,20 @@ def combine(sign: str, left: Any, right: Any) -> Any:
 
 def names(expr: Any) -> set[str]:
     """Return the free names of an expression."""
-    if isinstance(expr, Name):
-        return {expr.name}
-    if isinstance(expr, Operation):
-        return names(expr.left) | names(expr.right)
-    return set()
+    found: set[str] = set()
+    while isinstance(expr, Operation):
+        found |= names(expr.right)
+        expr = expr.left
+    return found | {expr.name} if isinstance(expr, Name) else found
+
+
+def parts(expr: Any) -> int:
+    """Return how many integers and names stand in an expression."""
+    count = 1
+    while isinstance(expr, Operation):
+        count += parts(expr.right)
+        expr = expr.left
+    return count
 
 
 def evaluate(
@@ -108,17 +120,20 @@ def evaluate(
     results of sub-expressions between calls with the same `values`; it is keyed by identity, so the
     expressions must outlive it. Raises KeyError with the first name that has no value.
     """
-    if isinstance(expr, int):
-        return expr
-    if isinstance(expr, Name):
-        return values[expr.name]
-    if memo is not None and id(expr) in memo:
-        return memo[id(expr)]
-    left = evaluate(expr.left, values, memo, floor_divide)
-    right = evaluate(expr.right, values, memo, floor_divide)
-    result = floor_divide(left, right) if expr.sign == "/" else _APPLY[expr.sign](left, right)
-    if memo is not None:
-        memo[id(expr)] = result
+    chain: list[Operation] = []
+    while isinstance(expr, Operation) and (memo is None or id(expr) not in memo):
+        chain.append(expr)
+        expr = expr.left
+    if isinstance(expr, Operation):
+        result = (memo or {})[id(expr)]
+    else:
+        result = values[expr.name] if isinstance(expr, Name) else expr
+    for operation in reversed(chain):
+        right = evaluate(operation.right, values, memo, floor_divide)
+        apply = floor_divide if operation.sign == "/" else _APPLY[operation.sign]
+        result = apply(result, right)
+        if memo is not None:
+            memo[id(operation)] = result
     return result
 
 
@@ -127,16 +142,21 @@ _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 def text(expr: Any, outer: int = 0) -> str:
     """Return the expression as the notation writes it."""
-    if isinstance(expr, int):
-        return str(expr)
-    if isinstance(expr, Name):
-        return expr.name
-    if expr.sign in ("min", "max"):
-        return f"{expr.sign}({text(expr.left)}, {text(expr.right)})"
-    binding = _BINDING[expr.sign]
-    # The right operand of - / % binds tighter than the sign itself: a - (b - c).
-    inner = f"{text(expr.left, binding)} {expr.sign} {text(expr.right, binding + (expr.sign != '+'))}"
-    return f"({inner})" if binding < outer else inner
+    before, behind = [], []
+    while isinstance(expr, Operation):
+        if expr.sign in ("min", "max"):
+            before.append(f"{expr.sign}(")
+            behind.append(f", {text(expr.right)})")
+            outer = 0
+        else:
+            binding = _BINDING[expr.sign]
+            opened, closed = ("(", ")") if binding < outer else ("", "")
+            before.append(opened)
+            # The right operand of - / % binds tighter than the sign itself: a - (b - c).
+            behind.append(f" {expr.sign} {text(expr.right, binding + (expr.sign != '+'))}{closed}")
+            outer = binding
+        expr = expr.left
+    return "".join([*before, expr.name if isinstance(expr, Name) else str(expr), *reversed(behind)])
 
 
 def divided(size: Any, axes: Iterable[str]) -> Any:

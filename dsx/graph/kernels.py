@@ -9,7 +9,7 @@ their forward FLOPs to the backward.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsx.graph.expressions import Name, combine, product, total
+from dsx.graph.expressions import Name, Operation, combine, product, total
 from dsx.graph.layer import Argument, Layer, Operator
 from dsx.graph.match import Distribution, elements
 from dsx.graph.multiplies import Multiply, forward_multiply, gradient_multiply
@@ -239,11 +239,14 @@ def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any =
 
 def _put(expr: Any, values: dict[str, Any]) -> Any:
     """Replace names by expressions."""
-    if isinstance(expr, Name):
-        return values.get(expr.name, expr)
-    if isinstance(expr, int):
-        return expr
-    return combine(expr.sign, _put(expr.left, values), _put(expr.right, values))
+    chain: list[Operation] = []
+    while isinstance(expr, Operation):
+        chain.append(expr)
+        expr = expr.left
+    result = values.get(expr.name, expr) if isinstance(expr, Name) else expr
+    for operation in reversed(chain):
+        result = combine(operation.sign, result, _put(operation.right, values))
+    return result
 
 
 def functions(

@@ -8,12 +8,13 @@ from dsx.errors import NotationError
 from dsx.graph.expressions import Name, Operation
 
 _TOKEN = re.compile(
-    r"(?P<space>[ \t]+)|(?P<comment>#.*)|(?P<word>\d+[A-Za-z_][A-Za-z0-9_]*)|(?P<int>\d+)"
+    r"(?P<space>[ \t]+)|(?P<comment>#.*)|(?P<word>[0-9]+[A-Za-z_][A-Za-z0-9_]*)|(?P<int>[0-9]+)"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$])"
 )
 # More would exhaust the stack of what walks through an expression; no size has so many parts or digits.
 _MOST_PARTS, _MOST_DIGITS = 100, 18
+_LONGEST_LINE, _LONGEST_NAME = 20_000, 300  # characters; of packaged texts 132 and 29
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
@@ -46,6 +47,8 @@ class Line:
         self.source, self.file, self.number = source, file, number
         self.parts = 0  # of expressions, so far
         self._position = 0
+        if len(source) > _LONGEST_LINE:
+            raise Place(file, number, _LONGEST_LINE + 1).error(f"a line of more than {_LONGEST_LINE:,} characters")
         self._next = self._scan()
 
     def _scan(self) -> Token:
@@ -56,6 +59,8 @@ class Line:
                 raise place.error(f"unexpected character {self.source[self._position]!r}")
             self._position = match.end()
             kind = match.lastgroup or ""
+            if kind in ("name", "word") and len(match.group()) > _LONGEST_NAME:
+                raise place.error(f"a name of more than {_LONGEST_NAME} characters")
             if kind not in ("space", "comment"):
                 return Token(kind, match.group(), place)
         return Token("end", "end of line", Place(self.file, self.number, len(self.source) + 1))

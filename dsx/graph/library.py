@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dsx.errors import NotationError, UnknownNameError
-from dsx.graph.build import build_layer
+from dsx.graph.build import MOST_BLOCKS, build_layer
 from dsx.graph.layer import Layer
 from dsx.graph.lexer import Place
 from dsx.graph.notation import LayerText, Role, StrategyText, UseText, parse_file
@@ -52,19 +52,26 @@ def load_layer(
     return build_layer(text, overlay, table, find_block)
 
 
-def needs_strategy(name: str, near: Path | None = None, above: tuple[str, ...] = ()) -> bool:
-    """Return whether the layer called `name`, or a block that it uses, has roles; `above` are its users."""
-    text = _parse("layer", name, near)
-    if isinstance(text, StrategyText) or text.file in above:
-        return False
-    tensors = [*text.inputs, *text.weights]
-    for entry in text.body:
-        if isinstance(entry, UseText):
-            if needs_strategy(entry.block, Path(text.file), (*above, text.file)):
-                return True
-        else:
-            tensors += [*entry.outputs, *entry.arguments]
-    return any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ())
+def needs_strategy(name: str, near: Path | None = None) -> bool:
+    """Return whether the layer called `name`, or a block that it uses, has roles."""
+    seen: set[str] = set()
+    pending = [(name, near)]
+    while pending:
+        text = _parse("layer", *pending.pop())
+        if isinstance(text, StrategyText) or text.file in seen:
+            continue
+        if len(seen) > MOST_BLOCKS:  # as building the layer will say
+            return False
+        seen.add(text.file)
+        tensors = [*text.inputs, *text.weights]
+        for entry in text.body:
+            if isinstance(entry, UseText):
+                pending.append((entry.block, Path(text.file)))
+            else:
+                tensors += [*entry.outputs, *entry.arguments]
+        if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
+            return True
+    return False
 
 
 def load_strategy(name: str, near: Path | None = None) -> StrategyText:

@@ -5,12 +5,13 @@ A layer kind is derived once per strategy. The first layer may be an embedding, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
-from dsx.graph.expressions import evaluate, names
+from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.layer import Layer, Tensor
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.match import Distribution
@@ -19,6 +20,10 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import LayerCount, ModelSpec
 
 _RUNS = 4  # more runs of layers than this alternate
+_LARGEST_SIZE = 2**53  # of a defined dimension; floats hold integers exactly up to it
+# Of elements, bytes and FLOPs of a layer and one sequence. A layer of the largest packaged model has 1e16; a float32,
+# which sweeps take times in, ends at 3e38.
+_LARGEST_AMOUNT = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +133,11 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
     built: dict[str, Layer] = {}
     derived: dict[str, DerivedLayer] = {}
     for kind in dict.fromkeys(entry.kind for entry in entries):
-        text = layer_text(kind, spec.name, assumptions)
-        built[kind] = layer = load_layer(text, strategy, table, near, assumptions.blocks)
+        found = layer_text(kind, spec.name, assumptions)
+        built[kind] = layer = load_layer(found, strategy, table, near, assumptions.blocks)
         derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived[kind], spec.dimensions, spec.name)
+        _check_amounts(derived[kind], spec)
     leading, trailing = check_chain(spec.name, [(built[entry.kind], entry.count) for entry in entries])
     layers = tuple((derived[entry.kind], entry.count) for entry in entries)
     return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
@@ -213,6 +219,36 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
         )
 
 
+def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
+    """Raise SpecError unless the work and the memory of a layer are amounts that can be reckoned with."""
+    values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
+    work = [work for kernel in layer.kernels for work in kernel.work]
+    amounts = [getattr(of, name) for of in work for name in ("matrix", "vector", "bytes", "unfused")]
+    amounts += [kernel.saved_bytes for kernel in layer.kernels] + [weight.bytes for weight in layer.weights]
+    try:
+        for expr in amounts:
+            amount(expr, values)
+    except SpecError as error:
+        raise SpecError(f"layer {layer.name!r} of model {spec.name!r}: {error}") from None
+
+
+def amount(expr: Any, values: Mapping[str, Any]) -> Any:
+    """Return what an expression is for plain numbers; raises SpecError where that is nothing, or too much."""
+    try:
+        found = evaluate(expr, values)
+    except ZeroDivisionError:
+        raise SpecError(f"{text(expr)} divides by zero where {_given(expr, values)}") from None
+    if abs(found) > _LARGEST_AMOUNT:
+        raise SpecError(
+            f"{text(expr)} is {Decimal(found):.3g} where {_given(expr, values)}: more than {_LARGEST_AMOUNT:g}"
+        )
+    return found
+
+
+def _given(expr: Any, values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={values[name]}" for name in sorted(names(expr)))
+
+
 def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
     """Return the values of all names of a layer on one GPU, one sequence, one byte per element."""
     values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
@@ -221,10 +257,25 @@ def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_lengt
 
 
 def define(layer: DerivedLayer, values: dict) -> dict:
-    """Return `values` with the defined dimensions of the layer added whose parts all have a value."""
+    """Return `values` with the defined dimensions of the layer added whose parts all have a value.
+
+    Raises SpecError for plain numbers that make a size too large, or none.
+    """
     result = dict(values)
     pending = {letter: expr for letter, expr in layer.definitions.items() if letter not in result}
     while ready := [letter for letter, expr in pending.items() if names(expr) <= result.keys()]:
         for letter in ready:
-            result[letter] = evaluate(pending.pop(letter), result)
+            expr = pending.pop(letter)
+            try:
+                result[letter] = evaluate(expr, result)
+            except ZeroDivisionError:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} divides by zero where "
+                    f"{_given(expr, result)}"
+                ) from None
+            if isinstance(result[letter], int) and result[letter] > _LARGEST_SIZE:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {Decimal(result[letter]):.3g} where "
+                    f"{_given(expr, result)}; a size is at most {_LARGEST_SIZE:,}"
+                )
     return result

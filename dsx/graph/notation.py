@@ -6,17 +6,21 @@ role stands for, and the rules that limit it). This module knows the grammar and
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dsx.errors import NotationError, did_you_mean
-from dsx.graph.expressions import RELATIONS
+from dsx.graph.expressions import RELATIONS, evaluate, names
 from dsx.graph.lexer import Line, Place, parse_expression
 
 # Mesh axes that a text may divide by; the pipeline divides layers, not tensors.
 AXES = ("tp", "tp2", "cp", "ep", "dp")
 FOLLOWS = "*"  # the partial axes of the arguments; the modifier that a block is used with
+_MOST_RULES = 150  # of a strategy, each for every combination of degrees; twelve in packaged ones
+_LONGEST = 100_000  # characters of a text; the longest packaged one has 2,374
+_MOST_DIMS = 60  # of a tensor; six in packaged texts. A size is a product of them, which is walked through part by part
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,14 @@ class Rule:
     reason: str
     place: Place
 
+    def holds(self, values: Mapping[str, Any]) -> Any:
+        """Return where the rule holds; raises NotationError where its numbers cannot be compared."""
+        try:
+            return RELATIONS[self.relation](evaluate(self.left, values), evaluate(self.right, values))
+        except (OverflowError, ZeroDivisionError) as error:
+            given = ", ".join(f"{name}={values[name]}" for name in sorted(names(self.left) | names(self.right)))
+            raise self.place.error(f"the rule cannot be checked where {given}: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class StrategyText:
@@ -115,13 +127,18 @@ class StrategyText:
 def parse_file(path: Path) -> LayerText | StrategyText:
     """Parse the file at `path`; raises NotationError with file, line and column."""
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
+        with path.open(encoding="utf-8") as file:
+            source = file.read(_LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise NotationError(f"cannot be read: {error}", str(path)) from None
+    return parse(source, str(path))
 
 
 def parse(source: str, file: str = "<text>") -> LayerText | StrategyText:
     """Parse a layer, block or strategy."""
+    if len(source) > _LONGEST:
+        line = 1 + source.count("\n", 0, _LONGEST)
+        raise NotationError(f"the text has more than {_LONGEST:,} characters", file, line, 1)
     lines = [Line(text, file, number) for number, text in enumerate(source.splitlines(), 1)]
     lines = [line for line in lines if not line.done()]
     if not lines:
@@ -153,6 +170,8 @@ def _strategy(name: str, lines: list[Line], file: str) -> StrategyText:
                 continue
             if token.text == "require":
                 rules.append(_rule(line, token.place))
+                if len(rules) > _MOST_RULES:
+                    raise token.place.error(f"more than {_MOST_RULES} rules in one strategy")
                 continue
             if token.text == "role":
                 token = line.name("the name of a role")
@@ -299,6 +318,8 @@ def _tensor(line: Line, declares: bool = False) -> TensorText:
         dims.append(_item(line))
         while line.accept(","):
             dims.append(_item(line))
+    if len(dims) > _MOST_DIMS:
+        raise token.place.error(f"{token.text!r} has {len(dims)} dimensions; a tensor has at most {_MOST_DIMS}")
     while line.accept("@"):
         partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
     line.expect("]", "" if not partial else ": partial axes stand at the end")

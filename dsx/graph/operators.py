@@ -27,14 +27,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsx.errors import NotationError, SpecError, did_you_mean
-from dsx.graph.expressions import names
-from dsx.graph.lexer import Line, parse_expression
+from dsx.graph.expressions import names, parts
+from dsx.graph.lexer import Line, Place, parse_expression
 from dsx.spec.document import Document
 from dsx.spec.yaml_text import load_document
 
 NAMES = ("matrix", "vector", "bytes", "unfused")
 FUNCTIONS = ("size", "rows", "last", "bytes")
 QUANTITIES = ("contracted", "panels", "activation_bytes", "weight_bytes")
+_MOST_PARTS = 500  # of a formula for the tensors of one operator; in packaged layers up to 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class Formula:
         line = Line(self.source, self.file, self.line)
         result = parse_expression(line, functions)
         line.finish()
+        if (found := parts(result)) > _MOST_PARTS:
+            raise Place(self.file, self.line, 1).error(
+                f"the formula is made of {found:,} numbers and dimensions, with those of its tensors put in; at most "
+                f"{_MOST_PARTS} are"
+            )
         return result
 
 

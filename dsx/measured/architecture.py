@@ -17,6 +17,8 @@ from dsx.spec.model import LayerCount, ModelSpec, load_model
 LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # of the layer notation, with their columns
 CAPACITY_PERCENT = 100  # dropless experts, whose mean load is their even share
 
+Run = tuple[str, int]  # layers of one kind that follow each other
+
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
@@ -80,7 +82,7 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
     kinds = _kinds(sizes)
     if kinds is PLAIN:
         dimensions |= {"positions": sequence_length}
-    return _spec(dimensions, [kinds.embedding, *[kinds.layer] * sizes.layers, kinds.head], sequence_length)
+    return _spec(dimensions, [(kinds.embedding, 1), (kinds.layer, sizes.layers), (kinds.head, 1)], sequence_length)
 
 
 def _kinds(sizes: Sizes) -> Kinds:
@@ -104,9 +106,9 @@ def _is_the_only_one_to_know(model: ModelSpec, sizes: Sizes) -> bool:
     return bool(sizes.experts) or given.get("h", 0) * given.get("k", 0) != given.get("e")
 
 
-def _spec(dimensions: dict[str, int], kinds: Sequence[str], sequence_length: int) -> ModelSpec:
-    """Return a model whose layers have these kinds, first to last."""
-    runs = [(kind, len([*same])) for kind, same in groupby(kinds)]
+def _spec(dimensions: dict[str, int], layers: Sequence[Run], sequence_length: int) -> ModelSpec:
+    """Return a model with these layers, first to last."""
+    runs = [(kind, sum(count for _, count in same)) for kind, same in groupby(layers, key=lambda run: run[0])]
     sizes = " ".join(f"{letter}={size}" for letter, size in sorted(dimensions.items()))
     return ModelSpec(
         name=f"{sizes} {'+'.join(f'{count}x{kind}' for kind, count in runs)}",
@@ -117,10 +119,17 @@ def _spec(dimensions: dict[str, int], kinds: Sequence[str], sequence_length: int
     )
 
 
-def _first_layers(model: ModelSpec, layers: int) -> list[str]:
-    """Return the kinds of a model cut to `layers` layers; of more than it has, the rest are its commonest."""
-    kinds = [entry.kind for entry in model.layers for _ in range(entry.count)]
-    first, last = ([kind for kind in kinds if word in kind.split("-")] for word in ("embedding", "head"))
-    body = [kind for kind in kinds if kind not in (*first, *last)]
-    commonest = Counter(body).most_common(1)[0][0]
-    return [*first, *body[:layers], *[commonest] * (layers - len(body)), *last]
+def _first_layers(model: ModelSpec, layers: int) -> list[Run]:
+    """Return the layers of a model cut to `layers` layers; of more than it has, the rest are its commonest."""
+    runs = [(entry.kind, entry.count) for entry in model.layers]
+    first, last = ([run for run in runs if word in run[0].split("-")] for word in ("embedding", "head"))
+    body = [run for run in runs if run not in (*first, *last)]
+    numbers = Counter[str]()
+    kept: list[Run] = []
+    left = layers
+    for kind, count in body:
+        numbers[kind] += count
+        kept.append((kind, min(count, left)))
+        left -= kept[-1][1]
+    kept.append((numbers.most_common(1)[0][0], left))
+    return [*first, *(run for run in kept if run[1]), *last]

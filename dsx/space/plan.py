@@ -32,12 +32,12 @@ from dsx.space.rules import (
     allowed,
     applies,
     fill,
-    holds,
     placed,
     rule_text,
     rule_values,
 )
 from dsx.space.tiers import ORDERS, axes_in, replicas_spanned
+from dsx.spec.quantities import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
@@ -144,9 +144,11 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def _number(setting: str, name: str, value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1")
-    return int(value)
+    # As many digits as the largest count has: more would not fit into a column of a result set.
+    number = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+    if not 1 <= number <= LARGEST_COUNT:
+        raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}")
+    return number
 
 
 def _setting(name: str, value: str) -> int:
@@ -212,7 +214,7 @@ def violations(
     for layer in layers:
         values = rule_values(layer, dimensions, sequence_length, plan)
         for rule in layer.rules:
-            if rule_text(rule) not in broken and applies(rule, values) and not bool(holds(rule, values)):
+            if rule_text(rule) not in broken and applies(rule, values) and not bool(rule.holds(values)):
                 nearest = _nearest(plan, layers, dimensions, sequence_length, names(rule.left) | names(rule.right))
                 broken[rule_text(rule)] = _broken(rule, values, nearest)
         gone |= dict.fromkeys(str(dim) for dim in layer.divided if bool(_size(dim, values) < 1))

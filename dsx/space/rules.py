@@ -13,7 +13,7 @@ import numpy as np
 
 from dsx.errors import did_you_mean
 from dsx.graph.derived import DerivedLayer
-from dsx.graph.expressions import RELATIONS, evaluate, names, text
+from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
@@ -220,11 +220,6 @@ def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     return used <= values.keys()
 
 
-def holds(rule: Rule, values: Mapping[str, Any]) -> Any:
-    """Return where a rule holds."""
-    return RELATIONS[rule.relation](evaluate(rule.left, values), evaluate(rule.right, values))
-
-
 def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
     """Return the [N] mask of keys that leave a rank without any element of some dimension."""
     gone = np.zeros(np.shape(values["b"]), dtype=bool)
@@ -239,5 +234,5 @@ def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length:
     good = ~divided_away(layer, values)
     for rule in layer.rules:
         if applies(rule, values):
-            good &= holds(rule, values)
+            good &= rule.holds(values)
     return good

@@ -15,6 +15,9 @@ from dsx.errors import InputError, did_you_mean, nearest_names
 from dsx.spec.quantities import LARGEST_COUNT
 from dsx.units import parse_number
 
+# The largest packaged table has 50 columns and 2,882 rows. A row of such width takes two kilobytes of memory.
+_MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000
+
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
@@ -78,7 +81,9 @@ def _rows(reader: Any, called: str, form: CsvFormat) -> Iterator[CsvRow]:
     header = [name.strip() for name in names]
     _check_header(header, f"{called}:{begin}", form)
     yield CsvRow(begin, f"{called}:{begin}", dict(zip(header, header, strict=True)))
-    for here, cells in lines:
+    for number, (here, cells) in enumerate(lines, 1):
+        if number > _MOST_ROWS:
+            raise form.error(f"{called}:{here}: has more than {_MOST_ROWS:,} rows, the most that are read")
         place = f"{called}:{here}"
         if len(cells) != len(header):
             found = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
@@ -99,6 +104,8 @@ def _lines(reader: Any, comment: str) -> Iterator[tuple[int, list[str]]]:
 def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
     if not any(header):
         raise form.error(f"{place}: is empty: {form.subject} with the names of its columns")
+    if len(header) > _MOST_COLUMNS:
+        raise form.error(f"{place}: has {len(header):,} columns; at most {_MOST_COLUMNS:,} are read")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise form.error(f"{place}: column {twice[0]!r} stands there twice")

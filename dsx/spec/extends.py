@@ -11,6 +11,8 @@ from dsx.spec.document import Document, merge
 from dsx.spec.locate import Kind, find, shown
 from dsx.spec.yaml_text import load_document
 
+_MOST_FILES = 30  # that extend each other; three in packaged ones
+
 
 def load_extended(path: Path, kind: Kind) -> Document:
     """Return the document at `path` merged over those it extends.
@@ -43,5 +45,7 @@ def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[t
     if any(base.resolve() == file.resolve() for file in chain):
         circle = " extends ".join(shown(file) for file in (*chain, base))
         raise SpecError(f"{place}: extends: a file cannot extend itself: {circle}")
+    if len(chain) == _MOST_FILES:
+        raise SpecError(f"{place}: extends: {shown(extending[0])} is made of more than {_MOST_FILES} files")
     rest = {key: value for key, value in document.data.items() if key != "extends"}
     return [(path, Document(rest, document.places)), *extended(base, kind, chain)]

@@ -12,13 +12,20 @@ A file of networks holds objects by name, with `bandwidth_GiBps` and `latency_s`
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from dsx.errors import SpecError, UnknownNameError
 from dsx.spec.json_text import Part, load_json
 from dsx.spec.quantities import LARGEST_COUNT
 
 GIB = 2**30
+_MOST_LEVELS = 40  # of a network; no machine has more than four
+
+T = TypeVar("T", int, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,9 @@ def read_network(reference: str, num_devices: int) -> NetworkLevels:
             f"the nearest is {_nearest(num_devices, known)}"
         )
     of_devices = sizes[str(num_devices)]
-    levels = tuple(size.whole(1) for size in of_devices.items())
+    levels = tuple(size.whole(1) for size in of_devices.items()[: _MOST_LEVELS + 1])
+    if len(levels) > _MOST_LEVELS:
+        raise of_devices.fault(f"has {len(of_devices.items())} levels; a network has at most {_MOST_LEVELS}")
     if (product := math.prod(levels)) != num_devices:
         raise of_devices.fault(f"{' x '.join(map(str, levels))} = {product} devices are not {num_devices}")
     bandwidth = tuple(value.positive() * GIB for value in network["bandwidth_GiBps"].items())
@@ -146,52 +155,54 @@ _IDS = ("id", "src", "dst")
 def _rows(table: Part, columns: Part, least: dict[str, float]) -> list[dict[str, float]]:
     """Return the rows of a table by the columns that `least` names."""
     names = [column.text() for column in columns.items()]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
+    if (twice := _twice(names)) is not None:
         raise columns.fault(f"{twice!r} stands there twice")
-    missing = next((name for name in least if name not in names), None)
+    place = {name: index for index, name in enumerate(names)}
+    missing = next((name for name in least if name not in place), None)
     if missing is not None:
         raise columns.fault(f"has no {missing!r} (it has {', '.join(names)})")
     rows = []
     for row in table.items():
-        cells = row.items()
+        cells = row.entries()
         if len(cells) != len(names):
             raise row.fault(f"has {len(cells)} values, but there are {len(names)} columns: {', '.join(names)}")
-        given = dict(zip(names, cells, strict=True))
         found = {}
         for name, lowest in least.items():
-            cell = Part(given[name].data, row.file, (*row.path, name))
+            cell = Part(cells[place[name]], row.file, (*row.path, name))
             found[name] = cell.whole(-LARGEST_COUNT) if name in _IDS else cell.number(lowest)
         rows.append(found)
     return rows
+
+
+def _twice(found: Sequence[T]) -> T | None:
+    """Return what stands twice in a list: the first thing that stands there again."""
+    counts = Counter(found)
+    return next((one for one in found if counts[one] > 1), None)
 
 
 def _same_layers(layers: Part, ids: dict[str, list[int]]) -> tuple[int, ...]:
     """Return the layers, in order, that all widths have."""
     every = sorted(set().union(*ids.values()))
     for key, found in ids.items():
-        twice = next((one for one in found if found.count(one) > 1), None)
-        if twice is not None:
+        if (twice := _twice(found)) is not None:
             raise layers[key].fault(f"layer {twice} stands there twice")
-        missing = next((one for one in every if one not in found), None)
-        if missing is not None:
+        if len(found) < len(every):
+            missing = min({*every}.difference(found))
             other = next(key for key, found in ids.items() if missing in found)
             raise layers[key].fault(f"layer {missing} is missing, which width {other} has")
-    left = next((one for one in range(every[0], every[-1]) if one not in every), None)
-    if left is not None:
-        before = max(one for one in every if one < left)
-        after = min(one for one in every if one > left)
-        raise layers[next(iter(ids))].fault(
-            f"layer {left} is missing, in this width and all others: the ids of layers follow each other, and after "
-            f"{before} comes {after}"
-        )
+    for before, after in pairwise(every):
+        if after > before + 1:
+            raise layers[next(iter(ids))].fault(
+                f"layer {before + 1} is missing, in this width and all others: the ids of layers follow each other, "
+                f"and after {before} comes {after}"
+            )
     return tuple(every)
 
 
 def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]:
     """Return the bytes that cross in front of each layer, and behind the last."""
     place = {one: index for index, one in enumerate(ids)}
-    crossing: list[list[float]] = [[] for _ in range(len(ids) + 1)]
+    bytes_of: list[tuple[int, int, float]] = []  # the cuts between which an edge begins and ends to cross, its bytes
     # One layer alone has no edges.
     for index, edge in enumerate(_rows(edges, columns, _EDGE) if edges.data != [] else ()):
         here = Part(None, edges.file, (*edges.path, str(index)))
@@ -207,15 +218,30 @@ def _cuts(edges: Part, columns: Part, ids: tuple[int, ...]) -> tuple[float, ...]
                 "stand in the order of their ids, and an edge leads to a later one"
                 + (f", as {target} to {source} would" if source > target else "")
             )
-        for cut in range(place[source] + 1, place[target] + 1):
-            crossing[cut].append(edge["bytes"])
-    free = next((cut for cut in range(1, len(ids)) if not crossing[cut]), None)
+        bytes_of.append((place[source] + 1, place[target] + 1, edge["bytes"]))
+    crossing = _sums(bytes_of, len(ids) + 1)
+    free = next((cut for cut in range(1, len(ids)) if not crossing[cut][0]), None)
     if free is not None:
         raise edges.fault(
             f"no edge leads from layer {ids[free - 1]} or an earlier one to layer {ids[free]} or a later one, so a "
             f"transfer between the two would be free; add one from {ids[free - 1]} to {ids[free]}, of 0 bytes if it is"
         )
-    return tuple(map(math.fsum, crossing))
+    return tuple(size for _, size in crossing)
+
+
+def _sums(intervals: list[tuple[int, int, float]], length: int) -> list[tuple[int, float]]:
+    """Return how many intervals [first, end) hold each position, and the nearest float to the sum of their values.
+
+    The sums run in whole multiples of the smallest fraction, so that what is taken away again leaves no rounding.
+    """
+    ratios = [float(value).as_integer_ratio() for _, _, value in intervals]
+    smallest = max((below for _, below in ratios), default=1)  # powers of two, so each divides it
+    counts, values = [0] * length, [0] * length
+    for (first, end, _), (above, below) in zip(intervals, ratios, strict=True):
+        for position, sign in ((first, 1), (end, -1)):
+            counts[position] += sign
+            values[position] += sign * above * (smallest // below)
+    return [(count, value / smallest) for count, value in zip(accumulate(counts), accumulate(values), strict=True)]
 
 
 def _width(key: str, part: Part) -> int:

@@ -43,16 +43,20 @@ class Part:
         return list(self.data)
 
     def __getitem__(self, key: str) -> "Part":
-        keys = self.keys()
-        if key not in self.data:
+        if not isinstance(self.data, dict) or key not in self.data:
+            keys = self.keys()
             raise self.fault(f"has no {key!r}{did_you_mean(key, keys)} (it has {', '.join(map(str, keys))})")
         return Part(self.data[key], self.file, (*self.path, key))
 
-    def items(self) -> list["Part"]:
-        """Return the entries of a list that has some."""
+    def entries(self) -> list[Any]:
+        """Return a list that has entries."""
         if not isinstance(self.data, list) or not self.data:
             raise self.fault(f"expected a list with entries, got {reprlib.repr(self.data)}")
-        return [Part(entry, self.file, (*self.path, str(index))) for index, entry in enumerate(self.data)]
+        return self.data
+
+    def items(self) -> list["Part"]:
+        """Return the entries of a list that has some."""
+        return [Part(entry, self.file, (*self.path, str(index))) for index, entry in enumerate(self.entries())]
 
     def text(self) -> str:
         """Return a text."""

@@ -17,10 +17,11 @@ from pydantic import field_validator as validated
 
 from dsx.errors import did_you_mean
 from dsx.spec.load import Spec
-from dsx.spec.quantities import BytesPerSecond, Count, Flag, Seconds, Sourced, number
+from dsx.spec.quantities import LARGEST_COUNT, BytesPerSecond, Count, Flag, Seconds, Sourced, number
 
 Oversubscription = Annotated[float, Field(ge=1), BeforeValidator(number)]  # bytes/s into a switch over those out of it
 INNERMOST = "nvs"
+_MOST_LEVELS = 40  # no machine has more than four
 
 
 def _name(value: str) -> str:
@@ -64,7 +65,7 @@ class FatTreeSpec(_Topology):
     """Switches in levels, as many GPUs below each as its level joins: a fat tree, or folded Clos."""
 
     kind: Literal["fat_tree"]
-    levels: Annotated[list[SwitchLevelSpec], Field(min_length=1)]
+    levels: Annotated[list[SwitchLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
 
     @validated("levels")
     @classmethod
@@ -147,7 +148,7 @@ class LevelsSpec(_Topology):
     """Tiers as numbers."""
 
     kind: Literal["levels"]
-    levels: Annotated[list[NumberedLevelSpec], Field(min_length=1)]
+    levels: Annotated[list[NumberedLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
 
     @validated("levels")
     @classmethod
@@ -245,6 +246,8 @@ def check_sizes(topology: Topology, domain: int) -> None:
     for _, units in levels:
         if units is not None:
             sizes.append(sizes[-1] * units)
+    if sizes[-1] > LARGEST_COUNT:
+        raise ValueError(f"the levels multiply to {sizes[-1]} GPUs; at most {LARGEST_COUNT} are counted")
     if topology.gpus is None:
         return
     factors = " * ".join([f"{INNERMOST}={domain}", *(f"{name}={units}" for name, units in levels if units is not None)])

@@ -15,16 +15,21 @@ from dsx.spec.document import Document, KeyPath
 
 S = TypeVar("S", bound=BaseModel)
 
+_MOST_FAULTS = 40  # that a message lists: to find what each of 100,000 was meant to be takes minutes
+
 
 def validate(document: Document, model: type[S], context: Any = None) -> S:
     """Return `document` as a `model`; `context` is handed to the model's validators.
 
-    Raises SpecError that lists every fault.
+    Raises SpecError that lists the faults, but for those behind the first forty.
     """
     try:
         return model.model_validate(document.data, context=context)
     except ValidationError as error:
-        faults = [_fault(document, model, details) for details in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        faults = [_fault(document, model, details) for details in found[:_MOST_FAULTS]]
+        if more := found[_MOST_FAULTS:]:
+            faults.append(f"... and {len(more):,} more faults")
         raise SpecError("\n".join(faults)) from error
 
 

@@ -63,7 +63,9 @@ def test_options(run, folder, arguments, says):
         (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' divides nothing of this model over cp; its axes are tp"),
         (("tp=2", "dp=4", "panels=2"), "panels=2: strategy '1d' has no panels"),
         (("tp=2", "dp=4", "zero_stage=4"), "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
-        ((f"tp={10**30}",), "do not make up num_gpus=8"),
+        ((f"tp={10**30}",), "tp must be a whole number of at least 1 and at most 2147483647"),
+        ((f"tp={'9' * 5000}",), "tp must be a whole number of at least 1 and at most 2147483647"),
+        (("tp=\N{ARABIC-INDIC DIGIT TWO}", "dp=4"), "tp must be a whole number of at least 1"),
     ],
 )
 @pytest.mark.parametrize("verb", ["evaluate", "why"])

@@ -5,7 +5,7 @@ import pytest
 from space.texts import EXPERTS, ONE_AXIS, PANELS, TWO_AXES, layer
 
 from dsx.errors import NotationError
-from dsx.space.rules import allowed, applies, divided_away, holds, rule_text, rule_values, strategy_reasons
+from dsx.space.rules import allowed, applies, divided_away, rule_text, rule_values, strategy_reasons
 
 DIMS = {"e": 8, "f": 16}
 
@@ -43,7 +43,7 @@ def test_a_rule_applies_where_the_model_has_its_dimensions():
     assert not applies(rule, rule_values(made, DIMS, 16, keys(tp=[2])))
     values = rule_values(made, DIMS | {"x": 6}, 16, keys(tp=[2, 3, 4]))
     assert applies(rule, values)
-    assert holds(rule, values).tolist() == [True, True, False]
+    assert rule.holds(values).tolist() == [True, True, False]
 
 
 def test_a_misspelt_dimension_is_an_error_and_not_a_rule_less():

@@ -1,5 +1,9 @@
 """Instances and networks as files: what is read, and what a fault says."""
 
+import math
+import random
+import time
+
 import pytest
 from spec.instances import REMOVED, changed, networks, small, write
 
@@ -192,3 +196,61 @@ def test_a_network_that_there_is_not(here):
     for reference in (file, f"{file}:", ":fast"):
         with pytest.raises(SpecError, match="write FILE:NAME"):
             read_network(reference, 8)
+
+
+def long_instance(num_layers, edges):
+    document = small()
+    document["layers"] = {"1": {"1": [[index, 1, 2, 3, 4] for index in range(num_layers)]}}
+    document["layer_columns"] = ["id", "fw_latency", "bw_latency", "param_bytes", "activation_bytes"]
+    document["edges"], document["edge_columns"] = {"1": edges}, ["src", "dst", "bytes"]
+    return document | {"devices_per_stage": {"1": 1}}
+
+
+def test_the_bytes_that_cross_a_cut_are_summed_exactly(here):
+    random.seed(3)
+    edges = [[index, index + 1, 0.1] for index in range(59)]
+    for _ in range(400):
+        first, last = sorted(random.sample(range(60), 2))
+        edges.append([first, last, random.choice([1e-300, 1e30, 1e16, 0.1, 3]) * random.random()])
+    table = read_instance(write(here / "a.json", long_instance(60, edges))).tables[0]
+    sums = [math.fsum(size for first, last, size in edges if first < cut <= last) for cut in range(61)]
+    assert table.cut_bytes == tuple(sums)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ([[0, 19_999, 1]] * 20_000, ""),
+        ([[0, 20_000, 1]], "there is no layer 20000; the nearest is 19999"),
+    ],
+)
+def test_tables_of_many_layers_are_read_in_linear_time(here, extra, says):
+    edges = [[index, index + 1, 5] for index in range(19_999)]
+    file = write(here / "a.json", long_instance(20_000, edges + extra))
+    begun = time.process_time()
+    if says:
+        with pytest.raises(SpecError, match=says):
+            read_instance(file)
+    else:
+        assert len(read_instance(file).layer_ids) == 20_000
+    assert time.process_time() - begun < 4
+
+
+@pytest.mark.parametrize(
+    ("last", "says"), [(19_998, "layer 19998 stands there twice"), (20_005, "layer 19999 is missing, in this width")]
+)
+def test_faults_of_many_layers_are_found_in_linear_time(here, last, says):
+    document = long_instance(20_000, [[0, 1, 1]])
+    document["layers"]["1"]["1"][-1][0] = last
+    begun = time.process_time()
+    with pytest.raises(SpecError, match=says):
+        read_instance(write(here / "a.json", document))
+    assert time.process_time() - begun < 4
+
+
+def test_a_network_of_many_levels_is_refused(here):
+    document = networks()
+    name = next(iter(document))
+    document[name]["devices_per_level"] = {"4": [3] * 100_000}
+    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 levels; a network has at most 40"):
+        read_network(f"{write(here / 'n.json', document)}:{name}", 4)

@@ -108,3 +108,15 @@ def test_faults_inside_sections(tmp_path, old, new, says):
 def test_an_unknown_model_names_the_nearest():
     with pytest.raises(UnknownNameError, match="unknown model 'gpt3-175'; did you mean 'gpt3-175b'"):
         load_model("gpt3-175")
+
+
+def test_of_many_faults_the_first_ones_are_listed(tmp_path):
+    file = tmp_path / "a.yaml"
+    text = "name: a\nsource: b\ndefault_sequence_length: 1\ndimensions: {e: 1}\nlayers:\n"
+    file.write_text(text + "  - {kinde: transformer, count: 0}\n" * 5_000)
+    with pytest.raises(SpecError) as caught:
+        load_model(file)
+    *faults, last = str(caught.value).split("\n")
+    assert len(faults) == 40
+    assert "layers.0.kind: is required, but missing" in faults[0]
+    assert last == "... and 14,960 more faults"

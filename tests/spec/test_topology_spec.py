@@ -11,6 +11,14 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
 @pytest.mark.parametrize(
     ("topology", "says"),
     [
+        (
+            f"{{kind: fat_tree, levels: [{', '.join(f'{{name: a{level}, units: 2}}' for level in range(41))}]}}",
+            "network.topology.levels: has 41 entries, and at most 40 are wanted",
+        ),
+        (
+            "{kind: fat_tree, levels: [{name: a, units: 2147483647}, {name: b, units: 2147483647}]}",
+            "the levels multiply to 36893488113059364872 GPUs; at most 2147483647 are counted",
+        ),
         ("{kind: fat_tre}", "kind: 'fat_tre' is not one of fat_tree, spine_leaf, "),
         ("{kind: fat_tre}", "did you mean 'fat_tree'?"),
         ("{levels: []}", "network.topology: 'kind' is required, one of fat_tree, "),

@@ -87,6 +87,10 @@ def _sequence(config: Config) -> Iterator[LayerCount]:
 
 def _kinds(config: Config, layers: LayersSpec) -> Iterator[str]:
     number = evaluate_at(config, layers.count)
+    if not isinstance(number, int):
+        raise SpecError(
+            f"{place(config, layers.count.names)}: {layers.count.text} = {reprlib.repr(number)} is no number of layers"
+        )
     if number > _MOST_LAYERS:
         raise SpecError(f"{place(config, layers.count.names)}: {layers.count.text} = {number} layers are too many")
     for index in range(number):

@@ -70,7 +70,7 @@ class FamilySpec(_FamilyPart):
 
     source: str
     section: str | None = None  # of the config that describes the language model
-    keys: dict[str, Annotated[KeySpec, BeforeValidator(_written_out)]]
+    keys: Annotated[dict[str, Annotated[KeySpec, BeforeValidator(_written_out)]], Field(max_length=1_000)]
     require: dict[str, RuleSpec] = Field(default_factory=dict)  # name, by which an extending file replaces it -> rule
     dimensions: dict[str, Expression]  # letter -> formula; one that is 0 is left out
     default_sequence_length: Expression

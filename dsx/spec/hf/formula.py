@@ -7,11 +7,15 @@ which must leave no remainder; comparisons, ``in``, ``and or not``, ``a if condi
 
 import ast
 import operator
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dsx.errors import SpecError
+
+_LONGEST, _MOST_NODES = 2_000, 400  # characters and parts, signs among them; packaged ones have up to 132 and 27
+_LARGEST = 10**18  # of a result; no size has so many digits
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,19 @@ def parse(value: Any) -> Formula:
     Raises ValueError for what is no such expression.
     """
     text = value if isinstance(value, str) else repr(value)
+    if len(text) > _LONGEST:
+        raise ValueError(f"{text!r}: a formula has at most {_LONGEST:,} characters")
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{text!r} is no formula: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # what cannot stand in a source, or is nested too deeply
+        raise ValueError(f"{text!r} is no formula that can be read") from error
+    if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
+        raise ValueError(f"{text!r}: a formula has at most {_MOST_NODES} parts")
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | None):
+            raise ValueError(f"{text!r}: {node.value!r} is not part of a formula")
         if not isinstance(node, _KNOWN):
             raise ValueError(f"{text!r}: {type(node).__name__} is not part of a formula")
         if isinstance(node, ast.Dict) and node.keys:
@@ -54,7 +66,7 @@ def evaluate(formula: Formula, values: Mapping[str, Any]) -> Any:
     except _Remainder as error:
         raise SpecError(f"{formula.text} = {error} leaves a remainder") from error
     except (TypeError, ArithmeticError, LookupError) as error:
-        given = ", ".join(f"{name} = {values.get(name)!r}" for name in sorted(formula.names))
+        given = ", ".join(f"{name} = {reprlib.repr(values.get(name))}" for name in sorted(formula.names))
         raise SpecError(f"{formula.text} has no value where {given}: {error}") from error
 
 
@@ -68,14 +80,35 @@ def _divide(a: Any, b: Any) -> Any:
     return a // b
 
 
+def _power(a: Any, b: Any) -> Any:
+    # Of whole numbers the result is reckoned digit by digit, however many there are.
+    if abs(a) > 1 and abs(b) > _LARGEST.bit_length():
+        raise OverflowError(f"{a} ** {b} is too large")
+    return a**b
+
+
+def _of_numbers(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return arithmetic of numbers alone: a text or a list times a number is as long as one likes."""
+
+    def applied(a: Any, b: Any) -> Any:
+        if not (isinstance(a, int | float) and isinstance(b, int | float)):
+            raise TypeError(f"{reprlib.repr(a)} and {reprlib.repr(b)} are not two numbers")
+        result = apply(a, b)
+        if not isinstance(result, int | float) or not abs(result) <= _LARGEST:
+            raise OverflowError(f"the result is no number of at most {_LARGEST:,}")
+        return result
+
+    return applied
+
+
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: _divide,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Add: _of_numbers(operator.add),
+    ast.Sub: _of_numbers(operator.sub),
+    ast.Mult: _of_numbers(operator.mul),
+    ast.Div: _of_numbers(_divide),
+    ast.FloorDiv: _of_numbers(operator.floordiv),
+    ast.Mod: _of_numbers(operator.mod),
+    ast.Pow: _of_numbers(_power),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,

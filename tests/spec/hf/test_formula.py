@@ -70,3 +70,40 @@ def test_values_that_a_formula_cannot_take(text, says):
     with pytest.raises(SpecError) as caught:
         evaluate(parse(text), VALUES)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 1000 + "1" + ")" * 1000,
+        "-" * 1500 + "1",
+        "1+" * 1500 + "1",
+        "heads\0",
+        "b'heads'",
+        "1j",
+        "...",
+        "9" * 5000,
+    ],
+)
+def test_a_formula_that_cannot_be_read_is_a_value_error(text):
+    with pytest.raises(ValueError, match="formula"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9**9**9",
+        "hidden_size ** 99999999",
+        "2 ** 64",
+        "'x' * 10**12",
+        "layer_types * 10**12",
+        "'%999999999999d' % 5",
+        "1e308 * 10",
+        "(0 - 8) ** 0.5",
+        "heads + 'x'",
+    ],
+)
+def test_arithmetic_is_of_numbers_and_bounded(text):
+    with pytest.raises(SpecError, match="has no value where"):
+        evaluate(parse(text), VALUES)
