@@ -80,13 +80,17 @@ class SweepRun:
 
     @cached_property
     def sweep(self) -> "Sweep":
-        """The sweep and its parts."""
+        """The sweep and its parts; SpecError if it keeps more rows than may be kept."""
+        from dsx.search.most_groups import fault_of_groups
         from dsx.search.study import make_studies
         from dsx.search.sweep import Sweep
 
         spec = self.spec
         studies = make_studies(self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
-        return Sweep(studies, spec.keep, spec.precision, spec.part_size)
+        sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
+        if fault := fault_of_groups(studies, sweep.parts, spec.keep):
+            raise SpecError(f"{spec.place('keep')}: keep: {fault}")
+        return sweep
 
     @cached_property
     def manifest(self) -> "Manifest":

@@ -22,7 +22,7 @@ from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
-from dsx.search.strips import Chunk
+from dsx.search.strips import Chunk, Groups
 from dsx.space.blocks import CHOICE_COLUMNS
 from dsx.space.enumerate import KEY_COLUMNS, Arrays
 
@@ -53,7 +53,9 @@ def best_front(
     sought = tuple(Objective(name.removeprefix("-"), name.startswith("-")) for name in compared)
     wide = precision == "float64"
     kind = np.float64 if wide else np.float32
-    hot = HotLoop(problem, space, table, (), [objective.column for objective in sought], wide)
+    hot = HotLoop(
+        problem, space, table, Groups(space.keys, space.blocks, ()), [objective.column for objective in sought], wide
+    )
     low, high = blocks
     counts = Counts(0, 0)
     kept = _front_of(_sample(problem, space, table, low, high), objectives)

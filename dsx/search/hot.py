@@ -31,16 +31,16 @@ class HotLoop:
 
     Args:
         table: [H, U] layer costs of the key table.
-        per: columns whose groups a run must not cross.
+        groups: those that a run must not cross.
         columns: what will be asked for, a cost or a column of the key.
     """
 
     def __init__(
-        self, problem: Problem, space: Space, table: Kinds, per: Sequence[str], columns: Sequence[str], wide: bool
+        self, problem: Problem, space: Space, table: Kinds, groups: Groups, columns: Sequence[str], wide: bool
     ) -> None:
         self.problem, self.blocks, self.wide = problem, space.blocks, wide
         self.rows = KeyRows(space.blocks)
-        self.groups = Groups(space.keys, space.blocks, per)
+        self.groups = groups
         self._kind = np.float64 if wide else np.float32
         self._columns = {name: space.keys[name] for name in columns if name in space.keys}
         self._table, self._needed = table, {*columns}

@@ -1,9 +1,9 @@
 """The hot loop: strips priced tile by tile, and only what is wanted of them kept.
 
 `lax.scan` walks over tiles of strips. A strip is priced by the same function as a single plan; of the best
-only the minimum of each key and run leaves it, of a front only which candidates may be on it, so XLA fuses
-the whole cost model into one loop and drops every column that is not needed. (An argmin would be several
-times slower on a CPU: the winners' rows are priced again instead.)
+only the minimum of each key and run leaves it, or the objective where groups are many, of a front only which
+candidates may be on it, so XLA fuses the whole cost model into one loop and drops every column that is not
+needed. (An argmin would be several times slower on a CPU: the winners' rows are priced again instead.)
 
 `vmap` runs the loop over hardware points.
 """
@@ -136,6 +136,22 @@ def minima(points: Points, common: Common, runs: Runs, strips: Strips, objective
         return _scan(tile, runs, strips)
 
     return jax.vmap(at_point)(points)
+
+
+@functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
+def values(points: Points, point: Any, common: Common, runs: Runs, strips: Strips, objective: str) -> tuple[Any, Any]:
+    """Return the `objective` of every candidate at one of the points, and how many are feasible.
+
+    They are [T, S, KEYS, CHOICES] and [T]. What is not feasible is infinite; a tile of padding alone has zeros.
+    """
+    here = jax.tree.map(lambda leaf: leaf[point], points)
+
+    def tile(strip: Strips) -> tuple[Any, Any]:
+        costs, _, feasible = _priced(here, common, runs, strip)
+        value = getattr(costs, objective)
+        return jnp.where(feasible, value, jnp.full_like(value, jnp.inf)), feasible.sum(dtype=jnp.int32)
+
+    return _scan(tile, runs, strips)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,17 @@ class KeyRows:
         num_keys = np.diff(blocks.first_key)
         num_rows = -(-num_keys // KEYS)
         self.first = np.concatenate([[0], np.cumsum(num_rows)])
-        self.keys = np.full((self.first[-1], KEYS), PADDING, dtype=np.int32)
         block = np.repeat(np.arange(len(blocks)), num_keys)
-        where = np.arange(len(blocks.keys)) - blocks.first_key[block] + KEYS * self.first[block]
-        self.keys.ravel()[where] = blocks.keys
+        self._where = np.arange(len(blocks.keys)) - blocks.first_key[block] + KEYS * self.first[block]
+        self._first_key = blocks.first_key
+        self.keys = self.of_keys(blocks.keys, 0, len(blocks), PADDING)
+
+    def of_keys(self, values: np.ndarray, low: int, high: int, padding: int) -> np.ndarray:
+        """Return [N] values of the keys of the blocks from `low` up to `high` in the rows of those, [R, KEYS]."""
+        rows = np.full((self.first[high] - self.first[low], KEYS), padding, dtype=np.int32)
+        here = self._where[self._first_key[low] : self._first_key[high]]
+        rows.ravel()[here - KEYS * self.first[low]] = values
+        return rows
 
 
 class Groups:
@@ -49,14 +56,15 @@ class Groups:
 
     def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
         self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
-        self._values = [_values(name, blocks) for name in self.choice_columns]
-        of_key = [keys[name] for name in per if name in KEY_COLUMNS]
-        self.of_key = np.zeros(len(keys["tp"]), dtype=np.int64)
-        if of_key:
-            self.of_key = np.unique(np.stack(of_key), axis=1, return_inverse=True)[1].ravel()
-        choices = math.prod(map(len, self._values))
-        self.of_key *= choices
-        self.span = choices * (int(self.of_key.max(initial=0)) // choices + 1)
+        placed = [PLACEMENT_COLUMNS.index(name) for name in self.choice_columns if name in PLACEMENT_COLUMNS]
+        # Placements are known one by one, so that their columns together have no more codes than there are of them.
+        self._of_placement = _codes([blocks.placements[row] for row in placed], blocks.placements.shape[1])
+        rest = [name for name in self.choice_columns if name not in PLACEMENT_COLUMNS]
+        self._values = {name: _values(name, blocks) for name in rest}
+        choices = math.prod(map(len, self._values.values())) * _count(self._of_placement)
+        of_key = _codes([keys[name] for name in per if name in KEY_COLUMNS], len(keys["tp"]))
+        self.of_key = of_key * choices
+        self.span = choices * _count(of_key)
         self.of_keys = bool(self.of_key.any())
 
     @property
@@ -66,23 +74,36 @@ class Groups:
 
     def of_segments(self, blocks: Blocks, segments: Segments) -> np.ndarray:
         """Return the choice's part of the code of each segment, [S]; all choices of a segment have it."""
-        code = np.zeros(len(segments.block), dtype=np.int64)
-        for name, values in zip(self.choice_columns, self._values, strict=True):
-            if name in PLACEMENT_COLUMNS:
-                # There are far fewer placements than segments.
-                of_placement = np.searchsorted(values, blocks.placements[PLACEMENT_COLUMNS.index(name)])
-                code = code * len(values) + of_placement[segments.placement]
-            else:
-                first = Segments(segments.block, segments.placement, segments.first, np.ones_like(segments.length))
-                code = code * len(values) + np.searchsorted(values, blocks.choices(first)[name])
+        batch = blocks.batches[segments.first] if self._values else segments.first
+        return self.of_choices(blocks, segments.placement, batch, segments.block)
+
+    def of_choices(self, blocks: Blocks, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> np.ndarray:
+        """Return the choice's part of the code of [N] choices of blocks."""
+        code = self._of_placement[placement]
+        if self._values:
+            made = blocks.choices_at(placement, batch, blocks.microbatch_size[block])
+            for name, values in self._values.items():
+                code = code * len(values) + np.searchsorted(values, made[name])
         return code
 
 
+def _codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return codes from 0 on of `count` rows, equal where all columns are."""
+    codes = np.zeros(count, dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        # Dense again after each column, so that no product of many columns overflows.
+        codes = np.unique(codes * len(values) + which, return_inverse=True)[1]
+    return codes
+
+
+def _count(codes: np.ndarray) -> int:
+    return int(codes.max(initial=0)) + 1
+
+
 def _values(column: str, blocks: Blocks) -> np.ndarray:
-    """Return the values that a column of the choice may take, in increasing order; at least one."""
-    if column in PLACEMENT_COLUMNS:
-        found = blocks.placements[PLACEMENT_COLUMNS.index(column)]
-    elif column == "global_batch_size":
+    """Return the values that a column of the batch may take, in increasing order; at least one."""
+    if column == "global_batch_size":
         found = blocks.batches
     else:
         found = all_divisors([1, *np.unique(blocks.batches).tolist()])
@@ -102,11 +123,16 @@ class Chunk:
     row: np.ndarray  # [S] of `KeyRows.keys`
     run: np.ndarray  # [S]
     size: int  # candidates
+    blocks: tuple[int, int]  # the first one, and the one behind the last
 
     def choices(self, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (placement, global_batch_size) of [R] runs, [R, CHOICES], the last one repeated."""
-        where = self.start[runs, None] + np.minimum(np.arange(CHOICES), self.length[runs, None] - 1)
+        where = self.positions(runs)
         return self.placement[where], self.global_batch_size[where]
+
+    def positions(self, runs: np.ndarray) -> np.ndarray:
+        """Return which choices of the chunk those of [R] runs are, [R, CHOICES], the last one repeated."""
+        return self.start[runs, None] + np.minimum(np.arange(CHOICES), self.length[runs, None] - 1)
 
 
 def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -149,4 +175,5 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
         row=row.astype(np.int32),
         run=np.repeat(np.arange(len(length), dtype=np.int32), tall),
         size=int(blocks.first_candidate[high] - blocks.first_candidate[low]),
+        blocks=(low, high),
     )

@@ -51,11 +51,13 @@ def compare(found, rows, per, top, rtol=1e-12):
 CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[::3])]
 
 
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
 @pytest.mark.parametrize(
     ("per", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "all"
 )
-def test_best_of_groups(monkeypatch, per, precision):
+def test_best_of_groups(monkeypatch, per, precision, few):
     monkeypatch.setattr(strips, "_CHUNK", 1000)
+    monkeypatch.setattr(best_module, "_FEW", few)
     problem, space, table = searched()
     told = []
     for top in (1, 7):
@@ -81,11 +83,16 @@ def test_all_of_them():
     top=st.integers(1, 30),
     size=st.sampled_from([200, 2000, 1 << 17]),
     precision=st.sampled_from(["float32", "float64"]),
+    few=st.sampled_from([0, 1 << 12]),
+    span=st.sampled_from([0, 1 << 20]),
 )
-def test_best_of_any_groups_in_any_chunks(per, top, size, precision):
+def test_best_of_any_groups_in_any_chunks(per, top, size, precision, few, span):
     problem, space, table = searched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strips, "_CHUNK", size)
+        patch.setattr(best_module, "_FEW", few)
+        patch.setattr(best_module, "_SPAN", span)
+        patch.setattr(best_module, "_ROWS", 50)
         rows, _ = best(problem, space, table, top, per, precision)
     compare(rows, feasible_rows(), per, top)
 
@@ -134,9 +141,11 @@ def test_some_blocks(monkeypatch):
     assert sum_of(found) == best(problem, space, table, 5)[1]
 
 
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, precision):
+def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, precision, few):
     """The order in which chunks are done decides nothing."""
+    monkeypatch.setattr(best_module, "_FEW", few)
     problem, space, table = searched()
     random = np.random.default_rng(0)
     make = HotLoop.calls
@@ -158,8 +167,9 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
     assert len(set(times.tolist())) < len(times)
 
 
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
 @pytest.mark.parametrize("slack", [0, 4])
-def test_of_many_ties_the_first_are_left(monkeypatch, slack):
+def test_of_many_ties_the_first_are_left(monkeypatch, slack, few):
     """Twelve plans are exactly as fast, in blocks that are not in the order of their keys."""
     system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 16, "hbm_capacity": 1e12}
     problem = problem_for({"l": 8192, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "2d")
@@ -173,6 +183,7 @@ def test_of_many_ties_the_first_are_left(monkeypatch, slack):
     set_workers(monkeypatch, 1)
     monkeypatch.setattr(devices, "_IN_FLIGHT", 1)
     monkeypatch.setattr(best_module, "_SLACK", slack)
+    monkeypatch.setattr(best_module, "_FEW", few)
     for size in (1, 1 << 17):
         monkeypatch.setattr(strips, "_CHUNK", size)
         for top in (1, 3, 8):
