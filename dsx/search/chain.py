@@ -8,6 +8,9 @@ so one scan over s = 1..S has the answer for every number of stages. A second sc
 layers at which the minima were found. What a segment costs, and on which stage it may stand, is the caller's: any
 maximum over stages will do (the time of a microbatch, memory, parameters), and an infinite cost forbids a segment.
 Both scans can be mapped over any number of costs by `jax.vmap`. Not modelled: layers that are no chain.
+
+Costs are matrices over all segments, several of them for each of the plans that are cut side by side, so memory grows
+with the square of the layers: about 1 kB per square, 1 GB for 1,000 layers.
 """
 
 from collections.abc import Callable
@@ -15,6 +18,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from dsx.errors import SpecError
+
+MOST_LAYERS = 1024  # of a chain that is cut optimally: a gigabyte or two, and tens of seconds
+
+
+def check_length(num_layers: int, what: str, cure: str) -> None:
+    """Raise SpecError for a chain, called `what`, that is too long to be cut optimally; `cure` says what to do."""
+    if num_layers > MOST_LAYERS:
+        raise SpecError(
+            f"{what} has {num_layers:,} layers, and at most {MOST_LAYERS:,} are cut optimally: the memory of that "
+            f"grows with their square; {cure}"
+        )
 
 
 class Maxima(NamedTuple):

@@ -4,6 +4,7 @@ import numpy as np
 
 from dsx.cost.segments import Chain
 from dsx.hardware.hierarchy import Hierarchy
+from dsx.search.chain import check_length
 from dsx.search.partition_problem import PartitionProblem, Width
 from dsx.spec.instance import Instance, LayerTable, NetworkLevels
 
@@ -15,7 +16,10 @@ def problem_of(
     zero_stages: tuple[int, ...],
     recompute: tuple[bool, ...],
 ) -> PartitionProblem:
-    """Return the problem of an instance, in all of its widths, on a network."""
+    """Return the problem of an instance, in all of its widths, on a network; SpecError if it has too many layers."""
+    check_length(
+        len(instance.layer_ids), instance.file, "make one row of several neighbouring layers, times and bytes added"
+    )
     return PartitionProblem(
         widths=tuple(Width(table.width, table.devices_per_stage, _chain(table)) for table in instance.tables),
         hierarchy=Hierarchy(

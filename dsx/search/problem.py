@@ -19,6 +19,7 @@ from dsx.graph.expressions import evaluate, names
 from dsx.graph.library import kernel_names, load_layer, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_text, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
+from dsx.search.chain import check_length
 from dsx.space.codes import EVEN, OPEN, OPTIMAL, code, opened
 from dsx.space.rules import GENERAL, MEMORY, VANISHES, Limits, Reason, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
@@ -164,9 +165,12 @@ def make_problem(
 ) -> Problem:
     """Build a problem; `near` is the file that names the strategies.
 
-    Raises SpecError for what this version does not price, OperatorTimesError for a row of `operator_times` that names
-    no kernel.
+    Raises SpecError for what this version does not price and for a model with too many layers to be cut optimally,
+    OperatorTimesError for a row of `operator_times` that names no kernel.
     """
+    if partition == OPTIMAL:
+        layers = sum(entry.count for entry in counted(model, assumptions))
+        check_length(layers, f"model {model.name!r}", "cut it evenly (partition even)")
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
     for built, strategy in zip(models, strategies, strict=True):

@@ -208,3 +208,14 @@ def test_an_unknown_partition(run, place):
     assert done.code == 2
     assert "partition: 'optmal' is not one of even, optimal; did you mean 'optimal'?" in done.err
     assert run("best", *JOB, "--partition", "optmal").code == 2
+
+
+@pytest.mark.parametrize("verb", [("partition",), ("best", "--partition", "optimal")])
+def test_a_model_with_too_many_layers_to_cut(run, place, verb):
+    (place / "heavy-head.yaml").write_text(MODEL.replace("count: 6", "count: 20000"))
+    done = run(*verb, *JOB)
+    assert done.code == 2
+    assert "model 'heavy-head' has 20,002 layers, and at most 1,024 are cut optimally" in done.err
+    assert "cut it evenly (partition even)" in done.err
+    done = run("sweep", "sweep.yaml", "-o", "long")
+    assert (done.code, "20,002 layers" in done.err, (place / "long").exists()) == (2, True, False)

@@ -142,3 +142,16 @@ def test_bad_instances(run, folder, files, path, to, says):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"dsx: error: {says}")
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_table_with_too_many_layers(run, files, folder):
+    rows = [[row, 2.0, 4.0, 100, 10] for row in range(1025)]
+    document = small()
+    document["layers"] = {"b": {"1": rows}}
+    document["edges"] = {"1": [[row, row + 1, 8] for row in range(1024)]}
+    document["devices_per_stage"] = {"1": 1}
+    write(folder / "long.json", document)
+    done = run(*job("long.json"))
+    assert done.code == 2
+    assert "long.json has 1,025 layers, and at most 1,024 are cut optimally" in done.err
+    assert "make one row of several neighbouring layers" in done.err

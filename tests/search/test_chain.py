@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from oracles.partition import cuts
 
-from dsx.search.chain import first_layers, least_maxima
+from dsx.errors import SpecError
+from dsx.search.chain import MOST_LAYERS, check_length, first_layers, least_maxima
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.locate import names
+from dsx.spec.model import load_model
 
 PADDED = 8
 cut = jax.jit(first_layers)
@@ -67,3 +73,20 @@ def test_stages_past_the_deepest_are_left_out():
     some, every = scan(costs, 8, 3), scan(costs, 8)
     np.testing.assert_array_equal(some.least[:3], every.least[:3])
     assert np.isinf(some.least[3:]).all()
+
+
+def test_the_bound_leaves_a_thousand_layers_and_all_packaged_models():
+    check_length(1000 + 2, "a model", "")
+    with pytest.raises(SpecError, match=r"model 'm' has 1,025 layers, and at most 1,024 are cut optimally: .*; cut it"):
+        check_length(1025, "model 'm'", "cut it evenly")
+    for name in names("models", ".yaml"):
+        assert sum(entry.count for entry in load_model(name).layers) < MOST_LAYERS / 4
+
+
+def test_a_model_that_is_too_long_is_refused_before_it_is_cut():
+    model, cluster, assumptions = load_model("llama-3-8b"), load_cluster("h100-nvs8"), load_assumptions("default")
+    long = [entry.model_copy(update={"count": 20_000 if entry.count > 1 else 1}) for entry in model.layers]
+    model = model.model_copy(update={"layers": long})
+    with pytest.raises(SpecError, match="20,002 layers"):
+        make_problem(model, cluster, assumptions, ["1d"], partition="optimal")
+    assert make_problem(model, cluster, assumptions, ["1d"]).num_layers == 20_000
