@@ -14,7 +14,6 @@ from dsx.cli.result_set import (
     hardware_of,
     kept_text,
     rows_text,
-    sequence_length_of,
     stated_text,
     title_of,
 )
@@ -76,7 +75,7 @@ def compare(
     else:
         for name, folder, manifest in zip("AB", folders, manifests, strict=True):
             about = f"{title_of(manifest)}; kept {kept_text(manifest)}: {rows_text(manifest)}"
-            steps = steps_text(manifest.spec["global_batch_size"], sequence_length_of(manifest))
+            steps = steps_text(manifest.sweep.global_batch_size, manifest.sweep.tokens)
             print(f"{name}: {folder}: {about}; {steps}")
         _print_differences(differences)
         print()
@@ -231,7 +230,7 @@ def _say(folders: list[Path], manifests: "list[Manifest]", differences: _Differe
 
     if folders[0].resolve() == folders[1].resolve():
         note(f"A and B are the same folder, {folders[0]}")
-    models = [manifest.spec["resolved"]["model"]["name"] for manifest in manifests]
+    models = [manifest.sweep.resolved.model.name for manifest in manifests]
     if any(path.startswith(("model.dimensions", "model.layers")) for path in differences):
         note(f"the models differ ({models[0]}, {models[1]}): a candidate is the same choices, not the same work")
     for name, manifest in zip("AB", manifests, strict=True):

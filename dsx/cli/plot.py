@@ -65,7 +65,8 @@ def plot(
 
     manifest = read_manifest(folder)
     given = {"kind": kind, "x": x, "y": y, "value": value, "by": by, "baseline": baseline}
-    draw(folder, _asked(folder, manifest.spec.get("plot"), given), output)
+    stated = manifest.sweep.plot
+    draw(folder, _asked(folder, stated.model_dump() if stated else None, given), output)
     if manifest.counts and not manifest.counts.feasible:
         rows = sum(part.rows for part in manifest.parts)
         raise NothingFeasible(f"none of the {counted(rows, 'row')} of {folder} is feasible, as {output} says")

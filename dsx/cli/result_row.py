@@ -1,6 +1,5 @@
 """One row of a result set, with what it was priced from: its files, its hardware, its plan."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,7 @@ def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
             f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; say behind it which one, as "
             f"in {points[0]} (there are {'; '.join(points)}{more})"
         )
-    return _as_row(manifest, found.to_dict(orient="records")[0])
+    return _as_row(folder, manifest, found.to_dict(orient="records")[0])
 
 
 def _at(found: Any, choice: str, columns: list[str]) -> Any:
@@ -106,26 +105,32 @@ def _written(row: dict[str, Any], columns: list[str]) -> str:
     return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
 
 
-def inputs_of(manifest: "Manifest", hardware: Mapping[str, Any]) -> Inputs:
-    """Return the files that rows at one hardware point were priced from; `hardware` has its columns."""
+def inputs_of(folder: Path, manifest: "Manifest", hardware: Mapping[str, Any]) -> Inputs:
+    """Return the files that rows at one hardware point were priced from; `hardware` has its columns.
+
+    Raises StoreError where the manifest, of the set in `folder`, states files that this version cannot read.
+    """
+    from dsx.results.stated_sweep import stated_files
+
     resolved = manifest.spec["resolved"]
-    data = copy.deepcopy({"model": resolved["model"], "assumptions": resolved["assumptions"]})
-    data["cluster"] = copy.deepcopy(resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])])
-    if "operator_times" in resolved:
-        data["operator_times"] = resolved["operator_times"]
-    for extra in manifest.what_if:
-        _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
-    return Inputs.from_data(data, Path(manifest.spec_file) if manifest.spec_file else None)
+    stated = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
+    stated["cluster"] = resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])]
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    with stated_files(folder):
+        data = Inputs.from_data(stated, near).to_data()
+        for extra in manifest.what_if:
+            _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
+        return Inputs.from_data(data, near)
 
 
-def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
-    resolved = manifest.spec["resolved"]
-    inputs = inputs_of(manifest, row)
+def _as_row(folder: Path, manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
+    resolved, sweep = manifest.spec["resolved"], manifest.sweep
+    inputs = inputs_of(folder, manifest, row)
     # A row has the name of its strategy, the sweep may have given a path.
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
         note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-    from dsx.space.codes import EVEN, OPEN
+    from dsx.space.codes import OPEN
 
     others = [name for name in OPEN if name not in _DEGREES]
     settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size", *others)]
@@ -136,10 +141,10 @@ def _as_row(manifest: "Manifest", row: dict[str, Any]) -> ResultRow:
         int(row["sequence_length"]),
         int(row["num_gpus"]),
         int(row["global_batch_size"]),
-        manifest.spec["train_tokens"],
+        sweep.train_tokens,
         settings,
-        {name: values for name, values in manifest.spec["fix"].items() if name in OPEN},
-        manifest.spec.get("partition", EVEN),
+        {name: values for name, values in sweep.fix.items() if name in OPEN},
+        sweep.partition,
         row.get("stage_layers"),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from dsx.cli.output import counted
 from dsx.errors import UnitError
 from dsx.printable import printable
+from dsx.spec.keep import KeepPareto, KeepTop
 from dsx.units import Dimension, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
@@ -28,48 +29,34 @@ def hardware_of(manifest: "Manifest") -> list[str]:
     return [*several, *(extra.name for extra in manifest.what_if)]
 
 
-def sequence_length_of(manifest: "Manifest") -> int:
-    """Return the tokens of a sequence, in all rows."""
-    spec = manifest.spec
-    return spec["sequence_length"] or spec["resolved"]["model"]["default_sequence_length"]
-
-
 def title_of(manifest: "Manifest") -> str:
     """Return what was priced on what, on one line."""
-    what_if = f", {counted(len(_what_if(manifest).points), 'what-if point')}" if manifest.what_if else ""
-    name, clusters = manifest.spec["resolved"]["model"]["name"], ", ".join(manifest.names["cluster"])
-    return printable(f"{name} on {clusters}{what_if}")
+    what_if = f", {counted(len(manifest.sweep.what_if.points), 'what-if point')}" if manifest.what_if else ""
+    clusters = ", ".join(manifest.names["cluster"])
+    return printable(f"{manifest.sweep.resolved.model.name} on {clusters}{what_if}")
 
 
 def what_if_values(manifest: "Manifest") -> dict[str, list[float | int]]:
     """Return the values of each what-if column, in the order of the sweep."""
     # The spec of a manifest has its keys in alphabetical order.
-    what_if = _what_if(manifest)
+    what_if = manifest.sweep.what_if
     values = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
     return {extra.name: list(dict.fromkeys(values[extra.name])) for extra in manifest.what_if}
 
 
-def _what_if(manifest: "Manifest") -> Any:
-    from pydantic import TypeAdapter
-
-    from dsx.spec.points import WhatIfPoints
-
-    return TypeAdapter(WhatIfPoints).validate_python(manifest.spec["what_if"])
-
-
 def kept_text(manifest: "Manifest") -> str:
     """Return which rows the sweep kept, in words: "all", "the 10 fastest at each of 12 hardware points"."""
-    points = len(manifest.names["cluster"]) * len(_what_if(manifest).points)
+    points = len(manifest.names["cluster"]) * len(manifest.sweep.what_if.points)
     where = f" at each of {points:,} hardware points" if points > 1 else ""
-    match manifest.spec["keep"]:
-        case {"top": top, "per": [*per]}:
+    match manifest.sweep.keep:
+        case KeepTop(top=top, per=per):
             fastest = "the fastest" if top == 1 else f"the {top:,} fastest"
             choices = [name for name in per if name not in hardware_of(manifest)]
             return fastest + (f" for each {', '.join(choices)}" if choices else "") + where
-        case {"pareto": objectives}:
+        case KeepPareto(pareto=objectives):
             return f"the Pareto front of {', '.join(objectives)}{where}"
         case word:
-            return str(word)
+            return word
 
 
 def rows_text(manifest: "Manifest") -> str:
@@ -78,22 +65,24 @@ def rows_text(manifest: "Manifest") -> str:
     return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
 
 
-def model_of(manifest: "Manifest", strategy: str) -> "Model":
-    """Return the model that was priced under a strategy of the set, as its texts say today.
+def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
+    """Return the model that was priced under a strategy of the set in `folder`, as its texts say today.
 
     Raises InputError if there are no such texts any more.
     """
     from dsx.graph.model import build_model
+    from dsx.results.stated_sweep import stated_files
     from dsx.spec.assumptions import AssumptionsSpec
     from dsx.spec.model import ModelSpec
 
     resolved = manifest.spec["resolved"]
     # A row has the name of its strategy, the sweep may have given a path.
     given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
-    model, assumptions = (
-        ModelSpec.model_validate(resolved["model"]),
-        AssumptionsSpec.model_validate(resolved["assumptions"]),
-    )
+    with stated_files(folder):
+        model, assumptions = (
+            ModelSpec.model_validate(resolved["model"]),
+            AssumptionsSpec.model_validate(resolved["assumptions"]),
+        )
     near = Path(manifest.spec_file) if manifest.spec_file else None
     return build_model(model, assumptions, given, near)
 
@@ -123,7 +112,7 @@ def _stated(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
     """Yield every value that decides about costs or about what is kept, with its path."""
     if (path and path[-1] in _WORDS) or value in (None, {}, []):
         return
-    if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+    if isinstance(value, list) and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value):
         value = {item["name"]: item for item in value}
     if isinstance(value, dict) and path not in _WHOLE:
         for key, inner in value.items():

@@ -15,7 +15,6 @@ from dsx.cli.result_set import (
     kept_text,
     model_of,
     rows_text,
-    sequence_length_of,
     title_of,
     what_if_values,
 )
@@ -65,7 +64,7 @@ def show(
         plans = fastest(folder, None, columns, top or 1)
     else:
         plans = fastest(folder, top or _TOP)
-    launches = _launches(plans if as_json else plans[:1], manifest)
+    launches = _launches(folder, plans if as_json else plans[:1], manifest)
     if as_json:
         described = [
             plan | {"launch": launch and launch_data(launch)} for plan, launch in zip(plans, launches, strict=True)
@@ -102,36 +101,36 @@ def _rows_of(folder: Any, candidate: str, count: int) -> list[dict[str, Any]]:
     return as_plans(rows)
 
 
-def _launches(plans: list[dict[str, Any]], manifest: "Manifest") -> "list[Launch | None]":
+def _launches(folder: Any, plans: list[dict[str, Any]], manifest: "Manifest") -> "list[Launch | None]":
     """Return the launch flags of rows; None, with a note, where the layer texts are gone."""
     from dsx.results.launch import megatron_lm
 
     models: dict[str, Model | None] = {}
     for strategy in dict.fromkeys(plan["plan"]["strategy"] for plan in plans):
         try:
-            models[strategy] = model_of(manifest, strategy)
+            models[strategy] = model_of(folder, manifest, strategy)
         except InputError as error:
             note(f"no launch flags under {strategy}: {error}")
             models[strategy] = None
     launches: list[Launch | None] = []
     for plan in plans:
-        model, inputs = models[plan["plan"]["strategy"]], inputs_of(manifest, plan["hardware"])
+        model, inputs = models[plan["plan"]["strategy"]], inputs_of(folder, manifest, plan["hardware"])
         launches.append(model and megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device))
     return launches
 
 
 def _as_data(manifest: "Manifest") -> dict[str, Any]:
-    counts, spec = manifest.counts, manifest.spec
+    counts, sweep = manifest.counts, manifest.sweep
     return {
-        "model": spec["resolved"]["model"]["name"],
+        "model": sweep.resolved.model.name,
         "clusters": list(manifest.names["cluster"]),
         "strategies": list(manifest.names["strategy"]),
-        "assumptions": spec["resolved"]["assumptions"]["name"],
-        "num_gpus": spec["num_gpus"],
-        "global_batch_size": spec["global_batch_size"],
-        "sequence_length": sequence_length_of(manifest),
+        "assumptions": sweep.resolved.assumptions.name,
+        "num_gpus": sweep.num_gpus,
+        "global_batch_size": sweep.global_batch_size,
+        "sequence_length": sweep.tokens,
         "what_if": what_if_values(manifest),
-        "keep": spec["keep"],
+        "keep": manifest.spec["keep"],
         "precision": manifest.precision,
         "spec_file": manifest.spec_file or None,
         "complete": manifest.complete,
@@ -147,21 +146,21 @@ def _as_data(manifest: "Manifest") -> dict[str, Any]:
 
 
 def _print_set(manifest: "Manifest") -> None:
-    spec, counts = manifest.spec, manifest.counts
+    sweep, counts = manifest.sweep, manifest.counts
     state = f"finished {manifest.finished}"
     if not manifest.complete:
         state = f"incomplete, {len(manifest.parts)} of {counted(manifest.num_parts, 'part')}; begun {manifest.started}"
     rows = [
-        ["num_gpus", ", ".join(map(str, spec["num_gpus"]))],
-        ["global_batch_size", ", ".join(map(str, spec["global_batch_size"]))],
-        ["sequence_length", f"{sequence_length_of(manifest):,} tokens"],
-        ["tokens a step", ", ".join(f"{size * sequence_length_of(manifest):,}" for size in spec["global_batch_size"])],
+        ["num_gpus", ", ".join(map(str, sweep.num_gpus))],
+        ["global_batch_size", ", ".join(map(str, sweep.global_batch_size))],
+        ["sequence_length", f"{sweep.tokens:,} tokens"],
+        ["tokens a step", ", ".join(f"{size * sweep.tokens:,}" for size in sweep.global_batch_size)],
         ["strategy", ", ".join(manifest.names["strategy"])],
         *(
             [name, ", ".join(hardware_text(name, v) for v in values)]
             for name, values in what_if_values(manifest).items()
         ),
-        ["assumptions", f"{spec['resolved']['assumptions']['name']}, in {manifest.precision}"],
+        ["assumptions", f"{sweep.resolved.assumptions.name}, in {manifest.precision}"],
         ["sweep file", manifest.spec_file or "-"],
         ["state", f"{state}, by dsx {manifest.dsx_version}"],
     ]

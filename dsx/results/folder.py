@@ -1,36 +1,39 @@
-"""The folder of a result set on disk, and how its files get there whole.
+"""The folder of a result set on disk, and how its files become the set (file_names.py says which there are).
 
-    results/a/manifest.json                  what the set is, and which parts are its own
-    results/a/part-00000.parquet ...
-    results/a/.unfinished/manifest.json      what a run that has not finished is, from its first moment
-    results/a/.unfinished/part-00007.parquet ...     those of its parts that are there
-
-A file is written under a passing name, put on disk, and only then renamed, so each is whole or absent. `publish`
-gives finished parts a second name in the folder (a hard link, or a copy where there are none). Replacing
+`publish` gives finished parts a second name in the folder (a hard link, or a copy where there are none). Replacing
 `manifest.json` is the one step that makes them the result set; the earlier set's parts go after it, then
 `.unfinished`, its manifest first. Every step can be done again, so a run that dies in it is finished by the next.
 
-Not covered: Windows, which has no such renames.
+A folder may come from anywhere. Files are read and written in the open folder, never through a link (dsx/files.py),
+and nothing is removed but what has a name of ours.
 """
 
 import errno
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import TypeAdapter
 
 from dsx.errors import StoreError
-from dsx.results import manifest
+from dsx.files import OpenFolder
+from dsx.results import plain_json
+from dsx.results.file_names import (
+    MANIFEST,
+    REPLACED,
+    UNFINISHED,
+    PartFile,
+    is_lock,
+    is_of_run,
+    is_of_set,
+    is_passing,
+)
 
-UNFINISHED = ".unfinished"
-
-_REPLACED = "replaced.json"  # in `.unfinished`: the files of the set that is being replaced
-_PARTIAL = ".partial"  # ends the passing name of a file that is being written
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHOWN = 3  # names in an error
 
 
 @contextmanager
@@ -51,111 +54,142 @@ def home(folder: Path) -> Path:
     return folder.parent if folder.name == UNFINISHED else folder
 
 
+def opened(folder: Path) -> OpenFolder:
+    """Open the folder of a set or of an unfinished run, which is no link; raises OSError."""
+    return OpenFolder(folder, follow=folder.name != UNFINISHED)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file of a set or run for reading; raises OSError."""
+    with opened(path.parent) as folder:
+        return folder.open(path.name)
+
+
 def foreign_files(folder: Path) -> list[str]:
     """Return the names of what is in `folder` though neither a manifest nor an unfinished run says why."""
-    names = sorted(path.name for path in folder.iterdir())
-    return [] if manifest.FILE in names or UNFINISHED in names else names
+    with opened(folder) as there:
+        names = there.names()
+    return [] if MANIFEST in names or UNFINISHED in names else names
 
 
-def write_whole(path: Path, content: bytes | memoryview, scratch: Path | None = None) -> None:
-    """Write a file so that `path` holds either all of `content`, on disk, or what it held before.
-
-    The passing name lies in `scratch`, on the same disk; by default beside `path`.
-    """
-    with _passing(scratch or path.parent) as partial:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    sync(path.parent)
-
-
-@contextmanager
-def _passing(folder: Path) -> Iterator[Path]:
-    """Give a name that no other writer uses; what still has it at the end is removed."""
-    partial = folder / f".{secrets.token_hex(8)}{_PARTIAL}"
-    try:
-        yield partial
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+def refuse_foreign_entries(folder: Path) -> None:
+    """Raise StoreError if `folder` has an unfinished run that is not dsx's, or a link where dsx has files."""
+    with opened(folder) as there:
+        for name in there.names():
+            if is_of_set(name) and there.has(name) and not there.is_file(name):
+                raise StoreError(f"{folder / name} is no file of dsx's but a link or a folder; {_move(name)}")
+        if not there.has(UNFINISHED):
+            return
+    run = folder / UNFINISHED
+    if run.is_symlink() or not run.is_dir():
+        raise StoreError(f"{run} is not dsx's, which makes a folder of that name; {_move(UNFINISHED)}")
+    with opened(run) as there:
+        # What others are writing may be gone by now.
+        foreign = [n for n in there.names() if not is_of_run(n) or (there.has(n) and not there.is_file(n))]
+    if foreign:
+        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+        raise StoreError(
+            f"{run} holds what is not dsx's ({', '.join(foreign[:_SHOWN])}{more}), and a run would remove it; "
+            f"{_move(UNFINISHED)}"
+        )
 
 
-def sync(folder: Path) -> None:
-    """Put the names of the folder's files on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _move(name: str) -> str:
+    return f"move {name} elsewhere, or choose another folder with -o"
 
 
-def publish(folder: Path, files: Mapping[str, Path], earlier: Iterable[str], text: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write a file of a set or run so that `path` holds either all of `content`, on disk, or what it held before."""
+    with opened(path.parent) as folder:
+        folder.write_whole(path.name, content)
+
+
+def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text: bytes) -> None:
     """Make files of the unfinished run in `folder` its result set, in place of an earlier one; ends the run.
 
     Args:
         folder: where the set is.
-        files: the files of the run, by their names in the set.
-        earlier: names of the files of the set that is there.
+        files: the files of the run, by the names that they get in the set.
+        earlier: names of the parts of the set that is there.
         text: the manifest of the new set.
 
     Raises OSError; whatever was done by then, the same call can be made again.
     """
-    run = folder / UNFINISHED
-    write_whole(run / _REPLACED, json.dumps(sorted({*earlier, *_replaced(run)})).encode())
-    for name, source in files.items():
-        _give_name(source, folder / name, run)
-    sync(folder)
-    write_whole(folder / manifest.FILE, text, scratch=run)
-    clean(folder, files.keys())
+    with opened(folder) as there, opened(folder / UNFINISHED) as run:
+        replaced = sorted({*earlier, *_replaced(run)})
+        run.write_whole(REPLACED, json.dumps(replaced).encode())
+        for name, source in files.items():
+            _give_name(run, source, there, name)
+        there.sync()
+        there.write_whole(MANIFEST, text, scratch=run)
+    clean(folder, files.keys(), replaced)
 
 
-def clean(folder: Path, named: Collection[str]) -> None:
-    """Remove what a finished run leaves in `folder`: files of the set it replaced, but those `named`; and itself."""
-    run = folder / UNFINISHED
-    for name in _replaced(run):
-        if name not in named:
-            (folder / name).unlink(missing_ok=True)
-    sync(folder)
-    discard(run)
+def clean(folder: Path, named: Collection[str], left: Iterable[str] = ()) -> None:
+    """Remove what a finished run leaves in `folder`: parts of the set it replaced, but those `named`; and itself.
+
+    `left` are parts that are known to be of the set that was replaced, besides those that the run has written down.
+    """
+    with opened(folder) as there:
+        with opened(folder / UNFINISHED) as run:
+            gone = {*left, *_replaced(run)}
+        for name in sorted(gone):
+            if name not in named:
+                there.remove(name)
+        there.sync()
+    discard(folder / UNFINISHED)
 
 
 def discard(run: Path) -> None:
     """Remove a run and its locks; its manifest goes first, and nobody goes on with a run that has none."""
-    (run / manifest.FILE).unlink(missing_ok=True)
-    # Network file systems keep files that are open, as the locks are; the next run removes those.
-    shutil.rmtree(run, ignore_errors=True)
+    with opened(run) as there:
+        there.remove(MANIFEST)
+        for name in filter(is_of_run, there.names()):
+            # Network file systems keep files that are open, as the locks are; the next run removes those.
+            with suppress(OSError):
+                there.remove(name)
+    with opened(run.parent) as folder, suppress(OSError):
+        folder.remove_folder(run.name)
 
 
 def empty(run: Path) -> None:
     """Remove all of a run but its locks, its manifest first."""
-    (run / manifest.FILE).unlink(missing_ok=True)
-    for path in run.iterdir():
-        if path.suffix != ".lock":
-            path.unlink()
+    with opened(run) as there:
+        there.remove(MANIFEST)
+        for name in there.names():
+            if is_of_run(name) and not is_lock(name):
+                there.remove(name)
 
 
 def remove_partial(run: Path) -> None:
     """Remove what dead writers of a run were writing; there must be no live ones."""
-    for path in run.glob(f".*{_PARTIAL}"):
-        path.unlink(missing_ok=True)
+    with opened(run) as there:
+        for name in filter(is_passing, there.names()):
+            there.remove(name)
 
 
-def _replaced(run: Path) -> list[str]:
-    path = run / _REPLACED
-    return json.loads(path.read_bytes()) if path.exists() else []
+_PARTS = TypeAdapter(list[PartFile])
 
 
-def _give_name(source: Path, target: Path, run: Path) -> None:
-    """Let `target` be `source` too, in place of whatever has that name."""
-    with _passing(run) as partial:
+def _replaced(run: OpenFolder) -> list[str]:
+    """Return the parts that the run wrote down as those to remove; none if it did not, or what is there is damaged."""
+    try:
+        with run.open(REPLACED) as file:
+            return plain_json.read(file.read(), _PARTS, REPLACED)
+    except (FileNotFoundError, StoreError):
+        return []
+
+
+def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> None:
+    """Let `name` in `folder` be the file `source` of `run` too, in place of whatever has that name."""
+    with run.passing() as partial:
         try:
-            os.link(source, partial)
+            run.link(source, run, partial)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            write_whole(target, source.read_bytes(), scratch=run)
+            with run.open(source) as file:
+                folder.write_whole(name, file.read(), scratch=run)
         else:
             # Nothing happens if both are the same file already.
-            partial.replace(target)
+            run.rename(partial, folder, name)

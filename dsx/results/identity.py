@@ -27,7 +27,7 @@ def canonical(spec: Mapping[str, Any]) -> str:
     """Return a spec as JSON that is the same for the same content; StoreError if JSON cannot hold it."""
     try:
         return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"a spec must be plain data to be stored: {error}") from None
 
 

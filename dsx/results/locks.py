@@ -15,16 +15,20 @@ import errno
 import fcntl
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from dsx.errors import StoreError
-
-Shard = tuple[int, int]  # (i, n): the i-th of n, counted from 1
+from dsx.results.file_names import ENTRY_LOCK, RUN_LOCK, Shard, is_shard_lock, shard_lock
+from dsx.results.folder import open_file, opened
 
 _CURE = "wait for it to finish, or choose another folder with -o"
+_HOLDER = re.compile(r"process [0-9]{1,10} on [^\s\x00-\x1f\x7f]{1,255}")
+_LONGEST = 512  # bytes of what a process writes
+_MADE = os.O_RDWR | os.O_CREAT
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
@@ -33,9 +37,10 @@ def entry(run: Path) -> Iterator[None]:
     """Hold the entry of the folder `run`, which is made if need be; waits for its turn."""
     while True:
         run.mkdir(exist_ok=True)
-        path = run / "entry.lock"
+        path = run / ENTRY_LOCK
         try:
-            file = path.open("ab")
+            with opened(run) as folder:
+                file = folder.open(ENTRY_LOCK, _MADE)
         except FileNotFoundError:
             continue
         with file:
@@ -53,14 +58,14 @@ class Hold:
         self._run, self._shard = run, shard
         self._files: list[BinaryIO] = []
         try:
-            self._common = self._open("run.lock")
+            self._common = self._open(RUN_LOCK)
             self.alone = _lock(self._common, fcntl.LOCK_EX)
             if not self.alone and not (shard and _lock(self._common, fcntl.LOCK_SH)):
                 raise StoreError(self._busy())
-            own = self._open(_file_of(shard)) if shard else self._common
+            own = self._open(shard_lock(shard)) if shard else self._common
             if shard and not _lock(own, fcntl.LOCK_EX):
                 raise StoreError(
-                    f"{run.parent}: {_name(shard)} is at work already, {_holder(run / _file_of(shard))}; {_CURE}"
+                    f"{run.parent}: {_name(shard)} is at work already, {_holder(run / shard_lock(shard))}; {_CURE}"
                 )
             own.truncate(0)
             own.write(f"process {os.getpid()} on {platform.node()}".encode())
@@ -90,19 +95,18 @@ class Hold:
             file.close()
 
     def _open(self, name: str) -> BinaryIO:
-        file = (self._run / name).open("ab")
+        with opened(self._run) as folder:
+            file = folder.open(name, _MADE)
         self._files.append(file)
         return file
 
     def _busy(self) -> str:
-        own = _file_of(self._shard) if self._shard else ""
-        others = [path for path in sorted(self._run.glob("shard-*.lock")) if path.name != own and _is_held(path)]
-        who = ", ".join(map(_holder, others or [self._run / "run.lock"]))
+        own = shard_lock(self._shard) if self._shard else ""
+        with opened(self._run) as folder:
+            shards = [self._run / name for name in folder.names() if is_shard_lock(name) and name != own]
+        others = [path for path in shards if _is_held(path)]
+        who = ", ".join(map(_holder, others or [self._run / RUN_LOCK]))
         return f"{self._run.parent}: another dsx is at work here, {who}; {_CURE}"
-
-
-def _file_of(shard: Shard) -> str:
-    return f"shard-{shard[0]}-of-{shard[1]}.lock"
 
 
 def _name(shard: Shard) -> str:
@@ -111,19 +115,21 @@ def _name(shard: Shard) -> str:
 
 def _holder(path: Path) -> str:
     """Return who wrote that it holds the lock at `path`, as in "process 12 on node7"."""
-    return path.read_text(encoding="utf-8") or "a process that has just begun"
+    with open_file(path) as file:
+        said = file.read(_LONGEST).decode("utf-8", "replace")
+    return said if _HOLDER.fullmatch(said) else "a process that has just begun"
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
     """Return whether an open file is still the one at `path`."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 
 
 def _is_held(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return not _lock(file, fcntl.LOCK_SH)
 
 

@@ -10,24 +10,32 @@ Not covered: older schema versions. Version 1 had no cluster column and no what-
 no copies of what ZeRO divides, stored layers and offload, version 4 no rank order; their sweeps are run again.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
+from pydantic import Field
 
 import dsx
 from dsx.errors import StoreError
+from dsx.results import plain_json
+from dsx.results.file_names import PartFile
 from dsx.results.identity import canonical, spec_hash
-from dsx.results.schema import NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep
 from dsx.space.codes import OPTIMAL
 
 SCHEMA_VERSION = 5
-FILE = "manifest.json"
 
 _MOST_NAMES = 128  # codes of a name column are int8
+_MOST_REASONS = 63  # bits of an int64
+
+
+Whole = Annotated[int, Field(strict=True, ge=0)]  # a number that was counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +53,17 @@ class Counts:
     A candidate that is rejected for two reasons counts under both.
     """
 
-    candidates: int
-    feasible: int
-    rejected: dict[str, int]
+    candidates: Whole
+    feasible: Whole
+    rejected: dict[str, Whole]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One Parquet file of the set, by its name in the folder."""
 
-    file: str
-    rows: int
+    file: PartFile
+    rows: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class Manifest:
     names: dict[str, tuple[str, ...]]
     what_if: tuple[ExtraColumn, ...]
     reject_reasons: tuple[Reason, ...]
-    num_parts: int
+    num_parts: Whole
     counts: Counts | None
     parts: tuple[Part, ...]
     complete: bool
@@ -88,6 +96,11 @@ class Manifest:
     def columns(self) -> tuple[Column, ...]:
         """The columns of the set, in order."""
         return columns_with(self.what_if, self.spec.get("partition") == OPTIMAL)
+
+    @property
+    def sweep(self) -> StatedSweep:
+        """The sweep that `spec` states, typed."""
+        return stated_sweep(self.spec)
 
 
 _ADAPTER = pydantic.TypeAdapter(Manifest)
@@ -119,7 +132,8 @@ def begin(
     Raises StoreError if the spec holds something that JSON cannot, or a name column has no names, two that
     are the same, or too many.
     """
-    _check_names(names)
+    if wrong := _fault_of_names(names):
+        raise StoreError(f"a result set cannot be written: {wrong}")
     return Manifest(
         schema_version=SCHEMA_VERSION,
         dsx_version=dsx.__version__,
@@ -139,21 +153,28 @@ def begin(
     )
 
 
-def _check_names(names: Mapping[str, Sequence[str]]) -> None:
-    missing = [column for column in NAME_COLUMNS if column not in names]
-    if missing:
-        raise StoreError(f"a result set needs the names of its codes for {', '.join(missing)}")
+def _fault_of_names(names: Mapping[str, Sequence[str]]) -> str:
+    """Return what is wrong with the names of the codes; "" if nothing."""
+    if missing := [column for column in NAME_COLUMNS if not names.get(column)]:
+        return f"names: it needs the names of its codes for {', '.join(missing)}"
     for column in NAME_COLUMNS:
         known = list(names[column])
         if twice := [name for name in known if known.count(name) > 1]:
-            raise StoreError(f"column {column} has the name {twice[0]!r} twice; give one of them another name")
+            return f"names: column {column} has the name {twice[0]!r} twice; give one of them another name"
         if len(known) > _MOST_NAMES:
-            raise StoreError(f"column {column} has {len(known)} names, and a result set holds {_MOST_NAMES} of them")
+            return f"names: column {column} has {len(known)} names, and a result set holds {_MOST_NAMES} of them"
+        for name in known:
+            # Other tools read the names, as UTF-8.
+            if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
+                return f"names: column {column} has the name {name!r}, which is no Unicode text"
+    return ""
 
 
 def to_json(manifest: Manifest) -> bytes:
     """Return the manifest as indented JSON."""
-    return _ADAPTER.dump_json(manifest, indent=2) + b"\n"
+    text = json.dumps(dataclasses.asdict(manifest), indent=2, ensure_ascii=False)
+    # Bytes of a file name that are no UTF-8 are written with a backslash, as JSON has it.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def from_json(text: bytes, place: str) -> Manifest:
@@ -162,15 +183,15 @@ def from_json(text: bytes, place: str) -> Manifest:
     Raises StoreError if it is not a manifest, or one of an older or newer schema.
     """
     try:
-        raw = json.loads(text)
-    except ValueError as error:
-        raise StoreError(f"{place} is not JSON ({error}); run the sweep again, into another folder") from None
+        raw = plain_json.parse(text, place)
+    except StoreError as error:
+        raise StoreError(f"{error}; run the sweep again, into another folder") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         wanted = raw.get("dsx_version", "a newer one")
         raise StoreError(
             f"{place} has schema version {version}, and dsx {dsx.__version__} reads versions up to "
-            f"{SCHEMA_VERSION}; install the dsx that wrote it: pip install 'dsx>={wanted}'"
+            f"{SCHEMA_VERSION}; install the dsx that wrote it: pip install 'dsx>={wanted!s:.40}'"
         )
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise StoreError(
@@ -178,14 +199,35 @@ def from_json(text: bytes, place: str) -> Manifest:
             f"{SCHEMA_VERSION}; run the sweep again, into another folder"
         )
     try:
-        return _ADAPTER.validate_python(raw)
+        manifest = _ADAPTER.validate_python(raw)
+        wrong = _fault(manifest)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(key) for key in first["loc"]) or "the whole file"
+        manifest, wrong = None, plain_json.reason(error)
+    if manifest is None or wrong:
         raise StoreError(
-            f"{place} is not the manifest of a result set ({where}: {first['msg']}); "
-            "run the sweep again, into another folder"
-        ) from None
+            f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"
+        )
+    return manifest
+
+
+def _fault(manifest: Manifest) -> str:
+    """Return where a manifest whose types are right contradicts itself; "" if nowhere."""
+    what_if = [extra.name for extra in manifest.what_if]
+    own = {CUT.name, *(column.name for column in COLUMNS)}
+    files = [part.file for part in manifest.parts]
+    if wrong := _fault_of_names(manifest.names):
+        return wrong
+    if odd := [name for name in manifest.names if name not in NAME_COLUMNS]:
+        return f"names: {odd[0]!r} is no column of names"
+    if len({*what_if}) < len(what_if) or own & {*what_if}:
+        return "what_if: a column is there twice"
+    if len(manifest.reject_reasons) > _MOST_REASONS:
+        return f"reject_reasons: has {len(manifest.reject_reasons)} of them, and there are {_MOST_REASONS} bits"
+    if len({*files}) < len(files):
+        return "parts: a file is there twice"
+    if manifest.complete and manifest.counts is None:
+        return "counts: is missing, though the set is complete"
+    return fault_of(manifest.spec, manifest.names, tuple(what_if))
 
 
 def total(manifest: Manifest, counts: Iterable[Counts]) -> Counts:

@@ -6,7 +6,6 @@ So whoever writes a part writes the same file, and a part that is there need not
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from dsx.errors import StoreError
 from dsx.results import folder as disk
+from dsx.results import plain_json
+from dsx.results.file_names import part_number
 from dsx.results.manifest import Counts, Manifest, Part
 from dsx.results.schema import arrow_schema, write_options
 
-_NAME = re.compile(r"part-(\d{5,})\.parquet")
 _SET, _COUNTS = b"dsx", b"dsx.counts"
+_COUNTS_ADAPTER = TypeAdapter(Counts)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +35,10 @@ class Footer:
     counts: Counts
 
 
-def part_name(number: int) -> str:
-    """Return the file name of a part."""
-    return f"part-{number:05d}.parquet"
-
-
-def part_number(name: str) -> int | None:
-    """Return the number of the part of that file name; None if it is no part's."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
 def part_files(folder: Path) -> dict[int, Path]:
     """Return all files in `folder` that are named as parts, by number, ascending."""
-    found = {number: path for path in folder.iterdir() if (number := part_number(path.name)) is not None}
+    with disk.opened(folder) as there:
+        found = {number: folder / name for name in there.names() if (number := part_number(name)) is not None}
     return dict(sorted(found.items()))
 
 
@@ -99,13 +92,23 @@ def _array(field: pa.Field, values: np.ndarray, names: Sequence[str] | None) -> 
 def footer(path: Path, schema: pa.Schema) -> Footer | None:
     """Return what the part at `path` says; None if it is damaged, or not a part of the set with that schema."""
     try:
-        metadata = pq.read_metadata(path)
-        about = metadata.metadata or {}
-        if about.get(_SET) != (schema.metadata or {})[_SET]:
-            return None
-        return Footer(metadata.num_rows, Counts(**json.loads(about[_COUNTS])))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        with disk.open_file(path) as file, pq.ParquetFile(file) as part:
+            about, rows = part.metadata.metadata or {}, part.metadata.num_rows
+            if about.get(_SET) != (schema.metadata or {})[_SET] or _types(part.schema_arrow) != _types(schema):
+                return None
+        return Footer(rows, plain_json.read(about.get(_COUNTS, b""), _COUNTS_ADAPTER, str(path)))
+    except (*_UNREADABLE, StoreError):
         return None
+
+
+def _types(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the columns of a schema with their types."""
+
+    def said(kind: pa.DataType) -> str:
+        # Whoever reads a column of names chooses the width of its codes.
+        return f"names as {kind.value_type}" if pa.types.is_dictionary(kind) else str(kind)
+
+    return [(field.name, said(field.type)) for field in schema]
 
 
 def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
@@ -118,38 +121,68 @@ def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
 def spec_hash_of(path: Path) -> str | None:
     """Return the hash of the spec that the part at `path` belongs to; None if it is no part, or damaged."""
     try:
-        return json.loads((pq.read_metadata(path).metadata or {})[_SET])["spec_hash"]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        with disk.open_file(path) as file:
+            about = plain_json.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
+    except (*_UNREADABLE, StoreError):
         return None
+    found = about.get("spec_hash") if isinstance(about, dict) else None
+    return found if isinstance(found, str) else None
 
 
-def is_intact(folder: Path, part: Part) -> bool:
-    """Return whether the file of a part is there and has its rows."""
-    try:
-        return pq.read_metadata(folder / part.file).num_rows == part.rows
-    except (pa.ArrowException, OSError):
-        return False
+def is_intact(folder: Path, part: Part, schema: pa.Schema) -> bool:
+    """Return whether the file of a part of the set with that schema is there and has its rows."""
+    found = footer(folder / part.file, schema)
+    return found is not None and found.rows == part.rows
 
 
-def read(folder: Path, part: Part, wanted: Sequence[str]) -> pa.Table:
-    """Return the columns `wanted` of a part, in that order.
+def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) -> pa.Table:
+    """Return the columns `wanted` of a part of the set that `manifest` describes, in that order.
 
     Raises StoreError if the file is missing, damaged, or not what its manifest says.
     """
     path = folder / part.file
-    again = f"run the sweep again with -o {disk.home(folder)}"
+    again = f"delete it and run the sweep again with -o {disk.home(folder)}"
     try:
         # Not `read_table`, which makes columns of folders named like `num_gpus=1024`.
-        with pq.ParquetFile(path) as file:
-            rows, present = file.metadata.num_rows, file.schema_arrow.names
-            missing = [name for name in wanted if name not in present]
+        with disk.open_file(path) as opened, pq.ParquetFile(opened) as file:
+            _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
             table = file.read(columns=list(wanted))
+        table.validate(full=True)
+        _require(_fault_of_values(table, manifest))
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; {again}") from None
-    except (pa.ArrowException, OSError) as error:
+    except StoreError as error:
+        raise StoreError(f"{path} {error}, against its manifest; {again}") from None
+    except _UNREADABLE as error:
         raise StoreError(f"{path} cannot be read ({error}); {again}") from error
-    if missing or rows != part.rows:
-        what = f"has no column {missing[0]}" if missing else f"has {rows} rows, not {part.rows}"
-        raise StoreError(f"{path} {what}, against its manifest; {again}")
     # Parts differ in the counts that their schema carries.
     return table.select(wanted).replace_schema_metadata()
+
+
+def _require(fault: str) -> None:
+    if fault:
+        raise StoreError(fault)
+
+
+def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: Part) -> str:
+    """Return in what a file is not the part that its manifest says; "" if it is."""
+    if missing := [name for name in schema.names if name not in found.names]:
+        return f"has no column {missing[0]}"
+    if rows != part.rows:
+        return f"has {rows} rows, not {part.rows}"
+    for is_there, wanted in zip(_types(found), _types(schema), strict=False):
+        if is_there != wanted:
+            return f"has a column {is_there[0]} of {is_there[1]} where {wanted[0]} of {wanted[1]} belongs"
+    return "" if len(found) == len(schema) else f"has {len(found)} columns, not {len(schema)}"
+
+
+def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
+    """Return what the columns of a part hold that they may not; "" if nothing."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count:
+            return f"has {column.null_count} missing values in column {name}"
+        if name in manifest.names:
+            there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
+            if unknown := [value for value in there if value not in manifest.names[name]]:
+                return f"has {unknown[0]!r} in column {name}, which is none of its names"
+    return ""

@@ -11,6 +11,7 @@ from dsx.errors import StoreError, UnknownNameError
 from dsx.results import folder as disk
 from dsx.results import manifest as manifests
 from dsx.results import parts
+from dsx.results.file_names import MANIFEST, UNFINISHED, part_name
 from dsx.results.manifest import Manifest, Part
 from dsx.results.schema import Column
 
@@ -28,14 +29,14 @@ def read_manifest(folder: str | Path) -> Manifest:
     with disk.os_errors(f"cannot read {folder}"):
         if (found := stated(folder)) is not None:
             return found if found.complete else _so_far(folder, found)
-        unfinished = folder / disk.UNFINISHED
+        unfinished = folder / UNFINISHED
         if (begun := stated(unfinished)) is not None:
             there = len(_so_far(unfinished, begun).parts)
             raise StoreError(
                 f"the sweep into {folder} has not finished: {there} of {begun.num_parts} parts are there; run the "
                 f"same command again and it goes on (what is there so far can be loaded from {unfinished})"
             )
-    raise StoreError(f"no result set at {folder}: it has no {manifests.FILE}; give the folder of a sweep's -o")
+    raise StoreError(f"no result set at {folder}: it has no {MANIFEST}; give the folder of a sweep's -o")
 
 
 def stated(folder: Path) -> Manifest | None:
@@ -43,9 +44,10 @@ def stated(folder: Path) -> Manifest | None:
 
     Raises StoreError if it is broken or of another schema version, OSError if it cannot be read.
     """
-    path = folder / manifests.FILE
+    path = folder / MANIFEST
     try:
-        text = path.read_bytes()
+        with disk.open_file(path) as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     return manifests.from_json(text, str(path))
@@ -55,7 +57,7 @@ def _so_far(folder: Path, begun: Manifest) -> Manifest:
     there = parts.footers(folder, begun)
     return dataclasses.replace(
         begun,
-        parts=tuple(Part(parts.part_name(number), part.rows) for number, part in there.items()),
+        parts=tuple(Part(part_name(number), part.rows) for number, part in there.items()),
         counts=manifests.total(begun, [part.counts for part in there.values()]),
     )
 
@@ -71,7 +73,7 @@ def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFra
     folder = Path(folder)
     manifest = read_manifest(folder)
     wanted = [column.name for column in manifest.columns] if columns is None else _known(columns, manifest)
-    return frame(manifest, [parts.read(folder, part, wanted) for part in manifest.parts], wanted)
+    return frame(manifest, [parts.read(folder, part, manifest, wanted) for part in manifest.parts], wanted)
 
 
 def load_chosen(
@@ -87,10 +89,10 @@ def load_chosen(
     every, few = [column.name for column in manifest.columns], _known(columns, manifest)
     tables: list[pa.Table] = []
     for part in manifest.parts:
-        light = frame(manifest, [parts.read(folder, part, few)], few)
+        light = frame(manifest, [parts.read(folder, part, manifest, few)], few)
         chosen = choose(light).index.to_numpy()
         if len(chosen):
-            tables.append(parts.read(folder, part, every).take(chosen))
+            tables.append(parts.read(folder, part, manifest, every).take(chosen))
     return choose(frame(manifest, tables, every))
 
 

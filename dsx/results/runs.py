@@ -19,8 +19,9 @@ from dsx.errors import StoreError
 from dsx.results import folder as disk
 from dsx.results import locks, parts
 from dsx.results import manifest as manifests
+from dsx.results.file_names import MANIFEST, UNFINISHED, Shard
 from dsx.results.identity import differences
-from dsx.results.locks import Hold, Shard
+from dsx.results.locks import Hold
 from dsx.results.manifest import Manifest
 from dsx.results.reading import stated
 from dsx.results.writer import Writer
@@ -31,11 +32,15 @@ def finished(folder: str | Path, manifest: Manifest) -> Manifest | None:
 
     None if there is none, it was written by another version of dsx, or a part is missing or damaged. What a run
     that died while it finished has left beside the set is removed.
-    Raises StoreError if the manifest there is broken or of another schema version.
+    Raises StoreError if the manifest there is broken or of another schema version, or the folder of the unfinished
+    run is not dsx's.
     """
     folder = Path(folder)
     with disk.os_errors(f"cannot read {folder}"):
-        there = _whole(folder, manifest) if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        disk.refuse_foreign_entries(folder)
+        there = _whole(folder, manifest)
     if there is not None:
         _remove_leftovers(folder, there)
     return there
@@ -54,15 +59,17 @@ def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard 
 
     If no part was written at the end, the folder is as it was.
     Raises StoreError, with nothing touched, if the folder cannot be written, holds the results or an unfinished
-    run of another sweep, version or number of parts, or files that are not dsx's; or if others are at work there.
+    run of another sweep, version or number of parts, or files or links that are not dsx's; or if others are at work
+    there.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file, not a folder; choose another folder with -o")
-    run = folder / disk.UNFINISHED
+    run = folder / UNFINISHED
     with ExitStack() as stack:
         with disk.os_errors(f"cannot write to {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
+            disk.refuse_foreign_entries(folder)
             _refuse_what_is_not_ours(folder, manifest)
             stack.callback(_remove_if_empty, run)
             with locks.entry(run):
@@ -96,7 +103,7 @@ def _refuse_what_is_not_ours(folder: Path, manifest: Manifest) -> None:
 
 def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
     """Return the manifest of the unfinished run in `folder`, which is begun if there is none to go on with."""
-    run = folder / disk.UNFINISHED
+    run = folder / UNFINISHED
     if _whole(folder, manifest) is not None:
         raise StoreError(f"another process has finished {folder} just now; run the same command again to see it")
     begun = stated(run)
@@ -111,7 +118,7 @@ def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
         return dataclasses.replace(manifest, started=begun.started)
     if alone:
         disk.empty(run)
-    disk.write_whole(run / manifests.FILE, manifests.to_json(manifest))
+    disk.write_whole(run / MANIFEST, manifests.to_json(manifest))
     return manifest
 
 
@@ -131,7 +138,8 @@ def _whole(folder: Path, manifest: Manifest) -> Manifest | None:
     there = stated(folder)
     if there is None or not there.complete or not _is_same_sweep(there, manifest):
         return None
-    return there if all(parts.is_intact(folder, part) for part in there.parts) else None
+    schema = parts.part_schema(there)
+    return there if all(parts.is_intact(folder, part, schema) for part in there.parts) else None
 
 
 def _is_same_sweep(a: Manifest, b: Manifest) -> bool:
@@ -140,12 +148,14 @@ def _is_same_sweep(a: Manifest, b: Manifest) -> bool:
 
 def _remove_leftovers(folder: Path, done: Manifest) -> None:
     """Remove what the run that made the set `done` left of itself."""
-    run = folder / disk.UNFINISHED
+    run = folder / UNFINISHED
 
     def remove() -> None:
         begun = stated(run)
         if begun is None or _is_same_sweep(begun, done):
-            disk.clean(folder, {part.file for part in done.parts})
+            files = parts.part_files(folder).values()
+            left = [path.name for path in files if parts.spec_hash_of(path) == done.spec_hash]
+            disk.clean(folder, {part.file for part in done.parts}, left)
 
     _while_alone(run, remove)
 

@@ -6,6 +6,7 @@ and a run that was left a hundred times writes the same files as one that was no
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
 from dsx.results import locks, parts
 from dsx.results import manifest as manifests
-from dsx.results.locks import Hold, Shard
+from dsx.results.file_names import MERGED, UNFINISHED, Shard, part_name, part_number
+from dsx.results.locks import Hold
 from dsx.results.manifest import Counts, Manifest, Part
 from dsx.results.reading import frame, stated
 
 Rows = Mapping[str, np.ndarray]
 
-_MERGED = "merged.parquet"  # in `.unfinished`: all parts as one
 _SHOWN = 5  # numbers of missing parts in an error
 
 
@@ -30,7 +31,7 @@ class Writer:
 
     def __init__(self, folder: Path, manifest: Manifest, shard: Shard | None, hold: Hold) -> None:
         self._folder, self._manifest, self._shard, self._hold = folder, manifest, shard, hold
-        self._run = folder / disk.UNFINISHED
+        self._run = folder / UNFINISHED
 
     def unfinished(self) -> list[int]:
         """Return the numbers of all parts that are not there, or damaged, whoever is to write them."""
@@ -58,7 +59,7 @@ class Writer:
         content = memoryview(parts.encode(rows, counts, self._manifest))
         try:
             with disk.os_errors(f"cannot write part {number} of {self._folder}"):
-                disk.write_whole(self._run / parts.part_name(number), content)
+                disk.write_whole(self._run / part_name(number), content)
         except StoreError as error:
             if not self._run.is_dir():
                 raise StoreError(f"{self._run} was removed by somebody; run the same command again") from error
@@ -79,9 +80,9 @@ class Writer:
             self._hold.take_all()
             counts = manifests.total(self._manifest, [part.counts for part in there.values()])
             if merge is None:
-                made = {number: (parts.part_name(number), part.rows) for number, part in there.items() if part.rows}
+                made = {number: (part_name(number), part.rows) for number, part in there.items() if part.rows}
             else:
-                made = {0: (_MERGED, self._write_merged(merge, counts, there))}
+                made = {0: (MERGED, self._write_merged(merge, counts, there))}
             return self._publish(made, counts)
 
     def _gaps(self, there: Collection[int]) -> str:
@@ -98,11 +99,11 @@ class Writer:
     ) -> int:
         """Write all parts as one; return its number of rows."""
         columns = [column.name for column in self._manifest.columns]
-        filled = [Part(parts.part_name(number), part.rows) for number, part in there.items() if part.rows]
-        df = frame(self._manifest, [parts.read(self._run, part, columns) for part in filled], columns)
+        filled = [Part(part_name(number), part.rows) for number, part in there.items() if part.rows]
+        df = frame(self._manifest, [parts.read(self._run, part, self._manifest, columns) for part in filled], columns)
         codes = {name: df[name].cat.codes for name in self._manifest.names}
         rows = merge({name: codes.get(name, df[name]).to_numpy() for name in columns})
-        disk.write_whole(self._run / _MERGED, memoryview(parts.encode(rows, counts, self._manifest)))
+        disk.write_whole(self._run / MERGED, memoryview(parts.encode(rows, counts, self._manifest)))
         return len(rows[columns[0]])
 
     def _publish(self, made: Mapping[int, tuple[str, int]], counts: Counts) -> Manifest:
@@ -110,12 +111,12 @@ class Writer:
         earlier = stated(self._folder)
         named = {part.file for part in earlier.parts} if earlier else set()
         own = {path.name for path in parts.part_files(self._folder).values() if self._is_own(path, named)}
-        taken = {number for file in named if (number := parts.part_number(file)) is not None}
+        taken = {number for file in named if (number := part_number(file)) is not None}
         # The set that is there can be read until the new one replaces it.
         first = max(taken) + 1 if taken & made.keys() else 0
-        files = {parts.part_name(first + number): self._run / file for number, (file, _) in made.items()}
+        files = {part_name(first + number): file for number, (file, _) in made.items()}
         for name in files:
-            if name not in own and (self._folder / name).exists():
+            if name not in own and os.path.lexists(self._folder / name):
                 raise StoreError(
                     f"{self._folder / name} is in the way and not of this sweep; move it elsewhere and run the same "
                     "command again"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from dsx.errors import OperatorTimesError, SpecError, UnitError, did_you_mean
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
@@ -64,12 +66,20 @@ class OperatorTimes:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "OperatorTimes":
-        """Return the times that `to_data` wrote."""
-        rows = (
-            OperatorTime(line, operator, tuple(directions), tuple(shape), dtype, time_s)
-            for line, operator, directions, shape, dtype, time_s in data["rows"]
-        )
-        return cls(data["file"], tuple(rows))
+        """Return the times that `to_data` wrote; raises pydantic.ValidationError for anything else."""
+        written = _WRITTEN.validate_python(data)
+        return cls(written.file, tuple(OperatorTime(*row) for row in written.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What `to_data` writes."""
+
+    file: str
+    rows: list[tuple[int, str, tuple[int, ...], Shape, str, float]]
+
+
+_WRITTEN = TypeAdapter(_Written)
 
 
 def shape_text(shape: Shape) -> str:

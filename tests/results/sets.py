@@ -8,7 +8,20 @@ from dsx.results import manifest
 from dsx.results.manifest import Counts, Manifest
 from dsx.results.schema import ExtraColumn, columns_with
 
-SPEC = {"model": "m", "num_gpus": [8, 16], "precision": "float32"}
+SPEC = {
+    "model": "m",
+    "num_gpus": [8, 16],
+    "global_batch_size": [32],
+    "precision": "float32",
+    "keep": "all",
+    "resolved": {
+        "model": {"name": "m"},
+        "clusters": [{"name": "near"}, {"name": "far"}],
+        "assumptions": {"name": "few"},
+        "strategy": ["flat", "grid"],
+        "layers": {"flat": "0", "grid": "1"},
+    },
+}
 NAMES = {
     "cluster": ("near", "far"),
     "strategy": ("flat", "grid"),
@@ -48,7 +61,8 @@ def make_counts(n: int) -> Counts:
 
 
 def begin_manifest(precision="float32", what_if=(), **changes) -> Manifest:
-    return manifest.begin(SPEC | changes, NAMES, REASONS, precision, what_if=what_if)
+    varied = {"what_if": {extra.name: 8 if extra.integer else "80 GB" for extra in what_if}}
+    return manifest.begin(SPEC | varied | changes, NAMES, REASONS, precision, what_if=what_if)
 
 
 def files_in(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from dsx.errors import StoreError
+from dsx.files import OpenFolder
 from dsx.results import folder as disk
 
 
@@ -51,14 +52,18 @@ def test_home():
     assert str(disk.home(disk.Path("a"))) == "a"
 
 
+OLD, FIRST, SECOND = "part-00007.parquet", "part-00000.parquet", "part-00001.parquet"
+X, Y = "part-00002.parquet", "part-00003.parquet"
+
+
 @pytest.fixture
 def run(tmp_path):
     """A run with two files, in a folder with a file of the set before it and one of the user."""
     run = tmp_path / disk.UNFINISHED
     run.mkdir()
-    for name, text in (("manifest.json", "run"), ("x", "1"), ("y", "2"), ("run.lock", "")):
+    for name, text in (("manifest.json", "run"), (X, "1"), (Y, "2"), ("run.lock", "")):
         (run / name).write_text(text)
-    for name, text in (("manifest.json", "old"), ("old", "0"), ("mine", "")):
+    for name, text in (("manifest.json", "old"), (OLD, "0"), ("mine", "")):
         (tmp_path / name).write_text(text)
     return run
 
@@ -67,41 +72,74 @@ def run(tmp_path):
 def test_publish_with_and_without_links(tmp_path, run, files, monkeypatch, number):
     if number:
         monkeypatch.setattr(os, "link", failing(number))
-    disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
-    assert files(tmp_path) == ["a", "b", "manifest.json", "mine"]
-    assert [(tmp_path / name).read_text() for name in ("a", "b", "manifest.json")] == ["1", "2", "new"]
+    disk.publish(tmp_path, {FIRST: X, SECOND: Y}, [OLD], b"new")
+    assert files(tmp_path) == ["manifest.json", "mine", FIRST, SECOND]
+    assert [(tmp_path / name).read_text() for name in (FIRST, SECOND, "manifest.json")] == ["1", "2", "new"]
 
 
 def test_publish_again_after_it_failed(tmp_path, run, files, monkeypatch):
-    (tmp_path / "b").write_text("of an earlier try")
+    (tmp_path / SECOND).write_text("of an earlier try")
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(disk, "sync", failing(errno.ENOSPC))
-        disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
+        patch.setattr(OpenFolder, "sync", failing(errno.ENOSPC))
+        disk.publish(tmp_path, {FIRST: X, SECOND: Y}, [OLD], b"new")
     assert (tmp_path / "manifest.json").read_text() == "old"
-    disk.publish(tmp_path, {"a": run / "x", "b": run / "y"}, ["old"], b"new")
-    assert files(tmp_path) == ["a", "b", "manifest.json", "mine"]
-    assert (tmp_path / "b").read_text() == "2"
+    disk.publish(tmp_path, {FIRST: X, SECOND: Y}, [OLD], b"new")
+    assert files(tmp_path) == ["manifest.json", "mine", FIRST, SECOND]
+    assert (tmp_path / SECOND).read_text() == "2"
 
 
 def test_links_fail_for_another_reason(tmp_path, run, monkeypatch):
     monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
     with pytest.raises(OSError, match="quota"):
-        disk.publish(tmp_path, {"a": run / "x"}, [], b"new")
+        disk.publish(tmp_path, {FIRST: X}, [], b"new")
     assert (tmp_path / "manifest.json").read_text() == "old"
 
 
 def test_files_of_both_sets_stay(tmp_path, run, files):
-    disk.publish(tmp_path, {"old": run / "x"}, ["old"], b"new")
-    assert files(tmp_path) == ["manifest.json", "mine", "old"]
-    assert (tmp_path / "old").read_text() == "1"
+    disk.publish(tmp_path, {OLD: X}, [OLD], b"new")
+    assert files(tmp_path) == ["manifest.json", "mine", OLD]
+    assert (tmp_path / OLD).read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'["../victim.txt"]',
+        b'["mine"]',
+        b'["/tmp/victim.txt"]',
+        b'["part-00007.parquet", "../victim.txt"]',
+        b'{"part-00007.parquet": 1}',
+        b"[" * 100_000,
+        b"\xff\x00garbage",
+        b"",
+    ],
+)
+def test_only_parts_are_removed_and_garbage_is_not_believed(tmp_path, run, files, written):
+    (tmp_path / "victim.txt").write_text("of the user")
+    (tmp_path / "set").mkdir()
+    for path in list(tmp_path.iterdir()):
+        if path.name not in ("set", "victim.txt"):
+            path.rename(tmp_path / "set" / path.name)
+    (tmp_path / "set" / disk.UNFINISHED / "replaced.json").write_bytes(written)
+    disk.clean(tmp_path / "set", [])
+    assert (tmp_path / "victim.txt").read_text() == "of the user"
+    assert files(tmp_path / "set") == ["manifest.json", "mine", OLD]
 
 
 def test_empty_keeps_the_locks(run, files):
     (run / ".1234.partial").write_text("")
     disk.remove_partial(run)
-    assert files(run) == ["manifest.json", "run.lock", "x", "y"]
+    assert files(run) == ["manifest.json", X, Y, "run.lock"]
     disk.empty(run)
     assert files(run) == ["run.lock"]
+
+
+def test_what_is_not_ours_survives_every_removal(run, files):
+    (run / "mine").write_text("of the user")
+    disk.remove_partial(run)
+    disk.empty(run)
+    disk.discard(run)
+    assert files(run) == ["mine"]
 
 
 def test_foreign_files(tmp_path, run):
@@ -109,4 +147,4 @@ def test_foreign_files(tmp_path, run):
     (tmp_path / "manifest.json").unlink()
     assert disk.foreign_files(tmp_path) == []
     disk.discard(run)
-    assert disk.foreign_files(tmp_path) == ["mine", "old"]
+    assert disk.foreign_files(tmp_path) == ["mine", OLD]

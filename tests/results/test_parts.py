@@ -12,6 +12,7 @@ from results.sets import WHAT_IF
 
 from dsx.errors import StoreError
 from dsx.results import parts
+from dsx.results.file_names import part_name
 from dsx.results.manifest import Counts, Part
 
 
@@ -20,14 +21,6 @@ def part(tmp_path, rows, begun):
     path = tmp_path / "part-00003.parquet"
     path.write_bytes(parts.encode(rows(5), Counts(9, 4, {"memory": 2}), begun()))
     return path
-
-
-def test_names_and_numbers():
-    assert parts.part_name(7) == "part-00007.parquet"
-    assert parts.part_name(123456) == "part-123456.parquet"
-    assert [parts.part_number(parts.part_name(n)) for n in (0, 7, 123456)] == [0, 7, 123456]
-    for name in ("part-7.parquet", "part-00007.parquet.bak", "manifest.json", "../part-00007.parquet"):
-        assert parts.part_number(name) is None
 
 
 def test_a_part_describes_itself(part, begun):
@@ -64,14 +57,14 @@ def test_what_is_no_part_has_no_footer(part, begun, spoil):
     spoil(part)
     assert parts.footer(part, parts.part_schema(begun())) is None
     assert parts.spec_hash_of(part) is None
-    assert not parts.is_intact(part.parent, Part(part.name, 5))
+    assert not parts.is_intact(part.parent, Part(part.name, 5), parts.part_schema(begun()))
 
 
 def test_footers_are_those_of_whole_parts_of_the_run(tmp_path, rows, begun, counts):
     content = parts.encode(rows(5), counts(5), begun())
     for number in (4, 1, 2, 9):
-        (tmp_path / parts.part_name(number)).write_bytes(content)
-    (tmp_path / parts.part_name(2)).write_bytes(b"")
+        (tmp_path / part_name(number)).write_bytes(content)
+    (tmp_path / part_name(2)).write_bytes(b"")
     (tmp_path / "part-x.parquet").write_bytes(content)
     run = dataclasses.replace(begun(), num_parts=9)
     assert list(parts.footers(tmp_path, run)) == [1, 4]

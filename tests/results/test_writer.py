@@ -10,7 +10,8 @@ import pytest
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import parts, store
+from dsx.results import store
+from dsx.results.file_names import part_name
 from dsx.results.manifest import Counts
 
 
@@ -67,7 +68,7 @@ def test_missing_is_what_the_folder_does_not_have(tmp_path, begun, rows, counts)
         writer.write(1, rows(2), counts(2))
         writer.write(3, rows(0), counts(0))
         assert writer.missing() == [0, 2, 4]
-        (tmp_path / disk.UNFINISHED / parts.part_name(1)).write_bytes(b"damaged")
+        (tmp_path / disk.UNFINISHED / part_name(1)).write_bytes(b"damaged")
         assert writer.missing() == [0, 1, 2, 4]
         with pytest.raises(ValueError, match="part 5 of 5"):
             writer.write(5, rows(2), counts(2))

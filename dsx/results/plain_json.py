@@ -1,0 +1,78 @@
+"""JSON of a result folder to checked values: the one door for everything that a run or a reader meets there.
+
+A folder may come from anywhere, or be damaged, so nothing of it is believed: not that it is text, not that it ends,
+not that its numbers are some. What passes is plain data that dsx can write, hash and print again.
+"""
+
+import json
+import math
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from dsx.errors import StoreError
+
+T = TypeVar("T")
+
+# Lists within lists; those of dsx are a tenth of that.
+_DEEPEST = 100
+_LARGEST = 2**63 - 1
+_LONGEST = 300  # letters of a reason
+
+
+def parse(text: bytes, place: str) -> Any:
+    """Return the plain data in `text`, which errors call `place`; StoreError if it is none."""
+    try:
+        data = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        _check(data, _DEEPEST)
+    except RecursionError:
+        raise StoreError(_refusal(place, "lists within lists without end")) from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are some
+        raise StoreError(_refusal(place, str(error))) from None
+    return data
+
+
+def read(text: bytes, kind: "TypeAdapter[T]", place: str) -> T:
+    """Return the `kind` of value that is in `text`; StoreError if it is none."""
+    try:
+        return kind.validate_python(parse(text, place))
+    except ValidationError as error:
+        raise StoreError(f"{place}: {reason(error)}") from None
+
+
+def reason(error: ValidationError, within: str = "") -> str:
+    """Return where the first fault is, and what it is; `within` is where what was checked lies."""
+    first = error.errors(include_url=False)[0]
+    steps = [str(step) for step in first["loc"] if not str(step).startswith("<")]
+    where = ".".join([*([within] if within else []), *steps]) or "the whole file"
+    return f"{where:.{_LONGEST}}: {first['msg']:.{_LONGEST}}"
+
+
+def _refusal(place: str, why: str) -> str:
+    return f"{place} is not JSON that can be read ({why:.{_LONGEST}})"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _check(value: Any, depth: int) -> None:
+    if not depth:
+        raise RecursionError
+    match value:
+        case dict():
+            for key, inner in value.items():
+                _check(key, depth - 1)
+                _check(inner, depth - 1)
+        case list():
+            for inner in value:
+                _check(inner, depth - 1)
+        case str():
+            # Bytes of a file name that are no UTF-8 are read as such; others cannot be written again.
+            value.encode("utf-8", "surrogateescape")
+        case bool():
+            pass
+        case int() if abs(value) > _LARGEST:
+            raise ValueError("a whole number of more than 64 bits")
+        case float() if not math.isfinite(value):
+            raise ValueError("a number that is not finite")

@@ -1,0 +1,107 @@
+"""The sweep that a manifest states, as far as it is read again: the settings, and the files that it named.
+
+A manifest holds the sweep as plain data, so that it can be compared and hashed as it was written. This says of which
+types its parts are; keys that are not read may be there, since other versions of dsx wrote them. The files that were
+priced (model, clusters, assumption set) are only known by name here: whoever prices a row again reads them, within
+`stated_files`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from dsx.errors import StoreError
+from dsx.results.plain_json import reason
+from dsx.spec.keep import Keep
+from dsx.spec.plot import PlotSpec
+from dsx.spec.points import WhatIfPoints
+from dsx.spec.quantities import LARGEST_COUNT
+from dsx.spec.what_if import WhatIf
+
+_Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
+_Sizes = Annotated[list[_Size], Field(min_length=1)]
+
+
+class _Stated(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class StatedFile(_Stated):
+    """A file that was priced, by its name."""
+
+    name: str
+
+
+class StatedModel(StatedFile):
+    """The model that was priced."""
+
+    default_sequence_length: _Size
+
+
+class PricedFiles(_Stated):
+    """What a sweep was priced from: `strategy` as the sweep gave them, and of each the hash of its layer texts."""
+
+    model: StatedModel
+    clusters: list[StatedFile]
+    assumptions: StatedFile
+    strategy: list[str]
+    layers: dict[str, str]
+    operator_times: dict[str, Any] | None = None
+
+
+class StatedSweep(_Stated):
+    """The settings of a sweep that its result set is described by."""
+
+    num_gpus: _Sizes
+    global_batch_size: _Sizes
+    sequence_length: _Size | None = None
+    train_tokens: float | None = None
+    fix: dict[str, list[int | str]] = Field(default_factory=dict)
+    what_if: WhatIfPoints = WhatIf()
+    partition: Literal["even", "optimal"] = "even"
+    keep: Keep
+    plot: PlotSpec | None = None
+    resolved: PricedFiles
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a sequence, in all rows."""
+        return self.sequence_length or self.resolved.model.default_sequence_length
+
+
+def stated_sweep(spec: Mapping[str, Any]) -> StatedSweep:
+    """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
+    return StatedSweep.model_validate(spec)
+
+
+def fault_of(spec: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
+    """Return what is wrong with the `spec` of a manifest, or how it contradicts the rest; "" if nothing."""
+    try:
+        sweep = stated_sweep(spec)
+    except pydantic.ValidationError as error:
+        return reason(error, "spec")
+    files = sweep.resolved
+    for column, stated in (("cluster", files.clusters), ("strategy", files.strategy)):
+        if len(stated) != len(names[column]):
+            return f"names.{column}: has {len(names[column])} names, and the sweep states {len(stated)}"
+    if missing := [name for name in names["strategy"] if name not in files.layers]:
+        return f"spec.resolved.layers: has no hash of the layer texts of {missing[0]!r}"
+    if sorted(what_if) != sorted(sweep.what_if.fields):
+        return f"what_if: has the columns {', '.join(what_if) or 'none'}, and the sweep varies others"
+    return ""
+
+
+@contextmanager
+def stated_files(folder: Path) -> Iterator[None]:
+    """Raise a ValidationError of the block, which reads what the manifest in `folder` states, as a StoreError."""
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        raise StoreError(
+            f"{folder}: its manifest states a {error.title} that this dsx cannot read ({reason(error)}); run the sweep "
+            "again, into another folder"
+        ) from None
