@@ -12,6 +12,7 @@ from dsx.cli.output import counted, note, print_json, print_table
 from dsx.cli.output_file import check_output_file
 from dsx.cli.progress import progress
 from dsx.errors import InputError, RunTableError, StoreError
+from dsx.files import OpenFolder
 from dsx.spec.assumptions import files_of, load_assumptions, load_fitted
 from dsx.spec.locate import find, is_path, shown
 
@@ -135,14 +136,11 @@ def _write(
     # A path is written as it is seen from the new file.
     extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
     text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
-    draft = output.with_name(f".{output.stem}.{os.getpid()}{_SUFFIX}")
     try:
-        try:
-            draft.write_text(text, encoding="utf-8")
-            load_assumptions(draft.absolute())
-            draft.replace(output)
-        finally:
-            draft.unlink(missing_ok=True)
+        with OpenFolder(output.parent) as folder, folder.passing(_SUFFIX) as draft:
+            folder.create(draft, text.encode("utf-8"))
+            load_assumptions(output.absolute().with_name(draft))
+            folder.rename(draft, folder, output.name)
     except OSError as error:
         raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
 

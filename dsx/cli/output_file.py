@@ -1,10 +1,11 @@
-"""The file that ``-o`` names, checked before what goes into it is worked out: that can take minutes."""
+"""The file that ``-o`` names: checked before what goes into it is worked out, which can take minutes, and written."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from dsx.errors import StoreError
+from dsx.files import write_whole
 from dsx.spec.locate import shown
 
 
@@ -20,3 +21,18 @@ def check_output_file(output: Path, read: Iterable[Path]) -> None:
     for file in read:
         if output.exists() and file.exists() and output.samefile(file):
             raise StoreError(f"-o {shown(output)}: is read by this command; choose another file")
+
+
+def write_output_file(output: Path, text: str) -> None:
+    """Write `text` to `output`, whole or not at all; StoreError if that fails.
+
+    A device, a pipe or a link is written where it leads, as a shell does.
+    """
+    content = text.encode("utf-8")
+    try:
+        if output.is_symlink() or (output.exists() and not output.is_file()):
+            output.write_bytes(content)
+        else:
+            write_whole(output, content)
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(output)}: {error.strerror or error}") from error

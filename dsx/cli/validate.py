@@ -1,6 +1,7 @@
 """``dsx validate``: how far the predictions are from a table of measured runs."""
 
 import csv
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.output import counted, note, print_json, print_table
-from dsx.cli.output_file import check_output_file
-from dsx.errors import RunTableError, StoreError
+from dsx.cli.output_file import check_output_file, write_output_file
+from dsx.errors import RunTableError
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.locate import shown
 
@@ -98,14 +99,12 @@ def write_rows(rows: "Rows", path: Path) -> None:
     A text that a spreadsheet would run as a formula has an apostrophe before it.
     """
     times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
-            for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
-                writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
-    except OSError as error:
-        raise StoreError(f"cannot write {shown(path)}: {error.strerror}") from error
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
+    for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
+        writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
+    write_output_file(path, text.getvalue())
 
 
 def _inert(text: str) -> str:

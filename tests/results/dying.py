@@ -23,8 +23,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from results.faults import Change, replace_calls
 from results.sets import begin_manifest, make_counts, make_rows
 
 import dsx
@@ -32,7 +34,7 @@ from dsx.errors import StoreError
 from dsx.results import store
 
 SIZES = (3, 0, 4)
-CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock"}
+WRITING = ("open", "write", "fsync", "mkdir", "link")  # what a full disk does not let happen
 SURVIVED, DIED = 0, 3
 PAUSE = 0.002  # seconds of work for a part, where moments are drawn by chance
 
@@ -57,28 +59,20 @@ def largest(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: values[order] for name, values in rows.items()}
 
 
-def die_at(step: int, kind: str, folder: Path) -> Callable[..., None]:
-    """Return an audit hook that ends the process before its n-th change of what is in the folder."""
-    changes = iter(range(1_000_000))
-    root = str(folder)
+def die_at(step: int, kind: str) -> Callable[[Change], Any]:
+    """Return what ends the process before its n-th change of the disk."""
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event not in CHANGES or not (event == "fcntl.flock" or str(arguments[0]).startswith(root)):
-            return
+    def act(change: Change) -> Any:
         # A disk stays full; who is killed or interrupted is so once.
-        count = next(changes)
-        if count == step and kind == "killed":
+        if change.n == step and kind == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if count == step and kind == "interrupted":
+        if change.n == step and kind == "interrupted":
             raise KeyboardInterrupt
-        if count >= step and kind == "full" and is_writing(event, arguments):
+        if change.n >= step and kind == "full" and change.name in WRITING:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return change()
 
-    return hook
-
-
-def is_writing(event: str, arguments: tuple[object, ...]) -> bool:
-    return event in ("os.mkdir", "os.link") or (event == "open" and "x" in str(arguments[1]))
+    return act
 
 
 def in_a_child(work: Callable[[], None]) -> tuple[int, Callable[[], int]]:
@@ -153,7 +147,7 @@ class Deaths:
             folder = self.prepared(str(step))
 
             def work(folder: Path = folder, step: int = step) -> None:
-                sys.addaudithook(die_at(step, self.kind, folder))
+                replace_calls(die_at(step, self.kind), str(folder))
                 self.run(folder)
 
             status = in_a_child(work)[1]()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsx.errors import InputError, StoreError, did_you_mean
+from dsx.files import OpenFolder
 from dsx.results.plot.layout import figure_of
 
 if TYPE_CHECKING:
@@ -49,21 +50,21 @@ def save(ax: "Axes", path: str | Path) -> None:
     path = Path(path)
     figure = figure_of(ax)
     suffix = image_format(path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        if suffix == "png":
-            _write_png(figure, partial)
-        else:
-            figure.savefig(partial, format=suffix, dpi=DOTS_PER_INCH)
-        partial.replace(path)
+        with OpenFolder(path.parent) as folder:
+            # matplotlib writes some formats only by the name of a file.
+            with folder.passing() as name:
+                partial = path.with_name(name)
+                if suffix == "png":
+                    partial.write_bytes(_png(figure))
+                else:
+                    figure.savefig(partial, format=suffix, dpi=DOTS_PER_INCH)
+                folder.rename(name, folder, path.name)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
-    finally:
-        if partial.is_file():
-            partial.unlink()
 
 
-def _write_png(figure: "Figure", path: Path) -> None:
+def _png(figure: "Figure") -> bytes:
     # Pillow comes with matplotlib, which writes images through it.
     from PIL import Image
 
@@ -76,4 +77,6 @@ def _write_png(figure: "Figure", path: Path) -> None:
         differs = np.abs(np.asarray(image, np.int16) - np.asarray(few.convert("RGB"))).max(axis=2)
         if (differs > _UNSEEN).mean() <= _FEW_PIXELS:
             image = few
-    image.save(path, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    written = BytesIO()
+    image.save(written, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    return written.getvalue()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dsx.errors import SpecError, StoreError
+from dsx.files import write_whole
 from dsx.spec.hf.family import PublishedSpec
 from dsx.spec.model import ModelSpec
 
@@ -49,15 +50,10 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 def write(text: str, path: Path) -> None:
     """Write `text` to `path`, whole or not at all; raises StoreError where that cannot be done."""
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
-    finally:
-        if partial.is_file():
-            partial.unlink()
 
 
 def _text(text: str) -> str:
