@@ -58,6 +58,13 @@ class OpenFolder:
         except FileNotFoundError:
             return False
 
+    def is_shared(self, name: str) -> bool:
+        """Return whether a file has other names, here or elsewhere."""
+        try:
+            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_nlink > 1
+        except FileNotFoundError:
+            return False
+
     def has(self, name: str) -> bool:
         """Return whether there is anything of that name, be it a link to nothing."""
         try:

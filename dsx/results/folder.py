@@ -84,14 +84,21 @@ def refuse_foreign_entries(folder: Path) -> None:
     if run.is_symlink() or not run.is_dir():
         raise StoreError(f"{run} is not dsx's, which makes a folder of that name; {_move(UNFINISHED)}")
     with opened(run) as there:
-        # What others are writing may be gone by now.
-        foreign = [n for n in there.names() if not is_of_run(n) or (there.has(n) and not there.is_file(n))]
+        foreign = [name for name in there.names() if not _is_own(there, name)]
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise StoreError(
             f"{run} holds what is not dsx's ({', '.join(foreign[:_SHOWN])}{more}), and a run would remove it; "
             f"{_move(UNFINISHED)}"
         )
+
+
+def _is_own(run: OpenFolder, name: str) -> bool:
+    """Return whether what is called `name` is a run's own."""
+    if not is_of_run(name):
+        return False
+    # What others are writing may be gone by now. A lock is written to, and so would be all that is the same file.
+    return not run.has(name) or (run.is_file(name) and not (is_lock(name) and run.is_shared(name)))
 
 
 def _move(name: str) -> str:

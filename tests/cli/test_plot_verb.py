@@ -4,6 +4,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from results.frames import candidates
+from results.sets import SPEC
 
 from dsx.cli.plot import check, draw
 from dsx.errors import InputError, UnknownNameError
@@ -22,10 +23,14 @@ def write_set(folder, df, **spec):
     """Write a frame as the complete result set of a sweep."""
     what_if = [ExtraColumn(path, field(path).unit, "", integer=False) for path in (CAPACITY,) if path in df.columns]
     names = {name: list(df[name].cat.categories) if name in df.columns else ["none"] for name in NAME_COLUMNS}
-    clusters = [{"name": name, "device": {"hbm_capacity": "80e9 B"}} for name in names["cluster"]]
-    begun = manifests.begin(
-        {"resolved": {"clusters": clusters}} | spec, names, [("memory", "")], "float32", what_if=what_if
-    )
+    resolved = SPEC["resolved"] | {
+        "clusters": [{"name": name, "device": {"hbm_capacity": "80e9 B"}} for name in names["cluster"]],
+        "strategy": names["strategy"],
+        "layers": dict.fromkeys(names["strategy"], "0"),
+    }
+    varied = {"what_if": {extra.name: ["60 GB", "80 GB"] for extra in what_if}}
+    stated = SPEC | {"resolved": resolved} | varied | spec
+    begun = manifests.begin(stated, names, [("memory", "")], "float32", what_if=what_if)
     zeros = np.zeros(len(df), np.int64)
     rows = {column.name: df.get(column.name, zeros) for column in begun.columns}
     rows |= {name: df[name].cat.codes.to_numpy() for name in NAME_COLUMNS if name in df.columns}

@@ -12,7 +12,7 @@ and the last write if the run had made a change and had not made its last.
 
 After every kill, by the same command, the sweep goes on to its end. A line of JSON says for each how the process
 ended, how many changes it had made, and whether the folder is that of a run that nobody disturbed. The first line is
-of that run. FOLDER holds nothing else at the end but what was there before, the results, and what JAX has compiled.
+of that run. FOLDER then holds nothing else than before.
 """
 
 import errno
