@@ -283,3 +283,10 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
 
 def test_every_schedule_that_a_table_names_is_priced():
     assert {*SCHEDULES.values()} <= {*CODES["schedule"]}
+
+
+def test_as_many_layers_as_a_cell_holds_are_one_entry(made):
+    (setup,) = made({"layers": str(2**31 - 1)})
+    assert [(layer.kind, layer.count) for layer in setup.model.layers] == [
+        *(("embedding", 1), ("gated-transformer", 2**31 - 1), ("head", 1))
+    ]
