@@ -19,6 +19,8 @@ from dsx.spec.quantities import number, whole_number
 from dsx.spec.ranges import EMPTY, LARGEST_RANGE, ends, geometric, once
 from dsx.spec.what_if import Value, WhatIf, field, is_section, is_setting, value_type
 
+_MOST_FAULTS = 100  # to find what each of 100,000 fields was meant to be takes minutes
+
 _Stated = tuple[KeyPath, str, Any]  # where it is written, the path of the field, what is written
 
 
@@ -126,11 +128,21 @@ class _Reading:
             return value_type(path).validate_python(given)
         except ValidationError as error:
             for fault in error.errors(include_url=False):
-                self.faults.append({"type": fault["type"], "loc": at, "input": given, "ctx": fault.get("ctx", {})})
+                self.add({"type": fault["type"], "loc": at, "input": given, "ctx": fault.get("ctx", {})})
             return math.nan
 
     def fault(self, at: KeyPath, given: Any, message: str) -> None:
-        self.faults.append({"type": "value_error", "loc": at, "input": given, "ctx": {"error": ValueError(message)}})
+        self.add({"type": "value_error", "loc": at, "input": given, "ctx": {"error": ValueError(message)}})
+
+    def add(self, fault: InitErrorDetails) -> None:
+        """Note a fault; raises ValidationError with those so far where nobody would read more."""
+        self.faults.append(fault)
+        if len(self.faults) >= _MOST_FAULTS:
+            raise self.error()
+
+    def error(self) -> ValidationError:
+        """Return the error of the faults."""
+        return ValidationError.from_exception_data("what_if", self.faults)
 
 
 def _read(given: Any, info: ValidationInfo[Columns | None]) -> WhatIf:
@@ -143,7 +155,7 @@ def _read(given: Any, info: ValidationInfo[Columns | None]) -> WhatIf:
         example = "{device.hbm_capacity: [80 GB, 141 GB]}"
         raise ValueError(f"expected fields and their values, such as {example}, or a list of points, got {given!r}")
     if reading.faults:
-        raise ValidationError.from_exception_data("what_if", reading.faults)
+        raise reading.error()
     return what_if
 
 

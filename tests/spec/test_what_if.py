@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 
 import pytest
 from spec.sweeps import COLUMNS, LEAST, read_again, sweep
@@ -315,3 +316,18 @@ def test_a_fault_of_what_was_set_names_the_option():
     assert second.startswith("--set sweep.what_if.device.hbm_bandwidth: what_if.device.hbm_bandwidth.0: '80 GB'")
     with pytest.raises(SpecError, match="has no part 'device'"):
         sweep_from_data(LEAST | {"what_if": [{SIZE: 8}]}, COLUMNS, [("what_if.device.hbm_capacity", "1 GB")])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{f"device.hbm_capacit{index}": 1} for index in range(20_000)],
+        {f"device.hbm_capacit{index}": 1 for index in range(20_000)},
+        {"device.hbm_capacity": ["x"] * 20_000},
+    ],
+)
+def test_of_many_faults_the_first_ones_are_listed(given):
+    begun = time.process_time()
+    with pytest.raises(SpecError, match=r"\.\.\. and 60 more faults$"):
+        what_if(given)
+    assert time.process_time() - begun < 4
