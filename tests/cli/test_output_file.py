@@ -1,0 +1,59 @@
+"""Files that ``-o`` names: whole or absent, and nothing of the user is written through."""
+
+import errno
+import os
+
+import pytest
+
+from dsx.cli.output_file import write_output_file
+from dsx.errors import StoreError
+from dsx.results.plot.file import save
+from dsx.spec.hf.write import write
+
+
+def figure(path):
+    from matplotlib.figure import Figure
+
+    save(Figure(figsize=(1, 1)).subplots(), path)
+
+
+WRITERS = [
+    ("rows.csv", lambda path: write_output_file(path, "text")),
+    ("model.yaml", lambda path: write("text", path)),
+    ("picture.png", figure),
+    ("picture.svg", figure),
+]
+
+
+@pytest.mark.parametrize(("name", "writes"), WRITERS)
+def test_a_link_with_a_foreseeable_passing_name_is_not_written_through(tmp_path, name, writes):
+    (tmp_path / "victim").write_text("of the user")
+    links = [f".{name}.partial", f".{name.partition('.')[0]}.{os.getpid()}.yaml"]
+    for link in links:
+        (tmp_path / link).symlink_to("victim")
+    writes(tmp_path / name)
+    assert (tmp_path / "victim").read_text() == "of the user"
+    assert sorted(os.listdir(tmp_path)) == sorted([*links, name, "victim"])
+
+
+@pytest.mark.parametrize(("name", "writes"), WRITERS)
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch, name, writes):
+    (tmp_path / name).write_text("earlier")
+
+    def fail(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(StoreError, match=f"cannot write .*{name}: No space left"):
+        writes(tmp_path / name)
+    assert (tmp_path / name).read_text() == "earlier"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_device_and_a_link_are_written_where_they_lead(tmp_path):
+    (tmp_path / "rows.csv").symlink_to("kept.csv")
+    write_output_file(tmp_path / "rows.csv", "text")
+    assert (tmp_path / "rows.csv").is_symlink()
+    assert (tmp_path / "kept.csv").read_text() == "text"
+    write_output_file(tmp_path.joinpath(os.devnull), "text")
+    assert not os.path.isfile(os.devnull)

@@ -1,0 +1,104 @@
+"""Files in an open folder: whole or absent, and never through a link."""
+
+import errno
+import os
+
+import pytest
+
+from dsx.files import OpenFolder, write_whole
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "victim").write_text("of the user")
+    return tmp_path / "here"
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path, folder):
+    (folder / "a").symlink_to(tmp_path / "victim")
+    write_whole(folder / "a", b"new")
+    assert (folder / "a").read_bytes() == b"new"
+    assert not (folder / "a").is_symlink()
+    assert (tmp_path / "victim").read_text() == "of the user"
+
+
+def test_a_passing_name_that_is_taken_is_not_written_through(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("dsx.files.secrets.token_hex", lambda size: "0" * 2 * size)
+    (folder / f".{'0' * 16}.partial").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        write_whole(folder / "a", b"new")
+    assert (tmp_path / "victim").read_text() == "of the user"
+
+
+def test_what_a_write_leaves_over_is_written_too(folder, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: write(descriptor, content[:3]))
+    write_whole(folder / "a", b"more than three bytes")
+    assert (folder / "a").read_bytes() == b"more than three bytes"
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_what_fails_leaves_what_was_there(folder, monkeypatch, call):
+    write_whole(folder / "a", b"first")
+
+    def fail(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(folder / "a", b"second")
+    assert (folder / "a").read_bytes() == b"first"
+    assert os.listdir(folder) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path, victim: path.symlink_to(victim), "a is a link, which is not followed here"),
+        (lambda path, victim: path.symlink_to("nowhere"), "a is a link"),
+        (lambda path, victim: os.mkfifo(path), "a is no file"),
+        (lambda path, victim: path.mkdir(), "a is no file"),
+        (lambda path, victim: None, "No such file"),
+    ],
+    ids=["link", "dangling", "pipe", "folder", "nothing"],
+)
+def test_only_files_are_opened(tmp_path, folder, make, says):
+    make(folder / "a", tmp_path / "victim")
+    with OpenFolder(folder) as there:
+        with pytest.raises(OSError, match=says):
+            there.open("a")
+        assert not there.is_file("a")
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_locks_are_not_made_through_links(tmp_path, folder, name):
+    (folder / "a").symlink_to(tmp_path / "new")
+    with OpenFolder(folder) as there:
+        if name == "a":
+            with pytest.raises(OSError, match="is a link"):
+                there.open(name, os.O_RDWR | os.O_CREAT)
+        else:
+            there.open(name, os.O_RDWR | os.O_CREAT).close()
+    assert not (tmp_path / "new").exists()
+    assert (folder / "b").exists() == (name == "b")
+
+
+def test_a_link_to_a_folder(tmp_path, folder):
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link is a link, which is not followed here"):
+        OpenFolder(tmp_path / "link", follow=False)
+    with OpenFolder(tmp_path / "link") as there:
+        there.write_whole("a", b"")
+    assert (folder / "a").exists()
+
+
+def test_an_open_folder_stays_where_it_was(tmp_path, folder):
+    (tmp_path / "elsewhere").mkdir()
+    with OpenFolder(folder) as there:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "elsewhere")
+        there.write_whole("a", b"")
+        there.remove("b")
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert os.listdir(tmp_path / "moved") == ["a"]
