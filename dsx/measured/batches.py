@@ -92,9 +92,17 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
 
 
 def _counts(model: Model, members: Sequence[tuple[int, AssumptionsSpec, Model]]) -> list[tuple[DerivedLayer, Any]]:
-    """Return each entry of a model's layers with its [N] counts."""
-    counts = np.array([[count for _, count in other.layers] for _, _, other in members], dtype=np.float64)
-    return [(layer, counts[:, entry]) for entry, (layer, _) in enumerate(model.layers)]
+    """Return each layer kind of a model with its [N] counts.
+
+    Where kinds alternate the models of a structure may have different numbers of entries, but of the same kinds.
+    """
+    counts = np.array([_by_kind(other) for _, _, other in members], dtype=np.float64)
+    return [(layer, counts[:, kind]) for kind, layer in enumerate(model.kinds)]
+
+
+def _by_kind(model: Model) -> list[int]:
+    """Return the layers of each kind."""
+    return [sum(count for layer, count in model.layers if layer is kind) for kind in model.kinds]
 
 
 def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: np.ndarray) -> Any:

@@ -16,6 +16,8 @@ from dsx.search.evaluate import evaluate_plan
 from dsx.search.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
+from dsx.spec.locate import names
+from dsx.spec.model import load_model
 
 DEFAULT = load_assumptions("default")
 PLAN = {"tp": 2, "pp": 2, "dp": 4, "microbatch_size": 2, "nvs.tp": 2, "nvs.dp": 4}
@@ -103,3 +105,33 @@ def test_on_several_tiers_too(asked, case):
     settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
     alone = evaluate_plan(problem, settings, moved.num_gpus, moved.global_batch_size)
     assert found.step_time_s[0] == pytest.approx(alone.costs["step_time_s"], rel=1e-9)
+
+
+def of_models(folder, *models):
+    """Setups that differ in their models alone, which one strategy divides."""
+    (setup,) = setups(read_runs(write(folder / "runs.csv", {"tp": "1", "sp": "0", "pp": "1", "dp": "16"})))
+    return [replace(setup, model=load_model(name)) for name in models]
+
+
+def assert_alike(found, row, alone):
+    for name in ("step_time_s", "low", "high", "peak_bytes", "allocated_bytes"):
+        np.testing.assert_array_equal(getattr(found, name)[row], getattr(alone, name)[0], err_msg=name)
+
+
+def test_alternating_layers_of_unequal_depth_are_priced_as_alone(tmp_path):
+    asked = of_models(tmp_path, "gpt-oss-20b", "gpt-oss-120b")
+    assert len(batches(asked, DEFAULT)[0]) == 1
+    found = predict(asked, DEFAULT)
+    for row, setup in enumerate(asked):
+        assert_alike(found, row, predict([setup], DEFAULT))
+
+
+@pytest.mark.slow
+def test_all_packaged_models_together_are_priced_as_alone(tmp_path):
+    asked = of_models(tmp_path, *names("models", ".yaml"))
+    made, reasons = batches(asked, DEFAULT)
+    assert not reasons
+    assert len(made) < len(asked)
+    found = predict(asked, DEFAULT)
+    for row in (row for batch in made if len(batch.rows) > 1 for row in batch.rows.tolist()):
+        assert_alike(found, row, predict([asked[row]], DEFAULT))
