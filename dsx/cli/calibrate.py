@@ -1,6 +1,7 @@
 """``dsx calibrate``: an assumption set fitted to measured runs."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from dsx.measured.calibration import Calibration
     from dsx.measured.observations import Observations
+    from dsx.measured.outliers import Outlier
     from dsx.spec.assumptions import AssumptionsSpec
     from dsx.spec.between import Bounds
 
@@ -48,8 +50,8 @@ def calibrate(
     """Fit an assumption set to measured runs.
 
     Fitted are the numbers that state `between`; every source of the table weighs the same. With --specialise a few
-    numbers are adapted to one cluster and framework, for which a single run is enough. A file that a fit wrote is
-    replaced, any other kept.
+    numbers are adapted to one cluster and framework, for which a single run is enough. Outliers, whose times no cluster
+    explains beside the other rows, are named and left out. A file that a fit wrote is replaced, any other kept.
     """
     if assumptions is not None and specialise is not None:
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
@@ -59,14 +61,14 @@ def calibrate(
 
     (check_fitted if specialise is None else check_adapted)(assumed, between)
     check_output(output, runs, base)
-    observations = _observed(runs, assumed)
     keep_compiled()
+    observations, left_out = _observed(runs, assumed)
     found = _fitted(observations, assumed, between, specialise is not None)
     _note_if_far_off(found, observations)
     fitted_to = f"{counted(len(observations.source), 'row')} of {runs.name}"
     _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
     if as_json:
-        print_json(_data(found, between, observations))
+        print_json(_data(found, between, observations) | {"outliers": [asdict(outlier) for outlier in left_out]})
     else:
         _print(found, between, observations, output)
 
@@ -80,9 +82,13 @@ def check_output(output: Path, runs: Path, base: str) -> None:
         raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
 
 
-def _observed(path: Path, assumed: "AssumptionsSpec") -> "Observations":
-    """Return the usable rows of a table; RunTableError if there are none, or if one can be no run."""
+def _observed(path: Path, assumed: "AssumptionsSpec") -> "tuple[Observations, list[Outlier]]":
+    """Return the usable rows of a table without its outliers, and these.
+
+    Raises RunTableError if there is no usable row, if one can be no run, or if too many are outliers.
+    """
     from dsx.measured.observations import observe
+    from dsx.measured.outliers import without_outliers
     from dsx.measured.reasons import Reason
     from dsx.measured.runs import read_runs
     from dsx.measured.setups import setups
@@ -99,7 +105,12 @@ def _observed(path: Path, assumed: "AssumptionsSpec") -> "Observations":
         raise RunTableError(f"{path}: no row can be fitted to: {left_out}")
     if left_out:
         note(f"not fitted to: {left_out}")
-    return observations
+    with progress(len(observations.parts), "compiling") as advance:
+        observations.compile(advance)
+    found, outliers = without_outliers(observations, runs, made, assumed)
+    for outlier in outliers:
+        note(f"not fitted to, an outlier: {outlier}")
+    return found, outliers
 
 
 def _fitted(
@@ -109,8 +120,6 @@ def _fitted(
     from dsx.measured.calibration import calibrate as fitted
     from dsx.measured.held_out import LEAST_SOURCES
 
-    with progress(len(observations.parts), "compiling") as advance:
-        observations.compile(advance)
     if specialise:
         return adapt(observations, assumed, between)
     sources = len(observations.sources)

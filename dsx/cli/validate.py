@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
+    from dsx.measured.outliers import Outlier
     from dsx.measured.predictions import Predict
     from dsx.measured.reasons import Reason
     from dsx.measured.rows import Rows
@@ -54,6 +56,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     Raises SpecError, UnknownNameError, or RunTableError for a table that cannot be read or holds no row that a
     training run could be; StoreError if `output` cannot be written.
     """
+    from dsx.measured.outliers import outliers
     from dsx.measured.report import report
     from dsx.measured.rows import compare
     from dsx.measured.runs import read_runs
@@ -68,7 +71,10 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     rows = compare(runs, made, predict, assumed)
     if output is not None:
         write_rows(rows, output)
+    found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
+    _note_outliers(found)
     figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}
+    figures |= {"outliers": [asdict(outlier) for outlier in found]}
     if as_json:
         print_json(figures)
     else:
@@ -91,6 +97,15 @@ def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") 
         raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
     for line in lines:
         note(f"not modelled: {line}")
+
+
+def _note_outliers(found: "Sequence[Outlier]") -> None:
+    """Name the outliers; they stay in all figures, of which medians hardly move and means do."""
+    for outlier in found[:SHOWN_ROWS]:
+        note(f"an outlier: {outlier}")
+    if found:
+        more = f"and {counted(len(found) - SHOWN_ROWS, 'outlier')} more; " if len(found) > SHOWN_ROWS else ""
+        note(f"{more}outliers are in all figures: medians hardly move with them, means and biases do")
 
 
 def write_rows(rows: "Rows", path: Path) -> None:

@@ -76,7 +76,8 @@ def test_a_set_is_fitted_and_written(run, place):
 def test_json_has_what_the_table_has(run, place):
     data = json.loads(run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml", "--json").out)
     assert set(data) == {
-        *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "told_apart")
+        *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "told_apart"),
+        "outliers",
     }
     fields = {field["name"]: field for field in data["fields"]}
     assert fields["fp8_efficiency"]["determined"] is False and fields["fp8_efficiency"]["standard_error"] is None
@@ -198,3 +199,49 @@ def test_wrong_bounds_are_refused(run, place):
     (place / "bad.yaml").write_text(SET.replace("between: [0.5, 1]", "between: [1, 0.5]"))
     says = "bad.yaml:3: matrix_efficiency: between: the lowest comes first, and 1 is not below 0.5"
     refused(run, place, "runs.csv", "-o", "own.yaml", "--assumptions", "bad.yaml", says=says)
+
+
+@pytest.fixture
+def typo(place, times):
+    """The runs, of which the fourth is a thousand times too slow."""
+    changes = [plan | {"measured_iter_s": repr(time)} for plan, time in zip(PLANS, times, strict=True)]
+    changes[3]["measured_iter_s"] = repr(1000 * times[3])
+    write(place / "typo.csv", *changes)
+    write(place / "without.csv", *(change | {"id": f"own-{n}"} for n, change in enumerate(changes, 1) if n != 4))
+
+
+@pytest.mark.parametrize("base", ["--assumptions", "--specialise"])
+def test_an_outlier_is_named_and_left_out(run, typo, times, base):
+    done = run("calibrate", "typo.csv", base, "two.yaml", "-o", "own.yaml", "--json")
+    assert done.code == 0
+    assert f"not fitted to, an outlier: own-4: measured {1000 * times[3]:.4g} s, predicted " in done.err
+    data = json.loads(done.out)
+    (outlier,) = data["outliers"]
+    assert (outlier["id"], outlier["measured_s"]) == ("own-4", pytest.approx(1000 * times[3]))
+    assert outlier["factor"] == pytest.approx(outlier["measured_s"] / outlier["predicted_s"])
+    assert outlier["factor"] > 500
+    assert data["rows"] == 5
+    alone = json.loads(run("calibrate", "without.csv", base, "two.yaml", "-o", "alone.yaml", "--json").out)
+    assert (data["fields"], data["errors"]) == (alone["fields"], alone["errors"])
+    assert alone["outliers"] == []
+
+
+def test_too_many_outliers_are_a_wrong_table(run, place, times):
+    changes = [plan | {"measured_iter_s": repr(time)} for plan, time in zip(PLANS, times, strict=True)]
+    for row in (1, 2, 4):
+        changes[row]["measured_iter_s"] = repr(1000 * times[row])
+    write(place / "typo.csv", *changes)
+    done = run("calibrate", "typo.csv", "--specialise", "two.yaml", "-o", "own.yaml")
+    assert done.code == 2
+    assert "the table looks wrong: 6 of 6 rows are far off the others" in done.err
+    assert not (place / "own.yaml").exists()
+
+
+def test_validation_names_outliers_and_keeps_them(run, typo):
+    done = run("validate", "typo.csv", "--assumptions", "two.yaml", "--json")
+    assert done.code == 0
+    assert "an outlier: own-4: measured " in done.err
+    assert "outliers are in all figures: medians hardly move with them, means and biases do" in done.err
+    data = json.loads(done.out)
+    assert [outlier["id"] for outlier in data["outliers"]] == ["own-4"]
+    assert data["overall"]["modelled"] == 6
