@@ -21,6 +21,8 @@ from dsx.results import plain_json
 from dsx.results.file_names import part_number
 from dsx.results.manifest import Counts, Manifest, Part
 from dsx.results.schema import arrow_schema, write_options
+from dsx.space.candidates import Candidates
+from dsx.space.codes import least
 
 _SET, _COUNTS = b"dsx", b"dsx.counts"
 _COUNTS_ADAPTER = TypeAdapter(Counts)
@@ -185,4 +187,8 @@ def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
             there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
             if unknown := [value for value in there if value not in manifest.names[name]]:
                 return f"has {unknown[0]!r} in column {name}, which is none of its names"
+        elif name in Candidates.__dataclass_fields__ and len(column):
+            smallest = int(column.to_numpy().min())
+            if smallest < least(name):
+                return f"has {smallest} in column {name}, where {least(name)} is the least there can be"
     return ""

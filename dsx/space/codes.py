@@ -61,6 +61,11 @@ def opened(values: Mapping[str, Any]) -> Open:
     return Open(**{name: tuple(map(int, values.get(name, VALUES.get(name, ())))) for name in OPEN})
 
 
+def least(column: str) -> int:
+    """Return the least number that a column of the choices may hold; names are codes."""
+    return min(VALUES[column]) if column in VALUES else LEAST.get(column, 1)
+
+
 def code(column: str, value: int | str) -> int:
     """Return the number that a value of a column is stored as.
 
@@ -72,10 +77,12 @@ def code(column: str, value: int | str) -> int:
             hint = did_you_mean(str(value), names)
             raise SpecError(f"{column} = {value!r} is not known{hint} (known: {', '.join(names)})")
         return names.index(str(value))
-    known, least = VALUES.get(column), LEAST.get(column, 1)
-    fits = isinstance(value, int) and (value in known if known else least <= value <= LARGEST_COUNT)
+    known = VALUES.get(column)
+    fits = isinstance(value, int) and (value in known if known else least(column) <= value <= LARGEST_COUNT)
     if not fits:
         most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
-        wanted = f"one of {', '.join(map(str, known))}" if known else f"a whole number of at least {least}{most}"
+        wanted = (
+            f"one of {', '.join(map(str, known))}" if known else f"a whole number of at least {least(column)}{most}"
+        )
         raise SpecError(f"{column} = {value!r}: {wanted} is wanted")
     return int(value)

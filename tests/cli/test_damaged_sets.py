@@ -172,6 +172,11 @@ def of_another_type(table, path):
     changed_part(table.set_column(at, "tp", table["tp"].cast(pa.string())), path)
 
 
+def with_no_ranks(table, path):
+    at = table.column_names.index("cp_nvs")
+    changed_part(table.set_column(at, "cp_nvs", pa.array([0] * len(table), pa.int32())), path)
+
+
 def with_nulls(table, path):
     at = table.column_names.index("step_time_s")
     missing = pa.array([None] * len(table), table["step_time_s"].type)
@@ -221,6 +226,13 @@ def test_a_part_that_is_not_what_its_manifest_says(run, sent, spoil, says):
         check_refused(run, part, says, *argv)
     with pytest.raises(StoreError, match="part-00000"):
         dsx.load(sent)
+
+
+def test_numbers_that_no_plan_can_have(run, sent):
+    part = sent / "part-00000.parquet"
+    with_no_ranks(pq.read_table(part), part)
+    for argv in (("show", sent), ("pareto", sent)):
+        check_refused(run, part, "has 0 in column cp_nvs, where 1 is the least there can be", *argv)
 
 
 @pytest.mark.parametrize("spoil", [of_another_type, without_codes, with_a_column_twice])

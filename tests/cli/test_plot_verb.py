@@ -32,7 +32,7 @@ def write_set(folder, df, **spec):
     stated = SPEC | {"resolved": resolved} | varied | spec
     begun = manifests.begin(stated, names, [("memory", "")], "float32", what_if=what_if)
     zeros = np.zeros(len(df), np.int64)
-    rows = {column.name: df.get(column.name, zeros) for column in begun.columns}
+    rows = {column.name: df.get(column.name, zeros + (column.kind == "integer")) for column in begun.columns}
     rows |= {name: df[name].cat.codes.to_numpy() for name in NAME_COLUMNS if name in df.columns}
     feasible = int((df["reject"] == 0).sum())
     with store.create(folder, begun, 2) as writer:

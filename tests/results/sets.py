@@ -49,7 +49,7 @@ def make_rows(n: int, first: int = 0, what_if: tuple[ExtraColumn, ...] = ()) -> 
             case "name":
                 rows[column.name] = np.arange(n) % len(NAMES[column.name])
             case _:
-                rows[column.name] = rng.integers(0, 100, n)
+                rows[column.name] = rng.integers(1, 100, n)
     rows["candidate"] = np.arange(first, first + n) + 2**40
     rows["reject"] = np.arange(n) % 3
     return rows

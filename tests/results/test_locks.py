@@ -62,6 +62,25 @@ def test_a_shard_that_is_refused_holds_nothing(run):
         hold.take_all()
 
 
+@pytest.mark.parametrize("garbage", [b"\xff\xfe\x00", b"process 1 on \x1b[31mnode", b"x" * 10_000, b"process a on b"])
+def test_what_a_lock_says_is_believed_only_if_a_process_wrote_it(run, garbage):
+    (run / "run.lock").write_bytes(garbage)
+    with closing(Hold(run, None)):
+        assert re.fullmatch(f"{ME}.*", (run / "run.lock").read_text())
+        (run / "run.lock").write_bytes(garbage)
+        with pytest.raises(StoreError, match="at work here, a process that has just begun; wait"):
+            Hold(run, None)
+
+
+@pytest.mark.parametrize("name", ["run.lock", "shard-1-of-2.lock"])
+def test_no_lock_is_taken_through_a_link(run, name):
+    (run.parent / "victim").write_text("of the user")
+    (run / name).symlink_to(run.parent / "victim")
+    with pytest.raises(OSError, match=f"{name} is a link, which is not followed here"):
+        Hold(run, (1, 2))
+    assert (run.parent / "victim").read_text() == "of the user"
+
+
 def test_entry_waits_and_follows_the_folder(run):
     """Who waits for the entry of a folder that is then removed enters the next one."""
     entered = []

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import os
 
 import pytest
 
@@ -7,6 +9,7 @@ from dsx.errors import StoreError
 from dsx.results import manifest
 from dsx.results.manifest import Counts
 from dsx.results.schema import NAME_COLUMNS, ExtraColumn
+from dsx.spec.keep import KeepTop
 
 
 def test_json_and_back(begun):
@@ -22,6 +25,28 @@ def test_json_and_back(begun):
     assert raw["names"]["cluster"] == ["near", "far"]
     assert raw["what_if"][0]["name"] == "device.hbm_capacity"
     assert raw["complete"] is False
+
+
+def test_names_of_files_that_are_not_utf_8_come_back(begun):
+    name = os.fsdecode(b"/d\xff/\xc3\xa4.yaml")
+    made = dataclasses.replace(begun(model=name), spec_file=name)
+    text = manifest.to_json(made)
+    assert manifest.from_json(text, "here") == made
+    assert "/d\\udcff/\N{LATIN SMALL LETTER A WITH DIAERESIS}.yaml" in text.decode("utf-8")
+
+
+@pytest.mark.parametrize("name", ["a\udcff", "\ud800"])
+def test_names_of_codes_are_text(begun, name):
+    raw = dataclasses.replace(begun(), names=begun().names | {"strategy": ("flat", name)})
+    with pytest.raises(StoreError, match=r"no Unicode text|not JSON that can be read"):
+        manifest.from_json(json.dumps(dataclasses.asdict(raw)).encode(), "here")
+
+
+def test_what_a_reader_needs_of_the_sweep_is_typed(begun):
+    sweep = begun(keep={"top": 2, "per": ["tp"]}, train_tokens=1e12, written_by_another_version=[1]).sweep
+    assert (sweep.num_gpus, sweep.global_batch_size, sweep.train_tokens) == ([8, 16], [32], 1e12)
+    assert sweep.keep == KeepTop(top=2, per=["tp"])
+    assert [cluster.name for cluster in sweep.resolved.clusters] == ["near", "far"]
 
 
 def test_a_manifest_without_a_spec_file_is_read(begun):

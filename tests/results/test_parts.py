@@ -60,6 +60,42 @@ def test_what_is_no_part_has_no_footer(part, begun, spoil):
     assert not parts.is_intact(part.parent, Part(part.name, 5), parts.part_schema(begun()))
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"candidates": "9", "feasible": 4, "rejected": {}},
+        {"candidates": 9, "feasible": -4, "rejected": {}},
+        {"candidates": 9, "feasible": 4, "rejected": []},
+        {"candidates": 9, "feasible": 4, "rejected": {"memory": "2"}},
+        {"candidates": 9},
+        [9, 4, {}],
+        "9" * 5000,
+        "[" * 100_000,
+        None,
+    ],
+)
+def test_counts_of_other_types_are_those_of_no_part(part, begun, counts):
+    table = pq.read_table(part)
+    about = {b"dsx": pq.read_schema(part).metadata[b"dsx"]}
+    about |= {} if counts is None else {b"dsx.counts": counts if isinstance(counts, str) else json.dumps(counts)}
+    pq.write_table(table.replace_schema_metadata(about), part)
+    assert parts.footer(part, parts.part_schema(begun())) is None
+    assert parts.spec_hash_of(part) == begun().spec_hash
+
+
+@pytest.mark.parametrize("about", ["[" * 100_000, "[]", '{"spec_hash": 1}', "\xff", "9" * 5000])
+def test_a_part_that_does_not_say_whose_it_is(part, about):
+    pq.write_table(pq.read_table(part).replace_schema_metadata({"dsx": about}), part)
+    assert parts.spec_hash_of(part) is None
+
+
+def test_a_link_is_no_part(part, begun):
+    part.rename(part.with_name("elsewhere"))
+    part.symlink_to("elsewhere")
+    assert parts.footer(part, parts.part_schema(begun())) is None
+    assert parts.spec_hash_of(part) is None
+
+
 def test_footers_are_those_of_whole_parts_of_the_run(tmp_path, rows, begun, counts):
     content = parts.encode(rows(5), counts(5), begun())
     for number in (4, 1, 2, 9):
