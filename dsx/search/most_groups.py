@@ -40,10 +40,11 @@ def fault_of_groups(studies: Sequence[Study], parts: Sequence[Part], keep: Keep)
     total = sum(count * (part.last_point - part.first_point) for part, count in zip(parts, known, strict=True))
     more = "more than " if max(known) > COUNTED else ""
     of_parts = f" over {len(parts):,} parts" if len(parts) > 1 else ""
+    most = f" ({keep.top:,} of each of {MOST_ROWS // keep.top:,})" if keep.top <= MOST_ROWS else ""
     return (
         f"{more}{total:,} group{'' if total == 1 else 's'} of up to {keep.top:,} rows{of_parts}, and at most "
-        f"{MOST_ROWS:,} rows are kept: {MOST_ROWS // keep.top:,} groups of {keep.top:,}; name fewer columns in 'per', "
-        "give a smaller 'top', or fix or limit columns (keep: feasible writes all rows that fit, to be grouped later)"
+        f"{MOST_ROWS:,} rows are kept{most}; name fewer columns in 'per', give "
+        "a smaller 'top', or fix or limit columns (keep: feasible writes all rows that fit, to be grouped later)"
     )
 
 

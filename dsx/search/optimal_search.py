@@ -103,11 +103,15 @@ def _stream(
         made = {"stage_layers": layers_of_stages(left.pop("cut"))}
         return left | made, Counts(len(points), len(rows["point"]))
 
+    new: list[Arrays] = []
     for _, (rows, made) in map_over_devices(run, _chunks(problem, space, blocks)):
-        kept = reduce(joined([kept, rows]))
+        new.append(rows)
+        # As many rows as are kept may wait, so that with many groups a row is sorted a few times in all.
+        if sum(len(part["point"]) for part in new) >= len(kept["point"]):
+            kept, new = reduce(joined([kept, *new])), []
         counts = counts.plus(made)
         progress(made.candidates)
-    return kept, counts
+    return reduce(joined([kept, *new])), counts
 
 
 def _chunks(problem: Problem, space: Space, blocks: tuple[int, int]) -> Iterator[tuple[int, int]]:

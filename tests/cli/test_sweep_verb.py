@@ -148,3 +148,12 @@ def test_people_see_the_interval_of_a_plan(run, folder):
         "80 % interval of step_time_s: 4.07 ms to 16.3 ms" in run("evaluate", *job, "--assumptions", "known.yaml").out
     )
     assert "80 % interval" not in run("evaluate", *job, "--assumptions", "paper-2410.00273").out
+
+
+def test_too_many_groups_are_refused_before_anything_is_written(run, folder, monkeypatch):
+    monkeypatch.setattr("dsx.search.most_groups.MOST_ROWS", 3)
+    done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")
+    assert done.code == 2
+    assert ": keep: " in done.err
+    assert "groups of up to 2 rows, and at most 3 rows are kept" in done.err
+    assert not (folder / "out").exists()

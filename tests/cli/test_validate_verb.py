@@ -47,7 +47,17 @@ def test_json_has_the_figures(table, capsys):
     validated(table, "default", half, True, None)
     out, err = capsys.readouterr()
     data = json.loads(out)
-    keys = ("overall", "sources", "regret", "spearman_median", "oom", "not_modelled", "filled", "from_notes", "outliers")
+    keys = (
+        "overall",
+        "sources",
+        "regret",
+        "spearman_median",
+        "oom",
+        "not_modelled",
+        "filled",
+        "from_notes",
+        "outliers",
+    )
     assert data.keys() == {"schema_version", *keys}
     own, other = data["sources"]
     assert (own["source_id"], own["rows"], own["modelled"]) == ("own", 5, 3)
