@@ -12,6 +12,7 @@ import yaml
 TOKEN = re.compile(r"[A-Za-z0-9_]+|\n|[ \t]+|.", re.DOTALL)
 _PLACEHOLDER = re.compile(r"""['"]?@RAW(\d+)@['"]?""")
 _MOST_EDITS = 4
+_LONGEST = 500_000  # characters: a repetition of a repetition would fill the memory
 _LONGEST_ARGUMENT = 50_000
 
 # What a person types by mistake, and what somebody types on purpose; as it stands in a file or an argument.
@@ -51,8 +52,8 @@ def mutated_text(text: str, rng: random.Random) -> bytes:
             case 4:
                 parts[at] = rng.choice(RAW)
             case _:
-                parts[at:at] = [parts[other]] * rng.choice((2, 30, 1000))
-        text = glue.join(parts)
+                parts[at:at] = [parts[other]] * min(rng.choice((2, 30, 1000)), 1 + _LONGEST // (1 + len(parts[other])))
+        text = glue.join(parts)[:_LONGEST]
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -8,6 +8,7 @@ which must leave no remainder; comparisons, ``in``, ``and or not``, ``a if condi
 import ast
 import operator
 import reprlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,9 @@ def parse(value: Any) -> Formula:
     if len(text) > _LONGEST:
         raise ValueError(f"{text!r}: a formula has at most {_LONGEST:,} characters")
     try:
-        tree = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "1 if x else2" is no slip to go on from
+            tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{text!r} is no formula: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # what cannot stand in a source, or is nested too deeply
