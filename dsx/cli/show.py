@@ -114,8 +114,11 @@ def _launches(folder: Any, plans: list[dict[str, Any]], manifest: "Manifest") ->
             models[strategy] = None
     launches: list[Launch | None] = []
     for plan in plans:
-        model, inputs = models[plan["plan"]["strategy"]], inputs_of(folder, manifest, plan["hardware"])
-        launches.append(model and megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device))
+        model = models[plan["plan"]["strategy"]]
+        inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
+        launches.append(
+            megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device) if model and inputs else None
+        )
     return launches
 
 

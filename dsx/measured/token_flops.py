@@ -49,7 +49,7 @@ def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
 @functools.lru_cache(maxsize=256)
 def _model(name: str, layers: tuple[tuple[str, int], ...], dimensions: tuple[tuple[str, int], ...]) -> Model:
     entries = [LayerCount(kind=kind, count=count) for kind, count in layers]
-    spec = ModelSpec.model_construct(name=name, dimensions=dict(dimensions), layers=entries)
+    spec = ModelSpec.model_construct(name=name, default_sequence_length=1, dimensions=dict(dimensions), layers=entries)
     return build_model(spec, load_assumptions(_TEXTS), strategy_names()[0])
 
 

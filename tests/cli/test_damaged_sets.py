@@ -151,7 +151,7 @@ def test_every_verb_refuses_what_cannot_be_read(run, sent, again, text):
 @pytest.mark.parametrize(("verb", "path"), [("why", "model"), ("why", "assumptions"), ("show", "assumptions")])
 def test_a_file_that_was_priced_and_is_none(run, sent, verb, path):
     manifest = json.loads((sent / "manifest.json").read_text())
-    manifest["spec"]["resolved"][path] = {"name": "odd", "layers": [{"name": []}]}
+    manifest["spec"]["resolved"][path] = {"name": "odd", "default_sequence_length": 8, "layers": [{"name": []}]}
     (sent / "manifest.json").write_text(json.dumps(manifest))
     candidate = dsx.load(sent, ["candidate"])["candidate"].iloc[0]
     done = run("why", sent, candidate) if verb == "why" else run("show", sent)

@@ -112,7 +112,7 @@ def test_an_unknown_kind_is_a_reason(made):
     assert reason == Reason("flops_kind is not known", "'peak', known: model, hardware, 6N, 8N")
 
 
-def test_a_long_flops_kind_is_refused_at_once():
+def test_a_long_flops_kind_is_refused_at_once(made):
     reason = measured_step_time(made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "6" + " " * 100_000 + "x"}))
     assert isinstance(reason, Reason)
 

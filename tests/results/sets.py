@@ -15,7 +15,7 @@ SPEC = {
     "precision": "float32",
     "keep": "all",
     "resolved": {
-        "model": {"name": "m"},
+        "model": {"name": "m", "default_sequence_length": 2048},
         "clusters": [{"name": "near"}, {"name": "far"}],
         "assumptions": {"name": "few"},
         "strategy": ["flat", "grid"],
