@@ -92,7 +92,8 @@ def restore(sandbox: Path, kept: Path) -> None:
 
 
 def test_command_lines_with_faults(sandbox):
-    assert fuzz(range(_QUICK), sandbox) == _CODES - {4}
+    # Neither so wild that nothing gets far, nor so tame that nothing is refused.
+    assert {0, 2} <= fuzz(range(_QUICK), sandbox)
 
 
 @pytest.mark.fuzz
