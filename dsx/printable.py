@@ -13,12 +13,14 @@ _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return `text` with all characters escaped that a terminal does not show as themselves, but that to `keep`."""
+    """Return `text` with all characters escaped that a terminal does not show as themselves, but those to `keep`."""
     # Of nearly all texts there is nothing to escape.
-    plain = text.replace(keep, "") if keep else text
+    plain = text
+    for char in keep:
+        plain = plain.replace(char, "")
     if plain.isascii() and plain.isprintable():
         return text
     return "".join(
-        char if char == keep or unicodedata.category(char) not in _OBEYED else char.encode("unicode_escape").decode()
+        char if char in keep or unicodedata.category(char) not in _OBEYED else char.encode("unicode_escape").decode()
         for char in text
     )

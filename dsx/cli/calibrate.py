@@ -14,6 +14,7 @@ from dsx.cli.output_file import check_output_file
 from dsx.cli.progress import progress
 from dsx.errors import InputError, RunTableError, StoreError
 from dsx.files import OpenFolder
+from dsx.printable import printable
 from dsx.spec.assumptions import files_of, load_assumptions, load_fitted
 from dsx.spec.locate import find, is_path, shown
 
@@ -95,7 +96,9 @@ def _observed(path: Path, assumed: "AssumptionsSpec") -> "tuple[Observations, li
 
     runs = read_runs(path)
     made = setups(runs)
-    faults = [f"{path}:{r.line}: {r.id}: {s}" for r, s in zip(runs, made, strict=True) if isinstance(s, Reason)]
+    faults = [
+        f"{path}:{r.line}: {printable(r.id)}: {s}" for r, s in zip(runs, made, strict=True) if isinstance(s, Reason)
+    ]
     if faults:
         more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
         raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))

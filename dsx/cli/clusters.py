@@ -8,6 +8,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.output import print_json, print_table
 from dsx.errors import InputError
+from dsx.printable import printable
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def show(
     if as_json:
         print_json(_as_data(spec.name, beliefs.name, network, times, groups))
         return
-    print(f"{spec.name}: {spec.description}")
+    print(printable(f"{spec.name}: {spec.description}"))
     print()
     _print_tiers(network)
     for kind, table in times.items():

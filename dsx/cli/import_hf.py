@@ -110,10 +110,10 @@ def _report(
 
 def _length(assumed: int, longest: int | None) -> str:
     """Return which sequences the verbs take, since no config says which ones a model is trained with."""
-    read = f", and {longest:,} is the longest that it reads" if longest not in (None, assumed) else ""
+    read = f"; the model reads up to {longest:,} tokens" if longest not in (None, assumed) else ""
     return (
-        f"sequences of {assumed:,} tokens, unless --sequence-length says otherwise: the config has none of the "
-        f"training{read}"
+        f"sequences of {assumed:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not say "
+        f"how long those of the training were{read}"
     )
 
 

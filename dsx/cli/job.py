@@ -20,7 +20,8 @@ def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
     if len(global_batch_sizes) == 1:
         return step_text(global_batch_sizes[0], sequence_length)
     least, most = min(global_batch_sizes), max(global_batch_sizes)
-    return f"{least:,} to {most:,} sequences of {sequence_length:,} tokens"
+    tokens = f"{least * sequence_length:,} to {most * sequence_length:,} tokens a step"
+    return f"{least:,} to {most:,} sequences of {sequence_length:,} tokens, {tokens}"
 
 
 def job_text(problem: "Problem", num_gpus: int) -> str:

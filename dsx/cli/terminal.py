@@ -1,6 +1,7 @@
 """The streams of a command: whatever is printed, a terminal is given text and nothing that it obeys.
 
-A newline ends a line here, so what prints names in lines of its own makes them `printable` first, as tables do.
+Tabs and newlines stay as they are, as lists of completions need them. A newline ends a line, so what prints names in
+lines of its own makes them `printable` first, as tables do.
 """
 
 import sys
@@ -20,7 +21,7 @@ class _Escaping:
     def write(self, text: str) -> int:
         """Write a text; its lines stay lines."""
         encoding = self._stream.encoding or "utf-8"
-        shown = printable(text, keep="\n").encode(encoding, "backslashreplace").decode(encoding)
+        shown = printable(text, keep="\n\t").encode(encoding, "backslashreplace").decode(encoding)
         self._stream.write(shown)
         return len(text)
 

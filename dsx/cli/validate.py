@@ -14,6 +14,7 @@ from dsx.cli import options
 from dsx.cli.output import counted, note, print_json, print_table
 from dsx.cli.output_file import check_output_file, write_output_file
 from dsx.errors import RunTableError
+from dsx.printable import printable
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.locate import shown
 
@@ -87,7 +88,7 @@ def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") 
     from dsx.measured.reasons import Reason
 
     faults = [
-        f"{path}:{run.line}: {run.id}: {setup}"
+        f"{path}:{run.line}: {printable(run.id)}: {setup}"
         for run, setup in zip(runs, made, strict=True)
         if isinstance(setup, Reason)
     ]
@@ -111,7 +112,7 @@ def _note_outliers(found: "Sequence[Outlier]") -> None:
 def write_rows(rows: "Rows", path: Path) -> None:
     """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
 
-    A text that a spreadsheet would run as a formula has an apostrophe before it.
+    A text that a spreadsheet would run as a formula has an apostrophe before it; control characters are escaped.
     """
     times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
     text = io.StringIO()
@@ -123,7 +124,7 @@ def write_rows(rows: "Rows", path: Path) -> None:
 
 
 def _inert(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
 
 
 def _number(value: float) -> str:
@@ -177,7 +178,7 @@ def _print_not_modelled(rows: "Rows") -> None:
         print("not modelled:")
     for rule, names in sorted(found.items(), key=lambda entry: -len(entry[1])):
         more = ", ..." if len(names) > SHOWN_IDS else ""
-        print(f"  {rule}: {counted(len(names), 'row')} ({', '.join(names[:SHOWN_IDS])}{more})")
+        print(f"  {rule}: {counted(len(names), 'row')} ({', '.join(map(printable, names[:SHOWN_IDS]))}{more})")
 
 
 def _percent(value: float | None) -> str:

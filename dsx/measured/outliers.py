@@ -20,6 +20,7 @@ from dsx.measured.observations import Observations, observe
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import Run
 from dsx.measured.setups import Setup
+from dsx.printable import printable
 from dsx.spec.assumptions import AssumptionsSpec
 
 _LEAST, _MOST = 3.0, 10.0  # times the median
@@ -42,7 +43,7 @@ class Outlier:
     def __str__(self) -> str:
         """Return the row in words."""
         return (
-            f"{self.id}: measured {self.measured_s:.4g} s, predicted {self.predicted_s:.4g} s: "
+            f"{printable(self.id)}: measured {self.measured_s:.4g} s, predicted {self.predicted_s:.4g} s: "
             f"{self.factor:.3g} times, the median of the table is {self.usual:.3g} times"
         )
 

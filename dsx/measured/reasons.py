@@ -48,6 +48,7 @@ POSSIBLE = (
     ),
     Rule("ep without experts", ("ep", "experts"), lambda v: v["ep"] == 1 or v["experts"] > 1),
     Rule("ep does not divide experts", ("ep", "experts"), lambda v: _divides(v["ep"], v["experts"])),
+    Rule("experts without a topk", ("topk", "experts"), lambda v: not v["experts"] or v["topk"] > 0),
     Rule("topk is more than experts", ("topk", "experts"), lambda v: not v["experts"] or v["topk"] <= v["experts"]),
     Rule(
         "microbatch * dp does not divide global_batch",

@@ -6,6 +6,7 @@ So whoever writes a part writes the same file, and a part that is there need not
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from dsx.results.schema import arrow_schema, write_options
 from dsx.space.candidates import Candidates
 from dsx.space.codes import least
 
+_STAGE_LAYERS = "stage_layers"
+_STAGES = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 _SET, _COUNTS = b"dsx", b"dsx.counts"
 _COUNTS_ADAPTER = TypeAdapter(Counts)
 _UNREADABLE = (pa.ArrowException, OSError, ValueError)
@@ -187,6 +190,10 @@ def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
             there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
             if unknown := [value for value in there if value not in manifest.names[name]]:
                 return f"has {unknown[0]!r} in column {name}, which is none of its names"
+        elif name == _STAGE_LAYERS:
+            texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]
+            if texts:
+                return f"has {texts[0]!r} in column {name}, which says how many layers each stage has, as in '20,21,20'"
         elif name in Candidates.__dataclass_fields__ and len(column):
             smallest = int(column.to_numpy().min())
             if smallest < least(name):

@@ -45,7 +45,7 @@ def reason(error: ValidationError, within: str = "") -> str:
     first = error.errors(include_url=False)[0]
     steps = [str(step) for step in first["loc"] if not str(step).startswith("<")]
     where = ".".join([*([within] if within else []), *steps]) or "the whole file"
-    return f"{where:.{_LONGEST}}: {first['msg']:.{_LONGEST}}"
+    return f"{where:.{_LONGEST}}: {first['msg'].removeprefix('Value error, '):.{_LONGEST}}"
 
 
 def _refusal(place: str, why: str) -> str:

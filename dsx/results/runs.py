@@ -19,7 +19,7 @@ from dsx.errors import StoreError
 from dsx.results import folder as disk
 from dsx.results import locks, parts
 from dsx.results import manifest as manifests
-from dsx.results.file_names import MANIFEST, UNFINISHED, Shard
+from dsx.results.file_names import MANIFEST, MERGED, UNFINISHED, Shard
 from dsx.results.identity import differences
 from dsx.results.locks import Hold
 from dsx.results.manifest import Manifest
@@ -71,6 +71,11 @@ def create(folder: str | Path, manifest: Manifest, num_parts: int, shard: Shard 
             folder.mkdir(parents=True, exist_ok=True)
             disk.refuse_foreign_entries(folder)
             _refuse_what_is_not_ours(folder, manifest)
+            if foreign := _parts_of_nobody(run, manifest):
+                raise StoreError(
+                    f"{run} holds parts that are not of this sweep ({', '.join(foreign[:3])}), and no manifest that "
+                    "says of which; move it elsewhere, or choose another folder with -o"
+                )
             stack.callback(_remove_if_empty, run)
             with locks.entry(run):
                 hold = stack.enter_context(closing(Hold(run, shard)))
@@ -99,6 +104,17 @@ def _refuse_what_is_not_ours(folder: Path, manifest: Manifest) -> None:
             f"{folder} holds files that are not a result set ({', '.join(foreign[:3])}{more}); "
             "choose another folder with -o"
         )
+
+
+def _parts_of_nobody(run: Path, manifest: Manifest) -> list[str]:
+    """Return the parts in a run without a manifest that are not of the sweep of `manifest`, by their names.
+
+    Those of the sweep are left by a run that died while it was removed, its manifest first.
+    """
+    if not run.is_dir() or stated(run) is not None:
+        return []
+    there = [*parts.part_files(run).values(), *(path for path in (run / MERGED,) if path.exists())]
+    return [path.name for path in there if parts.spec_hash_of(path) != manifest.spec_hash]
 
 
 def _begin(folder: Path, manifest: Manifest, alone: bool) -> Manifest:
@@ -152,6 +168,8 @@ def _remove_leftovers(folder: Path, done: Manifest) -> None:
 
     def remove() -> None:
         begun = stated(run)
+        if _parts_of_nobody(run, done):
+            return
         if begun is None or _is_same_sweep(begun, done):
             files = parts.part_files(folder).values()
             left = [path.name for path in files if parts.spec_hash_of(path) == done.spec_hash]

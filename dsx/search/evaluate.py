@@ -11,6 +11,7 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, price_kernels, traffic
 from dsx.cost.work import layer_values
+from dsx.errors import PlanError
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.search.optimal_rows import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
@@ -91,6 +92,8 @@ def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:
     lying = on_tiers(problem, columns)
     if stage_layers is None:
         return price_best_cuts(problem, *where, lying)
+    if stage_layers.count(",") + 1 != columns["pp"][0]:
+        raise PlanError(f"stages of {stage_layers} layers are not the pp={columns['pp'][0]} stages of the plan")
     return price_cuts(problem, *where, lying, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload, step_costs
+from dsx.errors import PlanError
 from dsx.search.optimal_cut import Contents, Depths, boundaries, contents
 from dsx.search.pricing import Kinds, pad, rows_of, step_choices
 from dsx.search.problem import Problem
@@ -89,10 +90,15 @@ def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
 
 
 def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
-    """Return the [N, L + 1] boundaries that `layers_of_stages` writes."""
+    """Return the [N, L + 1] boundaries that `layers_of_stages` writes.
+
+    Raises PlanError for a text that does not cut so many layers.
+    """
     cuts = np.full((len(texts), num_layers + 1), num_layers)
     for cut, text in zip(cuts, texts, strict=True):
         ends = np.cumsum([0, *map(int, text.split(","))])
+        if ends[-1] != num_layers:
+            raise PlanError(f"stages of {text} layers hold {ends[-1]:,} layers, and the model has {num_layers:,}")
         cut[: len(ends)] = ends
     return cuts
 

@@ -170,7 +170,11 @@ def make_problem(
     """
     if partition == OPTIMAL:
         layers = sum(entry.count for entry in counted(model, assumptions))
-        check_length(layers, f"model {model.name!r}", "cut it evenly (partition even)")
+        check_length(
+            layers,
+            f"model {model.name!r}",
+            "an even cut has no such bound (partition even of best, evaluate and sweep)",
+        )
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
     for built, strategy in zip(models, strategies, strict=True):

@@ -6,6 +6,7 @@ is left to the kind of table.
 """
 
 import csv
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from dsx.units import parse_number
 
 # The largest packaged table has 50 columns and 2,882 rows. A row of such width takes two kilobytes of memory.
 _MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000
+_LONGEST = 50_000_000  # characters; the largest packaged table has a million
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,11 @@ def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
     has one twice or one that is misspelt, a row with more or fewer cells than the header, and a table without rows.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as text:
-            header, *rows = _rows(csv.reader(text, strict=True), called, form)
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise form.error(f"{called}: has more than {_LONGEST:,} characters, the most that are read")
+        header, *rows = _rows(csv.reader(io.StringIO(text, newline=""), strict=True), called, form)
     except OSError as error:
         raise form.error(f"{called}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:

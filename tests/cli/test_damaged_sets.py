@@ -386,3 +386,33 @@ def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     assert run("plot", out, "--kind", "front", "-o", place / "front.png").code == 0
     candidate = str(dsx.load(out, ["candidate"])["candidate"].iloc[0])
     assert run("why", out, candidate).code in (0, 3)
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1,2,x", "\x1b[31m,3", "9" * 20 + ",1", "-5,39", "0,34", "1,,2"])
+def test_layers_of_stages_that_are_none(run, optimal, text):
+    path = optimal / "part-00000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("stage_layers")
+    changed_part(table.set_column(at, "stage_layers", pa.array([text] * len(table), pa.string())), path)
+    for argv in (("show", optimal, "--json"), ("why", optimal, table["candidate"][0].as_py())):
+        check_refused(run, optimal, "in column stage_layers", *argv)
+
+
+@pytest.mark.parametrize("text", ["1", "1,1,1,1,1,1,1,1,1,1", "400,400"])
+def test_layers_of_stages_of_another_plan(run, optimal, text):
+    path = optimal / "part-00000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("stage_layers")
+    changed_part(table.set_column(at, "stage_layers", pa.array([text] * len(table), pa.string())), path)
+    candidate = dsx.load(optimal).query("pp == 2")["candidate"].iloc[0]
+    done = run("why", optimal, candidate)
+    assert (done.code, done.out) == (2, "")
+    assert text in done.err
+
+
+@pytest.fixture
+def optimal(run, folder):
+    """A result set of plans with a cut of their own."""
+    arguments = ("--set", "sweep.partition=optimal", "--set", "sweep.strategy=1d")
+    assert run("sweep", "sweep.yaml", "-o", "optimal", *arguments).code == 0
+    return folder / "optimal"

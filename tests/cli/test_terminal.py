@@ -20,7 +20,7 @@ JOB = ("--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 8, "--a
 
 
 def is_clean(text: str) -> bool:
-    return printable(text, keep="\n") == text
+    return printable(text, keep="\n\t") == text
 
 
 @pytest.fixture
@@ -100,3 +100,29 @@ def test_a_stream_that_cannot_show_a_letter(folder):
 def test_json_is_one_object_whatever_the_names(run, evil):
     assert run("sweep", "sweep.yaml", "-o", "a").code == 0
     assert json.loads(run("show", "a", "--json").out)["model"] == NAME
+
+
+def test_a_clusters_name_in_words_and_picture(run, folder):
+    (folder / "mine.yaml").write_text(f'extends: h100-nvs8\nname: "{NAME.encode("unicode_escape").decode()}"\n')
+    done = run("clusters", "show", "mine.yaml", "--plot", "mine.png")
+    assert done.code == 0
+    assert is_clean(done.out)
+    assert done.out.splitlines()[0].startswith(f"{printable(NAME)}: ")
+
+
+def test_ids_of_runs_begin_no_lines(run, folder):
+    write(folder / "runs.csv", {"id": "a\ndsx: fake", "n_gpus": "24"}, {"id": "b"})
+    done = run("validate", "runs.csv", "-o", "rows.csv")
+    assert done.code == 0
+    assert not any(line.startswith("dsx: fake") for line in (done.out + done.err).splitlines())
+    assert "\ndsx: fake" not in (folder / "rows.csv").read_text()
+
+
+def test_completions_keep_their_tabs():
+    asked = {
+        "_DSX_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": "dsx ",
+    }
+    done = subprocess.run([DSX], capture_output=True, text=True, env=os.environ | asked)
+    assert any(line.startswith("sweep\t") for line in done.stdout.splitlines())

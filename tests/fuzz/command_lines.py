@@ -47,6 +47,13 @@ def outputs(arguments: Sequence[str]) -> list[Path]:
             if argument == option and at + 1 < len(arguments):
                 found.append(Path(arguments[at + 1]))
             elif argument.startswith(option) and argument != option:
-                found.append(Path(argument.removeprefix(option).removeprefix("=")))
+                # A short option takes all that stands behind it, the equals sign too.
+                rest = argument.removeprefix(option)
+                found.append(Path(rest.removeprefix("=") if option.startswith("--") else rest))
     # A folder that has to be made for an output is part of it.
-    return [Path(os.path.normpath(path)) for path in found]
+    return [made for path in found for made in (Path(os.path.normpath(path)), *_folders(path))]
+
+
+def _folders(path: Path) -> list[Path]:
+    """Return the folders on the way to a path that are not there."""
+    return [folder for folder in path.parents if folder.parts and not folder.exists()]

@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
     if code not in _CODES or "Traceback" in err.getvalue():
         raise guard.Fault(f"exit code {code}: {err.getvalue()[-300:]}")
     for text in (out.getvalue(), err.getvalue()):
-        if printable(text, keep="\n") != text:
+        if printable(text, keep="\n\t") != text:
             raise guard.Fault(f"prints what a terminal obeys: {text[:300]!r}")
         if len(text) > 1_000_000:
             raise guard.Fault(f"prints {len(text):,} characters")
@@ -71,10 +71,10 @@ def fuzz(numbers: range, sandbox: Path) -> set[int]:
         arguments = mutated_arguments(rng.choice(LINES), OPTIONS, rng)
         # If compiled code takes the process down, this is what it ran.
         (sandbox.parent.parent / "last").write_text(repr(arguments))
-        before = guard.files_below(sandbox.parent)
+        before, allowed = guard.files_below(sandbox.parent), outputs(arguments)
         try:
             codes.add(run(arguments))
-            guard.refuse_changes(before, guard.files_below(sandbox.parent), outputs(arguments))
+            guard.refuse_changes(before, guard.files_below(sandbox.parent), allowed)
         except guard.Fault as fault:
             faults.append(f"command line {number}, {[*map(reprlib.repr, arguments)]}: {fault}")
         if before != guard.files_below(sandbox.parent):

@@ -71,6 +71,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ({"ep": "3"}, "ep does not divide tp * cp * dp", "ep=3"),
         ({"ep": "8", "experts": "12", "topk": "2"}, "ep does not divide experts", "ep=8, experts=12"),
         ({"experts": "4", "topk": "8"}, "topk is more than experts", "topk=8"),
+        ({"experts": "4", "topk": "0"}, "experts without a topk", "topk=0"),
         ({"microbatch": "3"}, "microbatch * dp does not divide global_batch", "microbatch=3, dp=4, global_batch=64"),
         ({"layers": "4", "vpp": "8"}, "pp * vpp is more than layers with embedding and head", "pp=2, vpp=8"),
         ({"pp": "1", "dp": "8", "vpp": "2"}, "vpp without pp", "vpp=2"),

@@ -310,3 +310,20 @@ def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
         with store.create(tmp_path, begun(), 1):
             pass
     assert not (tmp_path / disk.UNFINISHED).exists()
+
+
+@pytest.mark.parametrize("name", ["part-00000.parquet", "merged.parquet"])
+@pytest.mark.parametrize("of_a_sweep", [True, False])
+def test_parts_of_nobody_in_an_unfinished_run_are_refused(stored, begun, written, tmp_path, name, of_a_sweep):
+    run = tmp_path / "new" / ".unfinished"
+    run.mkdir(parents=True)
+    content = (stored / "part-00000.parquet").read_bytes() if of_a_sweep else b"of the user"
+    (run / name).write_bytes(content)
+    with pytest.raises(StoreError, match="holds parts that are not of this sweep"):
+        leave(tmp_path / "new", begun(model="other"), None, None)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == {name: content}
+    # Beside a finished set they stay, too.
+    shutil.copytree(run, stored / ".unfinished")
+    if not of_a_sweep:
+        assert store.finished(stored, begun()) is not None
+        assert (stored / ".unfinished" / name).read_bytes() == content

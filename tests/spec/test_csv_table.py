@@ -52,3 +52,11 @@ def test_a_whole_number_is_in_bounds():
     for text in ("0", "2.5", "3000000000"):
         with pytest.raises(ValueError, match="is not a whole number from 1 to 2147483647"):
             whole_number(text)
+
+
+def test_a_line_without_end(tmp_path):
+    path = tmp_path / "endless.csv"
+    with path.open("wb") as file:
+        file.truncate(60_000_000)
+    with pytest.raises(OperatorTimesError, match="has more than 50,000,000 characters"):
+        read_csv(path, "endless.csv", FORM)

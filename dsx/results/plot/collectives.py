@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dsx.results.plot.axes import name_text
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.marks import dashes, marks
 from dsx.units import format_quantity
@@ -28,7 +29,7 @@ def collectives(
     for ax, (kind, table) in zip(layout.axes, times.items(), strict=True):
         _draw(ax, kind, table, groups, volumes)
     first, last = layout.axes[0], layout.axes[-1]
-    first.set_title(title, fontsize="medium")
+    first.set_title(name_text(title), fontsize="medium")
     first.legend(
         title="GPUs",
         title_fontsize="small",
