@@ -1,5 +1,6 @@
 """Seeded mutations of files and command lines: a few edits of something good, which get far before they fail."""
 
+import copy
 import json
 import os
 import random
@@ -83,7 +84,7 @@ def mutated_tree(tree: Any, rng: random.Random) -> Any:
     for _ in range(rng.randint(1, _MOST_EDITS)):
         places = list(_places(tree))
         if not places:
-            return rng.choice(VALUES)
+            return copy.deepcopy(rng.choice(VALUES))
         owner, key = rng.choice(places)
         match rng.randrange(7):
             case 0:
@@ -101,7 +102,7 @@ def mutated_tree(tree: Any, rng: random.Random) -> Any:
             case 5:
                 owner[key] = f"@RAW{rng.randrange(len(RAW))}@"
             case _:
-                owner[key] = rng.choice(VALUES)
+                owner[key] = copy.deepcopy(rng.choice(VALUES))
     return tree
 
 
@@ -120,7 +121,7 @@ def _rename(owner: Any, key: Any, rng: random.Random) -> None:
     if isinstance(owner, dict):
         owner[rng.choice((f"{key}s", str(key)[:-1], f"@RAW{rng.randrange(len(RAW))}@", *owner))] = owner.pop(key)
     else:
-        owner.insert(key, owner[key])
+        owner.insert(key, copy.deepcopy(owner[key]))
 
 
 def as_yaml(tree: Any) -> bytes:
