@@ -65,7 +65,7 @@ def evaluate(
     shapes = shapes_data(kernels_to_measure(problem, result.plan)) if operators else []
     covered = coverage(problem, result.plan)
     if as_json:
-        data: dict[str, Any] = {"plan": result.plan, "filled": result.filled} | result.costs
+        data: dict[str, Any] = {"plan": result.plan} | result.costs
         data |= {"fits": result.fits, "reject": [violation.reason.name for violation in result.broken]}
         data |= {"stages": stages_data(result.plan, result.stages)} if result.stages else {}
         data |= {"operators": kernels, "shapes": shapes} if operators else {}

@@ -103,7 +103,7 @@ def _explain(
     fastest = next(iter(priced_plans(problem, rows)), None)
     if as_json:
         violations = [{"reason": v.reason.name, "detail": v.detail} for v in result.broken]
-        data: dict[str, Any] = {"plan": result.plan, "filled": result.filled} | result.costs
+        data: dict[str, Any] = {"plan": result.plan} | result.costs
         data |= {"fits": result.fits, "reject": [v.reason.name for v in result.broken]}
         data |= {"stages": stages_data(result.plan, result.stages)} if result.stages else {}
         print_json(data | {"why": violations, "best": fastest, "candidates": counts.candidates})
