@@ -17,6 +17,13 @@ def layer(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="A layer or block: a name (dsx list layers) or a .layer file.")
     ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SETTING]...",
+            help="What a model sets for such layers: options, as in gated, and block parameters, as in ffn=experts.",
+        ),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -35,19 +42,22 @@ def layer(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:
-    """Show what follows from a layer text: work, collectives, memory.
+    """Show what follows from a layer definition: work, collectives, memory.
 
-    That is: operators with their local shapes, FLOPs and bytes of each kernel, collectives, saved tensors,
+    That is: its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel, collectives, saved tensors,
     weights and the rules of the strategy. Quantities whose names all have a size are numbers; the others stay formulas.
     """
     from dsx.graph.description import describe
     from dsx.graph.library import load_layer, load_operators, needs_strategy
+    from dsx.graph.model import settings_of
     from dsx.spec.assumptions import load_assumptions
     from dsx.spec.model import load_model
 
     believed = load_assumptions(assumptions)
     overlay = strategy or (believed.default_strategy if needs_strategy(name) else None)
-    built = load_layer(name, overlay, load_operators(believed.operators))
+    chosen = _chosen(settings or [])
+    inherited = settings_of(believed.set)
+    built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
     values: dict[str, int] = {
         "activation_bytes": believed.activation_bytes,
         "weight_bytes": believed.weight_bytes,
@@ -62,6 +72,18 @@ def layer(
         print_json(described)
     else:
         _print(described)
+
+
+def _chosen(settings: list[str]) -> Any:
+    """Return options and block parameters as they are given: ``gated ffn=experts``."""
+    from dsx.graph.notation import Settings
+
+    pairs = [setting.partition("=") for setting in settings]
+    for name, sign, block in pairs:
+        if not name or (sign and not block):
+            raise InputError(f"{name}{sign}{block} is no option, as gated is, nor a block parameter, as ffn=experts is")
+    blocks = tuple((name, block) for name, sign, block in pairs if sign)
+    return Settings(frozenset(name for name, sign, _ in pairs if not sign), blocks)
 
 
 def _sizes(assignments: list[str] | None, built: Any) -> dict[str, int]:

@@ -10,8 +10,20 @@ from dsx.graph.expressions import names
 from dsx.graph.layer import OUTPUT, PANELS, Argument, Layer, Operator, Tensor
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, Unmatchable, match, ordered
-from dsx.graph.notation import FOLLOWS, Dim, LayerText, OperatorText, Role, StrategyText, TensorText, UseText
+from dsx.graph.notation import (
+    FOLLOWS,
+    Dim,
+    LayerDefinition,
+    LayerText,
+    OperatorText,
+    Role,
+    Settings,
+    StrategyText,
+    TensorText,
+    UseText,
+)
 from dsx.graph.operators import OperatorKind
+from dsx.graph.options import check_known, selected
 from dsx.graph.use import declared, modified, renamed, results
 
 # Of a layer with its blocks inlined. Packaged ones have up to 40 operators, 60 tensors, 10 defined dimensions and 6
@@ -20,19 +32,28 @@ _MOST_OPERATORS, _MOST_TENSORS, _MOST_DIMENSIONS, MOST_BLOCKS = 400, 1_000, 100,
 # Integers and names in the size of a dimension with the definitions of its parts put in; in packaged ones up to 11.
 _MOST_PARTS = 1_000
 
+NOTHING_SET = Settings()
+FindBlock = Callable[[str, Place], LayerDefinition]
+
 
 def build_layer(
-    text: LayerText,
+    definition: LayerDefinition,
     strategy: StrategyText | None,
     table: dict[str, OperatorKind],
-    find_block: Callable[[str, Place], LayerText],
+    find_block: FindBlock,
+    chosen: Settings = NOTHING_SET,
+    inherited: Settings = NOTHING_SET,
 ) -> Layer:
-    """Put `text` together under `strategy`; `find_block` gives the text of a used block.
+    """Put the layer of a definition together under `strategy`; `find_block` gives the definition of a used block.
 
-    Raises NotationError with file, line and column.
+    `chosen` is set for this layer, which must know it; `inherited`, and what the strategy sets, where it is known.
+    Raises NotationError with file, line and column, InputError for `chosen` that the layer does not know.
     """
-    builder = _Builder(strategy, table, find_block)
+    settings = chosen | inherited | (strategy.settings if strategy else NOTHING_SET)
+    builder = _Builder(strategy, table, find_block, settings)
+    text = selected(definition, settings)
     scope = builder.inline(text, "", {})
+    check_known(chosen, [definition, *builder.used])
     if not builder.inputs:
         raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
     operators = _kept_for_all(builder.operators)
@@ -40,7 +61,7 @@ def build_layer(
     made = [name for op in operators for name in op.outputs]
     outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
     return Layer(
-        name=text.name,
+        name=f"{text.name}[{chosen}]" if str(chosen) else text.name,
         strategy=strategy.name if strategy else "",
         definitions=builder.definitions,
         tensors=builder.tensors,
@@ -79,9 +100,10 @@ class _Builder:
         self,
         strategy: StrategyText | None,
         table: dict[str, OperatorKind],
-        find_block: Callable[[str, Place], LayerText],
+        find_block: FindBlock,
+        settings: Settings,
     ) -> None:
-        self.strategy, self.table, self.find_block = strategy, table, find_block
+        self.strategy, self.table, self.find_block, self.settings = strategy, table, find_block, settings
         # A strategy has panels if its rules limit them; a layer that stands alone may use them freely.
         rule_names = {
             name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
@@ -91,7 +113,8 @@ class _Builder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.inputs: list[str] = []
-        self.blocks: list[str] = []
+        self.used: list[LayerDefinition] = []  # each block as often as it is used
+        self.read: set[str] = set()  # tensors that something read
         self.inside: list[LayerText] = []  # the texts being inlined, outermost first
         self.kernels = 0
         self.regions = 0
@@ -174,13 +197,14 @@ class _Builder:
         return name
 
     def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
-        block = self.find_block(use.block, use.place)
-        if any((text.file, text.name) == (block.file, block.name) for text in self.inside):
-            raise use.place.error(f"block {block.name!r} uses itself")
-        self.blocks.append(block.name)
-        if len(self.blocks) > MOST_BLOCKS:
+        definition = self.find_block(use.block, use.place)
+        if any((text.file, text.name) == (definition.file, definition.name) for text in self.inside):
+            raise use.place.error(f"block {definition.name!r} uses itself")
+        self.used.append(definition)
+        if len(self.used) > MOST_BLOCKS:
             raise use.place.error(f"more than {MOST_BLOCKS} blocks are used in one layer, one inside another or not")
-        count = self.blocks.count(block.name)
+        block = selected(definition, self.settings)
+        count = sum(used.name == block.name for used in self.used)
         inputs = [tensor.name for tensor in block.inputs]
         bound: dict[str, str] = {}
         for inner, outer in use.bindings.items():
@@ -189,16 +213,16 @@ class _Builder:
             if inner not in inputs:
                 raise use.place.error(f"block {block.name!r} has no input {inner!r}{did_you_mean(inner, inputs)}")
             if outer not in scope:
-                raise use.place.error(f"no tensor {outer!r} here{did_you_mean(outer, scope)}")
+                raise use.place.error(self.unknown(outer, scope))
             bound[inner] = scope[outer]
         free = [name for name in inputs if name not in bound]
         if latest is not None and free:
             if len(free) > 1:
                 raise use.place.error(f"block {block.name!r} has the inputs {', '.join(free)}: bind all but one")
             bound[free[0]] = latest
+        self.read |= {*bound.values()}
         made = use.bindings.get(OUTPUT, OUTPUT)
-        if made != OUTPUT and made in scope:
-            raise use.place.error(f"{made!r} is made twice")
+        self.check_read(made, scope, use.place)
         result = OUTPUT
         if self.shares_names(block, made, prefix, bound):
             block, result = renamed(block, made), made
@@ -209,6 +233,17 @@ class _Builder:
             raise use.place.error(f"block {block.name!r} makes no tensor 'output'")
         scope[made] = inner[result]
         return inner[result]
+
+    def unknown(self, name: str, scope: dict[str, str]) -> str:
+        """Return what is said of a tensor that nothing above makes."""
+        if name in self.inside[-1].left_out:
+            return f"no tensor {name!r} above: {self.inside[-1].left_out[name]}"
+        return f"no tensor {name!r} above{did_you_mean(name, scope)}"
+
+    def check_read(self, name: str, scope: dict[str, str], place: Place) -> None:
+        """Raise where a name is assigned again before anything reads what it stands for."""
+        if name in scope and scope[name] not in self.read:
+            raise place.error(f"{name!r} is made again before anything reads it: one of the two is of no use")
 
     def shares_names(self, block: LayerText, made: str, prefix: str, bound: dict[str, str]) -> bool:
         """Return whether a block that a block uses needs no prefix of its own: its names are free there."""
@@ -239,9 +274,7 @@ class _Builder:
             kind, [(arg.distribution, arg.place) for arg in arguments], outputs, self.definitions, line.place
         )
         for tensor, stated in outputs:
-            # A layer may go on behind a block: its own output then replaces the block's.
-            if tensor.name in scope and not (tensor.name == OUTPUT and scope[OUTPUT] != prefix + OUTPUT):
-                raise tensor.place.error(f"{tensor.name!r} is made twice")
+            self.check_read(tensor.name, scope, tensor.place)
             scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
         fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
@@ -254,8 +287,9 @@ class _Builder:
     def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
         """Resolve an argument and check that its distribution can be reached."""
         if written.name not in scope:
-            raise written.place.error(f"no tensor {written.name!r} above{did_you_mean(written.name, scope)}")
+            raise written.place.error(self.unknown(written.name, scope))
         tensor = self.tensors[scope[written.name]]
+        self.read.add(tensor.name)
         if written.dims is None:
             return Argument(tensor.name, tensor.distribution, written.made_again, written.place)
         if FOLLOWS in written.partial:
@@ -284,8 +318,9 @@ class _Builder:
 
     def add(self, tensor: TensorText, prefix: str, distribution: Distribution, weight: bool) -> str:
         name = prefix + tensor.name
-        if name in self.tensors:
-            raise tensor.place.error(f"{tensor.name!r} is declared twice")
+        again = 2
+        while name in self.tensors:  # a name that is assigned again
+            name, again = f"{prefix}{tensor.name}.{again}", again + 1
         check_axes(tensor, distribution)
         self.tensors[name] = Tensor(name, distribution, weight)
         if len(self.tensors) > _MOST_TENSORS:

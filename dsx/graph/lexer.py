@@ -10,7 +10,7 @@ from dsx.graph.expressions import Name, Operation
 _TOKEN = re.compile(
     r"(?P<space>[ \t]+)|(?P<comment>#.*)|(?P<word>[0-9]+[A-Za-z_][A-Za-z0-9_]*)|(?P<int>[0-9]+)"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$])"
+    r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$|])"
 )
 # More would exhaust the stack of what walks through an expression; no size has so many parts or digits.
 _MOST_PARTS, _MOST_DIGITS = 100, 18

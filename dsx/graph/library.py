@@ -1,19 +1,31 @@
-"""Layer texts, strategies and operator tables found by name or path, and layers built from them."""
+"""Definitions of layers, strategies and operator tables found by name or path, and layers built from them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
-from dsx.errors import NotationError, UnknownNameError
-from dsx.graph.build import MOST_BLOCKS, build_layer
+from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
+from dsx.graph.build import MOST_BLOCKS, NOTHING_SET, build_layer
+from dsx.graph.former import formerly
 from dsx.graph.layer import Layer
 from dsx.graph.lexer import Place
-from dsx.graph.notation import LayerText, Role, StrategyText, UseText, parse_file
+from dsx.graph.notation import (
+    BracketText,
+    Definition,
+    LayerDefinition,
+    OperatorText,
+    Role,
+    Settings,
+    StrategyDefinition,
+    StrategyText,
+    TensorsText,
+    UseText,
+)
 from dsx.graph.operators import OperatorKind, load_tables
+from dsx.graph.parse import parse_file
+from dsx.graph.strategy import resolved
 from dsx.spec.locate import find, names
 
 SUFFIX = ".layer"
-NO_BLOCKS: Mapping[str, str] = MappingProxyType({})
 
 
 def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict[str, OperatorKind]:
@@ -26,60 +38,90 @@ def load_layer(
     strategy: str | None,
     table: dict[str, OperatorKind],
     near: Path | None = None,
-    blocks: Mapping[str, str] = NO_BLOCKS,
+    chosen: Settings = NOTHING_SET,
+    inherited: Settings = NOTHING_SET,
 ) -> Layer:
     """Build the layer (or a single block) called `name`, or at that path, under a strategy.
 
-    What `blocks` names for a block takes its place, and what the strategy brings in the place of that one.
-    `near` is the file that mentions the names. Raises NotationError or UnknownNameError.
+    `chosen` is set for this layer, which must know it; `inherited`, and what the strategy sets, where it is known.
+    `near` is the file that mentions the names. Raises InputError.
     """
-    text = _parse("layer", name, near)
-    if isinstance(text, StrategyText):
-        raise NotationError(f"{name!r} is a strategy, not a layer or block", text.file, 1, 1)
     overlay = load_strategy(strategy, near) if strategy else None
+    return build_layer(load_definition(name, near), overlay, table, _find_block, chosen, inherited)
 
-    def find_block(block: str, place: Place) -> LayerText:
-        block = blocks.get(block, block)
-        block = overlay.blocks.get(block, block) if overlay else block
-        try:
-            found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
-        except UnknownNameError as error:
-            raise place.error(str(error)) from None
-        if not isinstance(found, LayerText) or found.kind != "block":
-            raise place.error(f"{block!r} is no block")
-        return found
 
-    return build_layer(text, overlay, table, find_block)
+def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
+    """Return the definition of the layer or block of that name, or at that path; raises InputError."""
+    definition = _parse("layer", name, near)
+    if isinstance(definition, StrategyDefinition):
+        raise NotationError(f"{name!r} is a strategy, not a layer or block", definition.file, 1, 1)
+    return definition
+
+
+def _find_block(block: str, place: Place) -> LayerDefinition:
+    try:
+        found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
+    except UnknownNameError as error:
+        raise place.error(formerly("use", block) or str(error)) from None
+    if not isinstance(found, LayerDefinition) or found.kind != "block":
+        raise place.error(f"{block!r} is no block")
+    return found
 
 
 def needs_strategy(name: str, near: Path | None = None) -> bool:
-    """Return whether the layer called `name`, or a block that it uses, has roles."""
+    """Return whether the layer called `name`, or a block that it may use, has roles."""
     seen: set[str] = set()
     pending = [(name, near)]
     while pending:
         text = _parse("layer", *pending.pop())
-        if isinstance(text, StrategyText) or text.file in seen:
+        if isinstance(text, StrategyDefinition) or text.file in seen:
             continue
         if len(seen) > MOST_BLOCKS:  # as building the layer will say
             return False
         seen.add(text.file)
-        tensors = [*text.inputs, *text.weights]
-        for entry in text.body:
-            if isinstance(entry, UseText):
-                pending.append((entry.block, Path(text.file)))
-            else:
-                tensors += [*entry.outputs, *entry.arguments]
-        if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
-            return True
+        for line, _ in text.lines:
+            if isinstance(line, UseText):
+                pending.append((text.parameters.get(line.block, line.block), Path(text.file)))
+            elif isinstance(line, OperatorText | TensorsText):
+                tensors = line.tensors if isinstance(line, TensorsText) else (*line.outputs, *line.arguments)
+                if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
+                    return True
     return False
 
 
 def load_strategy(name: str, near: Path | None = None) -> StrategyText:
-    """Return the strategy called `name`, or at that path."""
-    text = _parse("strategy", name, near)
-    if not isinstance(text, StrategyText):
-        raise NotationError(f"{name!r} is a {text.kind}, not a strategy", text.file, 1, 1)
-    return text
+    """Return the strategy called `name`, or at that path, with what it extends; raises InputError."""
+    definition = _strategy(_parse("strategy", name, near), name)
+
+    def find_base(base: str, place: Place) -> StrategyDefinition:
+        try:
+            return _strategy(_parse("strategy", base, Path(place.file)), base)
+        except UnknownNameError as error:
+            raise place.error(str(error)) from None
+
+    strategy = resolved(definition, find_base)
+    check_settable(definition.settings, f"strategy {name!r}")
+    return strategy
+
+
+def _strategy(definition: Definition, name: str) -> StrategyDefinition:
+    if isinstance(definition, StrategyDefinition):
+        return definition
+    raise NotationError(f"{name!r} is a {definition.kind}, not a strategy", definition.file, 1, 1)
+
+
+def check_settable(settings: Settings, owner: str) -> None:
+    """Raise SpecError if what is set for all layers that know it is nearly what some layer knows, but not quite.
+
+    A layer of one's own, which knows it, may lie anywhere.
+    """
+    if settings == NOTHING_SET:
+        return
+    definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
+    known = {name for found in definitions for name in (*found.options, *found.parameters)}
+    for name in (*sorted(settings.options), *(name for name, _ in settings.blocks)):
+        if name not in known and (nearest := did_you_mean(name, known)):
+            raise SpecError(f"{owner} sets {name!r}, which is no option or block parameter of any layer{nearest}")
 
 
 def strategy_names() -> Sequence[str]:
@@ -88,13 +130,10 @@ def strategy_names() -> Sequence[str]:
 
 
 def kernel_names() -> set[str]:
-    """Return the names of the ``fuse`` blocks of all texts that can be found and read."""
-    found: set[str] = set()
-    for name in _names("layer"):
-        text = parse_file(find("layers", name, SUFFIX))
-        body = text.body if isinstance(text, LayerText) else ()
-        found |= {entry.fuse[0] for entry in body if not isinstance(entry, UseText) and entry.fuse}
-    return found
+    """Return the names of the ``fuse`` blocks of all definitions that can be found and read."""
+    definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
+    lines = [line for found in definitions for line, _ in found.lines]
+    return {line.name for line in lines if isinstance(line, BracketText) and line.word == "fuse"}
 
 
 def layer_names() -> Sequence[str]:
@@ -102,22 +141,22 @@ def layer_names() -> Sequence[str]:
     return _names("layer")
 
 
-def _parse(kind: str, name: str, near: Path | None) -> LayerText | StrategyText:
+def _parse(kind: str, name: str, near: Path | None) -> Definition:
     try:
         path = find("layers", name, SUFFIX, near)
     except UnknownNameError:
-        raise UnknownNameError(kind, name, _names(kind)) from None
+        raise UnknownNameError(kind, name, _names(kind), formerly(kind, name)) from None
     return parse_file(path)
 
 
 def _names(kind: str) -> list[str]:
     """Return the names of the layers and blocks, or of the strategies, that can be found and read."""
-    found: list[str] = []
+    return [name for name, found in _definitions() if isinstance(found, StrategyDefinition) == (kind == "strategy")]
+
+
+def _definitions() -> Iterator[tuple[str, Definition]]:
     for name in names("layers", SUFFIX):
         try:
-            text = parse_file(find("layers", name, SUFFIX))
+            yield name, parse_file(find("layers", name, SUFFIX))
         except NotationError:
-            continue  # a broken text is an error where it is asked for by name
-        if isinstance(text, StrategyText) == (kind == "strategy"):
-            found.append(name)
-    return found
+            continue  # a broken definition is an error where it is asked for by name

@@ -13,11 +13,13 @@ from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.layer import Layer, Tensor
-from dsx.graph.library import load_layer, load_operators
+from dsx.graph.former import formerly
+from dsx.graph.library import check_settable, load_layer, load_operators
 from dsx.graph.match import Distribution
-from dsx.graph.notation import AXES
+from dsx.graph.notation import AXES, Settings
+from dsx.graph.operators import OperatorKind
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.model import LayerCount, ModelSpec
+from dsx.spec.model import LayerCount, LayerKind, ModelSpec
 
 _RUNS = 4  # more runs of layers than this alternate
 _LARGEST_SIZE = 2**53  # of a defined dimension; floats hold integers exactly up to it
@@ -93,10 +95,16 @@ class Model:
         return (tuple(total.items()),)
 
 
-def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
-    """Return the layer text that an assumption set uses for a layer kind of a model.
+def settings_of(values: Mapping[str, str | bool]) -> Settings:
+    """Return what an assumption set sets: option -> true, block parameter -> block."""
+    blocks = tuple((name, value) for name, value in values.items() if isinstance(value, str))
+    return Settings(frozenset(name for name, value in values.items() if value is True), blocks)
 
-    Raises SpecError where the set names texts, but none for this kind.
+
+def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
+    """Return the layer definition that an assumption set uses for a layer kind of a model.
+
+    Raises SpecError where the set names definitions, but none for this kind.
     """
     if not assumptions.layers:
         return kind
@@ -104,16 +112,17 @@ def layer_text(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
         return assumptions.layers[kind]
     known = ", ".join(assumptions.layers)
     raise SpecError(
-        f"assumption set {assumptions.name!r} has no layer text for the kind {kind!r} of model {model!r}"
+        f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
         f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
+        f"{formerly('layer', kind)}"
     )
 
 
 def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
     """Return the layers of a model that an assumption set counts, in order; raises SpecError if there are none."""
-    found = [entry for entry in spec.layers if entry.kind not in assumptions.uncounted_layers]
+    found = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
     if not found:
-        kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.layers))
+        kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.sequence))
         raise SpecError(f"assumption set {assumptions.name!r} counts no layer of model {spec.name!r} (it has: {kinds})")
     return found
 
@@ -130,17 +139,35 @@ def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, ne
         if kind not in table:
             raise UnknownNameError("operator", kind, table)
     entries = counted(spec, assumptions)
-    built: dict[str, Layer] = {}
-    derived: dict[str, DerivedLayer] = {}
-    for kind in dict.fromkeys(entry.kind for entry in entries):
-        found = layer_text(kind, spec.name, assumptions)
-        built[kind] = layer = load_layer(found, strategy, table, near, assumptions.blocks)
+    built: dict[LayerKind, Layer] = {}
+    derived: dict[LayerKind, DerivedLayer] = {}
+    for kind in dict.fromkeys(entry.layer for entry in entries):
+        built[kind] = layer = layer_of(kind, spec.name, assumptions, strategy, table, near)
         derived[kind] = derive(layer, assumptions.fused_backward_reads, assumptions.uncounted)
         check_dimensions(derived[kind], spec.dimensions, spec.name)
         _check_amounts(derived[kind], spec)
-    leading, trailing = check_chain(spec.name, [(built[entry.kind], entry.count) for entry in entries])
-    layers = tuple((derived[entry.kind], entry.count) for entry in entries)
+    leading, trailing = check_chain(spec.name, [(built[entry.layer], entry.count) for entry in entries])
+    layers = tuple((derived[entry.layer], entry.count) for entry in entries)
     return Model(spec.name, dict(spec.dimensions), layers, leading, trailing)
+
+
+def layer_of(
+    kind: LayerKind,
+    model: str,
+    assumptions: AssumptionsSpec,
+    strategy: str,
+    table: dict[str, OperatorKind],
+    near: Path | None,
+) -> Layer:
+    """Build a layer of a model as an assumption set has it; raises InputError, which names the model."""
+    inherited = settings_of(assumptions.set)
+    check_settable(inherited, f"assumption set {assumptions.name!r}")
+    definition = definition_of(kind.kind, model, assumptions)
+    try:
+        return load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
+    except UnknownNameError as error:
+        by = f"; assumption set {assumptions.name!r} has it as {definition!r}" if definition != kind.kind else ""
+        raise SpecError(f"layer {str(kind)!r} of model {model!r}: {error}{by}") from None
 
 
 def parameters(model: Model) -> int:

@@ -11,29 +11,46 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from dsx.measured.reasons import Reason
+from dsx.measured.token_flops import model_of_layers
 from dsx.spec.locate import names
-from dsx.spec.model import LayerCount, ModelSpec, load_model
+from dsx.spec.model import LayerKind, ModelSpec, layer_count, load_model
 
 LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # of the layer notation, with their columns
 CAPACITY_PERCENT = 100  # dropless experts, whose mean load is their even share
 
-Run = tuple[str, int]  # layers of one kind that follow each other
+Run = tuple[LayerKind, int]  # layers of one kind that follow each other
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
     """The layer kinds of a model that no packaged one stands for."""
 
-    embedding: str
-    layer: str
-    head: str
+    embedding: LayerKind
+    layer: LayerKind
+    head: LayerKind
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the embedding adds learned positions, of which the model then has a number."""
+        return "learned_positions" in self.embedding.options
 
 
-EXPERTS = Kinds("embedding", "moe-transformer", "head")
-GATED = Kinds("embedding", "gated-transformer", "head")  # as Llama
+def _kind(kind: str, *options: str, **blocks: str) -> LayerKind:
+    return LayerKind(kind, frozenset(options), tuple(blocks.items()))
+
+
+EXPERTS = Kinds(_kind("embedding"), _kind("transformer", "rotary", ffn="experts"), _kind("head"))
+GATED = Kinds(_kind("embedding"), _kind("transformer", "rotary", "gated"), _kind("head"))  # as Llama
 # Without gates: grouped queries came with rotary positions and without biases (Nemotron-4), others are as GPT-2 and 3.
-PLAIN_GROUPED = Kinds("embedding", "squared-relu-transformer", "head-layernorm")
-PLAIN = Kinds("embedding-learned", "biased-transformer", "head-layernorm-tied")
+PLAIN_GROUPED = Kinds(
+    _kind("embedding"), _kind("transformer", "layernorm", "rotary", "squared_relu"), _kind("head", "layernorm")
+)
+_BIASES = ("qkv_bias", "out_bias", "ff_bias", "ff_out_bias")
+PLAIN = Kinds(
+    _kind("embedding", "learned_positions"),
+    _kind("transformer", "layernorm", *_BIASES, "dropout", "residual_dropout"),
+    _kind("head", "layernorm", "tied"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,7 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
     else:
         dimensions |= {"f": sizes.ffn_hidden}
     kinds = _kinds(sizes)
-    if kinds is PLAIN:
+    if kinds.has_positions:
         dimensions |= {"positions": sequence_length}
     return _spec(dimensions, [(kinds.embedding, 1), (kinds.layer, sizes.layers), (kinds.head, 1)], sequence_length)
 
@@ -108,28 +125,29 @@ def _is_the_only_one_to_know(model: ModelSpec, sizes: Sizes) -> bool:
 
 def _spec(dimensions: dict[str, int], layers: Sequence[Run], sequence_length: int) -> ModelSpec:
     """Return a model with these layers, first to last."""
-    runs = [(kind, sum(count for _, count in same)) for kind, same in groupby(layers, key=lambda run: run[0])]
+    runs = [(layer, sum(count for _, count in same)) for layer, same in groupby(layers, key=lambda run: run[0])]
     sizes = " ".join(f"{letter}={size}" for letter, size in sorted(dimensions.items()))
     return ModelSpec(
-        name=f"{sizes} {'+'.join(f'{count}x{kind}' for kind, count in runs)}",
+        name=f"{sizes} {'+'.join(f'{count}x{layer}' for layer, count in runs)}",
         source="a row of a run table",
         default_sequence_length=sequence_length,
         dimensions=dimensions,
-        layers=[LayerCount(kind=kind, count=count) for kind, count in runs],
+        layers=[layer_count(layer, count) for layer, count in runs],
     )
 
 
 def _first_layers(model: ModelSpec, layers: int) -> list[Run]:
     """Return the layers of a model cut to `layers` layers; of more than it has, the rest are its commonest."""
-    runs = [(entry.kind, entry.count) for entry in model.layers]
-    first, last = ([run for run in runs if word in run[0].split("-")] for word in ("embedding", "head"))
-    body = [run for run in runs if run not in (*first, *last)]
-    numbers = Counter[str]()
+    runs = [(entry.layer, entry.count) for entry in model.sequence]
+    built = model_of_layers(model)
+    end = len(runs) - built.trailing
+    first, body, last = runs[: built.leading], runs[built.leading : end], runs[end:]
+    numbers = Counter[LayerKind]()
     kept: list[Run] = []
     left = layers
-    for kind, count in body:
-        numbers[kind] += count
-        kept.append((kind, min(count, left)))
+    for layer, count in body:
+        numbers[layer] += count
+        kept.append((layer, min(count, left)))
         left -= kept[-1][1]
     kept.append((numbers.most_common(1)[0][0], left))
     return [*first, *(run for run in kept if run[1]), *last]

@@ -32,7 +32,7 @@ def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
 
 def _of_texts(spec: AssumptionsSpec) -> tuple[Any, ...]:
     """Return what an assumption set changes in the texts of a model."""
-    return tuple(spec.operators), tuple(spec.blocks.items())
+    return tuple(spec.operators), tuple(spec.set.items())
 
 
 class Strategies:
@@ -48,11 +48,11 @@ class Strategies:
 
         Raises NotationError where no strategy divides the texts at all: the fault is one of the texts.
         """
-        stored = {} if setup.fused_attention else self._assumptions.unfused_blocks
+        unfused = {} if setup.fused_attention else self._assumptions.unfused_attention
         tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
         spec = self._assumptions.model_copy(
             update={
-                "blocks": self._assumptions.blocks | stored,
+                "set": self._assumptions.set | unfused,
                 "operators": [*self._assumptions.operators, *tables],
                 "linear_dtype": setup.precision,
             }
@@ -71,7 +71,7 @@ class Strategies:
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or why a layer text cannot be divided so."""
-        kinds = tuple(entry.kind for entry in setup.model.layers)
+        kinds = tuple(entry.layer for entry in setup.model.sequence)
         key = (kinds, tuple(setup.model.dimensions), strategy, _of_texts(spec))
         if key not in self._built:
             try:

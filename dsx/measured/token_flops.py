@@ -14,7 +14,7 @@ from dsx.graph.library import strategy_names
 from dsx.graph.model import Model, build_model, unsharded
 from dsx.graph.multiplies import Multiply
 from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import LayerCount, ModelSpec
+from dsx.spec.model import LayerKind, ModelSpec, layer_count
 
 _TEXTS = "default"  # the assumption set that says which text is a kind's: what was measured depends on no other
 
@@ -30,7 +30,7 @@ class TokenFlops:
 
 def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
     """Return the forward FLOPs of one token in sequences of so many tokens."""
-    model = _model(spec.name, tuple((entry.kind, entry.count) for entry in spec.layers), tuple(spec.dimensions.items()))
+    model = model_of_layers(spec)
     layers = head = attention = 0.0
     for place, (layer, count) in enumerate(model.layers):
         values = unsharded(layer, model.dimensions, sequence_length)
@@ -46,9 +46,15 @@ def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
     return TokenFlops(layers, head, attention)
 
 
+def model_of_layers(spec: ModelSpec) -> Model:
+    """Return the layers of a model under some strategy: what no strategy changes can be read from it."""
+    layers = tuple((entry.layer, entry.count) for entry in spec.sequence)
+    return _model(spec.name, layers, tuple(spec.dimensions.items()))
+
+
 @functools.lru_cache(maxsize=256)
-def _model(name: str, layers: tuple[tuple[str, int], ...], dimensions: tuple[tuple[str, int], ...]) -> Model:
-    entries = [LayerCount(kind=kind, count=count) for kind, count in layers]
+def _model(name: str, layers: tuple[tuple[LayerKind, int], ...], dimensions: tuple[tuple[str, int], ...]) -> Model:
+    entries = [layer_count(kind, count) for kind, count in layers]
     spec = ModelSpec.model_construct(name=name, default_sequence_length=1, dimensions=dict(dimensions), layers=entries)
     return build_model(spec, load_assumptions(_TEXTS), strategy_names()[0])
 

@@ -16,8 +16,8 @@ from dsx.cost.step import Workload
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.derived import FORWARD, DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names
-from dsx.graph.library import kernel_names, load_layer, load_operators
-from dsx.graph.model import Model, build_model, counted, layer_text, unsharded
+from dsx.graph.library import kernel_names, load_operators
+from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.search.chain import check_length
 from dsx.space.codes import EVEN, OPEN, OPTIMAL, code, opened
@@ -244,7 +244,7 @@ def forward_flops(
     table = load_operators(assumptions.operators, near)
     total = 0
     for entry in counted(model, assumptions):
-        layer = load_layer(layer_text(entry.kind, model.name, assumptions), strategy, table, near, assumptions.blocks)
+        layer = layer_of(entry.layer, model.name, assumptions, strategy, table, near)
         plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
         values = unsharded(plain, model.dimensions, sequence_length)
         total += entry.count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)

@@ -6,9 +6,9 @@ its name alone.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
@@ -72,6 +72,13 @@ class IntervalSpec(Spec):
 Unfusable = Literal["norm", "softmax"]  # operators that one kernel runs or several, as a measured run may state
 
 
+SettingValue = Literal[True] | str  # of an option, of a block parameter
+_FORMER = {
+    "blocks": "set: {core: unfused-attention-core}",
+    "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
+}
+
+
 class AssumptionsSpec(Spec):
     """What is counted, with which efficiencies, and which choices are not searched."""
 
@@ -80,10 +87,11 @@ class AssumptionsSpec(Spec):
     source: str
     calibrated: Flag  # whether it stands for measurements
 
-    layers: dict[str, str]  # layer kind of a model -> name of a layer text; where it is empty, a kind is its own name
+    layers: dict[str, str]  # layer kind of a model -> layer definition; where it is empty, a kind is its own name
     uncounted_layers: list[str]  # layer kinds that cost nothing and have no weights
-    blocks: dict[str, str]  # block that a layer uses -> block that takes its place
-    unfused_blocks: dict[str, str]  # block -> the one that stands for it where attention is not fused
+    # Option -> true, block parameter -> block: in all layers that know it. The second where attention is not fused.
+    set: dict[str, SettingValue] = Field(default_factory=dict)
+    unfused_attention: dict[str, SettingValue] = Field(default_factory=dict)
     operators: list[str]  # operator tables; a later one wins
     # Operator -> the table that is put over the others where it has no kernel.
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
@@ -167,6 +175,15 @@ class AssumptionsSpec(Spec):
     noise: Positive | None = None  # how far log(measured / predicted) spreads once adapted to one's runs
     # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name, now in _FORMER.items():
+                if name in data:
+                    raise ValueError(f"{name!r} is gone: blocks are parameters of blocks now, as in '{now}'")
+        return data
 
     @field_validator("specialise")
     @classmethod

@@ -6,12 +6,14 @@ kind consists of is said by its layer text, not here.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from dsx.errors import did_you_mean
 from dsx.spec.load import Spec, load_spec
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Count, Total
@@ -36,11 +38,68 @@ def _letter(letter: str) -> str:
     return letter
 
 
-class LayerCount(Spec):
-    """Layers of one kind that follow each other."""
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """A layer definition with the options and block parameters that a model sets."""
 
-    kind: str  # as the assumption set's `layers` maps it to a layer text
-    count: Count
+    kind: str  # as the assumption set's `layers` maps it to a layer definition
+    options: frozenset[str] = frozenset()
+    blocks: tuple[tuple[str, str], ...] = ()  # (block parameter, block)
+
+    def __str__(self) -> str:
+        chosen = " ".join([*sorted(self.options), *(f"{name}={block}" for name, block in self.blocks)])
+        return f"{self.kind}[{chosen}]" if chosen else self.kind
+
+
+class LayerCount(Spec):
+    """Layers of one kind that follow each other; a further key is a block parameter, as in ``ffn: experts``."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str]
+
+    kind: str
+    options: list[str] = Field(default_factory=list)
+    count: Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _further_keys_name_blocks(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if key not in cls.model_fields and not isinstance(value, str):
+                    known = did_you_mean(str(key), cls.model_fields)
+                    raise ValueError(
+                        f"{key!r} is no key of a layer{known}, and as a block parameter it would name a block, not "
+                        f"{value!r} (keys: {', '.join(cls.model_fields)}, and block parameters, as in ffn: experts)"
+                    )
+        return data
+
+    @property
+    def layer(self) -> LayerKind:
+        """What each of these layers is."""
+        return LayerKind(self.kind, frozenset(self.options), tuple(sorted(self.__pydantic_extra__.items())))
+
+
+def layer_count(layer: LayerKind, count: int) -> LayerCount:
+    """Return `count` layers of a kind as an entry of a model."""
+    return LayerCount(kind=layer.kind, options=sorted(layer.options), count=count, **dict(layer.blocks))
+
+
+class RepeatedLayers(Spec):
+    """A pattern of layers that is repeated."""
+
+    repeat: Count
+    layers: Annotated[list[LayerCount], Field(min_length=1)]
+
+
+def _arm(value: Any) -> str:
+    return "<repeated>" if isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value) else "<one>"
+
+
+LayersEntry = Annotated[
+    Annotated[LayerCount, Tag("<one>")] | Annotated[RepeatedLayers, Tag("<repeated>")], Discriminator(_arm)
+]
+_MOST_ENTRIES = 100_000  # of layers, with patterns written out
 
 
 class ModelSpec(Spec):
@@ -51,8 +110,28 @@ class ModelSpec(Spec):
     source: str  # where the sizes are published
     default_sequence_length: Count  # tokens, where a sweep gives none
     dimensions: Annotated[dict[Annotated[str, AfterValidator(_letter)], Count], Field(min_length=1)]
-    layers: Annotated[list[LayerCount], Field(min_length=1)]  # first to last
-    parameters: Total | None = None  # as published, to compare with the count of the layer texts
+    layers: Annotated[list[LayersEntry], Field(min_length=1)]  # first to last
+    parameters: Total | None = None  # as published, to compare with the count of the layer definitions
+
+    @model_validator(mode="after")
+    def _patterns_end(self) -> "ModelSpec":
+        written = sum(each.repeat * len(each.layers) for each in self.layers if isinstance(each, RepeatedLayers))
+        if written > _MOST_ENTRIES:
+            raise ValueError(f"layers: patterns written out have {written:,} entries; at most {_MOST_ENTRIES:,}")
+        return self
+
+    @property
+    def sequence(self) -> list[LayerCount]:
+        """The layers first to last, patterns written out."""
+        return list(self._written_out())
+
+    def _written_out(self) -> Iterator[LayerCount]:
+        for entry in self.layers:
+            if isinstance(entry, LayerCount):
+                yield entry
+            else:
+                for _ in range(entry.repeat):
+                    yield from entry.layers
 
 
 def has_experts(dimensions: Mapping[str, int]) -> bool:

@@ -37,9 +37,9 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
         if path[0] == "unfused_operators" and path[1] not in operators:
             fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
     texts = names("layers", ".layer")
-    for field in ("blocks", "unfused_blocks"):
-        for block in getattr(spec, field):
-            if block not in texts and (nearest := did_you_mean(block, texts)):
-                fault((field, block), f"there is no block {block!r}{nearest}")
+    for field in ("set", "unfused_attention"):
+        for parameter, block in getattr(spec, field).items():
+            if isinstance(block, str) and block not in texts and (nearest := did_you_mean(block, texts)):
+                fault((field, parameter), f"there is no block {block!r}{nearest}")
     if faults:
         raise SpecError("\n".join(faults))

@@ -1,7 +1,7 @@
 """From a config to a model: dimensions, the sequence of layers, and the published total to compare with."""
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from dsx.errors import SpecError
 from dsx.spec.document import Document
 from dsx.spec.hf.config import Config, evaluate_at, place
 from dsx.spec.hf.family import LAYER, LayersSpec, PublishedSpec
-from dsx.spec.model import LayerCount, ModelSpec
+from dsx.spec.hf.formula import Formula
+from dsx.spec.model import LayerCount, LayerKind, ModelSpec, RepeatedLayers, layer_count
 from dsx.spec.validate import validate
 
 _ORIGIN = "_name_or_path"  # what a checkpoint was loaded from
 _USUAL_STEM = "config"
+_LONGEST_PATTERN = 8  # entries that repeat
 _MOST_LAYERS = 100_000  # a config that asks for more is a slip of the pen, and would take long to say so
 
 
@@ -31,7 +33,7 @@ def to_model(config: Config, name: str, source: str) -> ModelSpec:
         "source": source,
         "default_sequence_length": evaluate_at(config, config.family.default_sequence_length),
         "dimensions": {letter: size for letter, size in sizes.items() if size},
-        "layers": list(_sequence(config)),
+        "layers": _patterns(list(_sequence(config))),
         "parameters": total.total if total else None,
     }
     return validate(Document(data, {(): config.document.place(config.section)}), ModelSpec)
@@ -80,12 +82,36 @@ def _shown(value: Any) -> str:
 
 def _sequence(config: Config) -> Iterator[LayerCount]:
     """Yield the layers from first to last, equal neighbours as one."""
-    kinds = [kind for layers in config.family.layers for kind in _kinds(config, layers)]
+    kinds = [kind for layers in config.family.layers.values() for kind in _kinds(config, layers)]
     for kind, equal in groupby(kinds):
-        yield LayerCount(kind=kind, count=len(list(equal)))
+        yield layer_count(kind, len(list(equal)))
 
 
-def _kinds(config: Config, layers: LayersSpec) -> Iterator[str]:
+def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
+    """Return the layers with each pattern that repeats written once."""
+    found: list[LayerCount | RepeatedLayers] = []
+    first = 0
+    while first < len(layers):
+        times = {length: _repeats(layers, first, length) for length in range(2, _LONGEST_PATTERN + 1)}
+        length = max(times, key=lambda length: times[length] * length if times[length] > 1 else 0)
+        if times[length] > 1:
+            found.append(RepeatedLayers(repeat=times[length], layers=layers[first : first + length]))
+            first += times[length] * length
+        else:
+            found.append(layers[first])
+            first += 1
+    return found
+
+
+def _repeats(layers: list[LayerCount], first: int, length: int) -> int:
+    """Return how often the `length` entries from `first` on stand there one after another."""
+    pattern, times = layers[first : first + length], 1
+    while layers[first + times * length : first + (times + 1) * length] == pattern:
+        times += 1
+    return times
+
+
+def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
     number = evaluate_at(config, layers.count)
     if not isinstance(number, int):
         raise SpecError(
@@ -94,14 +120,19 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[str]:
     if number > _MOST_LAYERS:
         raise SpecError(f"{place(config, layers.count.names)}: {layers.count.text} = {number} layers are too many")
     for index in range(number):
-        holds = (kind for kind, when in layers.kinds.items() if evaluate_at(config, when, {LAYER: index}))
-        kind = next(holds, None)
+
+        def holding(choices: Mapping[str, Formula], index: int = index) -> list[str]:
+            return [name for name, when in choices.items() if evaluate_at(config, when, {LAYER: index})]
+
+        kind = next(iter(holding(layers.kind)), None)
         if kind is None:
-            keys = frozenset[str]().union(*(when.names for when in layers.kinds.values())) - {LAYER}
+            keys = frozenset[str]().union(*(when.names for when in layers.kind.values())) - {LAYER}
             given = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
-            known = ", ".join(layers.kinds)
+            known = ", ".join(layers.kind)
             raise SpecError(f"{place(config, keys)}: layer {index} is of no kind (known: {known}) where {given}")
-        yield kind
+        blocks = {parameter: holding(choices)[:1] for parameter, choices in layers.blocks.items()}
+        chosen = tuple((parameter, block) for parameter, found in sorted(blocks.items()) for block in found)
+        yield LayerKind(kind, frozenset(holding(layers.options)), chosen)
 
 
 def _at(index: int, key: str, value: Any) -> str:

@@ -42,11 +42,27 @@ class RuleSpec(_FamilyPart):
     says: str  # what a config that breaks it is told
 
 
+def _always(value: Any) -> Any:
+    return {value: True} if isinstance(value, str) else value
+
+
+# Name -> condition; of these the first that holds. A name alone is short for one that always does.
+FirstOf = Annotated[dict[str, Expression], Field(min_length=1), BeforeValidator(_always)]
+
+
 class LayersSpec(_FamilyPart):
-    """Layers that follow each other: each is of the first kind whose condition holds."""
+    """Layers that follow each other, each with the options whose conditions hold."""
 
     count: Expression = parse(1)
-    kinds: Annotated[dict[str, Expression], Field(min_length=1)]  # layer kind -> condition
+    kind: FirstOf
+    options: dict[str, Expression] = Field(default_factory=dict)  # option -> condition
+    blocks: dict[str, FirstOf] = Field(default_factory=dict)  # block parameter -> its blocks; the default if none holds
+
+    @property
+    def conditions(self) -> list[Formula]:
+        """All conditions, which may read the number of the layer."""
+        choices = [self.kind, self.options, *self.blocks.values()]
+        return [condition for choice in choices for condition in choice.values()]
 
 
 class UnpricedSpec(_FamilyPart):
@@ -74,7 +90,7 @@ class FamilySpec(_FamilyPart):
     require: dict[str, RuleSpec] = Field(default_factory=dict)  # name, by which an extending file replaces it -> rule
     dimensions: dict[str, Expression]  # letter -> formula; one that is 0 is left out
     default_sequence_length: Expression
-    layers: Annotated[list[LayersSpec], Field(min_length=1)]
+    layers: Annotated[dict[str, LayersSpec], Field(min_length=1)]  # name, by which a file changes them -> first to last
     unpriced: dict[str, UnpricedSpec] = Field(default_factory=dict)  # key -> what it changes
     no_cost: dict[str, list[str]] = Field(default_factory=dict)  # topic -> keys that change no cost
     published: list[PublishedSpec] = Field(default_factory=list)
@@ -85,11 +101,11 @@ class FamilySpec(_FamilyPart):
             *(rule.rule for rule in self.require.values()),
             *self.dimensions.values(),
             self.default_sequence_length,
-            *(layers.count for layers in self.layers),
+            *(layers.count for layers in self.layers.values()),
             *(published.when for published in self.published),
             *(key.default for key in self.keys.values() if key.default),
         ]
-        conditions = [condition for layers in self.layers for condition in layers.kinds.values()]
+        conditions = [condition for layers in self.layers.values() for condition in layers.conditions]
         for formulas, known in ((shared, {*self.keys}), (conditions, {*self.keys, LAYER})):
             for formula in formulas:
                 if unknown := sorted(formula.names - known):

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from dsx.errors import SpecError, StoreError
 from dsx.files import write_whole
 from dsx.spec.hf.family import PublishedSpec
-from dsx.spec.model import ModelSpec
+from dsx.spec.model import LayerCount, ModelSpec, RepeatedLayers
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # a text that YAML reads as itself
 _WORDS = {"null", "true", "false"}  # those that it does not
@@ -25,12 +26,28 @@ def model_text(model: ModelSpec, published: PublishedSpec | None = None) -> str:
         f"default_sequence_length: {model.default_sequence_length}",
         f"dimensions: {{{dimensions}}}",
         "layers:",
-        *(f"  - {{kind: {_text(layers.kind)}, count: {layers.count}}}" for layers in model.layers),
+        *(line for entry in model.layers for line in _layers(entry)),
     ]
     if model.parameters is not None:
         source = f", source: {_text(published.source)}" if published else ""
         lines.append(f"parameters: {{value: {model.parameters}{source}}}")
     return "\n".join(lines) + "\n"
+
+
+def _layers(entry: LayerCount | RepeatedLayers) -> Iterator[str]:
+    if isinstance(entry, LayerCount):
+        yield f"  - {_layer(entry)}"
+        return
+    yield f"  - repeat: {entry.repeat}"
+    yield "    layers:"
+    yield from (f"      - {_layer(layers)}" for layers in entry.layers)
+
+
+def _layer(layers: LayerCount) -> str:
+    options = f", options: [{', '.join(map(_text, layers.options))}]" if layers.options else ""
+    blocks = "".join(f", {_text(parameter)}: {_text(block)}" for parameter, block in layers.layer.blocks)
+    count = f", count: {layers.count}" if layers.count > 1 else ""
+    return f"{{kind: {_text(layers.kind)}{options}{blocks}{count}}}"
 
 
 def check_target(path: Path, overwrite: bool) -> None:

@@ -1,0 +1,305 @@
+"""The grammar of the layer notation: text to what `dsx.graph.notation` holds. It knows nothing of meaning."""
+
+import re
+from pathlib import Path
+
+from dsx.errors import NotationError, did_you_mean
+from dsx.graph.expressions import RELATIONS
+from dsx.graph.lexer import Line, Place, Token, parse_expression
+from dsx.graph.notation import (
+    AXES,
+    FOLLOWS,
+    BracketText,
+    Condition,
+    Definition,
+    Dim,
+    DimText,
+    LayerDefinition,
+    OperatorText,
+    Role,
+    Rule,
+    Settings,
+    StrategyDefinition,
+    TensorsText,
+    TensorText,
+    UseText,
+)
+from dsx.graph.notation import Line as Statement
+
+_WORDS = ("layer", "block", "strategy")
+_CONDITIONS = ("when", "unless")
+_MOST_RULES = 150  # of a strategy, each for every combination of degrees; twelve in packaged ones
+_MOST_OPTIONS = 100  # of a definition; seven in packaged ones
+_LONGEST = 100_000  # characters of a text; the longest packaged one has 5,000
+_MOST_DIMS = 60  # of a tensor; six in packaged texts. A size is a product of them, which is walked through part by part
+
+
+def parse_file(path: Path) -> Definition:
+    """Parse the file at `path`; raises NotationError with file, line and column."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            source = file.read(_LONGEST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotationError(f"cannot be read: {error}", str(path)) from None
+    return parse(source, str(path))
+
+
+def parse(source: str, file: str = "<text>") -> Definition:
+    """Parse a layer, block or strategy."""
+    if len(source) > _LONGEST:
+        line = 1 + source.count("\n", 0, _LONGEST)
+        raise NotationError(f"the text has more than {_LONGEST:,} characters", file, line, 1)
+    lines = [Line(text, file, number) for number, text in enumerate(source.splitlines(), 1)]
+    lines = [line for line in lines if not line.done()]
+    if not lines:
+        raise NotationError("the file is empty; it starts with 'layer', 'block' or 'strategy'", file, 1, 1)
+    head = lines[0].name("'layer', 'block' or 'strategy'")
+    if head.text not in _WORDS:
+        hint = did_you_mean(head.text, _WORDS)
+        raise head.place.error(f"a file starts with 'layer', 'block' or 'strategy', not {head.text!r}{hint}")
+    name = lines[0].word(f"the name of the {head.text}").text
+    if head.text == "strategy":
+        return _strategy(name, lines, file)
+    lines[0].finish()
+    return _layer(name, head.text, lines[1:], file)
+
+
+def _strategy(name: str, lines: list[Line], file: str) -> StrategyDefinition:
+    extends: tuple[str, Place] | None = None
+    if token := lines[0].accept("extends"):
+        extends = lines[0].word("the name of the strategy that it extends").text, token.place
+    roles: dict[str, Dim | Role] = {}
+    rules: list[Rule] = []
+    dropped: dict[str, Place] = {}
+    settings = Settings()
+    set_at: dict[str, Place] = {}
+    for line in lines:
+        while not line.done():
+            token = line.name("'role', 'require', 'set' or 'drop'")
+            if token.text == "bring":
+                raise token.place.error(
+                    "'bring' is gone: a strategy sets an option of the blocks, as in 'set ring', or a block parameter, "
+                    "as in 'set core = my-core'"
+                )
+            if token.text == "require":
+                rules.append(_rule(line, token.place))
+                if len(rules) > _MOST_RULES:
+                    raise token.place.error(f"more than {_MOST_RULES} rules in one strategy")
+                continue
+            if token.text == "drop":
+                reason = line.name("the reason of the rules that do not hold here")
+                dropped[reason.text] = reason.place
+                continue
+            if token.text == "set":
+                option = line.name("the name of an option or a block parameter")
+                if option.text in set_at:
+                    raise option.place.error(f"{option.text!r} is set twice")
+                set_at[option.text] = option.place
+                if line.accept("="):
+                    settings |= Settings(blocks=((option.text, line.word("the name of a block").text),))
+                else:
+                    settings |= Settings(frozenset({option.text}))
+                continue
+            if token.text == "role":
+                token = line.name("the name of a role")
+            line.expect("=", f" after role {token.text!r} (a strategy holds 'role', 'require', 'set' and 'drop' lines)")
+            if token.text in roles:
+                raise token.place.error(f"role {token.text!r} is given twice")
+            roles[token.text] = _item(line)
+    if dropped and extends is None:
+        raise next(iter(dropped.values())).error("only a strategy that extends another drops rules")
+    return StrategyDefinition(name, file, extends, roles, tuple(rules), dropped, settings, set_at)
+
+
+def _rule(line: Line, place: Place) -> Rule:
+    left = parse_expression(line)
+    relation = line.take()
+    if relation.text not in RELATIONS:
+        raise relation.place.error(f"expected one of {' '.join(RELATIONS)}, found {relation.text!r}")
+    right = parse_expression(line)
+    end = line.peek().place
+    reason = re.sub(r"[^a-z0-9]+", "_", line.rest().lower()).strip("_")
+    if not reason:
+        raise end.error("a rule ends with the name of its reason")
+    return Rule(left, relation.text, right, reason, place)
+
+
+def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinition:
+    options: dict[str, Place] = {}
+    exclusive: dict[str, tuple[str, ...]] = {}
+    parameters: dict[str, str] = {}
+    statements: list[tuple[Statement, Condition]] = []
+    for line in lines:
+        if line.accept("option"):
+            _options(line, options, exclusive)
+        elif line.accept("block"):
+            parameter = line.name("the name of a block parameter")
+            line.expect("=", f" and a block after 'block {parameter.text}'")
+            if parameter.text in parameters:
+                raise parameter.place.error(f"block parameter {parameter.text!r} is declared twice")
+            parameters[parameter.text] = line.word("the name of a block").text
+        else:
+            statements.append((_statement(line), _condition(line, options)))
+        line.finish()
+    if not any(isinstance(line, OperatorText | UseText) for line, _ in statements):
+        raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
+    for line, _ in statements:
+        if isinstance(line, UseText) and line.parameter and line.block not in parameters:
+            hint = did_you_mean(line.block, parameters)
+            raise line.place.error(f"no 'block {line.block} = ...' declares this block parameter{hint}")
+    return LayerDefinition(name, kind, file, options, exclusive, parameters, tuple(statements))
+
+
+def _options(line: Line, options: dict[str, Place], exclusive: dict[str, tuple[str, ...]]) -> None:
+    """Read ``option A B``, or ``option over = A | B`` of which one may be set."""
+    declared = [line.name("the name of an option")]
+    if line.accept("="):
+        over = declared.pop()
+        declared.append(line.name("the name of an option"))
+        while line.accept("|"):
+            declared.append(line.name("the name of an option"))
+        if over.text in exclusive:
+            raise over.place.error(f"the options of {over.text!r} are declared twice")
+        exclusive[over.text] = tuple(token.text for token in declared)
+    while not line.done():
+        declared.append(line.name("the name of an option"))
+    for token in declared:
+        if token.text in options:
+            raise token.place.error(f"option {token.text!r} is declared twice")
+        if token.text in _CONDITIONS:
+            raise token.place.error(f"{token.text!r} begins a condition and is no name of an option")
+        options[token.text] = token.place
+    if len(options) > _MOST_OPTIONS:
+        raise declared[-1].place.error(f"more than {_MOST_OPTIONS} options in one definition")
+
+
+def _condition(line: Line, options: dict[str, Place]) -> Condition:
+    found: dict[str, list[str]] = {word: [] for word in _CONDITIONS}
+    while word := line.accept(*_CONDITIONS):
+        tokens: list[Token] = [line.name("the name of an option")]
+        while not _ends(line):
+            tokens.append(line.name("the name of an option"))
+        for token in tokens:
+            if token.text not in options:
+                known = f" ({', '.join(options)})" if options else " (there is none)"
+                hint = did_you_mean(token.text, options)
+                raise token.place.error(f"no 'option' line above declares {token.text!r}{hint}{known}")
+        found[word.text] += [token.text for token in tokens]
+    return Condition(tuple(found["when"]), tuple(found["unless"]))
+
+
+def _ends(line: Line) -> bool:
+    """Return whether the line, or the part of it before a condition, is used up."""
+    return line.done() or line.peek().text in _CONDITIONS
+
+
+def _statement(line: Line) -> Statement:
+    first = line.peek()
+    if line.accept("dim"):
+        letter = line.name("a dimension")
+        line.expect("=")
+        return DimText(letter.text, parse_expression(line), letter.place)
+    if line.accept("input", "data", "weight", "tied"):
+        declared = [_tensor(line, declares=True)]
+        while not _ends(line):
+            line.accept(",")
+            declared.append(_tensor(line, declares=True))
+        return TensorsText(first.text, tuple(declared))
+    if line.accept("use"):
+        return _use(line, first.place)
+    if line.accept("fuse"):
+        return BracketText("fuse", line.name("the name of the kernel").text, first.place)
+    if line.accept("again"):
+        return BracketText("again", line.name("the name of the region").text, first.place)
+    if line.accept("end"):
+        return BracketText("end", "", first.place)
+    return _operator(line)
+
+
+def _use(line: Line, place: Place) -> UseText:
+    parameter = line.accept("$") is not None
+    block = line.name("a block parameter").text if parameter else line.word("the name of a block").text
+    modifier = _modifier(line)
+    bindings: dict[str, str] = {}
+    if line.accept("("):
+        while not line.accept(")"):
+            token = line.name("a name inside the block")
+            if token.text in bindings:
+                raise token.place.error(f"{token.text!r} is bound twice")
+            line.expect("=")
+            bindings[token.text] = line.name("a name outside the block").text
+            line.accept(",")
+    return UseText(block, bindings, place, modifier, parameter)
+
+
+def _operator(line: Line) -> OperatorText:
+    place = line.peek().place
+    outputs = [_tensor(line, declares=True)]
+    while line.accept(","):
+        outputs.append(_tensor(line, declares=True))
+    line.expect("=")
+    kind = line.name("an operator").text
+    modifier = _modifier(line)
+    line.expect("(")
+    arguments = [_tensor(line)]
+    while line.accept(","):
+        arguments.append(_tensor(line))
+    line.expect(")")
+    return OperatorText(tuple(outputs), kind, modifier, tuple(arguments), None, place)
+
+
+def _modifier(line: Line) -> str:
+    if not line.accept("{"):
+        return ""
+    modifier = FOLLOWS if line.accept(FOLLOWS) else line.name("a modifier").text
+    line.expect("}")
+    return modifier
+
+
+def _tensor(line: Line, declares: bool = False) -> TensorText:
+    token = line.name("a tensor")
+    if line.peek().text != "[":
+        if declares:
+            raise token.place.error(f"{token.text!r} needs its dimensions here: {token.text}[...]")
+        return TensorText(token.text, None, (), line.accept("~") is not None, token.place)
+    line.expect("[")
+    dims: list[Dim | Role] = []
+    partial: tuple[str, ...] = ()
+    if line.peek().text != "@":
+        dims.append(_item(line))
+        while line.accept(","):
+            dims.append(_item(line))
+    if len(dims) > _MOST_DIMS:
+        raise token.place.error(f"{token.text!r} has {len(dims)} dimensions; a tensor has at most {_MOST_DIMS}")
+    while line.accept("@"):
+        partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
+    line.expect("]", "" if not partial else ": partial axes stand at the end")
+    again = line.accept("~")
+    if again and declares:
+        raise again.place.error("'~' belongs to an argument: it says that its copy is made again for the backward")
+    return TensorText(token.text, tuple(dims), partial, again is not None, token.place)
+
+
+def _item(line: Line) -> Dim | Role:
+    if sign := line.accept("$"):
+        role = line.name("the name of a role").text
+        letter = ""
+        if line.accept("("):
+            letter = line.name("a dimension").text
+            line.expect(")")
+        return Role(role, sign.place, letter)
+    letter = line.name("a dimension")
+    axes: list[str] = []
+    while line.accept("/"):
+        axes.append(_axis(line))
+    if len(set(axes)) < len(axes):
+        raise letter.place.error(f"{letter.text!r} is divided twice by the same axis")
+    return Dim(letter.text, tuple(axes))
+
+
+def _axis(line: Line) -> str:
+    token = line.name("a mesh axis")
+    if token.text not in AXES:
+        hint = did_you_mean(token.text, AXES)
+        raise token.place.error(f"{token.text!r} is no mesh axis{hint} (axes: {', '.join(AXES)})")
+    return token.text
