@@ -21,7 +21,8 @@ def layer(
         list[str] | None,
         typer.Argument(
             metavar="[SETTING]...",
-            help="What a model sets for such layers: options, as in gated, and block parameters, as in ffn=experts.",
+            help="Options, as in gated, and block parameters, as in ffn=experts [default: what --model sets for the "
+            "first such layers].",
         ),
     ] = None,
     strategy: Annotated[
@@ -44,18 +45,22 @@ def layer(
 ) -> None:
     """Show what follows from a layer definition: work, collectives, memory.
 
-    That is: its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel, collectives, saved tensors,
-    weights and the rules of the strategy. Quantities whose names all have a size are numbers; the others stay formulas.
+    That is: its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel,
+    collectives, saved tensors, weights and the rules of the strategy. Quantities whose names all have a size are
+    numbers; the others stay formulas.
     """
     from dsx.graph.description import describe
     from dsx.graph.library import load_layer, load_operators, needs_strategy
     from dsx.graph.model import settings_of
+    from dsx.graph.notation import Settings
     from dsx.spec.assumptions import load_assumptions
     from dsx.spec.model import load_model
 
     believed = load_assumptions(assumptions)
     overlay = strategy or (believed.default_strategy if needs_strategy(name) else None)
-    chosen = _chosen(settings or [])
+    spec = load_model(model) if model else None
+    of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
+    chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
     inherited = settings_of(believed.set)
     built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
     values: dict[str, int] = {
@@ -63,8 +68,7 @@ def layer(
         "weight_bytes": believed.weight_bytes,
         "gradient_bytes": believed.gradient_bytes,
     }
-    if model:
-        spec = load_model(model)
+    if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
     described = describe(built, believed.fused_backward_reads, believed.uncounted, values, _sizes(assignments, built))
@@ -122,6 +126,13 @@ def _shown(value: dict[str, Any]) -> str:
 def _print(described: dict[str, Any]) -> None:
     title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
     print(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
+    for label, names in (
+        ("options set", [name for name, is_set in described["options"].items() if is_set]),
+        ("options not set", [name for name, is_set in described["options"].items() if not is_set]),
+        ("block parameters", [f"{parameter} = {block}" for parameter, block in described["blocks"].items()]),
+    ):
+        if names:
+            print(f"{label}: {', '.join(names)}")
     print("\noperators, with the local shape of each result:")
     for operator in described["operators"]:
         kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""

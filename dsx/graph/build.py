@@ -53,7 +53,8 @@ def build_layer(
     builder = _Builder(strategy, table, find_block, settings)
     text = selected(definition, settings)
     scope = builder.inline(text, "", {})
-    check_known(chosen, [definition, *builder.used])
+    definitions = [definition, *builder.used]
+    check_known(chosen, definitions)
     if not builder.inputs:
         raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
     operators = _kept_for_all(builder.operators)
@@ -70,6 +71,9 @@ def build_layer(
         outputs=outputs,
         rules=strategy.rules if strategy else (),
         panelled=any(op.panelled for op in operators),
+        options={name: name in settings.options for known in definitions for name in known.options},
+        blocks={name: block for known in definitions for name, block in known.parameters.items()}
+        | {name: block for name, block in settings.blocks if any(name in known.parameters for known in definitions)},
     )
 
 

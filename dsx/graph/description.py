@@ -27,6 +27,8 @@ def describe(
     return {
         "layer": layer.name,
         "strategy": layer.strategy,
+        "options": layer.options,
+        "blocks": layer.blocks,
         "axes": list(layer.axes),
         "operators": [
             {

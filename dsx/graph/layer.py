@@ -75,6 +75,8 @@ class Layer:
     outputs: tuple[str, ...]
     rules: tuple[Rule, ...]
     panelled: bool
+    options: dict[str, bool]  # each that the layer or a block of it knows -> whether it is set
+    blocks: dict[str, str]  # block parameter -> the block that it is
 
     @property
     def axes(self) -> tuple[str, ...]:

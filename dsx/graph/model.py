@@ -12,8 +12,8 @@ from typing import Any
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
-from dsx.graph.layer import Layer, Tensor
 from dsx.graph.former import formerly
+from dsx.graph.layer import Layer, Tensor
 from dsx.graph.library import check_settable, load_layer, load_operators
 from dsx.graph.match import Distribution
 from dsx.graph.notation import AXES, Settings

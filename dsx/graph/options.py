@@ -36,7 +36,9 @@ def selected(definition: LayerDefinition, settings: Settings) -> LayerText:
     reader = _Reader()
     for line, condition in definition.lines:
         if condition.holds(settings.options):
-            reader.read(replace(line, block=blocks[line.block]) if _is_parameter(line) else line)
+            if isinstance(line, UseText) and line.parameter:
+                line = replace(line, block=blocks[line.block], parameter=False)
+            reader.read(line)
         else:
             reader.leave_out(line, condition)
     reader.finish()
@@ -66,8 +68,8 @@ def check_exclusive(definition: LayerDefinition, settings: Settings) -> None:
         both = [option for option in options if option in settings.options]
         if len(both) > 1:
             raise InputError(
-                f"{definition.kind} {definition.name!r}: {both[0]!r} and {both[1]!r} exclude each other ({over}: one of "
-                f"{', '.join(options)}, or none); {definition.options[both[0]].file}"
+                f"{definition.kind} {definition.name!r}: the options {both[0]!r} and {both[1]!r} exclude each other "
+                f"({over}: one of {', '.join(options)}, or none)"
             )
 
 
@@ -77,20 +79,19 @@ def check_known(settings: Settings, definitions: list[LayerDefinition]) -> None:
     for option in sorted(settings.options):
         known = {name for definition in definitions for name in definition.options}
         if option not in known:
-            raise UnknownNameError(f"option of {layer.kind} {layer.name!r}", option, known)
+            raise UnknownNameError("option", option, known, _known_by(layer))
     for parameter, block in settings.blocks:
         known = {name for definition in definitions for name in definition.parameters}
         if parameter not in known:
-            meant = f"{parameter}: {block}"
-            raise UnknownNameError(f"block parameter of {layer.kind} {layer.name!r}", parameter, known, f", as {meant}")
+            raise UnknownNameError("block parameter", parameter, known, f" to be {block!r}{_known_by(layer)}")
+
+
+def _known_by(layer: LayerDefinition) -> str:
+    return f": those of {layer.kind} {layer.name!r} and of the blocks that it uses then"
 
 
 def _fuse_of(line: OperatorText | UseText) -> Numbered | None:
     return line.fuse if isinstance(line, OperatorText) else None
-
-
-def _is_parameter(line: Line) -> bool:
-    return isinstance(line, UseText) and line.parameter
 
 
 class _Reader:

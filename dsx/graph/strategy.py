@@ -75,4 +75,3 @@ def _dim(name: str, roles: dict[str, Dim | Role], definition: StrategyDefinition
         seen.append(given.name)
         given = roles[given.name]
     return Dim(letter or given.letter, given.axes)
-

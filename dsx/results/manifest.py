@@ -29,7 +29,7 @@ from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, 
 from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep
 from dsx.space.codes import OPTIMAL
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _MOST_NAMES = 128  # codes of a name column are int8
 _MOST_REASONS = 63  # bits of an int64

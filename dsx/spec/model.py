@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.load import Spec, load_spec
@@ -54,35 +54,39 @@ class LayerKind:
 class LayerCount(Spec):
     """Layers of one kind that follow each other; a further key is a block parameter, as in ``ffn: experts``."""
 
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, str]
-
     kind: str
     options: list[str] = Field(default_factory=list)
+    blocks: dict[str, str] = Field(default_factory=dict)  # block parameter -> block
     count: Count = 1
 
     @model_validator(mode="before")
     @classmethod
     def _further_keys_name_blocks(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for key, value in data.items():
-                if key not in cls.model_fields and not isinstance(value, str):
-                    known = did_you_mean(str(key), cls.model_fields)
-                    raise ValueError(
-                        f"{key!r} is no key of a layer{known}, and as a block parameter it would name a block, not "
-                        f"{value!r} (keys: {', '.join(cls.model_fields)}, and block parameters, as in ffn: experts)"
-                    )
-        return data
+        if not isinstance(data, dict):
+            return data
+        further = {key: value for key, value in data.items() if key not in cls.model_fields}
+        keys = [name for name in cls.model_fields if name != "blocks"]
+        for key, value in further.items():
+            if not isinstance(value, str):
+                raise ValueError(
+                    f"{key!r} is no key of a layer{did_you_mean(str(key), keys)} (known: {', '.join(keys)}); as a "
+                    f"block parameter, as in 'ffn: experts', it would name a block, not {value!r}"
+                )
+        blocks = data.get("blocks", {})
+        if not further or not isinstance(blocks, dict):
+            return data
+        rest = {key: value for key, value in data.items() if key not in further}
+        return rest | {"blocks": blocks | further}
 
     @property
     def layer(self) -> LayerKind:
         """What each of these layers is."""
-        return LayerKind(self.kind, frozenset(self.options), tuple(sorted(self.__pydantic_extra__.items())))
+        return LayerKind(self.kind, frozenset(self.options), tuple(sorted(self.blocks.items())))
 
 
 def layer_count(layer: LayerKind, count: int) -> LayerCount:
     """Return `count` layers of a kind as an entry of a model."""
-    return LayerCount(kind=layer.kind, options=sorted(layer.options), count=count, **dict(layer.blocks))
+    return LayerCount(kind=layer.kind, options=sorted(layer.options), blocks=dict(layer.blocks), count=count)
 
 
 class RepeatedLayers(Spec):
@@ -93,7 +97,11 @@ class RepeatedLayers(Spec):
 
 
 def _arm(value: Any) -> str:
-    return "<repeated>" if isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value) else "<one>"
+    return (
+        "<repeated>"
+        if isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value)
+        else "<one>"
+    )
 
 
 LayersEntry = Annotated[

@@ -39,7 +39,7 @@ _NEUTRAL = "switched off"
 
 
 def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
-    """Yield (key with its section, key, value) of each key that the family does not read, or not for all that it changes."""
+    """Yield (key with its section, key, value) of each key that the family does not read for all that it changes."""
     keys = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
     read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
     part: Any = config.document.data
