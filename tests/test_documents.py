@@ -8,7 +8,7 @@ import pytest
 from dsx.graph.build import build_layer
 from dsx.graph.derived import BACKWARD, FORWARD, derive
 from dsx.graph.library import load_operators, load_strategy
-from dsx.graph.notation import parse
+from dsx.graph.parse import parse
 from dsx.spec.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -57,11 +57,11 @@ def layer(
     from dsx.spec.model import load_model
 
     believed = load_assumptions(assumptions)
-    overlay = strategy or (believed.default_strategy if needs_strategy(name) else None)
     spec = load_model(model) if model else None
     of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
     chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
     inherited = settings_of(believed.set)
+    overlay = strategy or (believed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
     built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
     values: dict[str, int] = {
         "activation_bytes": believed.activation_bytes,

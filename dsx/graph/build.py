@@ -280,7 +280,7 @@ class _Builder:
         for tensor, stated in outputs:
             self.check_read(tensor.name, scope, tensor.place)
             scope[tensor.name] = self.add(tensor, prefix, Distribution(stated.dims, partial), weight=False)
-        fuse = (line.fuse[0], line.fuse[1] + offset) if line.fuse else None
+        fuse = (prefix + line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
         made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.again)

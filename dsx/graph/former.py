@@ -6,7 +6,7 @@ from dsx.spec.yaml_text import load_document
 _FILE = "former-names.yaml"
 
 
-def formerly(kind: str, name: str) -> str:
+def formerly(name: str) -> str:
     """Return what is written now in the place of a former name, as the end of a message; else nothing."""
     data = load_document(packaged_data() / "layers" / _FILE).data
     found = data.get(name)

@@ -75,14 +75,11 @@ def split_into_kernels(layer: Layer) -> list[Kernel]:
 
 def _kernel(layer: Layer, key: Any, operators: list[Operator]) -> Kernel:
     fused = isinstance(key, tuple)
-    name = key[0] if fused else key
-    if fused and "." in operators[0].name:
-        name = f"{operators[0].name.rsplit('.', 1)[0]}.{name}"
     collector = _Collector(layer, operators, fused)
     for op in operators:
         collector.visit(op)
     return Kernel(
-        name,
+        key[0] if fused else key,
         fused,
         tuple(operators),
         tuple(op for op in operators if op.name in collector.made_again),

@@ -62,15 +62,16 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError as error:
-        raise place.error(formerly("use", block) or str(error)) from None
+        raise place.error(f"{error}{formerly(block)}") from None
     if not isinstance(found, LayerDefinition) or found.kind != "block":
         raise place.error(f"{block!r} is no block")
     return found
 
 
-def needs_strategy(name: str, near: Path | None = None) -> bool:
-    """Return whether the layer called `name`, or a block that it may use, has roles."""
+def needs_strategy(name: str, near: Path | None = None, chosen: Settings = NOTHING_SET) -> bool:
+    """Return whether the layer called `name`, or a block that it may use under `chosen` block parameters, has roles."""
     seen: set[str] = set()
+    blocks = dict(chosen.blocks)
     pending = [(name, near)]
     while pending:
         text = _parse("layer", *pending.pop())
@@ -81,7 +82,8 @@ def needs_strategy(name: str, near: Path | None = None) -> bool:
         seen.add(text.file)
         for line, _ in text.lines:
             if isinstance(line, UseText):
-                pending.append((text.parameters.get(line.block, line.block), Path(text.file)))
+                used = blocks.get(line.block, text.parameters.get(line.block, "")) if line.parameter else line.block
+                pending.append((used, Path(text.file)))
             elif isinstance(line, OperatorText | TensorsText):
                 tensors = line.tensors if isinstance(line, TensorsText) else (*line.outputs, *line.arguments)
                 if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
@@ -100,7 +102,7 @@ def load_strategy(name: str, near: Path | None = None) -> StrategyText:
             raise place.error(str(error)) from None
 
     strategy = resolved(definition, find_base)
-    check_settable(definition.settings, f"strategy {name!r}")
+    check_settable(strategy.settings, f"strategy {name!r}")
     return strategy
 
 
@@ -145,7 +147,7 @@ def _parse(kind: str, name: str, near: Path | None) -> Definition:
     try:
         path = find("layers", name, SUFFIX, near)
     except UnknownNameError:
-        raise UnknownNameError(kind, name, _names(kind), formerly(kind, name)) from None
+        raise UnknownNameError(kind, name, _names(kind), formerly(name) if kind == "layer" else "") from None
     return parse_file(path)
 
 

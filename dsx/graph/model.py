@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dsx.errors import SpecError, UnknownNameError, did_you_mean
+from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.former import formerly
@@ -114,7 +114,7 @@ def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
     raise SpecError(
         f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
         f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
-        f"{formerly('layer', kind)}"
+        f"{formerly(kind)}"
     )
 
 
@@ -165,7 +165,9 @@ def layer_of(
     definition = definition_of(kind.kind, model, assumptions)
     try:
         return load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
-    except UnknownNameError as error:
+    except NotationError:  # which has a place
+        raise
+    except InputError as error:
         by = f"; assumption set {assumptions.name!r} has it as {definition!r}" if definition != kind.kind else ""
         raise SpecError(f"layer {str(kind)!r} of model {model!r}: {error}{by}") from None
 

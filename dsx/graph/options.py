@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsx.errors import InputError, NotationError, UnknownNameError
+from dsx.graph.layer import OUTPUT
 from dsx.graph.lexer import Place
 from dsx.graph.notation import (
     BracketText,
@@ -46,6 +47,7 @@ def selected(definition: LayerDefinition, settings: Settings) -> LayerText:
         set_here = f" with the options {', '.join(sorted(settings.options))}" if settings.options else ""
         raise NotationError(f"{definition.kind} {definition.name!r} has no operators{set_here}", definition.file, 1, 1)
     made = {tensor.name for entry in reader.body if isinstance(entry, OperatorText) for tensor in entry.outputs}
+    made |= {entry.bindings.get(OUTPUT, OUTPUT) for entry in reader.body if isinstance(entry, UseText)}
     declared = {tensor.name for tensor in (*reader.inputs, *reader.weights)}
     return LayerText(
         definition.name,
@@ -150,9 +152,13 @@ class _Reader:
 
     def leave_out(self, line: Line, condition: Condition) -> None:
         """Remember what a line would have made, for the message where somebody reads it."""
-        made = line.outputs if isinstance(line, OperatorText) else line.tensors if isinstance(line, TensorsText) else ()
-        for tensor in made:
-            self.left_out[tensor.name] = f"line {tensor.place.line} makes it {condition}"
+        made: dict[str, Place] = {}
+        if isinstance(line, OperatorText | TensorsText):
+            tensors = line.outputs if isinstance(line, OperatorText) else line.tensors
+            made = {tensor.name: tensor.place for tensor in tensors}
+        elif isinstance(line, UseText):
+            made = {line.bindings.get(OUTPUT, OUTPUT): line.place}
+        self.left_out |= {name: f"line {place.line} makes it {condition}" for name, place in made.items()}
         if fuse := self._inside("fuse"):
             self._thinned.add(fuse)
 

@@ -87,7 +87,7 @@ def _strategy(name: str, lines: list[Line], file: str) -> StrategyDefinition:
                     raise token.place.error(f"more than {_MOST_RULES} rules in one strategy")
                 continue
             if token.text == "drop":
-                reason = line.name("the reason of the rules that do not hold here")
+                reason = line.word("the reason of the rules that do not hold here")
                 dropped[reason.text] = reason.place
                 continue
             if token.text == "set":
@@ -141,6 +141,9 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
         else:
             statements.append((_statement(line), _condition(line, options)))
         line.finish()
+    for parameter in parameters:
+        if parameter in options:
+            raise options[parameter].error(f"{parameter!r} is an option and a block parameter")
     if not any(isinstance(line, OperatorText | UseText) for line, _ in statements):
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
     for line, _ in statements:

@@ -56,7 +56,8 @@ def _ruled(inherited: list[Rule], definition: StrategyDefinition) -> list[Rule]:
             rules.append(rule)
         elif rule.reason not in reasons[:position]:
             rules += [one for one in definition.rules if one.reason == rule.reason]
-    return rules + [rule for rule in definition.rules if rule.reason not in reasons]
+    there = {rule.reason for rule in rules}
+    return rules + [rule for rule in definition.rules if rule.reason not in there]
 
 
 def _dim(name: str, roles: dict[str, Dim | Role], definition: StrategyDefinition) -> Dim:

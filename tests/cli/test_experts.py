@@ -12,7 +12,7 @@ default_sequence_length: 1024
 dimensions: {e: 1024, h: 8, g: 8, k: 128, fx: 2048, x: 8, topk: 2, v: 8192, capacity_percent: 100}
 layers:
   - {kind: embedding, count: 1}
-  - {kind: moe-transformer, count: 4}
+  - {kind: transformer, options: [rotary], ffn: experts, count: 4}
   - {kind: head, count: 1}
 """
 JOB = ("--model", "mixture.yaml", "--cluster", "h100-nvs8", "--num-gpus", 16, "--global-batch-size", 32)
@@ -83,8 +83,9 @@ def test_a_sweep_has_the_degrees_that_it_fixes(run):
 
 
 def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folder):
-    layers = "  - {kind: transformer, count: 1}\n  - {kind: moe-transformer, count: 3}"
-    dense_first = MIXTURE.replace("  - {kind: moe-transformer, count: 4}", layers).replace("h: 8", "f: 2048, h: 8")
+    experts = "  - {kind: transformer, options: [rotary], ffn: experts, count: 4}"
+    layers = "  - {kind: transformer, count: 1}\n" + experts.replace("4", "3")
+    dense_first = MIXTURE.replace(experts, layers).replace("h: 8", "f: 2048, h: 8")
     (folder / "mixture.yaml").write_text(dense_first)
     assert run("sweep", "experts.yaml", "-o", "out", "--set", "sweep.fix.ep=[2]").code == 0
     (plan,) = json.loads(run("show", "out", "--top", 1, "--json").out)["plans"]
@@ -100,7 +101,10 @@ def test_a_dense_model_has_none(run):
 
 
 def test_layer_says_who_holds_the_same_experts(run):
-    lines = [line.strip() for line in run("layer", "moe-transformer", "--strategy", "2d").out.splitlines()]
-    (held,) = [line for line in lines if line.startswith("moe.wup:")]
+    lines = [
+        line.strip()
+        for line in run("layer", "transformer", "rotary", "ffn=experts", "--strategy", "2d").out.splitlines()
+    ]
+    (held,) = [line for line in lines if line.startswith("experts.wup:")]
     assert held.endswith("bytes; dp, tp, cp; one rank in ep has the same part")
-    assert not any("not divided over" in line and line.startswith("moe.") for line in lines)
+    assert not any("not divided over" in line and line.startswith("experts.") for line in lines)

@@ -68,14 +68,14 @@ def test_into_a_file_that_other_verbs_take(run, config, folder):
     assert (done.code, done.err) == (0, "dsx: wrote llama.yaml\n")
     assert done.out.startswith("llama, of the family llama: e=4096 h=32 g=8 k=128 f=14336 v=128256\n")
     assert load_model("llama.yaml").name == "llama"
-    assert run("layer", "gated-transformer", "--model", "llama.yaml").code == 0
+    assert run("layer", "transformer", "--model", "llama.yaml").out.startswith("transformer[gated rotary] under 1d;")
 
 
 def test_what_changes_the_cost_is_said_first(run, config):
-    data = json.loads(config.read_text()) | {"mlp_bias": True, "quantum_layers": 3}
+    data = json.loads(config.read_text()) | {"quantization_config": {"bits": 8}, "quantum_layers": 3}
     config.write_text(json.dumps(data))
     out = run("import-hf", "config.json", "-o", "llama.yaml").out
-    costs = out.index("not used, though it changes the cost:\n  mlp_bias: biases of the three multiplies")
+    costs = out.index("not used, though it changes the cost:\n  quantization_config: weights in fewer bits")
     unknown = out.index("not used, and not known whether it changes the cost:\n  quantum_layers: 3\n")
     assert costs < unknown < out.index("not used, and without effect on the cost:\n")
 

@@ -58,11 +58,11 @@ def test_sequence_length_and_operators(run, folder):
     assert data["plan"]["sequence_length"] == 1024
     assert set(data) == {"schema_version", "operators", "shapes"} | PRICED_PLAN
     kernels = {kernel["name"]: kernel for kernel in data["operators"]}
-    assert kernels["mlp.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
+    assert kernels["feed-forward.z"]["forward"]["matrix_flops"] == 8 * 1024 * 2048 * (2 * 1024 - 1)
     table = run("evaluate", *SMALL, *plan, "--operators").out.splitlines()
     header = next(line for line in table if "matrix FLOP" in line)
     assert header.split("  ")[-1] == "saved"
-    assert sum(line.startswith("mlp.z ") for line in table) == 2
+    assert sum(line.startswith("feed-forward.z ") for line in table) == 2
 
 
 def test_uncalibrated_assumptions_are_said_on_stderr(run, folder):
@@ -264,7 +264,7 @@ def test_pareto_of_nothing_feasible(run, nothing_fits, tmp_path):
         ("models", "gpt3-1t"),
         ("clusters", "b200-nvs8"),
         ("strategies", "summa"),
-        ("layers", "attention"),
+        ("layers", "self-attention"),
         ("assumptions", "default"),
     ],
 )
@@ -275,11 +275,45 @@ def test_list(run, folder, kind, some):
 
 
 def test_layer_with_and_without_numbers(run):
-    formulas = json.loads(run("layer", "mlp", "--json").out)
-    numbers = json.loads(run("layer", "mlp", "--model", "gpt3-1t", "--set", "tp=8", "--json").out)
+    formulas = json.loads(run("layer", "feed-forward", "--json").out)
+    numbers = json.loads(run("layer", "feed-forward", "--model", "gpt3-1t", "--set", "tp=8", "--json").out)
     assert set(formulas) == set(numbers)
     assert formulas["saved_bytes"]["value"] is None
     assert numbers["saved_bytes"]["value"] > 0
-    people = run("layer", "mlp", "--set", "tp=8").out
+    people = run("layer", "feed-forward", "--set", "tp=8").out
     assert "z[b, s, f/tp] = einsum" in people
     assert "heads_not_divisible: h % tp == 0" in people
+
+
+def test_layer_with_settings(run):
+    settings = ("rotary", "shared", "ffn=experts")
+    data = json.loads(run("layer", "transformer", *settings, "--json").out)
+    assert data["layer"] == "transformer[rotary shared ffn=experts]"
+    assert {name for name, is_set in data["options"].items() if is_set} == {"rotary", "shared"}
+    assert {"layernorm", "corrected", "qk_norm"} < data["options"].keys()
+    assert "gated" not in data["options"]  # of the block that is not used then
+    assert data["blocks"] == {"attention": "self-attention", "ffn": "experts", "core": "attention-core"}
+    people = run("layer", "transformer", *settings).out.splitlines()
+    assert people[0].startswith("transformer[rotary shared ffn=experts] under 1d; axes: ")
+    assert sorted(people[1].removeprefix("options set: ").split(", ")) == ["rotary", "shared"]
+    assert people[3] == "block parameters: attention = self-attention, ffn = experts, core = attention-core"
+
+
+def test_layer_as_a_model_or_a_set_has_it(run, folder):
+    def made(*arguments):
+        data = json.loads(run("layer", "transformer", *arguments, "--json").out)
+        return data["layer"], {name for name, is_set in data["options"].items() if is_set}, data["blocks"]["core"]
+
+    core = "attention-core"
+    assert made() == ("transformer", set(), core)
+    assert made("--model", "llama-3-8b") == ("transformer[gated rotary]", {"gated", "rotary"}, core)
+    assert made("full", "--model", "llama-3-8b") == ("transformer[full]", {"full"}, core)
+    assert made("--strategy", "2d-ring") == ("transformer", {"ring"}, core)
+    (folder / "mine.yaml").write_text(
+        "extends: default\nname: mine\nset: {core: unfused-attention-core, rotary: true, shared: true}\n"
+    )
+    assert made("gated", "--assumptions", "mine.yaml") == (
+        "transformer[gated]",
+        {"gated", "rotary"},
+        "unfused-attention-core",
+    )

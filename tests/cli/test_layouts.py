@@ -14,7 +14,7 @@ FLAG = "--pipeline-model-parallel-layout"
 BODIES = {
     "heavy-head": "[{kind: embedding, count: 1}, {kind: transformer, count: 6}, {kind: head, count: 1}]",
     "head-alone": "[{kind: transformer, count: 7}, {kind: head, count: 1}]",
-    "no-ends": "[{kind: transformer, count: 5}, {kind: gated-transformer, count: 6}]",
+    "no-ends": "[{kind: transformer, count: 5}, {kind: transformer, options: [rotary, gated], count: 6}]",
 }
 MODEL = """source: made up
 default_sequence_length: 2048

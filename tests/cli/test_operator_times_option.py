@@ -24,7 +24,7 @@ def test_evaluate_says_what_was_measured(run, times):
     assert done.code == 0
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
     assert any(line.startswith("operator times of times.csv: 3 of 22 kernels of this plan, ") for line in lines)
-    assert any(line.startswith("transformer mlp.z forward einsum 2048 x 4096 x 1024") for line in lines)
+    assert any(line.startswith("transformer feed-forward.z forward einsum 2048 x 4096 x 1024") for line in lines)
     assert "line 4: gelu forward 2047 x 4096; the nearest is 2048 x 4096" in lines
 
 
@@ -34,9 +34,9 @@ def test_evaluate_says_it_as_json(run, times):
     assert (said["file"], said["num_kernels"], said["num_measured"]) == ("times.csv", 22, 3)
     assert 0 < said["measured_share"] < 1
     assert [(one["line"], one["kernel"], one["direction"], one["time_s"]) for one in said["measured"]] == [
-        (2, "mlp.z", "forward", 9e-4),
-        (2, "mlp.d", "backward", 9e-4),
-        (3, "mlp.u", "forward", 5e-5),
+        (2, "feed-forward.z", "forward", 9e-4),
+        (2, "feed-forward.output", "backward", 9e-4),
+        (3, "feed-forward.u", "forward", 5e-5),
     ]
     assert [(one["line"], one["nearest"]) for one in said["idle"]] == [
         (4, {"m": 2048, "n": 4096, "k": None, "batch": None})

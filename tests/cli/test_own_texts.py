@@ -20,13 +20,21 @@ d2[b, $is, $oe @*]       = einsum{panels}(u2[b, $is, $uf], w4[$uf, $oe]~)
 d[b, $is, $oe @*]        = add(d1, d2)
 output[b, $rs, $re]      = add(x, d[b, $rs, $re])
 """
-LAYER = "layer wide\nuse attention\nuse parallel-mlp\n"
+LAYER = """layer wide
+input  x[b, $rs, $re]
+weight gamma[$re]
+n[b, $rs, $re]           = norm(x, gamma)
+use self-attention{causal} (n = n, output = y)
+r[b, $rs, $re]           = add(x, y[b, $rs, $re])
+use parallel-mlp (x = r, output = output)
+"""
 STRATEGY = """# Tensor parallelism without sequence parallelism: activations are whole between the multiplies.
 strategy megatron
 role rs = s              role is = s                     role wi = e
 role re = e              role ie = e                     role wf = f/tp   role wc = c/tp
 role hg = g/tp           role uf = f/tp                  role vf = f/tp                   role oe = e
 role hm = m/tp           role um = m/tp                  role vm = m/tp                   role ve = e
+role as = $is            role ag = $hg
 require h % tp == 0                     heads_not_divisible
 require g % tp == 0                     kv_heads_not_divisible
 require f % tp == 0                     feed_forward_not_divisible
@@ -126,10 +134,10 @@ def collectives(described):
 def test_the_layer_has_four_all_reduces(run, on_path):
     described = json.loads(run("layer", "wide", "--strategy", "megatron", "--json").out)
     assert sorted(collectives(described)) == [
-        ("backward", "all-reduce", "d attention.n"),
+        ("backward", "all-reduce", "d n"),
         ("backward", "all-reduce", "d parallel-mlp.n"),
-        ("forward", "all-reduce", "attention.y"),
         ("forward", "all-reduce", "parallel-mlp.d"),
+        ("forward", "all-reduce", "self-attention.output"),
     ]
 
 
@@ -150,7 +158,7 @@ def test_what_every_rank_does_in_full(run, on_path):
 
 
 def test_a_text_of_ones_own_comes_before_what_comes_with_dsx(run, on_path):
-    (on_path / "mlp.layer").write_text(BLOCK.replace("parallel-mlp", "mlp"))
-    assert "w4" in run("layer", "mlp").out
+    (on_path / "feed-forward.layer").write_text(BLOCK.replace("parallel-mlp", "feed-forward"))
+    assert "w4" in run("layer", "feed-forward").out
     (on_path / "b200-nvs8.yaml").write_text("extends: b200-nvs8\ndevice: {hbm_capacity: 1 kB}\n")
     assert run("best", *JOB).code == 3

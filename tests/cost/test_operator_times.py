@@ -14,6 +14,7 @@ from dsx.cost.work import MeasuredTimes, layer_work
 from dsx.errors import OperatorTimesError
 from dsx.graph.derived import BACKWARD, FORWARD, derive
 from dsx.graph.library import kernel_names, load_layer, load_operators
+from dsx.graph.notation import Settings
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.operator_times import OperatorTime, OperatorTimes
 
@@ -55,7 +56,7 @@ def test_a_multiply_is_found_by_its_exact_shape():
     (place,) = np.argwhere(~np.isnan(found.multiplies)).tolist()
     multiply, key = place
     shape = work().multiply_shapes[multiply]
-    assert (KERNELS[shape.kernel], shape.direction, key) == ("attention.qkv", FORWARD, 0)
+    assert (KERNELS[shape.kernel], shape.direction, key) == ("self-attention.qkv", FORWARD, 0)
     assert found.multiplies[multiply, key] == 1e-3
     for other in ((2049, 12288, 4096, 1), (2048, 12288, 4096, 2), (12288, 2048, 4096, 1)):
         assert np.isnan(measured(row("einsum", other)).multiplies).all()
@@ -78,12 +79,12 @@ def test_a_row_of_a_type_comes_before_one_of_any():
 def test_a_fused_kernel_has_the_sizes_of_its_first_multiply_and_its_multiplies_have_no_row():
     found = measured(row("attention", ATTENTION, 2e-3, (BACKWARD,)), row("einsum", ATTENTION))
     assert np.isnan(found.multiplies).all()
-    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[BACKWARD, KERNELS.index("attention.attention"), 0]]
+    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[BACKWARD, KERNELS.index("self-attention.attention"), 0]]
 
 
 def test_a_kernel_without_multiplies_has_the_extent_of_what_it_takes():
     found = measured(row("gelu", (2048, 16384, 0, 0), directions=(FORWARD,)))
-    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[FORWARD, KERNELS.index("mlp.u"), 0]]
+    assert np.argwhere(~np.isnan(found.kernels)).tolist() == [[FORWARD, KERNELS.index("feed-forward.u"), 0]]
     # Under the second key sequence parallelism leaves an eighth of four sequences to a norm.
     found = measured(row("norm", (1024, 4096, 0, 0), directions=(BACKWARD,)))
     assert {(direction, key) for direction, _, key in np.argwhere(~np.isnan(found.kernels))} == {(BACKWARD, 1)}
@@ -128,7 +129,7 @@ def test_without_times_nothing_of_them_is_compiled():
 
 def test_a_measured_kernel_takes_its_time_whatever_it_moves():
     kernels, multiplies = nothing()
-    attention = KERNELS.index("attention.attention")
+    attention = KERNELS.index("self-attention.attention")
     kernels[FORWARD, attention] = 0.5
     plain, changed = work(), work(MeasuredTimes(kernels, multiplies))
     before = sum(busy_times(plain, machine(), believed()))[FORWARD, attention]
@@ -141,7 +142,9 @@ def test_a_measured_kernel_takes_its_time_whatever_it_moves():
 def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(bandwidth):
     device, beliefs = machine(hbm_bandwidth=bandwidth), believed()
     plain = work()
-    inside = [i for i, s in enumerate(plain.multiply_shapes) if (s.direction, KERNELS[s.kernel]) == (BACKWARD, "mlp.z")]
+    of_kernel = (BACKWARD, KERNELS.index("feed-forward.z"))
+    inside = [i for i, s in enumerate(plain.multiply_shapes) if (s.direction, s.kernel) == of_kernel]
+    assert len(inside) == 2
     rooflines = np.asarray(multiply_times(plain, device, beliefs))
     before = layer_costs(plain, device, beliefs)
     for chosen in (inside[:1], inside[1:], inside):
@@ -160,7 +163,7 @@ def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(ban
 def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
     device, beliefs = machine(hbm_bandwidth=1e10), believed(linear_dtype="fp8", cast_traffic=3.0)
     kernels, multiplies = nothing()
-    z = KERNELS.index("mlp.z")
+    z = KERNELS.index("feed-forward.z")
     multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
     made = work(MeasuredTimes(kernels, multiplies))
     compute, memory = measured_or(made, *busy_times(unmeasured(made), device, beliefs))
@@ -170,7 +173,7 @@ def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
 
 def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
     kernels, multiplies = nothing()
-    z = KERNELS.index("mlp.z")
+    z = KERNELS.index("feed-forward.z")
     plain = work()
     before = layer_costs(plain, machine(), believed()).weight_gradient_s
     roofline = sum(busy_times(plain, machine(), believed()))[BACKWARD, z]
@@ -182,7 +185,9 @@ def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
 
 
 def test_a_kernel_measured_as_a_whole_covers_its_multiplies():
-    layer = derive(load_layer("biased-transformer", "1d", OPERATORS), SPEC.fused_backward_reads, SPEC.uncounted)
+    options = "layernorm qkv_bias out_bias ff_bias ff_out_bias dropout residual_dropout".split()
+    made = load_layer("transformer", "1d", OPERATORS, chosen=Settings(frozenset(options)))
+    layer = derive(made, SPEC.fused_backward_reads, SPEC.uncounted)
     rows = row("qkv", QKV, 3e-3, (FORWARD,)), row("einsum", QKV, 1e-3)
     found = measured_times(table(*rows), layer, SIZES, SPEC, 2048, KEYS)
     assert np.nansum(found.kernels) == 3e-3

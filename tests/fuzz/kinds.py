@@ -20,8 +20,9 @@ import dsx
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.columns import StepCosts
 from dsx.graph.derived import derive
-from dsx.graph.library import load_layer, load_operators
+from dsx.graph.library import load_definition, load_layer, load_operators
 from dsx.graph.model import build_model
+from dsx.graph.notation import Settings
 from dsx.graph.operators import load_tables
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.measured.runs import read_runs
@@ -130,14 +131,22 @@ def _read_config(path: Path) -> object:
     return model_text(model, published_total(config)), ignored_keys(config)
 
 
-def _read_layer(path: Path, strategy: str = "2d") -> object:
-    return derive(load_layer(str(path), strategy, load_operators(["standard"]), path))
+def _read_layer(path: Path, block: Path | None = None) -> object:
+    """Build a layer without options, and with all of its own, or of a block, that do not exclude each other.
+
+    The strategy of the second is the one that divides a block whose option copied_kv is set.
+    """
+    table, definition = load_operators(["standard"]), load_definition(str(block or path), path)
+    excluded = {option for options in definition.exclusive.values() for option in options[1:]}
+    every = Settings(frozenset(definition.options.keys() - excluded))
+    ways = {"2d": Settings(), "2d-copied-kv": every}
+    return [derive(load_layer(str(path), strategy, table, path, inherited=ways[strategy])) for strategy in ways]
 
 
 def _read_block(path: Path) -> object:
     shutil.copyfile(_LAYERS / "transformer.layer", path.parent / "own.layer")
     try:
-        return _read_layer(path.parent / "own.layer")
+        return _read_layer(path.parent / "own.layer", path)
     finally:
         (path.parent / "own.layer").unlink()
 
@@ -166,7 +175,7 @@ KINDS = (
     ),
     Kind("operator table", "a.yaml", _files("operators/*.yaml"), _yaml, lambda path: load_tables([path])),
     Kind("layer", "a.layer", _files("*.layer", below=_LAYERS), _text, _read_layer),
-    Kind("block", "attention.layer", _files("blocks/attention.layer", below=_LAYERS), _text, _read_block),
+    Kind("block", "self-attention.layer", _files("blocks/self-attention.layer", below=_LAYERS), _text, _read_block),
     Kind("strategy", "a.layer", _files("strategies/*.layer", below=_LAYERS), _text, _read_strategy),
     Kind("family", "families/mine.yaml", _files("families/llama.yaml", "families/qwen3.yaml"), _yaml, _read_family),
     Kind("config.json", "config.json", _files("*.json", below=CONFIGS), _json, _read_config),

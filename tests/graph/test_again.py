@@ -137,8 +137,8 @@ def test_a_block_may_be_used_inside_a_region():
     [
         ("again f\n ^again h\ny[b] = gelu(x)\nend\nend", ["region 'f' has no 'end' yet", "do not nest"]),
         ("fuse f\n ^again h\ny[b] = gelu(x)\nend\nend", ["made again as a whole", "'f' has no 'end' yet"]),
-        ("again f\n^y[b] = gelu(x)", ["region 'f' has no 'end'"]),
-        ("again f\nuse inner\n^again\nend", ["region 'f'"]),
+        ("^again f\ny[b] = gelu(x)", ["region 'f' has no 'end'"]),
+        ("again f\nuse inner\n^again h\nend", ["region 'f' has no 'end' yet"]),
     ],
 )
 def test_faults_of_a_region(lines, words):

@@ -62,6 +62,10 @@ def dims(*definitions):
         (f"{HEAD}{'y' * 301}[b, s, e] = gelu(x)\n", "a.layer:3:1: a name of more than 300 characters"),
         (f"{HEAD}{'#' * 20_001}\n{OUTPUT}", "a.layer:3:20001: a line of more than 20,000 characters"),
         (dims("c = \N{ARABIC-INDIC DIGIT THREE}"), "a.layer:3:9: unexpected character"),
+        (
+            HEAD + f"option {' '.join(f'o{i}' for i in range(101))}\n" + OUTPUT,
+            "more than 100 options in one definition",
+        ),
         ("strategy a\n" + "require e % tp == 0 divides\n" * 151, "a.layer:152:1: more than 150 rules"),
     ],
 )

@@ -134,9 +134,9 @@ def test_declarations(declaration, words):
         ("^y[b, s, e] = gelu(v, v)", ["gelu takes (x), not 2 arguments"]),
         ("^y[b, s, f/tp] = einsum(v)", ["einsum takes (x, w), not 1 arguments"]),
         ("^y[b, s, e], z[b, s, e] = gelu(v)", ["gelu makes one result; only a view makes several"]),
-        ("y[b, s, e] = gelu(v)\n^y[b, s, e] = gelu(v)", ["'y' is made twice"]),
-        ("^v[b, s, e] = gelu(v)", ["'v' is made twice"]),
-        ("dim e = 2 * i\nq[b, s, i], ^q[b, s, i] = view(v)", ["'q' is made twice"]),
+        ("y[b, s, e] = gelu(v)\n^y[b, s, e] = gelu(v)", ["'y' is made again before anything reads it"]),
+        ("^x[b, s, e] = gelu(v)", ["'x' is made again before anything reads it"]),
+        ("dim e = 2 * i\nq[b, s, i], ^q[b, s, i] = view(v)", ["'q' is made again before anything reads it"]),
     ],
 )
 def test_names_and_numbers(line, words):

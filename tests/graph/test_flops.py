@@ -3,12 +3,10 @@
 import math
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, STANDARD, derived, number
+from graph.texts import BACKWARD, FORWARD, STANDARD, derived, number, packaged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.graph.derived import derive
-from dsx.graph.library import load_layer
 from dsx.graph.operators import load_tables
 
 # Multiplies counted as size(y) * contracted, which division keeps exactly.
@@ -42,7 +40,7 @@ def matrix(layer, direction, **sizes):
 @pytest.mark.parametrize(("b", "s", "h", "k"), [(1, 2048, 16, 64), (3, 128, 5, 7)])
 def test_forward_flops_of_an_unsharded_layer_are_the_textbook_count(strategy, b, s, h, k):
     """24 b s e^2 + 4 b s^2 e, the second halved by the mask; less one addition per element of each product."""
-    layer = derive(load_layer("transformer", strategy, STANDARD))
+    layer = packaged("transformer", strategy)
     e = h * k
     count = matrix(layer, FORWARD, b=b, s=s, e=e, h=h, g=h, k=k, f=4 * e)
     first_additions = b * s * (3 * e + e + 4 * e + e)
@@ -52,7 +50,7 @@ def test_forward_flops_of_an_unsharded_layer_are_the_textbook_count(strategy, b,
 
 @pytest.mark.parametrize("s", [2048, 8192])
 def test_without_a_mask_the_square_is_whole(s):
-    layer = derive(load_layer("transformer-2410.00273", "1d", STANDARD))
+    layer = packaged("transformer-2410.00273", "1d")
     b, h, k = 1, 16, 64
     e = h * k
     count = matrix(layer, FORWARD, b=b, s=s, e=e, h=h, g=h, k=k, f=4 * e)
@@ -60,7 +58,7 @@ def test_without_a_mask_the_square_is_whole(s):
 
 
 def test_backward_is_twice_the_forward_and_the_logits_again(exact):
-    layer = derive(load_layer("transformer", "1d", exact))
+    layer = packaged("transformer", "1d", exact)
     sizes = {"b": 2, "s": 64, "h": 4, "g": 2, "k": 8, "e": 32, "f": 96}
     logits = 2 * 4 * 64 * 64 * 8 // 2
     assert matrix(layer, BACKWARD, **sizes) == 2 * matrix(layer, FORWARD, **sizes) + logits
@@ -102,8 +100,8 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def layers(exact):
-    packaged = [(name, strategy) for name in ("transformer", "gated-transformer") for strategy in ("1d", "2d", "summa")]
-    made = [derive(load_layer(name, strategy, exact)) for name, strategy in packaged]
+    kinds = ("transformer", "transformer rotary gated", "transformer rotary qk_norm qkv_bias ff_bias squared_relu")
+    made = [packaged(kind, strategy, exact) for kind in kinds for strategy in ("1d", "2d", "summa")]
     return made + [derived(text, table=exact) for text in TEXTS.values()]
 
 
@@ -139,14 +137,14 @@ def test_replicated_work_is_reported():
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
 def test_the_packaged_strategies_replicate_no_work(strategy):
-    layer = derive(load_layer("transformer", strategy, STANDARD))
+    layer = packaged("transformer", strategy)
     assert {k.name: k.replicated for k in layer.kernels if k.replicated and k.runs} == {}
 
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
-@pytest.mark.parametrize("name", ["transformer", "gated-transformer", "transformer-2410.00273"])
+@pytest.mark.parametrize("name", ["transformer", "transformer rotary gated", "transformer-2410.00273"])
 def test_one_gpu_moves_no_tensor_that_it_has(name, strategy):
     """With all degrees 1 every collective is over an axis of one rank: no axis is made up."""
-    layer = derive(load_layer(name, strategy, STANDARD))
+    layer = packaged(name, strategy)
     axes = {move.axis for direction in (FORWARD, BACKWARD) for move in layer.collectives(direction)}
     assert axes == set(layer.axes) == {"1d": {"tp"}, "2d": {"tp", "cp"}, "summa": {"tp", "tp2"}}[strategy]

@@ -8,15 +8,16 @@ from graph.texts import derived
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dsx.errors import NotationError
+from dsx.errors import InputError, NotationError
 from dsx.graph.expressions import text as written
-from dsx.graph.notation import parse
+from dsx.graph.parse import parse
 from dsx.spec.locate import packaged_data
 
 LAYERS = packaged_data() / "layers"
 BLOCKS = tuple(path.read_text() for path in sorted((LAYERS / "blocks").glob("*.layer")))
 OVERLAYS = tuple(path.read_text() for path in sorted((LAYERS / "strategies").glob("*.layer")))
 TEXTS = (TRANSFORMER, MLP_BLOCK, *BLOCKS, *(path.read_text() for path in sorted(LAYERS.glob("*.layer"))))
+OPTIONS = sorted({option for text in TEXTS for option in parse(text).options})
 
 TOKEN = re.compile(r"[A-Za-z0-9_]+|\n|[ \t]+|.")
 WORDS = sorted({token for text in (*TEXTS, *OVERLAYS) for token in TOKEN.findall(text) if not token.isspace()})
@@ -51,11 +52,14 @@ def with_faults(draw, texts):
     return text
 
 
-def builds(text, strategy):
+def builds(text, strategy, options=()):
     """Whether `text` builds; if it does, everything derived from it can be shown."""
     try:
-        layer = derived(text, strategy=strategy, blocks=BLOCKS)
-    except NotationError as error:
+        layer = derived(text, strategy=strategy, blocks=BLOCKS, inherited=" ".join(options), bases=OVERLAYS)
+    except InputError as error:
+        if not isinstance(error, NotationError):
+            assert "exclude each other" in str(error)
+            return False
         assert re.match(r"\w+\.layer:\d+:\d+: ", str(error))
         assert error.line >= 1 and error.column >= 1
         return False
@@ -68,12 +72,12 @@ def builds(text, strategy):
 
 
 @settings(max_examples=300)
-@given(with_faults(TEXTS), st.sampled_from(["", *OVERLAYS]))
-@example("layer a\ninput x[b, s, e]\ny[b, s/tp, e/tp] = gelu(x[b, s/tp, e/tp])", "")  # exchanged for ever once
-@example("layer a\nweight w[e]\ny[e] = gelu(w)", "")
-@example("block mlp\ninput x[b]\nuse mlp", "")
-def test_layers(text, strategy):
-    builds(text, strategy)
+@given(with_faults(TEXTS), st.sampled_from(["", *OVERLAYS]), st.sets(st.sampled_from(OPTIONS), max_size=4))
+@example("layer a\ninput x[b, s, e]\ny[b, s/tp, e/tp] = gelu(x[b, s/tp, e/tp])", "", set())  # exchanged for ever once
+@example("layer a\nweight w[e]\ny[e] = gelu(w)", "", set())
+@example("block mlp\ninput x[b]\nuse mlp", "", set())
+def test_layers(text, strategy, options):
+    builds(text, strategy, options)
 
 
 @settings(max_examples=200)
@@ -83,27 +87,13 @@ def test_strategies(strategy, text):
 
 
 @settings(max_examples=200)
-@given(st.text(alphabet="layerblocktdimusegyx =[],/@*~$(){}+-%<>12#\n", max_size=80))
+@given(st.text(alphabet="layerblocktdimusegyxwhnop =[],/@*~$(){}+-%<>|12#\n", max_size=80))
 def test_any_characters(text):
     builds(f"layer a\ninput x[b]\n{text}\ny[b] = gelu(x)", "")
 
 
-def pairs():
-    """Every text under every strategy.
-
-    A block that a strategy brings is made for that one; and where key-value heads are copied only those that have a
-    block there.
-    """
-    for text in TEXTS:
-        name = parse(text).name
-        bringers = {overlay for overlay in OVERLAYS if name in parse(overlay).blocks.values()}
-        usual = {overlay for overlay in OVERLAYS if "copied-kv" not in parse(overlay).name}
-        for overlay in OVERLAYS:
-            if overlay in (bringers or usual):
-                yield pytest.param(text, overlay, id=f"{name}-{parse(overlay).name}")
-
-
-@pytest.mark.parametrize(("text", "strategy"), list(pairs()))
+@pytest.mark.parametrize("strategy", OVERLAYS, ids=lambda text: parse(text).name)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: parse(text).name)
 def test_without_faults_they_build(text, strategy):
     # What the design prints of the block leaves out that its first multiply is a sum under summa.
     if text == MLP_BLOCK:

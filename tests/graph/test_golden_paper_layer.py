@@ -4,7 +4,8 @@ import pytest
 from graph.texts import AG, AR, BACKWARD, FORWARD, RS, moves, number, saved, volumes, weights
 
 from dsx.graph.derived import derive
-from dsx.graph.library import load_layer, load_operators
+from dsx.graph.library import load_definition, load_layer, load_operators
+from dsx.graph.notation import Settings
 
 B, L, E, H, F, W, MASK = 2, 4096, 1024, 16, 4096, 2, 1
 N1, N2 = 4, 2
@@ -34,22 +35,22 @@ def test_saved_tensors(strategy):
     heads, hidden = rows * E // N1, rows * F // N1
     statistics = W * (H // N1) * rows
     assert saved(layer, **sizes) == {
-        "biased-attention.x": W * residual,  # first layernorm
-        "biased-attention.n": W * gathered,  # qkv
+        "x": W * residual,  # first layernorm
+        "n1": W * gathered,  # qkv
         # fused attention: q, k, v, result, softmax statistics, random state (the result once: C5)
-        "biased-attention.q": W * heads,
-        "biased-attention.kk": W * heads,
-        "biased-attention.vv": W * heads,
-        "biased-attention.o": W * heads,
-        "biased-attention.p state 0": statistics,
-        "biased-attention.pd state 0": statistics,
-        "biased-attention.yd state 0": MASK * residual,  # vproj dropout
-        "biased-attention.output": W * residual,  # second layernorm
-        "biased-mlp.n": W * gathered,
-        "biased-mlp.zb": W * hidden,
-        "biased-mlp.ud state 0": MASK * hidden,
-        "biased-mlp.ud": W * hidden,
-        "biased-mlp.dd state 0": MASK * residual,
+        "q": W * heads,
+        "kk": W * heads,
+        "vv": W * heads,
+        "o": W * heads,
+        "p state 0": statistics,
+        "p.2 state 0": statistics,
+        "y.3 state 0": MASK * residual,  # vproj dropout
+        "r": W * residual,  # second layernorm
+        "n2": W * gathered,
+        "z.2": W * hidden,
+        "u.2 state 0": MASK * hidden,
+        "u.2": W * hidden,
+        "d.3 state 0": MASK * residual,
     }
 
 
@@ -59,14 +60,13 @@ def test_weights(strategy):
     layer, sizes = paper(strategy)
     n2 = DEGREES[strategy].get("tp2", 1)
     vector = E // N1 if strategy == "summa" else E
-    matrices = {"biased-attention.wqkv": 3 * E * E, "biased-attention.wo": E * E}
-    matrices |= {"biased-mlp.w1": E * F, "biased-mlp.w2": F * E}
-    vectors = [f"biased-attention.{name}" for name in ("gamma", "beta", "bo")]
-    vectors += [f"biased-mlp.{name}" for name in ("gamma", "beta", "b2")]
+    matrices = {"wqkv": 3 * E * E, "wo": E * E}
+    matrices |= {"w1": E * F, "w2": F * E}
+    vectors = ("gamma1", "beta1", "bo", "gamma2", "beta2", "b2")
     assert {name: size for name, (size, _, _) in weights(layer, **sizes).items()} == (
         {name: W * size // N1 // n2 for name, size in matrices.items()}
         | {name: W * vector for name in vectors}
-        | {"biased-mlp.b1": W * F // N1}
+        | {"b1": W * F // N1}
     )
 
 
@@ -75,8 +75,8 @@ def test_gradients_of_weights_are_partial_over_what_divides_the_tokens():
         layer, sizes = paper(strategy)
         return {weights(layer, **sizes)[name][1:] for name in names}
 
-    matrices = [f"biased-{name}" for name in ("attention.wqkv", "attention.wo", "mlp.w1", "mlp.w2", "mlp.b1")]
-    vectors = [f"biased-{name}" for name in ("attention.gamma", "attention.bo", "mlp.beta", "mlp.b2")]
+    matrices = ("wqkv", "wo", "w1", "w2", "b1")
+    vectors = ("gamma1", "bo", "beta2", "b2")
     assert reduced("1d", *matrices) == {((), True)}
     assert reduced("1d", *vectors) == {(("tp",), True)}
     assert reduced("2d", *matrices) == {(("cp",), True)}
@@ -97,7 +97,7 @@ def test_collectives(strategy):
     assert volumes(layer, FORWARD, **sizes) == sorted(cp + tp)
     assert volumes(layer, BACKWARD, **sizes) == sorted(cp + scattered + tp)
     gathered = {tensor for kind, axis, tensor in moves(layer, BACKWARD) if (kind, axis) == (AG, "tp")}
-    assert gathered == {"d biased-attention.y", "d biased-mlp.d"}
+    assert gathered == {"d y", "d d"}
 
 
 def test_summa_reduces_two_statistics_both_ways():
@@ -119,10 +119,10 @@ def work(strategy, name):
 @pytest.mark.parametrize(
     ("name", "k", "n"),
     [
-        ("attention.qkv", E, 3 * E // N1),
-        ("attention.y", E // N1, E),
-        ("mlp.z", E, F // N1),
-        ("mlp.d", F // N1, E),
+        ("qkv", E, 3 * E // N1),
+        ("y", E // N1, E),
+        ("z", E, F // N1),
+        ("d", F // N1, E),
     ],
 )
 def test_work_of_multiplies(strategy, name, k, n):
@@ -130,12 +130,10 @@ def test_work_of_multiplies(strategy, name, k, n):
     r = rows_of(strategy)
     forward = (r * n * (2 * k - 1), 0, W * (r * k + r * n + k * n))
     backward = (r * k * (2 * n - 1) + k * n * (2 * r - 1), 0, W * (2 * k * n + 2 * r * k + 2 * r * n))
-    assert work(strategy, f"biased-{name}") == [forward, backward]
+    assert work(strategy, name) == [forward, backward]
 
 
-@pytest.mark.parametrize(
-    ("name", "k", "n"), [("attention.qkv", E, 3 * E), ("attention.y", E, E), ("mlp.z", E, F), ("mlp.d", F, E)]
-)
+@pytest.mark.parametrize(("name", "k", "n"), [("qkv", E, 3 * E), ("y", E, E), ("z", E, F), ("d", F, E)])
 def test_work_of_multiplies_in_panels(name, k, n):
     """FORMULAS 2.2: global k; the result is touched once per panel."""
     r, nl, panels = rows_of("summa"), n // N1, SIZES["panels"]
@@ -145,7 +143,7 @@ def test_work_of_multiplies_in_panels(name, k, n):
         0,
         W * (2 * k * nl + 2 * panels * r * nl + 2 * r * k),
     )
-    assert work("summa", f"biased-{name}") == [forward, backward]
+    assert work("summa", name) == [forward, backward]
 
 
 @ALL
@@ -166,12 +164,19 @@ def test_work_of_vector_operators(strategy):
         (0, 9 * s, W * (2 * s + 2 * r + 2 * c)),
         (0, 8 * s + 4 * r * (c - 1), W * (5 * s + 2 * c)),
     ]
-    assert work(strategy, "biased-attention.n") == work(strategy, "biased-mlp.n") == norm
-    assert work(strategy, "biased-attention.yb") == work(strategy, "biased-mlp.db") == bias(s, c)
-    assert work(strategy, "biased-attention.yd") == work(strategy, "biased-mlp.dd") == dropout(s)
-    assert work(strategy, "biased-mlp.zb") == bias(hidden, columns)
-    assert work(strategy, "biased-mlp.ud") == dropout(hidden)
-    assert work(strategy, "biased-mlp.u") == [(0, 8 * hidden, 2 * W * hidden), (0, 13 * hidden, 3 * W * hidden)]
+    assert work(strategy, "n1") == work(strategy, "n2") == norm
+    assert work(strategy, "y.2") == work(strategy, "d.2") == bias(s, c)
+    assert work(strategy, "y.3") == work(strategy, "d.3") == dropout(s)
+    assert work(strategy, "z.2") == bias(hidden, columns)
+    assert work(strategy, "u.2") == dropout(hidden)
+    assert work(strategy, "u") == [(0, 8 * hidden, 2 * W * hidden), (0, 13 * hidden, 3 * W * hidden)]
+
+
+@ALL
+def test_the_options_that_models_state_change_nothing(strategy):
+    definition = load_definition("transformer-2410.00273")
+    stated = load_layer(definition.name, strategy, TABLE, chosen=Settings(frozenset(definition.options)))
+    assert derive(stated).kernels == derive(load_layer(definition.name, strategy, TABLE)).kernels
 
 
 @ALL

@@ -117,7 +117,8 @@ def test_without_panels_in_the_strategy_panels_are_plain_gathers(strategy):
 
 def multiplies():
     """The four multiplies of a layer: global contracted and result dimension (FORMULAS 2.2)."""
-    return {"attention.qkv": (E, 3 * E), "attention.y": (E, E), "mlp.z": (E, F), "mlp.d": (F, E)}
+    attention = {"self-attention.qkv": (E, 3 * E), "self-attention.output": (E, E)}
+    return attention | {"feed-forward.z": (E, F), "feed-forward.output": (F, E)}
 
 
 @pytest.mark.parametrize("name", multiplies())

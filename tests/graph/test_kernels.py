@@ -1,7 +1,7 @@
 """FLOPs and bytes of kernels: fused attention (FORMULAS 2.3), multiplies, panels, the causal half."""
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, build, derived, kernel, number
+from graph.texts import BACKWARD, FORWARD, build, derived, kernel, number, packaged
 
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
@@ -25,7 +25,7 @@ def work(layer, name, **sizes):
 
 def attention(reads):
     layer = derive(load_layer("transformer-2410.00273", "2d", TABLE), reads, ["add"])
-    return work(layer, "biased-attention.attention")
+    return work(layer, "attention")
 
 
 FORWARD_MATRIX = S * (2 * Q - 1) + ROWS * Q * (2 * L - 1)  # logits; attend
@@ -55,8 +55,8 @@ def test_fused_attention(reads, read):
 
 
 def test_a_causal_mask_halves_flops_and_no_bytes():
-    layer = derive(load_layer("attention", "2d", TABLE))
-    forward, backward = work(layer, "attention")
+    layer = packaged("transformer", "2d", TABLE)
+    forward, backward = work(layer, "self-attention.attention")
     logits, attend = S * (2 * Q - 1), ROWS * Q * (2 * L - 1)
     assert forward == (logits // 2 + attend // 2, (3 * S - ROWS) // 2, W * (2 * LOCAL + 2 * FULL + ROWS))
     key_gradient = B * HL * L * Q * (2 * LR - 1)
@@ -164,6 +164,13 @@ def test_kernels_of_one_name_keep_their_own_collectives():
 def test_a_kernel_may_be_called_as_a_tensor_outside_it():
     layer = derived(SPLIT.format(name="u"))
     assert [(k.name, len(k.collectives[FORWARD])) for k in layer.kernels] == [("mine", 1), ("u", 0), ("u", 1)]
+
+
+def test_a_kernel_that_begins_with_a_name_assigned_again_has_its_own_name():
+    layer = derived("layer a\ninput x[b]\nx[b] = gelu(x)\nfuse f\nx[b] = gelu(x)\ny[b] = gelu(x)\nend")
+    assert [k.name for k in layer.kernels] == ["x.2", "f"]
+    biased = packaged("transformer ff_bias", "2d")
+    assert kernel(biased, "feed-forward.activation").kinds == ("bias", "gelu")
 
 
 def test_uncounted_operators_cost_nothing():

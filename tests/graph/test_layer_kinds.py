@@ -1,24 +1,17 @@
 """The packaged layer kinds: the collectives, saved tensors and work that follow, reasoned out by hand."""
 
 import pytest
-from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, STANDARD, kernel, moves, number, saved, volumes, weights
+from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, kernel, moves, number, packaged, saved, volumes, weights
 
-from dsx.graph.derived import derive
 from dsx.graph.expressions import evaluate, names
-from dsx.graph.library import load_layer
 
 W, B, S, E, H, G, K, F, V = 2, 2, 512, 256, 16, 8, 16, 1024, 4096
 SIZES = {"b": B, "s": S, "e": E, "h": H, "g": G, "k": K, "f": F, "v": V}
 TP, CP, EP = 4, 2, 8
 TOKENS = W * B * S * E
-UNFUSED = {
-    "attention-core": "unfused-attention-core",
-    "dropout-attention-core": "unfused-dropout-attention-core",
-}
-
-
-def packaged(name, strategy, **options):
-    return derive(load_layer(name, strategy, STANDARD, **options))
+GATED = "transformer rotary gated"
+BIASED = "transformer layernorm qkv_bias out_bias ff_bias ff_out_bias dropout residual_dropout"
+MIXTURE = "transformer rotary ffn=experts"
 
 
 def test_an_embedding_completes_its_partial_sums_on_the_way_to_the_residual_stream():
@@ -52,11 +45,11 @@ def test_a_head_divides_the_vocabulary_and_keeps_logits_probabilities_and_gradie
 
 
 def test_a_tied_projection_is_a_weight_that_the_embedding_has_too():
-    assert [(w.name, w.tied) for w in packaged("head-tied", "1d").weights] == [("gamma", False), ("projection", True)]
+    assert [(w.name, w.tied) for w in packaged("head tied", "1d").weights] == [("gamma", False), ("projection", True)]
 
 
 def test_without_sequence_parallelism_partial_sums_are_all_reduced():
-    layer = packaged("gated-transformer", "1d-no-sp")
+    layer = packaged(GATED, "1d-no-sp")
     assert volumes(layer, FORWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
     assert volumes(layer, BACKWARD, **SIZES, tp=TP) == [(AR, "tp", TOKENS)] * 2
 
@@ -64,36 +57,36 @@ def test_without_sequence_parallelism_partial_sums_are_all_reduced():
 @pytest.mark.parametrize("strategy", ["1d", "2d", "ulysses"])
 def test_unfused_attention_keeps_the_square_three_times(strategy):
     """5 a s^2 b bytes: after the softmax and the dropout in two bytes, the mask in one (arXiv 2205.05198)."""
-    layer = packaged("biased-transformer", strategy, blocks=UNFUSED)
+    layer = packaged(f"{BIASED} core=unfused-attention-core", strategy)
     sizes = SIZES | {"g": H, "tp": TP, "cp": CP}
     square = B * H * S * S // TP // (CP if "cp" in layer.axes else 1)
-    kept = {name.replace("dropout-self-attention", "core"): size for name, size in saved(layer, **sizes).items()}
-    of_core = [kept[name] for name in ("core.p", "core.pd state 0", "core.pd")]
+    kept = saved(layer, **sizes)
+    of_core = [kept[f"self-attention.{name}"] for name in ("p", "p.2 state 0", "p.2")]
     assert of_core == [2 * square, square, 2 * square]
 
 
 def test_fused_attention_keeps_nothing_of_the_square():
-    kept = saved(packaged("biased-transformer", "1d"), **SIZES, tp=TP)
-    assert max(size for name, size in kept.items() if "attention" in name) <= W * B * S * (H + 2 * G) * K // TP
+    kept = saved(packaged(BIASED, "1d"), **SIZES, tp=TP)
+    assert max(size for name, size in kept.items() if "feed-forward" not in name) <= W * B * S * (H + 2 * G) * K // TP
 
 
 def test_a_window_does_the_work_of_the_pairs_in_it():
     def squares(name, **sizes):
         layer = packaged(name, "1d")
-        core = kernel(layer, "rotary-attention.attention")
+        core = kernel(layer, "self-attention.attention")
         return number(layer, core.work[FORWARD].matrix, **(SIZES | sizes))
 
     whole = 2 * B * H * S * S * (2 * K) - B * H * S * S - B * S * H * K
-    causal = squares("gated-transformer")
+    causal = squares(GATED)
     assert causal == pytest.approx(whole / 2, abs=1)
     for window in (1, 64, S):
         pairs = window * S - window**2 / 2  # a triangle, then a band; the diagonal counts half, as in the causal half
-        assert squares("window-gated-transformer", window=window) == pytest.approx(whole * pairs / S**2, abs=2)
-    assert squares("window-gated-transformer", window=2 * S) == causal
+        assert squares(f"{GATED} window", window=window) == pytest.approx(whole * pairs / S**2, abs=2)
+    assert squares(f"{GATED} window", window=2 * S) == causal
 
 
 def test_ulysses_changes_positions_to_heads_and_back():
-    layer, sizes = packaged("gated-transformer", "ulysses"), SIZES | {"tp": TP, "cp": CP}
+    layer, sizes = packaged(GATED, "ulysses"), SIZES | {"tp": TP, "cp": CP}
     query, key = W * B * (S // CP) * (H * K // TP), W * B * (S // CP) * (G * K // TP)
     over_cp = [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "cp"]
     assert over_cp == sorted([(A2A, "cp", query)] * 2 + [(A2A, "cp", key)] * 2)
@@ -102,7 +95,7 @@ def test_ulysses_changes_positions_to_heads_and_back():
 
 
 def test_a_ring_moves_what_a_gather_does():
-    ring, gather = packaged("gated-transformer", "2d-ring"), packaged("gated-transformer", "2d")
+    ring, gather = packaged(GATED, "2d-ring"), packaged(GATED, "2d")
     sizes = SIZES | {"tp": TP, "cp": CP}
     for direction in (FORWARD, BACKWARD):
         assert volumes(ring, direction, **sizes) == volumes(gather, direction, **sizes)
@@ -115,44 +108,46 @@ EXPERTS = SIZES | {"x": 16, "topk": 2, "fx": 128, "capacity_percent": 100, "tp":
 
 
 def test_each_rank_sends_its_own_tokens_to_their_experts():
-    layer = packaged("moe-transformer", "2d")
+    layer = packaged(MIXTURE, "2d")
     routed = W * 2 * (B * S // (TP * CP)) * E  # topk copies of the tokens of one rank
     assert [move for move in volumes(layer, FORWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
     assert [move for move in volumes(layer, BACKWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
-    multiplied = kernel(layer, "moe.up").work[FORWARD].matrix
+    multiplied = kernel(layer, "experts.up").work[FORWARD].matrix
     assert number(layer, multiplied, **EXPERTS) == 2 * (B * S // (TP * CP)) * 128 * (2 * E - 1)
     # Its slots are of the tokens of all ranks that ep nests in, so all of them have a part of its gradient.
-    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * 128, ("tp", "cp"), True)
-    assert {weight.name for weight in layer.weights if weight.over_ep} == {"moe.wgate", "moe.wup", "moe.wdown"}
-    assert weights(layer, **EXPERTS)["moe.router"][1] == ("tp", "cp")
+    assert weights(layer, **EXPERTS)["experts.wup"] == (W * (16 // EP) * E * 128, ("tp", "cp"), True)
+    over_ep = {weight.name for weight in layer.weights if weight.over_ep}
+    assert over_ep == {f"experts.{name}" for name in ("wgate", "wup", "wdown")}
+    assert weights(layer, **EXPERTS)["experts.router"][1] == ("tp", "cp")
     assert layer.expert_axes == ()
 
 
 @pytest.mark.parametrize("strategy", ["1d", "1d-no-sp", "2d", "2d-no-sp", "summa", "ulysses", "2d-expert-tp"])
 def test_no_rank_does_the_work_of_another_for_experts(strategy):
     """Each rank routes tokens of its own; ep nests in the other axes, and so makes nothing again."""
-    layer = packaged("moe-transformer", strategy)
-    of_experts = [kernel for kernel in layer.kernels if kernel.runs and kernel.name.startswith("moe.")]
-    alike = {} if strategy not in ("1d-no-sp", "2d-no-sp") else {"moe.n": ("tp",), "moe.output": ("tp",)}
+    layer = packaged(MIXTURE, strategy)
+    behind_attention = [kernel.name for kernel in layer.kernels].index("n2")
+    of_experts = [kernel for kernel in layer.kernels[behind_attention:] if kernel.runs]
+    alike = {} if strategy not in ("1d-no-sp", "2d-no-sp") else {"n2": ("tp",), "output": ("tp",)}
     assert {kernel.name: kernel.replicated for kernel in of_experts if kernel.replicated} == alike
     assert not any("ep" in kernel.replicated for kernel in layer.kernels)
 
 
 def test_divided_experts_gather_their_tokens_over_tp():
-    layer = packaged("moe-transformer", "2d-expert-tp")
+    layer = packaged(MIXTURE, "2d-expert-tp")
     routed = W * 2 * (B * S // (TP * CP)) * E
-    experts = kernel(layer, "moe.gate").collectives[FORWARD]
+    experts = kernel(layer, "experts.gate").collectives[FORWARD]
     found = [(move.kind, move.axis, number(layer, move.bytes, **EXPERTS)) for move in experts]
     assert found == [(A2A, "ep", routed), (AG, "tp", routed * TP)]
-    back = [(move.kind, move.axis) for move in kernel(layer, "moe.c").collectives[FORWARD]]
+    back = [(move.kind, move.axis) for move in kernel(layer, "experts.c").collectives[FORWARD]]
     assert back == [(RS, "tp"), (A2A, "ep")]
-    assert weights(layer, **EXPERTS)["moe.wup"] == (W * (16 // EP) * E * (128 // TP), ("cp",), True)
+    assert weights(layer, **EXPERTS)["experts.wup"] == (W * (16 // EP) * E * (128 // TP), ("cp",), True)
     assert layer.expert_axes == ("tp",)
 
 
 def test_latent_attention_gathers_latent_vectors():
     sizes = SIZES | {"rq": 96, "rkv": 64, "nope": 16, "rope": 8, "kv": 16, "tp": TP}
-    layer = packaged("mla-transformer", "1d")
+    layer = packaged("transformer gated attention=latent-attention", "1d")
     gathered = [move for move in volumes(layer, FORWARD, **sizes) if move[0] == AG]
     row = W * B * S
     assert gathered == sorted([(AG, "tp", row * width) for width in (96, 64, 8, E)])
@@ -160,21 +155,21 @@ def test_latent_attention_gathers_latent_vectors():
 
 def test_copied_key_value_heads_are_made_on_every_rank():
     sizes = SIZES | {"g": 2, "tp": 8}
-    layer = packaged("gated-transformer", "2d-copied-kv")
-    name = "rotary-attention"
+    layer = packaged(GATED, "2d-copied-kv")
+    name = "self-attention"
     assert weights(layer, **sizes)[f"{name}.wkv"][0] == W * E * 2 * 2 * K
-    assert number(layer, kernel(layer, f"{name}.kk").work[FORWARD].bytes, **sizes) == 2 * W * B * S * K  # one head
+    assert number(layer, kernel(layer, f"{name}.kk.2").work[FORWARD].bytes, **sizes) == 2 * W * B * S * K  # one head
     # Each rank has gradients of the heads that it used: they are added over tp before the multiply's backward.
-    assert moves(layer, BACKWARD)[(AR, "tp", f"d {name}.k0")] + moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kvm")] == 1
+    assert moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kk")] + moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kvm")] == 1
 
 
 def test_copied_key_value_heads_without_sequence_parallelism():
     sizes = SIZES | {"g": 2, "tp": 8}
-    with_sp, layer = (packaged("gated-transformer", name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
+    with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
     assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
     # One all-reduce completes the partial sums of each half where a gather and a scatter did.
     assert [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
-    copies = [kernel(one, "rotary-attention.kk").work[FORWARD].bytes for one in (with_sp, layer)]
+    copies = [kernel(one, "self-attention.kk.2").work[FORWARD].bytes for one in (with_sp, layer)]
     made = [number(one, moved, **sizes) for one, moved in zip((with_sp, layer), copies, strict=True)]
     assert made[0] == made[1]
 
@@ -189,10 +184,10 @@ def test_without_sequence_parallelism_tp_divides_tokens_for_routing_alone(strate
         known = [rule for rule in rules if names(rule.left) | names(rule.right) <= sizes.keys()]
         return [int(evaluate(rule.left, sizes)) for rule in known if evaluate(rule.right, sizes) == 0]
 
-    assert not any(left_over("gated-transformer"))
-    assert any(left_over("moe-transformer", x=8))
+    assert not any(left_over(GATED))
+    assert any(left_over(MIXTURE, x=8))
 
 
 def test_parallel_halves_are_reduced_once():
-    layer = packaged("parallel-transformer", "1d")
+    layer = packaged("parallel-layer layernorm rotary qkv_bias out_bias ff_bias ff_out_bias", "1d")
     assert [move for move in volumes(layer, FORWARD, **SIZES, tp=TP) if move[0] == RS] == [(RS, "tp", TOKENS)]

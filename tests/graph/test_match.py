@@ -1,10 +1,10 @@
 """The matching table row by row: which collective, over which axis, in which order, of which volume."""
 
 import pytest
+from graph.texts import read
 
 from dsx.graph.expressions import evaluate
 from dsx.graph.match import Distribution, Unmatchable, match
-from dsx.graph.notation import parse
 
 AG, RS, AR, A2A = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 SIZES = {"b": 2, "s": 96, "e": 40, "tp": 4, "tp2": 5, "cp": 2, "ep": 3, "dp": 7}
@@ -12,7 +12,7 @@ B, S, E, TP, CP = 2, 96, 40, 4, 2
 
 
 def distribution(text):
-    tensor = parse(f"layer a\ny{text} = f(x)").body[0].outputs[0]
+    tensor = read(f"layer a\ny{text} = f(x)").body[0].outputs[0]
     return Distribution(tensor.dims, tensor.partial)
 
 

@@ -2,17 +2,18 @@
 
 import pytest
 
-from dsx.errors import SpecError
+from dsx.errors import InputError, SpecError
 from dsx.graph.model import build_model, parameters
 from dsx.spec.assumptions import load_assumptions
-from dsx.spec.model import LayerCount, load_model
+from dsx.spec.model import LayerKind, layer_count, load_model
 
 DEFAULT = load_assumptions("default")
 LLAMA = load_model("llama-3-8b")
+GATED = LayerKind("transformer", frozenset({"rotary", "gated"}))
 
 
 def model(*layers):
-    entries = [LayerCount(kind=kind, count=count) for kind, count in layers]
+    entries = [layer_count(kind if isinstance(kind, LayerKind) else LayerKind(kind), count) for kind, count in layers]
     return LLAMA.model_copy(update={"layers": entries, "dimensions": LLAMA.dimensions | {"positions": 64}})
 
 
@@ -21,27 +22,28 @@ def build(*layers, assumptions=DEFAULT):
 
 
 def test_the_ends_and_the_body():
-    built = build(("embedding", 1), ("gated-transformer", 3), ("transformer", 2), ("head", 1))
+    built = build(("embedding", 1), (GATED, 3), ("transformer", 2), ("head", 1))
     assert (built.leading, built.trailing, built.num_layers, built.num_body_layers) == (1, 1, 7, 5)
     assert [layer.name for layer in built.first + built.last] == ["embedding", "head"]
-    assert [(layer.name, count) for layer, count in built.body] == [("gated-transformer", 3), ("transformer", 2)]
+    body = [(layer.name, count) for layer, count in built.body]
+    assert body == [("transformer[gated rotary]", 3), ("transformer", 2)]
 
 
 def test_ends_may_be_missing():
-    body = build(("gated-transformer", 4))
+    body = build((GATED, 4))
     assert (body.leading, body.trailing, body.num_body_layers) == (0, 0, 4)
-    assert build(("embedding", 1), ("gated-transformer", 4)).trailing == 0
-    assert build(("gated-transformer", 4), ("head", 1)).leading == 0
+    assert build(("embedding", 1), (GATED, 4)).trailing == 0
+    assert build((GATED, 4), ("head", 1)).leading == 0
 
 
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
         ([("embedding", 1), ("head", 1)], r"no layer between its ends \(embedding, head\)"),
-        ([("gated-transformer", 1), ("embedding", 1), ("gated-transformer", 1)], "takes data, so it can only be the"),
-        ([("embedding", 2), ("gated-transformer", 1)], "'embedding' stands 2 times at an end"),
-        ([("gated-transformer", 1), ("head", 3)], "'head' stands 3 times at an end"),
-        ([("head", 1), ("gated-transformer", 1)], r"layer 'head' begins as \[b, s/cp/tp, e\] and ends as \[b, s/cp\]"),
+        ([(GATED, 1), ("embedding", 1), (GATED, 1)], "takes data, so it can only be the"),
+        ([("embedding", 2), (GATED, 1)], "'embedding' stands 2 times at an end"),
+        ([(GATED, 1), ("head", 3)], "'head' stands 3 times at an end"),
+        ([("head", 1), (GATED, 1)], r"layer 'head' begins as \[b, s/cp/tp, e\] and ends as \[b, s/cp\]"),
     ],
 )
 def test_what_cannot_follow(layers, message):
@@ -53,16 +55,17 @@ def test_a_layer_that_begins_otherwise_than_the_one_before_it_ends(tmp_path):
     text = tmp_path / "whole.layer"
     text.write_text("layer whole\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)\n")
     with pytest.raises(
-        SpecError, match=r"'gated-transformer' ends as \[b, s/cp/tp, e\] and 'whole' behind it begins as \[b, s, e\]"
+        SpecError,
+        match=r"'transformer\[gated rotary\]' ends as \[b, s/cp/tp, e\] and 'whole' behind it begins as \[b, s, e\]",
     ):
-        build(("gated-transformer", 1), (str(text), 1))
+        build((GATED, 1), (str(text), 1))
 
 
 def test_uncounted_kinds_have_no_weights():
     without = DEFAULT.model_copy(update={"uncounted_layers": ["embedding", "head"]})
-    layers = (("embedding", 1), ("gated-transformer", 2), ("head", 1))
+    layers = (("embedding", 1), (GATED, 2), ("head", 1))
     built = build(*layers, assumptions=without)
-    assert [layer.name for layer, _ in built.layers] == ["gated-transformer"]
+    assert [layer.name for layer, _ in built.layers] == ["transformer[gated rotary]"]
     e, v = LLAMA.dimensions["e"], LLAMA.dimensions["v"]
     assert parameters(build(*layers)) - parameters(built) == 2 * v * e + e
     with pytest.raises(SpecError, match=r"counts no layer of model 'llama-3-8b' \(it has: embedding, head\)"):
@@ -75,10 +78,39 @@ def test_parameters_do_not_depend_on_the_strategy():
 
 
 def test_an_assumption_set_names_the_block_that_runs():
-    unfused = DEFAULT.model_copy(update={"blocks": {"attention-core": "unfused-attention-core"}})
-    names = [
-        [k.name for k in build(("gated-transformer", 1), assumptions=a).kinds[0].kernels] for a in (DEFAULT, unfused)
-    ]
-    fused_kernels, unfused_kernels = ([name.rsplit(".", 1)[1] for name in found] for found in names)
+    unfused = DEFAULT.model_copy(update={"set": {"core": "unfused-attention-core"}})
+    names = [[k.name for k in build((GATED, 1), assumptions=a).kinds[0].kernels] for a in (DEFAULT, unfused)]
+    fused_kernels, unfused_kernels = ([name.rpartition(".")[2] for name in found] for found in names)
     assert "attention" in fused_kernels and "p" not in fused_kernels
     assert "attention" not in unfused_kernels and {"a", "p"} <= set(unfused_kernels)
+
+
+def test_an_assumption_set_sets_an_option_of_the_layers_that_know_it():
+    dropping = DEFAULT.model_copy(update={"set": {"dropout": True}})
+    layers = [("embedding", 1), (GATED, 1), ("head", 1)]
+    found = [{kind for k in layer.kernels for kind in k.kinds} for layer in build(*layers, assumptions=dropping).kinds]
+    assert ["dropout" in kinds for kinds in found] == [False, True, False]
+    nearly = DEFAULT.model_copy(update={"set": {"corre": "unfused-attention-core"}})
+    with pytest.raises(SpecError, match=r"assumption set 'default' sets 'corre', .* did you mean 'core'\?"):
+        build(*layers, assumptions=nearly)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            LayerKind("transformer", frozenset({"gatd"})),
+            r"unknown option.*'gatd'; did you mean 'gated'\?",
+        ),
+        (LayerKind("transformer", frozenset({"gated", "squared_relu"})), "exclude each other"),
+        (LayerKind("head", frozenset({"gated"})), r"unknown option.*'gated'.*\(known: layernorm, tied\)"),
+        (
+            LayerKind("transformer", blocks=(("fnn", "experts"),)),
+            r"unknown block parameter.*'fnn'; did you mean 'ffn'",
+        ),
+    ],
+)
+def test_a_model_sets_what_its_layers_know(kind, message):
+    with pytest.raises(InputError, match=message) as caught:
+        build((GATED, 1), (kind, 1))
+    assert str(caught.value).startswith(f"layer '{kind}' of model 'llama-3-8b': ")

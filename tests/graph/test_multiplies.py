@@ -3,10 +3,7 @@
 import math
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, STANDARD, derived, kernel, number
-
-from dsx.graph.derived import derive
-from dsx.graph.library import load_layer
+from graph.texts import BACKWARD, FORWARD, derived, kernel, number, packaged
 
 SIZES = {"b": 2, "s": 512, "e": 256, "h": 8, "g": 8, "k": 32, "f": 1024, "tp": 4, "cp": 2}
 TOKENS = 2 * 256  # of one cp rank
@@ -65,21 +62,21 @@ def test_in_panels_a_multiply_becomes_as_many_thinner_ones():
 
 
 def test_a_fused_kernel_makes_its_forward_multiply_again():
-    layer = derive(load_layer("attention", "2d", STANDARD))
+    layer, name = packaged("transformer", "2d"), "self-attention.attention"
     square = (256, 512, 32, 2 * 2, False, False)  # two heads of one rank, two samples
     attend = (256, 32, 512, 2 * 2, False, False)
-    assert shapes(layer, "attention", FORWARD) == [square, attend]
-    backward = shapes(layer, "attention", BACKWARD)
+    assert shapes(layer, name, FORWARD) == [square, attend]
+    backward = shapes(layer, name, BACKWARD)
     assert len(backward) == 5
     assert backward.count(square) == 2  # the logits again, and the gradient of the probabilities
-    halves = [number(layer, m.flops, **SIZES) for m in kernel(layer, "attention").work[FORWARD].multiplies]
+    halves = [number(layer, m.flops, **SIZES) for m in kernel(layer, name).work[FORWARD].multiplies]
     assert halves == [256 * 512 * 4 * 63 // 2, 256 * 32 * 4 * 1023 // 2]
 
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
-@pytest.mark.parametrize("name", ["transformer", "gated-transformer", "transformer-2410.00273"])
+@pytest.mark.parametrize("name", ["transformer", "transformer rotary gated", "transformer-2410.00273"])
 def test_the_multiplies_are_all_matrix_flops_and_their_shapes_are_those_flops(name, strategy):
-    layer = derive(load_layer(name, strategy, STANDARD))
+    layer = packaged(name, strategy)
     sizes = SIZES | {"tp2": 2, "panels": 2, "e": 1024, "s": 1024}
     for one in layer.kernels:
         for work in one.work:

@@ -2,15 +2,18 @@
 
 import pytest
 from graph.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
+from graph.texts import read
 
 from dsx.graph.expressions import evaluate
-from dsx.graph.notation import Dim, Role, parse, parse_file
+from dsx.graph.lexer import Place
+from dsx.graph.notation import Dim, Role, Settings, UseText
+from dsx.graph.parse import parse, parse_file
 from dsx.spec.locate import packaged_data
 
 
 def one(line, head="layer a"):
     """The only operator of a text."""
-    (entry,) = parse(f"{head}\n{line}").body
+    (entry,) = read(f"{head}\n{line}").body
     return entry
 
 
@@ -19,7 +22,7 @@ def dims(tensor):
 
 
 def test_the_layer_of_the_design_parses():
-    layer = parse(TRANSFORMER)
+    layer = read(TRANSFORMER)
     assert (layer.kind, layer.name) == ("layer", "transformer")
     assert list(layer.definitions) == ["c", "j", "m", "t"]
     assert [tensor.name for tensor in layer.inputs] == ["x"]
@@ -31,7 +34,7 @@ def test_the_layer_of_the_design_parses():
 
 
 def test_the_block_of_the_design_parses():
-    block = parse(MLP_BLOCK)
+    block = read(MLP_BLOCK)
     assert (block.kind, block.name) == ("block", "mlp")
     z, d = block.body[1], block.body[3]
     assert z.modifier == d.modifier == "panels"
@@ -66,13 +69,50 @@ def test_a_strategy_with_roles_and_rules():
     assert strategy.rules[1].place.line == 4
 
 
+def test_a_strategy_that_extends_another():
+    strategy = parse(
+        "strategy mine extends 2d-no-sp role rs = s role wi = $wf(v)  # on one line\n"
+        "set ring set core = my-core.2\n"
+        "drop too_narrow\n"
+    )
+    assert strategy.extends[0] == "2d-no-sp"
+    assert strategy.roles["rs"] == Dim("s")
+    assert (strategy.roles["wi"].name, strategy.roles["wi"].letter) == ("wf", "v")
+    assert strategy.settings == Settings(frozenset({"ring"}), (("core", "my-core.2"),))
+    assert list(strategy.dropped) == ["too_narrow"]
+
+
+def test_options_block_parameters_and_conditions():
+    block = parse(
+        "block a\n"
+        "option bias narrow  # two on a line\n"
+        "option mask = causal | full\n"
+        "block core = my-core.2\n"
+        "dim w = 2 * e                       unless narrow\n"
+        "weight g[e] h[e]                    when bias\n"
+        "fuse f                              when bias narrow unless full causal\n"
+        "end\n"
+        "use $core{*} (x = y)                unless full when bias\n"
+        "use plain                           when bias\n"
+        "y[b] = f(x)\n"
+    )
+    assert list(block.options) == ["bias", "narrow", "causal", "full"]
+    assert block.exclusive == {"mask": ("causal", "full")}
+    assert block.parameters == {"core": "my-core.2"}
+    conditions = ["unless narrow", "when bias", "when bias narrow unless full causal", "", "when bias unless full"]
+    assert [str(condition) for _, condition in block.lines] == [*conditions, "when bias", ""]
+    uses = [(line.block, line.parameter) for line, _ in block.lines if isinstance(line, UseText)]
+    assert uses == [("core", True), ("plain", False)]
+    assert block.options["full"] == Place("<text>", 3, 24)
+
+
 @pytest.mark.parametrize("relation", ["==", "!=", "<=", ">=", "<", ">"])
 def test_relations(relation):
     assert parse(f"strategy a\nrequire e {relation} 1 why").rules[0].relation == relation
 
 
 def test_dim_input_weight_use():
-    layer = parse(
+    layer = read(
         "layer a-1.b\n"
         "\n"
         "# a comment alone\n"
@@ -116,7 +156,7 @@ def test_places_are_those_of_the_text():
 
 
 def test_two_kernels_of_one_name_are_two():
-    layer = parse("layer a\nfuse f\ny[b] = g(x)\nend\nfuse f\nz[b] = g(y)\nend\nu[b] = g(z)")
+    layer = read("layer a\nfuse f\ny[b] = g(x)\nend\nfuse f\nz[b] = g(y)\nend\nu[b] = g(z)")
     assert [op.fuse for op in layer.body] == [("f", 1), ("f", 2), None]
 
 

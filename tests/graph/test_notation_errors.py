@@ -1,16 +1,17 @@
 """A text that breaks the grammar: file, line, column, and the nearest right thing."""
 
 import pytest
+from graph.texts import read
 
 from dsx.errors import NotationError
-from dsx.graph.notation import parse, parse_file
+from dsx.graph.parse import parse, parse_file
 
 OK = "layer a\ninput x[b]\n"
 
 
-def check(source, line, column, words):
+def check(source, line, column, words, reads=lambda source: parse(source, "some/a.layer")):
     with pytest.raises(NotationError) as caught:
-        parse(source, "some/a.layer")
+        reads(source)
     error = caught.value
     assert (error.line, error.column) == (line, column), str(error)
     assert str(error).startswith(f"some/a.layer:{line}:{column}: ")
@@ -62,9 +63,22 @@ def test_heads(source, line, column, words):
         ("use mlp (x = y", 15, ["found 'end of line'"]),
         ("use mlp (x = y, x = z)", 17, ["'x' is bound twice"]),
         ("use mlp x", 9, ["unexpected 'x'"]),
+        ("use $", 6, ["expected a block parameter, found 'end of line'"]),
+        ("option", 7, ["expected the name of an option, found 'end of line'"]),
+        ("option 2d", 8, ["expected the name of an option, found '2d'"]),
+        ("option a = | b", 12, ["expected the name of an option, found '|'"]),
+        ("option a = b |", 15, ["expected the name of an option, found 'end of line'"]),
+        ("option a b a", 12, ["option 'a' is declared twice"]),
+        ("option when", 8, ["'when' begins a condition and is no name of an option"]),
+        ("block = b", 7, ["expected the name of a block parameter, found '='"]),
+        ("block a b", 9, ["expected '=' and a block after 'block a', found 'b'"]),
+        ("block a =", 10, ["expected the name of a block, found 'end of line'"]),
+        ("block a = b c", 13, ["unexpected 'c'"]),
+        ("y[b] = f(x) when", 17, ["expected the name of an option, found 'end of line'"]),
+        ("y[b] = f(x) when a", 18, ["no 'option' line above declares 'a'", "(there is none)"]),
+        ("input z[b] unless a", 19, ["no 'option' line above declares 'a'"]),
         ("fuse", 5, ["expected the name of the kernel"]),
         ("fuse a b", 8, ["unexpected 'b'"]),
-        ("end", 1, ["'end' without a 'fuse'"]),
         ("y[b] = ", 8, ["expected an operator, found 'end of line'"]),
         ("y = f(x)", 1, ["'y' needs its dimensions here: y[...]"]),
         ("y[b] f(x)", 6, ["expected '=', found 'f'"]),
@@ -88,19 +102,35 @@ def test_lines(text, column, words):
 
 
 def test_a_dimension_is_defined_once():
-    check("layer a\ndim c = 1\ndim c = 2\n", 3, 5, ["dimension 'c' is defined twice"])
+    check("layer a\ndim c = 1\ndim c = 2\ny[b] = g(x)", 3, 5, ["dimension 'c' is defined twice"], read)
+
+
+@pytest.mark.parametrize(
+    ("lines", "column", "words"),
+    [
+        ("option a\noption a", 8, ["option 'a' is declared twice"]),
+        ("option m = a | b\noption m = c | d", 8, ["the options of 'm' are declared twice"]),
+        ("block a = b\nblock a = c", 7, ["block parameter 'a' is declared twice"]),
+        ("option bias\ny[b] = f(x) unless bais", 20, ["declares 'bais'", "did you mean 'bias'?", "(bias)"]),
+        ("y[b] = f(x)\nuse $core", 1, ["no 'block core = ...' declares this block parameter"]),
+        ("block core = c\nuse $cor", 1, ["no 'block cor = ...' declares", "did you mean 'core'?"]),
+    ],
+)
+def test_options_and_block_parameters(lines, column, words):
+    check(f"{OK}{lines}\nz[b] = f(x)\n", 4, column, words)
 
 
 @pytest.mark.parametrize(
     ("body", "line", "column", "words"),
     [
-        ("fuse f\ny[b] = g(x)", 4, 1, ["kernel 'f' has no 'end'"]),
+        ("end\ny[b] = g(x)", 3, 1, ["'end' without a 'fuse' or an 'again'"]),
+        ("fuse f\ny[b] = g(x)", 3, 1, ["kernel 'f' has no 'end'"]),
         ("fuse f\n fuse h\ny[b] = g(x)", 4, 2, ["kernel 'f' has no 'end' yet; kernels do not nest"]),
         ("fuse f\nuse mlp\nend", 4, 1, ["a block cannot be used inside a kernel", "'f'"]),
     ],
 )
 def test_kernels(body, line, column, words):
-    check(OK + body, line, column, words)
+    check(OK + body, line, column, words, read)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +138,9 @@ def test_kernels(body, line, column, words):
     [
         ("role", 5, ["expected the name of a role"]),
         ("role a s", 8, ["expected '=' after role 'a'"]),
-        ("rule a = s", 6, ["expected '=' after role 'rule'", "'role' and 'require'"]),
+        ("rule a = s", 6, ["expected '=' after role 'rule'", "'role', 'require', 'set' and 'drop'"]),
         ("role a = s role a = b", 17, ["role 'a' is given twice"]),
-        ("role a = $rs", 10, ["expected a dimension, found '$'"]),
+        ("role a = $", 11, ["expected the name of a role, found 'end of line'"]),
         ("role a = s/cq", 12, ["'cq' is no mesh axis", "did you mean 'cp'?"]),
         ("role a = s/tp/tp", 10, ["'s' is divided twice by the same axis"]),
         ("require e = 1 why", 11, ["expected one of == != <= >= < >, found '='"]),
@@ -118,10 +148,20 @@ def test_kernels(body, line, column, words):
         ("require e == 1", 15, ["a rule ends with the name of its reason"]),
         ("require e == 1 ==", 16, ["a rule ends with the name of its reason"]),
         ("x[b] = norm(y)", 2, ["expected '=' after role 'x'", "found '['"]),
+        ("set", 4, ["expected the name of an option or a block parameter, found 'end of line'"]),
+        ("set core =", 11, ["expected the name of a block, found 'end of line'"]),
+        ("set ring set ring", 14, ["'ring' is set twice"]),
+        ("drop", 5, ["expected the reason of the rules that do not hold here"]),
+        ("drop too_narrow", 6, ["only a strategy that extends another drops rules"]),
+        ("bring attention-core = my-core", 1, ["'bring' is gone", "'set core = my-core'"]),
     ],
 )
 def test_strategies(text, column, words):
     check(f"strategy a\n{text}\n", 2, column, words)
+
+
+def test_a_strategy_extends_one_that_it_names():
+    check("strategy a extends", 1, 19, ["expected the name of the strategy that it extends, found 'end of line'"])
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from graph.texts import derived, kernel, number, saved
+from graph.texts import derived, kernel, number, packaged, saved
 
-from dsx.graph.derived import derive
-from dsx.graph.library import load_layer, load_operators
+from dsx.graph.library import load_operators
 from dsx.graph.operators import Effort
 from dsx.spec.assumptions import load_assumptions
 
@@ -69,27 +68,27 @@ def test_softmax_step_by_step():
     ("core", "each"),
     [
         ("unfused-attention-core", {"p": 2, "p state 0": 4}),  # the next multiply reads the result in 16 bits
-        ("unfused-dropout-attention-core", {"p state 0": 4, "pd state 0": 1, "pd": 2}),  # there what is left of it
+        ("unfused-attention-core dropout", {"p state 0": 4, "p.2 state 0": 1, "p.2": 2}),  # there what is left of it
     ],
 )
 def test_softmax_saves_its_result_as_its_readers_read_it(core, each):
-    layer = derive(load_layer(core, "1d-no-sp", table_of("softmax")))
+    layer = packaged(core, "1d-no-sp", table_of("softmax"))
     sizes = SIZES | {"g": 2, "j": 1, "k": 4, "kv": 4, "t": 8, "tp": 1}
     square = 2 * 2 * 8 * 8
     kept = saved(layer, **sizes)
-    assert {name: kept[name] / square for name in kept if name.split()[0] in ("p", "pd", "a")} == each
+    assert {name: kept[name] / square for name in kept if name.split()[0] in ("p", "p.2", "a")} == each
 
 
 def test_fused_attention_has_its_softmax_inside():
     works = [
-        [found.work for found in derive(load_layer("gated-transformer", "1d", table)).kernels]
+        [found.work for found in packaged("transformer rotary gated", "1d", table).kernels]
         for table in (STANDARD, table_of("softmax"))
     ]
     assert works[0] == works[1]
 
 
 def test_what_moves_beside_a_kernel_is_of_rotary_positions_and_gated_units():
-    layer = derive(load_layer("gated-transformer", "1d-no-sp", STANDARD))
+    layer = packaged("transformer rotary gated", "1d-no-sp")
     sizes = {"b": 2, "s": 8, "e": 16, "h": 4, "g": 2, "k": 4, "f": 64, "tp": 1}
     moved = {
         one.name: [number(layer, work.unfused, **sizes) for work in one.work]
@@ -98,7 +97,7 @@ def test_what_moves_beside_a_kernel_is_of_rotary_positions_and_gated_units():
     }
     queries, keys, gated = (2 * 2 * 8 * width for width in (4 * 4, 2 * 4, 64))
     assert moved == {
-        "rotary-attention.qr": [8 * queries, 8 * queries],
-        "rotary-attention.kr": [8 * keys, 8 * keys],
-        "gated-mlp.u": [2 * gated, 4 * gated],
+        "self-attention.q.2": [8 * queries, 8 * queries],
+        "self-attention.kk.2": [8 * keys, 8 * keys],
+        "feed-forward.u": [2 * gated, 4 * gated],
     }

@@ -1,11 +1,17 @@
 """Blocks and strategies put together."""
 
+import re
+
 import pytest
+import yaml
 from graph.texts import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, derived, fails, moves
 
 from dsx.errors import NotationError, SpecError, UnknownNameError
-from dsx.graph.library import load_layer, load_operators, load_strategy, strategy_names
+from dsx.graph.library import layer_names, load_layer, load_operators, load_strategy, strategy_names
 from dsx.graph.model import check_repeats
+from dsx.graph.notation import Settings
+from dsx.spec.locate import packaged_data
+from dsx.spec.model import LayerCount
 
 STRATEGY = "strategy mine\nrs = s/tp re = e\nrequire s % tp == 0 why"
 NORM = "block norms\ninput x[b, $rs, e]\nweight g[e]\noutput[b, $rs, e] = norm(x, g)"
@@ -36,6 +42,11 @@ def test_bindings_name_what_goes_in_and_comes_out():
     assert [arg.tensor for arg in last.arguments] == ["joins.output", "norms.output"]
 
 
+def test_a_result_may_take_the_name_of_what_the_block_read():
+    layer = build("layer a\ninput y[b, $rs, e]\nuse norms (output = y)\nuse norms (x = y, output = y)\n", **ALL)
+    assert [op.arguments[0].tensor for op in layer.operators] == ["y", "norms.output"]
+
+
 def test_all_but_one_input_may_be_bound():
     layer = build("layer a\ninput y[b, $rs, e]\nuse norms\nuse joins (z = y)\n", **ALL)
     assert [arg.tensor for arg in layer.operators[1].arguments] == ["norms.output", "y"]
@@ -62,9 +73,12 @@ def test_roles_make_one_block_several():
     [
         ("layer a\n^use norm", ["no block 'norm'"]),
         ("layer a\n^use norms (y = x)", ["block 'norms' has no input 'y'"]),
-        ("layer a\ninput xx[b, $rs, e]\n^use norms (x = xy)", ["no tensor 'xy' here", "did you mean 'xx'?"]),
+        ("layer a\ninput xx[b, $rs, e]\n^use norms (x = xy)", ["no tensor 'xy' above", "did you mean 'xx'?"]),
         ("layer a\ninput y[b, $rs, e]\n^use joins", ["block 'joins' has the inputs x, z: bind all but one"]),
-        ("layer a\ninput y[b, $rs, e]\n^use norms (output = y)", ["'y' is made twice"]),
+        (
+            "layer a\ninput y[b, $rs, e]\nuse norms (output = n)\n^use norms (x = y, output = n)",
+            ["'n' is made again before anything reads it"],
+        ),
         ("layer a\ninput y[b, ^$rt, e]\nuse norms", ["strategy 'mine' gives no role 'rt'", "did you mean 'rs'?"]),
         ("layer a\ny[b, s, e] = gelu(^x)", ["no tensor 'x' above"]),
         ("^layer a\nweight w[e, f]\nv[e, f] = gelu(w)", ["layer 'a' has no 'input'"]),
@@ -107,19 +121,44 @@ def test_names_of_the_library():
         load_layer("transformer", "suma", STANDARD)
     with pytest.raises(NotationError, match="'2d' is a strategy, not a layer or block"):
         load_layer("2d", None, STANDARD)
-    with pytest.raises(NotationError, match="'mlp' is a block, not a strategy"):
-        load_strategy("mlp")
+    with pytest.raises(NotationError, match="'feed-forward' is a block, not a strategy"):
+        load_strategy("feed-forward")
     with pytest.raises(NotationError, match=r"role \$rs needs a strategy"):
         load_layer("transformer", None, STANDARD)
     assert set(strategy_names()) >= {"1d", "2d", "summa"}
 
 
+def test_former_names_say_what_is_written_now(tmp_path):
+    with pytest.raises(UnknownNameError, match=r"'gated-transformer'.* is now \{kind: transformer, options: "):
+        load_layer("gated-transformer", "2d", STANDARD)
+    (tmp_path / "a.layer").write_text("layer a\nuse mlp\n")
+    with pytest.raises(NotationError, match=r"a\.layer:2:1: (?!;).*'mlp' is now 'use feed-forward"):
+        load_layer(str(tmp_path / "a.layer"), "2d", STANDARD)
+
+
+FORMER = yaml.safe_load((packaged_data() / "layers" / "former-names.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_what_is_written_now_builds(name):
+    assert name not in layer_names()
+    if FORMER[name].startswith("{"):
+        entry = LayerCount.model_validate(yaml.safe_load(FORMER[name]))
+        kind, chosen = entry.kind, Settings(entry.layer.options, entry.layer.blocks)
+    else:
+        (kind,) = re.findall(r"use ([a-z-]+)", FORMER[name])
+        options = re.findall(r"with the options? (.*)$", FORMER[name])
+        chosen = Settings(frozenset(" ".join(options).replace(" and ", " ").split()))
+    strategy = "ulysses" if "exchange" in chosen.options else "2d"
+    assert load_layer(kind, strategy, STANDARD, chosen=chosen).operators
+
+
 def test_a_layer_beside_its_own_blocks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.layer").write_text("layer a\nuse own\nuse mlp\n")
+    (tmp_path / "a.layer").write_text("layer a\nuse own\nuse feed-forward\n")
     (tmp_path / "own.layer").write_text("block own\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)")
     layer = load_layer("./a.layer", "1d", STANDARD)
-    assert [op.name for op in layer.operators][:2] == ["own.output", "mlp.x"]
+    assert [op.name for op in layer.operators][:2] == ["own.output", "feed-forward.n"]
     (tmp_path / "b.layer").write_text("layer b\nuse onw\n")
     with pytest.raises(NotationError, match=r"b\.layer:2:1: unknown layer 'onw'"):
         load_layer("./b.layer", "1d", STANDARD)

@@ -10,9 +10,12 @@ from dsx.errors import NotationError
 from dsx.graph.build import build_layer
 from dsx.graph.derived import derive
 from dsx.graph.expressions import evaluate
-from dsx.graph.library import load_operators
+from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import define
-from dsx.graph.notation import parse
+from dsx.graph.notation import Settings
+from dsx.graph.options import selected
+from dsx.graph.parse import parse
+from dsx.graph.strategy import resolved
 
 STANDARD = load_operators(["standard"])
 BYTES = {"activation_bytes": 2, "weight_bytes": 2, "gradient_bytes": 2, "panels": 1}
@@ -21,21 +24,55 @@ FORWARD, BACKWARD = 0, 1
 
 
 @cache
-def parse_block(source):
-    return parse(dedent(source), "block.layer")
+def parsed(source, file):
+    return parse(dedent(source), file)
 
 
-def build(text, strategy="", blocks=(), table=STANDARD):
-    """The layer of `text`, under the strategy and with the blocks that the texts give."""
-    known = {block.name: block for block in map(parse_block, blocks)}
+def settings(words):
+    """Options, and block parameters as PARAMETER=BLOCK."""
+    options = frozenset(word for word in words.split() if "=" not in word)
+    return Settings(options, tuple(tuple(word.split("=")) for word in words.split() if "=" in word))
+
+
+def overlay(*texts):
+    """The strategy that the first text is; it may extend the others."""
+
+    def find_strategy(name, place):
+        for text in texts:
+            if (found := parsed(text, "strategy.layer")).name == name:
+                return found
+        raise place.error(f"no strategy {name!r}")
+
+    return resolved(parsed(texts[0], "strategy.layer"), find_strategy)
+
+
+def read(source, chosen=""):
+    """The lines of a layer or block that count with its settings."""
+    return selected(parse(source, "some/a.layer"), settings(chosen))
+
+
+def build(text, strategy="", blocks=(), table=STANDARD, chosen="", inherited="", bases=()):
+    """The layer of `text` with its settings, under the strategy and with the blocks that the texts give.
+
+    The strategy may extend those in `bases`.
+    """
+    known = {block.name: block for block in (parsed(block, "block.layer") for block in blocks)}
 
     def find_block(name, place):
         if name not in known:
             raise place.error(f"no block {name!r}")
         return known[name]
 
-    overlay = parse(dedent(strategy), "strategy.layer") if strategy else None
-    return build_layer(parse(dedent(text), "a.layer"), overlay, table, find_block)
+    strategy_text = overlay(strategy, *bases) if strategy else None
+    return build_layer(
+        parse(dedent(text), "a.layer"), strategy_text, table, find_block, settings(chosen), settings(inherited)
+    )
+
+
+def packaged(words, strategy, table=STANDARD):
+    """A packaged layer kind, its name followed by its settings, under a packaged strategy."""
+    name, _, chosen = words.partition(" ")
+    return derive(load_layer(name, strategy, table, chosen=settings(chosen)))
 
 
 def derived(text, **kwargs):

@@ -39,14 +39,15 @@ capacities = st.sampled_from([6e9, 1.2e10, 1e12])
 
 def problem_of(model, capacity):
     """A model of six layers and a head, cut anyhow, on three tiers."""
-    counts = {"gated-transformer": 2, "moe-transformer": LAYERS - 2, "head": 1}
+    dense = {"kind": "transformer", "options": ["rotary", "gated"], "count": 2}
+    mixture = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": LAYERS - 2}
     spec = ModelSpec.model_validate(
         {
             "name": "small",
             "source": "a test",
             "default_sequence_length": 2048,
             "dimensions": DIMENSIONS | model,
-            "layers": [{"kind": kind, "count": count} for kind, count in counts.items()],
+            "layers": [dense, mixture, {"kind": "head"}],
         }
     )
     machine = cluster_spec(SYSTEM | {"fast_size": 4, "hbm_capacity": capacity}).model_dump(mode="json")

@@ -21,6 +21,10 @@ def made(tmp_path):
     return lambda *changes: setups(read_runs(write(tmp_path / "runs.csv", *changes)))
 
 
+def layers(setup):
+    return [(str(entry.layer), entry.count) for entry in setup.model.layers]
+
+
 def test_a_full_row_needs_no_default(made):
     (setup,) = made({})
     assert setup.filled == ()
@@ -29,9 +33,7 @@ def test_a_full_row_needs_no_default(made):
         *("a100-80-nvs8", "bf16"),
         *("none", "1f1b"),
     )
-    assert [(layer.kind, layer.count) for layer in setup.model.layers] == [
-        *(("embedding", 1), ("gated-transformer", 32), ("head", 1))
-    ]
+    assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 32), ("head", 1)]
     assert setup.model.dimensions == {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 11008, "v": 32000}
 
 
@@ -221,12 +223,13 @@ def test_layer_kinds_follow_from_the_columns(made):
     plain, grouped, gated, experts = made(
         {"gated_mlp": "0"}, {"gated_mlp": "0", "kv_heads": "8"}, {}, {"experts": "8", "topk": "2"}
     )
-    kinds = [[layer.kind for layer in setup.model.layers] for setup in (plain, grouped, gated, experts)]
+    kinds = [[kind for kind, _ in layers(setup)] for setup in (plain, grouped, gated, experts)]
+    with_biases = "transformer[dropout ff_bias ff_out_bias layernorm out_bias qkv_bias residual_dropout]"
     assert kinds == [
-        ["embedding-learned", "biased-transformer", "head-layernorm-tied"],
-        ["embedding", "squared-relu-transformer", "head-layernorm"],
-        ["embedding", "gated-transformer", "head"],
-        ["embedding", "moe-transformer", "head"],
+        ["embedding[learned_positions]", with_biases, "head[layernorm tied]"],
+        ["embedding", "transformer[layernorm rotary squared_relu]", "head[layernorm]"],
+        ["embedding", "transformer[gated rotary]", "head"],
+        ["embedding", "transformer[rotary ffn=experts]", "head"],
     ]
     assert plain.model.dimensions["positions"] == 2048
     assert [experts.model.dimensions[letter] for letter in ("x", "fx", "topk")] == [8, 11008, 2]
@@ -244,26 +247,36 @@ default_sequence_length: 2048
 dimensions: {e: 512, h: 8, g: 8, k: 96, f: 2048, fe: 256, x: 16, topk: 4, v: 1000}
 layers:
   - {kind: embedding, count: 1}
-  - {kind: gated-transformer, count: 2}
-  - {kind: own-kind, count: 6}
-  - {kind: head-tied, count: 1}
+  - {kind: transformer, options: [rotary, gated], count: 2}
+  - repeat: 2
+    layers:
+      - {kind: transformer, count: 3}
+      - {kind: transformer, options: [full]}
+  - {kind: head, options: [tied]}
 """
 
 
-@pytest.mark.parametrize(("layers", "counts"), [(8, [2, 6]), (3, [2, 1]), (10, [2, 8])])
+@pytest.mark.parametrize(
+    ("number", "counts"),
+    [
+        (10, [("[gated rotary]", 2), ("", 3), ("[full]", 1), ("", 3), ("[full]", 1)]),
+        (3, [("[gated rotary]", 2), ("", 1)]),
+        (7, [("[gated rotary]", 2), ("", 3), ("[full]", 1), ("", 1)]),
+        (15, [("[gated rotary]", 2), ("", 3), ("[full]", 1), ("", 3), ("[full]", 1), ("", 5)]),
+    ],
+)
 def test_what_columns_do_not_say_is_taken_from_the_model_with_these_dimensions(
-    made, tmp_path, monkeypatch, layers, counts
+    made, tmp_path, monkeypatch, number, counts
 ):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "latent.yaml").write_text(MODEL)
     monkeypatch.setenv("DSX_PATH", str(tmp_path))
     sizes = {"hidden": "512", "heads": "8", "kv_heads": "8", "ffn_hidden": "256", "experts": "16", "topk": "4"}
-    setup, other = made(sizes | {"layers": str(layers)}, sizes | {"topk": "2"})
-    body = [(layer.kind, layer.count) for layer in setup.model.layers[1:-1]]
-    assert [setup.model.layers[0].kind, setup.model.layers[-1].kind] == ["embedding", "head-tied"]
-    assert body == [*zip(["gated-transformer", "own-kind"], counts, strict=True)]
+    setup, other = made(sizes | {"layers": str(number)}, sizes | {"topk": "2"})
+    body = [(f"transformer{settings}", count) for settings, count in counts]
+    assert layers(setup) == [("embedding", 1), *body, ("head[tied]", 1)]
     assert (setup.model.dimensions["k"], setup.model.dimensions["v"]) == (96, 32000)
-    assert other.model.layers[1].kind == "moe-transformer"
+    assert layers(other)[1][0] == "transformer[rotary ffn=experts]"
 
 
 def test_packaged_models_stand_for_what_columns_do_not_say(made):
@@ -276,8 +289,11 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
         | {"layers": "48", "hidden": "2048", "heads": "32", "kv_heads": "4", "ffn_hidden": "768"}
         | {"experts": "128", "topk": "8"},
     )
-    assert [(layer.kind, layer.count) for layer in latent.model.layers] == [
-        *(("embedding", 1), ("mla-transformer", 3), ("mla-moe-transformer", 58), ("head", 1))
+    assert layers(latent) == [
+        ("embedding", 1),
+        ("transformer[gated attention=latent-attention]", 3),
+        ("transformer[corrected shared attention=latent-attention ffn=experts]", 58),
+        ("head", 1),
     ]
     assert queries.model.dimensions["k"] == 128
 
@@ -288,6 +304,4 @@ def test_every_schedule_that_a_table_names_is_priced():
 
 def test_as_many_layers_as_a_cell_holds_are_one_entry(made):
     (setup,) = made({"layers": str(2**31 - 1)})
-    assert [(layer.kind, layer.count) for layer in setup.model.layers] == [
-        *(("embedding", 1), ("gated-transformer", 2**31 - 1), ("head", 1))
-    ]
+    assert layers(setup) == [("embedding", 1), ("transformer[gated rotary]", 2**31 - 1), ("head", 1)]

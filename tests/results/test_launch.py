@@ -7,6 +7,7 @@ import pytest
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
+from dsx.graph.notation import Settings
 from dsx.results.launch import RANK_ORDER, Launch, megatron_lm, shares_of
 from dsx.space.candidates import Candidates
 from dsx.space.codes import OFFLOAD
@@ -29,6 +30,7 @@ role rs = s      role is = s    role wi = e
 role re = e      role ie = e    role wf = f/tp   role wc = c/tp
 role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
 role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
+role as = $is    role ag = $hg
 """
 
 
@@ -138,7 +140,8 @@ def test_every_expressible_choice_returns(layer, choices):
 def mixture():
     """The layer with experts under a strategy."""
     table = load_operators(["standard"])
-    return lambda strategy: derive(load_layer("moe-transformer", str(strategy), table))
+    experts = Settings(frozenset({"rotary"}), (("ffn", "experts"),))
+    return lambda strategy: derive(load_layer("transformer", str(strategy), table, chosen=experts))
 
 
 @pytest.mark.parametrize(("strategy", "divided_by"), [("2d", "1"), ("2d-expert-tp", "4")])

@@ -80,7 +80,7 @@ def test_the_bound_leaves_a_thousand_layers_and_all_packaged_models():
     with pytest.raises(SpecError, match=r"model 'm' has 1,025 layers, and at most 1,024 are cut optimally: .*; cut it"):
         check_length(1025, "model 'm'", "cut it evenly")
     for name in names("models", ".yaml"):
-        assert sum(entry.count for entry in load_model(name).layers) < MOST_LAYERS / 4
+        assert sum(entry.count for entry in load_model(name).sequence) < MOST_LAYERS / 4
 
 
 def test_a_model_that_is_too_long_is_refused_before_it_is_cut():

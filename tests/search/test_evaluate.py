@@ -99,7 +99,7 @@ def test_the_traffic_of_a_kernel_is_what_is_timed():
     believed, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
     problem = make_problem(load_model("llama-3-8b"), cluster, believed, ["1d"], None)
     plan = evaluate_plan(problem, ["tp=8", "dp=2", "nvs.tp=8"], 16, 16).plan
-    (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "rotary-attention.qr"]
+    (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "self-attention.q.2"]
     seconds = rotary["memory_s"] + rotary["compute_s"] - believed.launch_latency
     assert rotary["bytes"] == pytest.approx(seconds * cluster.device.hbm_bandwidth * believed.hbm_efficiency, rel=1e-9)
     assert rotary["bytes"] == (2 + 8 * believed.unfused_share) * 2 * 8192 * 4096 / 8

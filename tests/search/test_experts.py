@@ -26,7 +26,7 @@ AXES = ("tp", "tp2", "cp")
 
 
 def mixture(dimensions, count):
-    layers = [{"kind": "moe-transformer", "count": count}]
+    layers = [{"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": count}]
     spec = {"name": "mixture", "source": "a test", "default_sequence_length": 1024, "dimensions": dimensions}
     return ModelSpec.model_validate(spec | {"layers": layers})
 

@@ -62,7 +62,10 @@ def test_the_step_changes_by_what_the_kernels_do():
     problem = with_rows(("einsum", None, (2048, 4608, 3072, 1), "bf16", 5e-3), ("norm", 0, (7, 7, 0, 0), "", 1.0))
     plain, changed = evaluate(PROBLEM), evaluate(problem)
     covered = coverage(problem, changed.plan)
-    assert [(one.kernel, one.direction, one.row.line) for one in covered.kernels] == [("mlp.z", 0, 2), ("mlp.d", 1, 2)]
+    assert [(one.kernel, one.direction, one.row.line) for one in covered.kernels] == [
+        ("feed-forward.z", 0, 2),
+        ("feed-forward.output", 1, 2),
+    ]
     grown = sum(one.row.time_s - one.roofline_s for one in covered.kernels)
     busy = [run.costs["compute_s"] + run.costs["memory_s"] for run in (plain, changed)]
     assert busy[1] - busy[0] == pytest.approx(12 * plain.plan["num_microbatches"] * grown, rel=1e-9)

@@ -5,7 +5,8 @@ from textwrap import dedent
 from dsx.graph.build import build_layer
 from dsx.graph.derived import derive
 from dsx.graph.library import load_operators
-from dsx.graph.notation import parse
+from dsx.graph.parse import parse
+from dsx.graph.strategy import resolved
 
 TINY = """
     layer tiny
@@ -86,5 +87,5 @@ _TABLE = load_operators(["standard"])
 
 
 def layer(strategy, text=TINY):
-    overlay = parse(dedent(strategy), "strategy.layer")
+    overlay = resolved(parse(dedent(strategy), "strategy.layer"), None)
     return derive(build_layer(parse(dedent(text), "tiny.layer"), overlay, _TABLE, None))

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from dsx.errors import SpecError
+from dsx.graph.model import build_model
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
+from dsx.spec.model import load_model
 
 
 def test_the_set_of_the_paper():
@@ -13,7 +15,7 @@ def test_the_set_of_the_paper():
     assert paper.layers["transformer"] == "transformer-2410.00273"
     assert set(paper.layers.values()) == {"transformer-2410.00273"}
     assert {"embedding", "head"} <= set(paper.uncounted_layers)
-    assert paper.blocks == {}
+    assert paper.set == {}
     assert paper.operators == ["standard", "arxiv-2410.00273"]
     assert paper.uncounted == ["add"]
     assert paper.fixed == {
@@ -31,6 +33,7 @@ def test_the_set_of_the_paper():
 def test_the_default_set():
     default = load_assumptions("default")
     assert default.layers == {}
+    assert (default.set, default.unfused_attention) == ({}, {"core": "unfused-attention-core"})
     assert default.gradient_bytes == 2
     assert default.charge_replicated_gradients
     assert AssumptionsSpec.model_validate(default.model_dump(mode="json")) == default
@@ -86,8 +89,11 @@ def test_a_set_names_operator_tables_that_are_there(tmp_path):
     [
         ("unfused_operators: {norm: unfused-softmax}", "'unfused-softmax' has no operator 'norm' (it has: softmax)"),
         ("unfused_operators: {gelu: standard}", "'gelu' is not one of norm, softmax"),
-        ("blocks: {atention-core: unfused-attention-core}", "no block 'atention-core'; did you mean 'attention-core'?"),
-        ("unfused_blocks: {atention-core: unfused-attention-core}", "unfused_blocks.atention-core: there is no block"),
+        ("set: {core: unfused-atention-core}", "set.core: there is no block 'unfused-atention-core'; did you mean"),
+        ("unfused_attention: {core: unfused-atention-core}", "unfused_attention.core: there is no block 'unfused-at"),
+        ("set: {gated: false}", "set.gated: "),
+        ("blocks: {attention-core: unfused-attention-core}", "now, as in 'set: {core: unfused-attention-core}'"),
+        ("unfused_blocks: {attention-core: other}", "now, as in 'unfused_attention: {core: unfused-attention-core}'"),
     ],
 )  # fmt: skip
 def test_a_set_says_what_can_be_meant(tmp_path, stated, says):
@@ -100,8 +106,32 @@ def test_a_set_says_what_can_be_meant(tmp_path, stated, says):
 
 def test_a_block_of_ones_own_may_lie_beside_its_layer(tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("extends: default\nname: mine\nblocks: {my-mixer: my-fused-mixer}\n")
-    assert load_assumptions(file).blocks == {"my-mixer": "my-fused-mixer"}
+    file.write_text("extends: default\nname: mine\nset: {my-mixer: my-fused-mixer, fused: true}\n")
+    assert load_assumptions(file).set == {"my-mixer": "my-fused-mixer", "fused": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"gatd": True}, "sets 'gatd', which is no option or block parameter of any layer; did you mean 'gated'?"),
+        ({"cor": "unfused-attention-core"}, "sets 'cor', which is no option or block parameter of any layer; did you"),
+    ],
+)
+def test_what_a_set_sets_is_no_slip_of_the_pen(settings, says):
+    mine = load_assumptions("default").model_copy(update={"name": "mine", "set": settings})
+    with pytest.raises(SpecError, match=re.escape(f"assumption set 'mine' {says}")):
+        build_model(load_model("llama-3-8b"), mine, "1d")
+
+
+def test_what_a_set_sets_holds_for_layers_that_know_it():
+    default, llama = load_assumptions("default"), load_model("llama-3-8b")
+    mine = default.model_copy(update={"set": {"core": "unfused-attention-core", "qk_norm": True}})
+    plain, changed = (
+        [{kernel.name for kernel in layer.kernels} for layer in build_model(llama, among, "1d").kinds]
+        for among in (default, mine)
+    )
+    assert (plain[0], plain[2]) == (changed[0], changed[2])
+    assert {"self-attention.p", "self-attention.q.3"} <= changed[1] - plain[1]
 
 
 def test_a_set_finds_the_tables_beside_the_file_that_mentions_it(tmp_path):

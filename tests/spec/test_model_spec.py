@@ -2,8 +2,10 @@
 
 import pytest
 
-from dsx.errors import SpecError, UnknownNameError
-from dsx.spec.model import LayerCount, ModelSpec, load_model
+from dsx.errors import InputError, SpecError, UnknownNameError
+from dsx.graph.model import build_model
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import LayerCount, LayerKind, ModelSpec, load_model
 
 GOOD = """name: tiny
 source: a test
@@ -30,6 +32,31 @@ def test_a_model_is_read_by_path_and_by_name(tmp_path):
     assert model.parameters == 1000
     assert load_model("tiny", near=tmp_path / "sweep.yaml") == model
     assert ModelSpec.model_validate(model.model_dump(mode="json")) == model
+
+
+def test_what_a_model_sets_of_a_layer(tmp_path):
+    entry = "{kind: transformer, options: [rotary, shared], attention: latent-attention, ffn: experts}"
+    layers = load_model(write(tmp_path, GOOD.replace("{kind: transformer, count: 2}", entry))).layers
+    assert layers[0].layer == LayerKind(
+        "transformer", frozenset({"rotary", "shared"}), (("attention", "latent-attention"), ("ffn", "experts"))
+    )
+    assert str(layers[0].layer) == "transformer[rotary shared attention=latent-attention ffn=experts]"
+    assert (layers[0].count, str(layers[1].layer)) == (1, "head")
+
+
+def test_a_pattern_is_a_shorter_way_to_write_a_sequence(tmp_path):
+    entries = ["{kind: transformer, options: [window], count: 3}", "{kind: transformer, ffn: experts}"]
+    start, end = GOOD.split("  - {kind: transformer, count: 2}\n")
+    pattern = "  - repeat: 2\n    layers:\n" + "".join(f"      - {entry}\n" for entry in entries)
+    repeated = load_model(write(tmp_path, start + pattern + end))
+    written = load_model(write(tmp_path, start + "".join(f"  - {entry}\n" for entry in 2 * entries) + end))
+    assert (len(repeated.layers), len(written.layers)) == (2, 5)
+    assert repeated.sequence == written.sequence == written.layers
+    assert [entry.count for entry in repeated.sequence] == [3, 1, 3, 1, 1]
+    assert ModelSpec.model_validate(repeated.model_dump(mode="json")) == repeated
+    changes = [("layers.0.repeat", "4"), ("layers.0.layers.0.options", "[full]"), ("layers.0.layers.1.ffn", "mine")]
+    changed = load_model(write(tmp_path, start + pattern + end), changes).sequence
+    assert [str(entry.layer) for entry in changed] == ["transformer[full]", "transformer[ffn=mine]"] * 4 + ["head"]
 
 
 def test_overrides_are_set_and_optional_fields_may_be_added(tmp_path):
@@ -69,8 +96,8 @@ layers:
         "tiny.yaml:6: dimensions.s: 's' is the sequence_length, a training setting: it is no dimension",
         "tiny.yaml:7: dimensions.k head: 'k head' is no name in the layer notation",
         "tiny.yaml:8: dimensions.f: 2.5 is not a whole number",
-        "tiny.yaml:10: layers.0.count: is required, but missing",
-        "tiny.yaml:10: layers.0.cuont: unknown key; did you mean 'count'? (known: kind, count)",
+        "tiny.yaml:10: layers.0: 'cuont' is no key of a layer; did you mean 'count'? (known: kind, options, count); as "
+        "a block parameter, as in 'ffn: experts', it would name a block, not 2",
     ]
     assert len(lines) == len(wanted)
     for text in wanted:
@@ -89,12 +116,44 @@ layers:
         (
             "{kind: head, count: 1}",
             "head",
-            "tiny.yaml:7: layers.1: expected a section with the keys kind, count, got 'head'",
+            "tiny.yaml:7: layers.1: expected a section with the keys kind, options, blocks, count, got 'head'",
         ),
         (
             "{kind: head, count: 1}",
             "{kind: head, count: 0}",
             "layers.1.count: 0 is not a whole number from 1",
+        ),
+        (
+            "{kind: head, count: 1}",
+            "{kind: head, options: tied}",
+            "tiny.yaml:7: layers.1.options: expected a list, as in",
+        ),
+        ("{kind: head, count: 1}", "{kind: head, ffn: [experts]}", "it would name a block, not ['experts']"),
+        (
+            "{kind: head, count: 1}",
+            "{repeat: 3, layers: [{kind: head, cuont: 1}]}",
+            "tiny.yaml:7: layers.1.layers.0: 'cuont' is no key of a layer; did you mean 'count'?",
+        ),
+        (
+            "{kind: head, count: 1}",
+            "{repeat: 3, layers: []}",
+            "layers.1.layers: has no entries, and at least 1 is wanted",
+        ),
+        (
+            "{kind: head, count: 1}",
+            "{repeat: 0, layers: [{kind: head}]}",
+            "layers.1.repeat: 0 is not a whole number from 1",
+        ),
+        ("{kind: head, count: 1}", "{repeat: 3}", "tiny.yaml:7: layers.1.layers: is required, but missing"),
+        (
+            "{kind: head, count: 1}",
+            "{repeat: 3, layers: [{repeat: 2, layers: [{kind: head}]}]}",
+            "tiny.yaml:7: layers.1.layers.0",
+        ),
+        (
+            "{kind: head, count: 1}",
+            "{repeat: 60000, layers: [{kind: head}, {kind: head}]}",
+            "layers: patterns written out have 120,000 entries; at most 100,000",
         ),
         ("{value: 1000, source: counted}", "1 GB", "parameters: '1 GB' is not a finite number"),
     ],
@@ -119,4 +178,41 @@ def test_of_many_faults_the_first_ones_are_listed(tmp_path):
     *faults, last = str(caught.value).split("\n")
     assert len(faults) == 40
     assert "layers.0.kind: is required, but missing" in faults[0]
-    assert last == "... and 14,960 more faults"
+    assert last == "... and 9,960 more faults"
+
+
+BUILT = GOOD.replace("  - {kind: head, count: 1}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            "{kind: transformer, options: [rotary, gatd]}",
+            "layer 'transformer[gatd rotary]' of model 'tiny': unknown option 'gatd'; did you mean 'gated'? (known: ",
+        ),
+        (
+            "{kind: transformer, fnn: experts}",
+            "layer 'transformer[fnn=experts]' of model 'tiny': unknown block parameter 'fnn'; did you mean 'ffn'? (known"
+            ": attention, core, ffn) to be 'experts'",
+        ),
+        (  # the default block knows it, the one that is set does not
+            "{kind: transformer, options: [gated], ffn: experts}",
+            "layer 'transformer[gated ffn=experts]' of model 'tiny': unknown option 'gated'",
+        ),
+        ("{kind: transformer, ffn: expert}", "layer 'transformer[ffn=expert]' of model 'tiny': "),
+        ("{kind: transformer, options: [window, full]}", "layer 'transformer[full window]' of model 'tiny': "),
+        (
+            "{kind: gated-transformer}",
+            "of model 'tiny': unknown layer 'gated-transformer'; did you mean 'transformer'?",
+        ),
+        ("{kind: gated-transformer}", "'gated-transformer' is now {kind: transformer, options: [rotary, gated]}"),
+        ("{kind: moe-transformer}", "is now {kind: transformer, options: [rotary], ffn: experts}"),
+        ("{kind: mamba2}", "is now {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
+    ],
+)
+def test_settings_that_no_layer_knows(tmp_path, entry, says):
+    model = load_model(write(tmp_path, BUILT.replace("{kind: transformer, count: 2}", entry)))
+    with pytest.raises(InputError) as caught:
+        build_model(model, load_assumptions("default"), "1d")
+    assert says in str(caught.value)

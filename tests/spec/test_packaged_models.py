@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -13,6 +14,7 @@ from dsx.spec.model import load_model
 
 NAMES = names("models", ".yaml")
 DEFAULT = load_assumptions("default")
+PAPER_MODELS = ("gpt3-1t", "vit-era5")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -36,7 +38,13 @@ def test_the_models_of_the_performance_model_paper(name, sequence_length, sizes,
     assert model.default_sequence_length == sequence_length
     assert sizes.items() <= model.dimensions.items()
     (body,) = build_model(model, load_assumptions("paper-2410.00273"), "1d").layers  # neither embedding nor head
-    assert (body[0].name, body[1]) == ("transformer-2410.00273", count)
+    assert (body[0].name.split("[")[0], body[1]) == ("transformer-2410.00273", count)
+
+
+def test_the_layer_of_the_paper_is_the_same_whatever_a_model_sets():
+    paper = load_assumptions("paper-2410.00273")
+    (with_dropout,), (with_a_full_mask,) = (build_model(load_model(name), paper, "1d").kinds for name in PAPER_MODELS)
+    assert replace(with_dropout, name="") == replace(with_a_full_mask, name="")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if load_model(name).parameters])
@@ -61,7 +69,7 @@ def test_exact_counts(name, exact):
 def test_a_tied_table_counts_once():
     model = load_model("mpt-125m")
     tied = parameters(build_model(model, DEFAULT, "1d"))
-    layers = [*model.layers[:-1], model.layers[-1].model_copy(update={"kind": "head-layernorm"})]
+    layers = [*model.layers[:-1], model.layers[-1].model_copy(update={"options": ["layernorm"]})]
     apart = parameters(build_model(model.model_copy(update={"layers": layers}), DEFAULT, "1d"))
     assert apart - tied == model.dimensions["v"] * model.dimensions["e"]
 

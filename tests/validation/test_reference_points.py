@@ -17,20 +17,20 @@ COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 # Operator of points.json: kernel of the layer, and the weights that the operator holds.
 OPERATORS = {
-    "qkv": ("biased-attention.qkv", ["biased-attention.wqkv"]),
-    "vproj": ("biased-attention.y", ["biased-attention.wo"]),
-    "fc1": ("biased-mlp.z", ["biased-mlp.w1"]),
-    "fc2": ("biased-mlp.d", ["biased-mlp.w2"]),
-    "fc1-bias": ("biased-mlp.zb", ["biased-mlp.b1"]),
-    "fc2-bias": ("biased-mlp.db", ["biased-mlp.b2"]),
-    "vproj-bias": ("biased-attention.yb", ["biased-attention.bo"]),
-    "act1": ("biased-mlp.u", []),
-    "dpr1": ("biased-mlp.ud", []),
-    "dpr2": ("biased-mlp.dd", []),
-    "dpr_v": ("biased-attention.yd", []),
-    "ln1": ("biased-attention.n", ["biased-attention.gamma", "biased-attention.beta"]),
-    "ln2": ("biased-mlp.n", ["biased-mlp.gamma", "biased-mlp.beta"]),
-    "fusedla": ("biased-attention.attention", []),
+    "qkv": ("qkv", ["wqkv"]),
+    "vproj": ("y", ["wo"]),
+    "fc1": ("z", ["w1"]),
+    "fc2": ("d", ["w2"]),
+    "fc1-bias": ("z.2", ["b1"]),
+    "fc2-bias": ("d.2", ["b2"]),
+    "vproj-bias": ("y.2", ["bo"]),
+    "act1": ("u", []),
+    "dpr1": ("u.2", []),
+    "dpr2": ("d.3", []),
+    "dpr_v": ("y.3", []),
+    "ln1": ("n1", ["gamma1", "beta1"]),
+    "ln2": ("n2", ["gamma2", "beta2"]),
+    "fusedla": ("attention", []),
 }
 
 

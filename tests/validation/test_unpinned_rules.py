@@ -81,7 +81,7 @@ def test_a_panel_hides_behind_the_larger_of_compute_and_memory_time(hbm_bandwidt
     problem = problem_for(made, system, "summa")
     settings = ["tp=4", "tp2=2", "panels=8", "nvs.tp=4", "nvs.tp2=2"]
     plan = evaluate_plan(problem, settings, 8, 1).plan
-    (qkv,) = (kernel for kernel in operator_costs(problem, plan) if kernel["name"] == "biased-attention.qkv")
+    (qkv,) = (kernel for kernel in operator_costs(problem, plan) if kernel["name"] == "qkv")
     rows, columns = 4096 // 2, 3 * 4096 // 4
     operand = collective("broadcast", 2 * rows * 4096 / 8, 4, 4, system)
     weight = collective("broadcast", 2 * 4096 * columns / 8, 2, 2, system)

@@ -12,12 +12,18 @@ FAMILIES = names("families", ".yaml")
 
 
 def test_three_groups(tmp_path):
-    changes = {"attention_dropout": 0.0, "mlp_bias": True, "quantum_layers": 3}
+    changes = {"attention_dropout": 0.0, "quantization_config": {"bits": 4}, "quantum_layers": 3}
     ignored = ignored_keys(load_config(write(tmp_path, "llama-3-8b", **changes)))
-    assert ignored.unpriced == {"mlp_bias": "biases of the three multiplies of the feed-forward network"}
+    assert ignored.unpriced == {"quantization_config": "weights in fewer bits: the assumption set says the precision"}
     assert ignored.unknown == {"quantum_layers": 3}
     assert ignored.no_cost["switched off"] == ["attention_dropout"]
     assert ignored.no_cost["initial values"] == ["initializer_range"]
+
+
+def test_what_a_read_key_changes_beyond_that_is_listed_too(tmp_path):
+    """Falcon's alibi takes the place of rotary positions, which is priced, and adds to each score, which is not."""
+    assert ignored_keys(load_config(write(tmp_path, "falcon-7b", alibi=True))).unpriced.keys() == {"alibi"}
+    assert "alibi" in ignored_keys(load_config(CONFIGS / "falcon-7b.json")).no_cost["switched off"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,7 +34,8 @@ def test_every_key_is_read_or_listed(name):
     data = published(name)
     section = config.family.section
     given = {*data} - {section} | ({f"{section}.{key}" for key in data[section]} if section else set())
-    read = {spelt for key, spec in config.family.keys.items() for spelt in (key, *spec.also)}
+    priced = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
+    read = {spelt for key, spec in priced.items() for spelt in (key, *spec.also)}
     read = {f"{section}.{key}" for key in read} if section else read
     assert {key for key in given - read if not key.endswith("model_type")} == listed
     assert ignored.unknown == {}

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from spec.hf.configs import CONFIGS, NAMES
+from spec.hf.configs import write as variant
 
 from dsx.errors import SpecError, StoreError
 from dsx.spec.hf.config import load_config
 from dsx.spec.hf.convert import model_source, published_total, to_model
 from dsx.spec.hf.write import check_target, model_text, write
-from dsx.spec.model import ModelSpec, load_model
+from dsx.spec.model import ModelSpec, RepeatedLayers, load_model
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,11 +23,47 @@ def test_what_is_written_is_the_model(name, tmp_path):
     assert model.parameters
 
 
+def outline(entries) -> list:
+    """Return (times, pattern) of each pattern and (whether it has a window, count) of each other entry."""
+    return [
+        (entry.repeat, outline(entry.layers))
+        if isinstance(entry, RepeatedLayers)
+        else ("window" in entry.options, entry.count)
+        for entry in entries
+    ]
+
+
+W, F = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("base", "types", "wanted"),
+    [
+        ("gpt-oss-20b", None, [(12, [(True, 1), (False, 1)])]),
+        ("gemma-2-9b", None, [(21, [(True, 1), (False, 1)])]),
+        ("gemma-3-1b", None, [(4, [(True, 5), (False, 1)]), (True, 2)]),
+        ("gemma-2-9b", [F, W, W, F, W], [(False, 1), (True, 2), (False, 1), (True, 1)]),
+        ("gemma-2-9b", [F, F, W, F, W, F, W, W], [(False, 2), (2, [(True, 1), (False, 1)]), (True, 2)]),
+        ("gemma-2-9b", [W, F, F, W, W, F] * 3, [(3, [(True, 1), (False, 2), (True, 2), (False, 1)])]),
+        ("gemma-2-9b", [W] * 4, [(True, 4)]),
+    ],
+)
+def test_a_pattern_is_written_once_and_read_as_the_same_layers(tmp_path, base, types, wanted):
+    changes = {"layer_types": types, "num_hidden_layers": len(types)} if types else {}
+    model = to_model(load_config(variant(tmp_path, base, **changes)), "tried", "a test")
+    text = model_text(model)
+    write(text, tmp_path / "model.yaml")
+    read = load_model(tmp_path / "model.yaml")
+    assert read == model
+    assert outline(read.layers[1:-1]) == wanted
+    assert text.count("- repeat: ") == sum(isinstance(entry, RepeatedLayers) for entry in model.layers)
+
+
 @pytest.mark.parametrize(
     "text", ["null", "true", "7b", "- a", "a: b # c", 'say "x"', "caf\xe9", "tab\tbell\x07", "~", "1e5"]
 )
 def test_texts_that_yaml_could_misread(text, tmp_path):
-    layers = [{"kind": text, "count": 1}]
+    layers = [{"kind": text, "options": [text, "a"], text: text}]
     data = {"name": text, "source": text, "default_sequence_length": 8, "dimensions": {"e": 8}, "layers": layers}
     model = ModelSpec.model_validate(data)
     write(model_text(model), tmp_path / "model.yaml")
