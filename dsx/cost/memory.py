@@ -20,6 +20,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
+from dsx.cost.pipeline import weight_copies
 from dsx.cost.stages import Stage
 from dsx.space.codes import Open
 
@@ -74,8 +75,9 @@ def stage_memory(
     held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
     optimizer = offloaded(OPTIMIZER, choices, known, lambda: nothing, held["optimizer"])
     activations = stash_bytes + working
+    copies = weight_copies(choices, known)
     return Memory(
-        weight_bytes=held["weight"],
+        weight_bytes=held["weight"] if copies is None else held["weight"] * copies,
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
         optimizer_bytes=optimizer * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
         activation_bytes=activations,

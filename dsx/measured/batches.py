@@ -22,7 +22,7 @@ from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.measured.structure import Strategies, expert_axes, structure
 from dsx.search.problem import stack_of
-from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES, opened
+from dsx.space.codes import CODES, OFFLOAD, opened
 from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -141,8 +141,7 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
         )
     }
     columns |= {
-        name: [float(codes.index(getattr(setup, name))) for setup in setups]
-        for name, codes in (("recompute", RECOMPUTE), ("schedule", SCHEDULES))
+        name: [float(CODES[name].index(getattr(setup, name))) for setup in setups] for name in ("recompute", "schedule")
     }
     columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in placed] for axis in ("pp", "dp")}

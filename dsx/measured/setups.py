@@ -13,6 +13,7 @@ from dsx.measured.node_network import with_node_network
 from dsx.measured.notes import read_notes
 from dsx.measured.reasons import Reason, impossible
 from dsx.measured.runs import Run
+from dsx.space.schedules import SCHEDULES
 from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
@@ -22,20 +23,11 @@ PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
     ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
 )
 RECOMPUTE = ("none", "selective", "full")
-# Words for a schedule, in the column `schedule` or in `framework`, where some tables put it. With several chunks per
-# stage 1f1b is interleaved, which the degree vpp says; ZB-1p and ZB-2p are the automatic schedules with the memory of
-# H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
-SCHEDULES = {
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-    "1f1b-i": "1f1b",
-    "interleaved": "1f1b",
-    "zb-h1": "zb-h1",
-    "zb-1p": "zb-h1",
-    "zb-h2": "zb-h2",
-    "zb-2p": "zb-h2",
-}
-_SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(SCHEDULES, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
+# Words for a schedule, in the column `schedule` or in `framework`, where some tables put it.
+_WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.also)}
+_SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
+_INTERLEAVED = [schedule.name for schedule in SCHEDULES if schedule.interleaved]
+_USUAL = SCHEDULES[0].name  # where a row says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +57,7 @@ class Setup:
     zero_stage: int
     recompute: str  # one of RECOMPUTE
     stored_layers: int  # of each stage, that keep everything all the same
-    schedule: str  # one of the values of SCHEDULES
+    schedule: str  # the name of one of dsx.space.schedules
     filled: tuple[str, ...]  # columns that were blank and whose default matters
     from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
 
@@ -137,7 +129,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return recompute
     if isinstance(schedule, Reason):
         return schedule
-    if values["vpp"] > 1 and schedule != "1f1b":
+    if values["vpp"] > 1 and schedule not in _INTERLEAVED:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
     # Fused attention leaves nothing of the scores to be made again. What recipes of fully sharded data parallelism call
     # selective keeps attention, every other multiply and a layer's input: of a Llama 3 layer 7.25 tokens-by-hidden
@@ -176,7 +168,7 @@ def _by_beginning(text: str, known: dict[str, str], column: str) -> str | Reason
 def _schedule(run: Run) -> str | Reason:
     if run.schedule is None:
         word = _SCHEDULE.search(run.framework or "")
-        return SCHEDULES[word[1].lower()] if word else "1f1b"
-    if run.schedule.lower() not in SCHEDULES:
-        return Reason("schedule is not known", f"{run.schedule!r}, known: {', '.join(SCHEDULES)}")
-    return SCHEDULES[run.schedule.lower()]
+        return _WORDS[word[1].lower()] if word else _USUAL
+    if run.schedule.lower() not in _WORDS:
+        return Reason("schedule is not known", f"{run.schedule!r}, known: {', '.join(_WORDS)}")
+    return _WORDS[run.schedule.lower()]

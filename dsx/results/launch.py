@@ -24,6 +24,7 @@ from dsx.graph.model import Model
 from dsx.results.launch_settings import Flag, context_flags, expert_flags, number_formats, overlap_flags
 from dsx.space.placement import numbered_shares
 from dsx.space.rules import PLACED, placed
+from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
@@ -60,8 +61,7 @@ _HOST_UPDATE = (
     ("--optimizer-offload-fraction", "1.0"),
     ("--use-precision-aware-optimizer", ""),
 )
-# Both are told apart by the virtual stages alone.
-_SCHEDULES = ("1f1b", "interleaved")
+_SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
 _KEPT_LAYERS = 2  # of each microbatch on the GPU where activations are offloaded
 
 
@@ -99,6 +99,7 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
     if foreign:
         return Launch((), tuple(foreign), _LAYOUT)
     zero = _zero(plan["zero_stage"], assumptions)
+    schedule = _SCHEDULES[plan["schedule"]]
     uneven = _uneven(plan, num_layers, ends)
     recompute, not_made_again = _recomputed(plan, num_layers, bool(uneven))
     moved, not_moved = _offloaded(plan, num_layers)
@@ -115,6 +116,7 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
         *_layout(uneven),
         *_ORDER_FLAGS.get(plan["order"], ()),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
+        *(schedule or ()),
         *experts,
         ("--micro-batch-size", str(plan["microbatch_size"])),
         ("--global-batch-size", str(plan["global_batch_size"])),
@@ -130,7 +132,7 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
         *([f"zero_stage={plan['zero_stage']}"] if zero is None else []),
         *not_made_again,
         *not_moved,
-        *([f"schedule={plan['schedule']}"] if plan["schedule"] not in _SCHEDULES else []),
+        *([f"schedule={plan['schedule']}"] if schedule is None else []),
         *not_exchanged,
         *not_dispatched,
         *not_stored,

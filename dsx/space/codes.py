@@ -5,11 +5,11 @@ from typing import Any
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.records import record, static
+from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.quantities import LARGEST_COUNT
 
 RECOMPUTE = ("none", "selective", "full")
-SCHEDULES = ("1f1b", "gpipe", "zb-h1", "zb-h2")
 OFFLOAD = ("none", "optimizer", "activations", "both")
 ZERO_STAGES = (0, 1, 2, 3)
 # How the layers are cut into the stages of a pipeline; no column of a plan, but what is made of one.
@@ -18,7 +18,7 @@ PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 # The names that the codes of a column stand for, in the order of the codes.
 CODES: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
-    "schedule": SCHEDULES,
+    "schedule": tuple(schedule.name for schedule in SCHEDULES),
     "offload": OFFLOAD,
     "order": ORDERS,
 }

@@ -17,8 +17,9 @@ from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.match import local_size
 from dsx.graph.model import define
 from dsx.graph.notation import AXES, Rule
-from dsx.space.codes import EVEN, OPTIMAL, RECOMPUTE, SCHEDULES, Open
+from dsx.space.codes import EVEN, OPTIMAL, RECOMPUTE, Open
 from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests
+from dsx.space.schedules import SCHEDULES, codes_where, names_of
 from dsx.space.tiers import nests_in_order, replicas_spanned
 from dsx.spec.model import ALPHABET
 
@@ -98,10 +99,11 @@ def recompute_fits(pp: Any, recompute: Any, stored_layers: Any, num_layers: int)
 
 def cut_covered(vpp: Any, schedule: Any) -> Any:
     """Return which pipelines the best cut is known of: one piece of the chain per stage, under 1F1B or GPipe."""
-    return (vpp == 1) & np.isin(schedule, [SCHEDULES.index(name) for name in _CUT_SCHEDULES])
+    return (vpp == 1) & np.isin(schedule, codes_where(lambda one: one.optimal_cut))
 
 
-_CUT_SCHEDULES = ("1f1b", "gpipe")
+_CUT_SCHEDULES = names_of(schedule for schedule in SCHEDULES if schedule.optimal_cut)
+_INTERLEAVED = names_of(schedule for schedule in SCHEDULES if schedule.interleaved)
 
 GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
     (
@@ -109,7 +111,7 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
         lambda plan, limits: (limits.partition == OPTIMAL) | (limits.num_layers % plan["pp"] == 0),
     ),
     (
-        Reason("cut_not_covered", f"partition optimal covers {' and '.join(_CUT_SCHEDULES)} with vpp = 1"),
+        Reason("cut_not_covered", f"partition optimal covers {_CUT_SCHEDULES} with vpp = 1"),
         lambda plan, limits: (limits.partition == EVEN) | cut_covered(plan["vpp"], plan["schedule"]),
     ),
     (
@@ -119,8 +121,8 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
         ),
     ),
     (
-        Reason("chunks_without_1f1b", "only 1f1b is interleaved"),
-        lambda plan, limits: (plan["vpp"] == 1) | (plan["schedule"] == SCHEDULES.index("1f1b")),
+        Reason("chunks_without_1f1b", f"only {_INTERLEAVED} is interleaved"),
+        lambda plan, limits: (plan["vpp"] == 1) | _interleaved(plan["schedule"]),
     ),
     (
         Reason("microbatches_not_in_groups", "with vpp above 1, pp does not divide the number of microbatches"),
@@ -172,13 +174,16 @@ GENERAL: tuple[tuple[Reason, Callable[[Columns, Limits], Any]], ...] = (
 )
 
 
+def _interleaved(schedule: Any) -> Any:
+    return np.isin(schedule, codes_where(lambda one: one.interleaved))
+
+
 def schedule_fits(pp: Any, vpp: Any, schedule: Any, known: Open, num_layers: int) -> Any:
     """Return which pipelines a schedule fits, and only one schedule of those that are the same.
 
-    Chunks divide the layers of a stage and are of 1F1B alone; without a pipeline all schedules are one.
+    Chunks divide the layers of a stage and are of interleaved schedules; without a pipeline all schedules are one.
     """
-    plain = schedule == SCHEDULES.index("1f1b")
-    chunked = (vpp == 1) | (plain & (pp > 1) & (num_layers % (pp * vpp) == 0))
+    chunked = (vpp == 1) | (_interleaved(schedule) & (pp > 1) & (num_layers % (pp * vpp) == 0))
     return chunked & ((pp > 1) | (schedule == known.schedule[0]))
 
 
