@@ -6,6 +6,7 @@ field made by `static` is part of the pytree's structure: it is hashed, not trac
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
@@ -26,10 +27,20 @@ def static(**kwargs: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, column, static))
 def record(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, slotted dataclass and register it as a pytree."""
-    made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(cast(Any, made))]
+    return _registered(dataclasses.dataclass(frozen=True, slots=True)(cls))
+
+
+def made(name: str, module: str, fields: Iterable[tuple[str, Any]]) -> Any:
+    """Return a record of that name whose fields, each a name and its `dataclasses.field`, follow from a table."""
+    cls = dataclasses.make_dataclass(name, [(field, Any, kind) for field, kind in fields], frozen=True, slots=True)
+    cls.__module__ = module
+    return _registered(cls)
+
+
+def _registered(cls: type[T]) -> type[T]:
+    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(cast(Any, cls))]
     return jax.tree_util.register_dataclass(
-        made,
+        cls,
         data_fields=[name for name, is_static in names if not is_static],
         meta_fields=[name for name, is_static in names if is_static],
     )

@@ -52,11 +52,11 @@ def compare(
     from dsx.results.compare import SETTINGS
     from dsx.results.compare import compare as compared
     from dsx.results.store import load, read_manifest
-    from dsx.space.candidates import Candidates
+    from dsx.space.choices import PLAN_COLUMNS
 
     folders = [folder_a, folder_b]
     manifests = [read_manifest(folder) for folder in folders]
-    choices = [name for name in (per or ()) if name in Candidates.__dataclass_fields__]
+    choices = [name for name in (per or ()) if name in PLAN_COLUMNS]
     frames = [
         load(folder, ["candidate", *SETTINGS, *choices, *hardware_of(manifest), "step_time_s", "reject"])
         for folder, manifest in zip(folders, manifests, strict=True)

@@ -90,7 +90,7 @@ def split_overrides(assignments: Sequence[str] | None, states_plan: bool = False
 
 def _advice(path: str, value: str, states_plan: bool) -> str:
     """Return what takes the place of a field of a sweep where none is read."""
-    from dsx.space.codes import OPEN
+    from dsx.space.choices import OPEN
 
     section, _, column = path.partition(".")
     if path in _OPTIONS:

@@ -47,11 +47,13 @@ def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | No
 
 
 def _pipelines_text(problem: "Problem") -> str:
+    from dsx.space.plan_rules import OPTIMAL_SCHEDULES
+
     if not problem.cuts_anyhow:
         return f"pp must divide the {problem.num_layers} layers"
     return (
-        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers 1f1b "
-        "and gpipe with vpp = 1"
+        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers "
+        f"{OPTIMAL_SCHEDULES} with vpp = 1"
     )
 
 
@@ -92,8 +94,8 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
 
 def _settings_text(problem: "Problem") -> str:
     """Return how to make activations again, if no plan of a search does."""
-    from dsx.space.codes import RECOMPUTE
+    from dsx.space.choices import CODES
 
-    least, *_, most = RECOMPUTE
+    *_, most = CODES["recompute"]
     known = problem.workload.open.recompute
-    return f"--set assumptions.fixed.recompute={most}, " if known == (RECOMPUTE.index(least),) else ""
+    return f"--set assumptions.fixed.recompute={most}, " if known == (0,) else ""

@@ -76,27 +76,18 @@ def shares(parts: Sequence[float], whole: float) -> list[str]:
     return [f"{value} %" for value in percent]
 
 
-# What a plan has that says nothing of these.
-_USUAL = {
-    "vpp": 1,
-    "zero_stage": 1,
-    "zero_replicas": 1,
-    "recompute": "none",
-    "stored_layers": 0,
-    "schedule": "1f1b",
-    "offload": "none",
-    "order": "tp-cp-ep-dp-pp",
-}
+_AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 
 
 def plan_text(plan: dict[str, Any]) -> str:
     """Return a plan as it is written on the command line; what is 1, or as usual, is left out."""
-    degrees = [f"{axis}={plan[axis]}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[axis] > 1]
+    from dsx.space.choices import BY_NAME, OPEN
+
+    degrees = [f"{axis}={plan[axis]}" for axis in _AXES if plan[axis] > 1]
     degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
-    shares = [
-        f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "tp2", "cp", "ep", "pp", "dp") if plan[f"{axis}_nvs"] > 1
-    ]
-    others = [f"{name}={plan[name]}" for name, usual in _USUAL.items() if plan[name] != usual]
+    shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in _AXES if plan[f"{axis}_nvs"] > 1]
+    usual = {name: BY_NAME[name].usual for name in OPEN if name not in _AXES}
+    others = [f"{name}={plan[name]}" for name in usual if plan[name] != usual[name]]
     return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
 
 

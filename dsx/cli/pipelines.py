@@ -17,7 +17,7 @@ def say_few_pipelines(problem: "Problem") -> None:
     """
     if problem.cuts_anyhow:
         return
-    from dsx.space.enumerate import divisors
+    from dsx.space.divisors import divisors
 
     layers = problem.num_layers
     possible = divisors(layers).tolist()

@@ -26,7 +26,7 @@ def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -
 
     `which` plan it is begins the line. One GPU has no groups.
     """
-    from dsx.space.codes import code
+    from dsx.space.choices import BY_NAME
     from dsx.space.tiers import straddling
 
     network = problem.cluster.network
@@ -37,6 +37,6 @@ def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -
     outermost = network.tiers[-1].name
     print(f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:")
     print_table(["", *axes], [*rows, [outermost, *(str(plan[axis]) for axis in axes)]])
-    for axis, tier in straddling(plan | {"order": code("order", plan["order"])}, network):
+    for axis, tier in straddling(plan | {"order": BY_NAME["order"].code(plan["order"])}, network):
         print(f"{axis} lies unevenly on the units of {tier}: it is counted as crossing that tier")
     print()

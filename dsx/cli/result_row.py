@@ -130,7 +130,7 @@ def _as_row(folder: Path, manifest: "Manifest", row: dict[str, Any]) -> ResultRo
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
         note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-    from dsx.space.codes import OPEN
+    from dsx.space.choices import OPEN
 
     others = [name for name in OPEN if name not in _DEGREES]
     settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size", *others)]

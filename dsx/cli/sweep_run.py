@@ -30,12 +30,12 @@ class SweepRun:
     def __init__(self, spec_file: Path, folder: Path, assignments: list[str]) -> None:
         from dsx.cost.columns import StepCosts
         from dsx.cost.interval import StepInterval
-        from dsx.space.candidates import NAMED, Candidates
+        from dsx.space.choices import NAMED, PLAN_COLUMNS
         from dsx.spec.column_names import Columns
         from dsx.spec.sweep import load_sweep
 
         columns = Columns(
-            tuple(Candidates.__dataclass_fields__),
+            tuple(PLAN_COLUMNS),
             tuple(StepCosts.__dataclass_fields__),
             NAMED,
             intervals=tuple(StepInterval.__dataclass_fields__),

@@ -4,34 +4,30 @@ Where a search knows only one value of a column (`dsx.space.codes.Open`), the fo
 even compiled.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from dsx.records import record
+from dsx.records import made
+from dsx.space.choices import STEP_COLUMNS
 
+if TYPE_CHECKING:
 
-@record
-class StepChoices:
-    """The choices of N plans; [N] floats each, shaped to broadcast with the layer costs."""
+    class StepChoices:
+        """The choices of N plans, one for each of `STEP_COLUMNS`: [N] floats, shaped to broadcast with the layer costs.
 
-    num_gpus: Any
-    global_batch_size: Any
-    pp: Any
-    dp: Any
-    num_microbatches: Any
-    pp_nvs: Any
-    dp_nvs: Any
-    vpp: Any
-    zero_stage: Any
-    recompute: Any  # a code
-    schedule: Any  # a code
-    zero_replicas: Any
-    stored_layers: Any
-    offload: Any  # a code
-    pp_wider: Any = ()  # a tuple: stages in a unit of each tier between the fast domain and the outermost one
-    dp_wider: Any = ()  # a tuple: replicas there
+        Names are codes. `pp_wider` and `dp_wider` are tuples: stages and replicas in a unit of each tier between the
+        fast domain and the outermost one.
+        """
+
+        def __init__(self, **columns: Any) -> None: ...
+        def __getattr__(self, column: str) -> Any: ...
+
+else:
+    _wider = [(name, dataclasses.field(default=())) for name in ("pp_wider", "dp_wider")]
+    StepChoices = made("StepChoices", __name__, [*((name, dataclasses.field()) for name in STEP_COLUMNS), *_wider])
 
 
 def pick(values: tuple[int, ...], column: Any, options: Sequence[Any] | Mapping[int, Any]) -> Any:

@@ -18,14 +18,15 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.stages import Stage
 from dsx.hardware.device import Device
-from dsx.space.codes import OFFLOAD, Open
+from dsx.space.choices import CODES
+from dsx.space.codes import Open
 
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
 
 def moves(what: str, known: Open) -> tuple[int, ...]:
     """Return the codes among those that a search knows under which `what` is offloaded."""
-    return tuple(code for code in known.offload if OFFLOAD[code] in (what, BOTH))
+    return tuple(code for code in known.offload if CODES["offload"][code] in (what, BOTH))
 
 
 def offloaded(what: str, choices: StepChoices, known: Open, there: Callable[[], Any], here: Any) -> Any:

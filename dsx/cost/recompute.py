@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.stages import Stack
-from dsx.space.codes import RECOMPUTE, Open
+from dsx.space.choices import CODES
+from dsx.space.codes import Open
 
-NONE = RECOMPUTE.index("none")
+NONE = CODES["recompute"].index("none")
 
 OfMode = Callable[[int], Any]  # what a layer has under a mode
 

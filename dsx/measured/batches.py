@@ -22,12 +22,17 @@ from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.measured.structure import Strategies, expert_axes, structure
 from dsx.search.problem import stack_of
-from dsx.space.codes import CODES, OFFLOAD, opened
+from dsx.space.choices import BY_NAME, OPEN, STEP_COLUMNS
+from dsx.space.codes import opened
 from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 from dsx.spec.assumptions import AssumptionsSpec
 
 # Choices that no column of a run table says, so that no formula of them is compiled.
-_NOT_IN_TABLES = {"zero_replicas": (1,), "offload": (OFFLOAD.index("none"),)}
+_NOT_IN_TABLES = {
+    name: (BY_NAME[name].code(BY_NAME[name].usual),)
+    for name in OPEN
+    if BY_NAME[name].level == "step" and name not in Setup.__dataclass_fields__
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +130,14 @@ def _units(setups: Sequence[Setup]) -> list[np.ndarray]:
     return [np.array(column) for column in zip(*found, strict=True)]
 
 
+def _code(name: str, value: int | str) -> int:
+    return BY_NAME[name].code(value) if isinstance(value, str) else value
+
+
 def _choices(setups: Sequence[Setup]) -> StepChoices:
     placed = [shares(setup) for setup in setups]
-    columns = {
-        name: [float(getattr(setup, name)) for setup in setups]
-        for name in (
-            "num_gpus",
-            "global_batch_size",
-            "pp",
-            "dp",
-            "num_microbatches",
-            "vpp",
-            "zero_stage",
-            "stored_layers",
-        )
-    }
-    columns |= {
-        name: [float(CODES[name].index(getattr(setup, name))) for setup in setups] for name in ("recompute", "schedule")
-    }
+    own = [name for name in STEP_COLUMNS if name in Setup.__dataclass_fields__]
+    columns = {name: [float(_code(name, getattr(setup, name))) for setup in setups] for name in own}
     columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in placed] for axis in ("pp", "dp")}
     plans = {name: np.array(columns[name], dtype=np.int64) for name in ("pp", "dp", "pp_nvs", "dp_nvs")}

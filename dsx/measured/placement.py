@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dsx.measured.setups import Setup
+from dsx.space.choices import MODEL_AXES
 from dsx.space.experts import expert_share
 from dsx.space.placement import fill_in_order
-from dsx.space.rules import MODEL_AXES
 from dsx.space.tiers import ORDERS, axes_in
 
 PLACED = tuple(axis for axis in axes_in(ORDERS[0]) if axis != "tp2")  # which no run table has

@@ -17,8 +17,9 @@ from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.measured.placement import key_columns
 from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
+from dsx.space.choices import MODEL_AXES
 from dsx.space.experts import nests
-from dsx.space.rules import MODEL_AXES, divided_away, rule_values
+from dsx.space.rules import divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
 

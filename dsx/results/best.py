@@ -8,7 +8,7 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.results.schema import CUT
 from dsx.results.store import load_chosen
-from dsx.space.candidates import Candidates
+from dsx.space.choices import PLAN_COLUMNS
 from dsx.space.rules import MEMORY, VANISHES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
     The choices are under `plan`, cluster and what-if values under `hardware`, the costs by name; then `fits`, and
     under `reject` the names of the rules that are broken.
     """
-    choices = ("candidate", *Candidates.__dataclass_fields__, *({CUT.name} & {*rows.columns}))
+    choices = ("candidate", *PLAN_COLUMNS, *({CUT.name} & {*rows.columns}))
     hardware = ("cluster", *rows.attrs["what_if"])
     reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
     plans: list[dict[str, Any]] = []

@@ -21,7 +21,7 @@ import pandas as pd
 from dsx.cost.columns import StepCosts
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.results.pareto import require
-from dsx.space.candidates import Candidates
+from dsx.space.choices import PLAN_COLUMNS
 
 SETTINGS = ("num_gpus", "global_batch_size")
 CLUSTER = "cluster"
@@ -92,7 +92,7 @@ def hardware_columns(df: pd.DataFrame) -> list[str]:
 
 def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]) -> list[str]:
     varied = dict.fromkeys((*varied_a, *varied_b))
-    choices = Candidates.__dataclass_fields__
+    choices = PLAN_COLUMNS
     for name in per:
         if name in choices or name in varied or name == CLUSTER:
             continue
@@ -106,7 +106,7 @@ def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]
 
 def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
     """Return the columns that are compared; `fits` says which rows are feasible."""
-    own = [name for name in groups if name in varied or name in Candidates.__dataclass_fields__]
+    own = [name for name in groups if name in varied or name in PLAN_COLUMNS]
     names = dict.fromkeys(("candidate", "step_time_s", *own, *varied))
     for name in names:
         if name not in df:

@@ -22,8 +22,7 @@ from dsx.results import plain_json
 from dsx.results.file_names import part_number
 from dsx.results.manifest import Counts, Manifest, Part
 from dsx.results.schema import arrow_schema, write_options
-from dsx.space.candidates import Candidates
-from dsx.space.codes import least
+from dsx.space.choices import BY_NAME, PLAN_COLUMNS
 
 _STAGE_LAYERS = "stage_layers"
 _STAGES = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
@@ -194,8 +193,9 @@ def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
             texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]
             if texts:
                 return f"has {texts[0]!r} in column {name}, which says how many layers each stage has, as in '20,21,20'"
-        elif name in Candidates.__dataclass_fields__ and len(column):
+        elif name in PLAN_COLUMNS and len(column):
             smallest = int(column.to_numpy().min())
-            if smallest < least(name):
-                return f"has {smallest} in column {name}, where {least(name)} is the least there can be"
+            least = min(BY_NAME[name].codes, default=BY_NAME[name].least)
+            if smallest < least:
+                return f"has {smallest} in column {name}, where {least} is the least there can be"
     return ""

@@ -1,6 +1,6 @@
 """The columns of a result set, made from the records that compute them.
 
-A result set is one flat table: `candidate`, `cluster`, the choices (`Candidates`), what the sweep varied of
+A result set is one flat table: `candidate`, `cluster`, the choices (`dsx.space.choices`), what the sweep varied of
 the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and
 the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join
 on it. Names, units and descriptions are those of the records, so a new field there is a new column here, in
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.candidates import NAMED, Candidates
+from dsx.space.choices import CHOICES, NAMED
 
 # "given" is a real number that the sweep states; it keeps float64, so that it compares equal to what was stated.
 Kind = Literal["id", "name", "integer", "text", "real", "given", "reasons"]
@@ -51,16 +51,13 @@ class ExtraColumn:
 
 
 def _of(record: type, kind: Kind) -> list[Column]:
-    return [
-        Column(name, unit, description, "name" if name in NAMED else kind)
-        for name, (unit, description) in records.columns(record).items()
-    ]
+    return [Column(name, unit, description, kind) for name, (unit, description) in records.columns(record).items()]
 
 
 _CHOICES = (
     Column("candidate", "", "stable id: a hash of the choices, the same in every run and on every cluster", "id"),
     Column("cluster", "", "cluster that the candidate runs on", "name"),
-    *_of(Candidates, "integer"),
+    *(Column(choice.name, "", choice.description, "name" if choice.name in NAMED else "integer") for choice in CHOICES),
 )
 _COSTS = (
     *_of(StepCosts, "real"),

@@ -25,8 +25,8 @@ from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
 from dsx.search.strips import Chunk, Groups, block_ranges
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.space.enumerate import Arrays, changes
 
 _SLACK = 4
 _FEW = 1 << 12  # runs that are kept at most where runs are kept

@@ -19,12 +19,12 @@ from dsx.search.plan_stages import PlanStage, stages_of_plan
 from dsx.search.pricing import on_tiers, price_plans, table_of_plans, wider_shares, work_of
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns, column_names, cost_columns, interval_columns
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.candidates import NAMED, Candidates
-from dsx.space.codes import OPEN, opened
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN, PLAN_COLUMNS
+from dsx.space.codes import first_open, opened
+from dsx.space.enumerate import Arrays
 from dsx.space.plan import Plan, Violation, filled_shares, parse_plan, violations
-from dsx.space.rules import MEMORY, VANISHES, cut_covered
+from dsx.space.plan_rules import cut_covered
+from dsx.space.rules import MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
 from dsx.units import format_quantity
 
@@ -57,7 +57,7 @@ def evaluate_plan(
     the best is not known it is even. Raises PlanError if the plan is not well formed.
     """
     kinds = problem.kinds[0]
-    defaults = {name: problem.workload.open.default(name) for name in OPEN}
+    defaults = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
     problem.check_sizes([num_gpus])
     limits = problem.limits()
     in_rank_order = problem.assumptions_spec.default_placement == "rank_order"
@@ -104,7 +104,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
     and the outermost one.
     """
     known = column_names(problem)
-    plan = {name: int(columns[name][row]) for name in ("candidate", *Candidates.__dataclass_fields__)}
+    plan = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
     lying = shares_on_tiers(plan, problem.cluster.network, problem.expert_axes[plan["strategy"]])
     made = {name: known[name][value] if name in NAMED else value for name, value in plan.items()} | lying
     return made | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {})

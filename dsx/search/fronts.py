@@ -23,8 +23,8 @@ from dsx.search.problem import Problem
 from dsx.search.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.space import Space
 from dsx.search.strips import Chunk, Groups
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.space.enumerate import Arrays
 
 _REFERENCES = 16
 _COMPARED = (*StepCosts.__dataclass_fields__, *KEY_COLUMNS, *CHOICE_COLUMNS)

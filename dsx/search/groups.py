@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsx.search.pareto import front
+from dsx.space.choices import MODEL_AXES
 from dsx.space.enumerate import Arrays, changes
-from dsx.space.rules import MODEL_AXES
 
 # The order of candidates in a space: columns of the key, then of the choice.
 _ORDER = ("strategy", *MODEL_AXES, "panels", "microbatch_size", *(f"{axis}_nvs" for axis in MODEL_AXES))

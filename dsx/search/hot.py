@@ -15,8 +15,7 @@ from dsx.search.pricing import Kinds, power_of_two
 from dsx.search.problem import Problem
 from dsx.search.space import Space
 from dsx.search.strips import CHOICES, KEYS, PADDING, STRIPS, TILES, Chunk, Groups, KeyRows, block_ranges, make_chunk
-from dsx.space.blocks import PLACEMENT_COLUMNS
-from dsx.space.codes import OPEN
+from dsx.space.choices import OPEN, PLACEMENT_COLUMNS
 from dsx.space.enumerate import Arrays
 
 # Columns of a layer that neither the time nor the memory of a step depends on.

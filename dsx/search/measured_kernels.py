@@ -16,7 +16,8 @@ from dsx.graph.derived import DerivedLayer
 from dsx.hardware.cluster import Cluster
 from dsx.search.pricing import work_of
 from dsx.search.problem import Problem
-from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
+from dsx.space.choices import KEY_COLUMNS
+from dsx.space.enumerate import Arrays, changes
 from dsx.spec.operator_times import DTYPES, OperatorTime, Shape
 
 _AT_ONCE = 16384  # keys whose shapes are looked at at once

@@ -10,8 +10,7 @@ from dsx.search.cells import COUNTED, group_codes
 from dsx.search.parts import Part
 from dsx.search.strips import Groups, block_ranges
 from dsx.search.study import Study
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.spec.keep import Keep, KeepTop
 
 MOST_ROWS = 1 << 20  # over all parts and hardware points

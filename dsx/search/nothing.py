@@ -13,20 +13,14 @@ import numpy as np
 
 from dsx.search.problem import Problem
 from dsx.search.space import Limitation, Selection, Space
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.codes import CODES, LEAST, OPEN, VALUES
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, OPEN
 from dsx.space.experts import REPLICA_AXES
-from dsx.space.rules import MODEL_AXES
+from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 
 Section = Literal["fix", "limit", "fixed"]
 
 # Degrees first, and what others depend on before these.
 _ORDER = (*KEY_COLUMNS, *CHOICE_COLUMNS)
-# What takes the place of a value that is not stated, and restricts no other.
-_NEUTRAL: dict[str, list[int | str]] = {
-    name: [CODES[name][0] if name in CODES else LEAST.get(name, 1)] for name in OPEN
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +59,10 @@ class _Search:
         fix = {one.column: one.values for one in stated if one.section == "fix"}
         limit = {one.column: one.values for one in stated if one.section == "limit"}
         values = {one.column: one.values for one in stated if one.section != "limit"}
-        anything = {name: CODES.get(name, VALUES.get(name, ())) for name in OPEN}
         free = {*others_open, *limit}
-        opened = {name: values.get(name, anything[name] if name in free else _NEUTRAL[name]) for name in OPEN}
+        # What is not stated takes a value that restricts no other.
+        unstated = {name: BY_NAME[name].values if name in free else (BY_NAME[name].usual,) for name in OPEN}
+        opened = unstated | {name: values[name] for name in OPEN if name in values}
         return Space(self.problem.opening(opened), self.num_gpus, self.global_batch_size, fix, limit)
 
 
@@ -144,33 +139,19 @@ def _rule(column: str, problem: Problem) -> str:
         return f"nothing of {problem.model.name} is divided over {column} under {strategies}"
     if column in REPLICA_AXES:
         return f"{column} divides num_gpus, and what the rules of {strategies} say"
-    rules = _RULES | _RULES_OF_ANY_CUT if problem.cuts_anyhow else _RULES
-    return rules[column].format(layers=problem.num_layers, stages=problem.limits().most_stages)
+    rule = _RULES_OF_ANY_CUT.get(column) if problem.cuts_anyhow else None
+    return (rule or BY_NAME[column].rule).format(
+        layers=problem.num_layers, stages=problem.limits().most_stages, values=_or(BY_NAME[column].values)
+    )
 
 
-_RULES: dict[str, str] = {
-    "ep": "ep divides the experts, and the ranks of the axes that it nests in",
-    "microbatch_size": "microbatch_size divides the sequences of a replica, global_batch_size / dp",
-    "panels": "panels are the largest degree times a power of two, and 1 under a strategy that has none",
-    "pp": "pp divides num_gpus and the {layers} layers",
-    "dp": "dp divides global_batch_size, and with the other degrees it makes up num_gpus",
-    "strategy": "the sweep states strategy",
-    "num_gpus": "the sweep states num_gpus",
-    "global_batch_size": "the sweep states global_batch_size",
-    "num_microbatches": "num_microbatches is global_batch_size / (dp * microbatch_size)",
-    "vpp": "vpp divides the layers of a stage, {layers} / pp, with pp above 1, schedule 1f1b and whole groups of pp "
-    "microbatches",
-    "zero_stage": "ZeRO stage 0 divides nothing, so that zero_replicas is 1",
-    "zero_replicas": "zero_replicas divides dp and the ranks that hold the same experts, and is 1 with ZeRO stage 0",
-    "recompute": "stored_layers are of those that recompute makes again, so that it is 0 with none",
-    "stored_layers": "stored_layers is at most the layers of a stage, {layers} / pp, and 0 with recompute none",
-    "schedule": "only 1f1b has chunks (vpp above 1)",
-    "offload": "offload is none, optimizer, activations or both",
-    "order": "an order places pp and dp as no other does, and numbers the replicas of an ep group one after another",
-}
+def _or(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" or {values[-1]}" if values else ""
+
+
 # In place of those where each plan has the cut that is best for it.
 _RULES_OF_ANY_CUT: dict[str, str] = {
     "pp": "pp divides num_gpus and is at most {stages}, the layers with both ends",
     "vpp": "partition optimal covers vpp = 1",
-    "schedule": "partition optimal covers 1f1b and gpipe",
+    "schedule": f"partition optimal covers {OPTIMAL_SCHEDULES}",
 }

@@ -17,8 +17,8 @@ from dsx.search.pricing import Kinds, on_tiers
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, cut_rows, joined, no_rows, result_rows
 from dsx.search.space import Space
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+from dsx.space.enumerate import Arrays
 
 _ROWS = 1 << 12  # candidates that a worker takes at once, over all hardware points
 _SLACK = 4  # more rows than wanted are priced again, since float32 may order near-ties differently

@@ -11,7 +11,8 @@ from dsx.cost.stage_costs import StageCosts, on
 from dsx.cost.stages import stages_between
 from dsx.search.pricing import on_tiers, price_keys, rows_of, step_choices
 from dsx.search.problem import Problem
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.choices import KEY_COLUMNS
+from dsx.space.enumerate import Arrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
-from dsx.space.enumerate import KEY_COLUMNS, Arrays, changes
+from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
+from dsx.space.enumerate import Arrays, changes
 from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 
 # Layer costs of a key table: one record for each layer kind.
@@ -182,8 +183,7 @@ def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any], tie
     `tiers` are the names of those between the fast domain and the outermost one, for which there are columns too.
     """
     wider = {f"{axis}_wider": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
-    others = [name for name in StepChoices.__dataclass_fields__ if name not in wider]
-    return StepChoices(**{name: as_array(columns[name]) for name in others}, **wider)
+    return StepChoices(**{name: as_array(columns[name]) for name in STEP_COLUMNS}, **wider)
 
 
 def table_of_plans(problem: Problem, columns: Arrays) -> tuple[Kinds, np.ndarray, np.ndarray]:

@@ -20,8 +20,11 @@ from dsx.graph.library import kernel_names, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.search.chain import check_length
-from dsx.space.codes import EVEN, OPEN, OPTIMAL, code, opened
-from dsx.space.rules import GENERAL, MEMORY, VANISHES, Limits, Reason, strategy_reasons
+from dsx.space.choices import BY_NAME, OPEN
+from dsx.space.codes import EVEN, OPTIMAL, opened
+from dsx.space.limits import Limits, Reason
+from dsx.space.plan_rules import RULES
+from dsx.space.rules import MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 from dsx.spec.model import ModelSpec
@@ -88,7 +91,7 @@ class Problem:
 
         Raises SpecError for a value that a column does not have.
         """
-        values = {name: [code(name, value) for value in fix[name]] for name in OPEN if name in fix}
+        values = {name: [BY_NAME[name].code(value) for value in fix[name]] for name in OPEN if name in fix}
         known = {name: getattr(self.workload.open, name) for name in OPEN}
         return replace(self, workload=replace(self.workload, open=opened(known | values)))
 
@@ -132,7 +135,7 @@ class Problem:
             Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
             for name, texts in found.items()
         ]
-        return (MEMORY, VANISHES, *(reason for reason, _ in GENERAL), *merged)
+        return (MEMORY, VANISHES, *(rule.reason for rule in RULES), *merged)
 
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that was derived from its texts."""
@@ -262,7 +265,7 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
                 f"held fixed there{did_you_mean(column, OPEN)} (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
             )
         try:
-            found[column] = [code(column, value)]
+            found[column] = [BY_NAME[column].code(value)]
         except SpecError as error:
             raise SpecError(f"{where}: fixed: {error}") from error
     return found

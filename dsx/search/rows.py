@@ -10,9 +10,8 @@ from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.search.optimal_rows import Priced, layers_of_stages, price_best_cuts
 from dsx.search.pricing import Kinds, price_rows
 from dsx.search.problem import Problem
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.codes import CODES
-from dsx.space.enumerate import KEY_COLUMNS, Arrays
+from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
+from dsx.space.enumerate import Arrays
 from dsx.space.identity import candidate_ids
 from dsx.space.rules import MEMORY
 from dsx.spec.model import has_experts

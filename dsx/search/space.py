@@ -9,9 +9,9 @@ import numpy as np
 from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.search.problem import Problem
-from dsx.space.blocks import CHOICE_COLUMNS, Blocks
-from dsx.space.codes import OPEN, code
-from dsx.space.enumerate import KEY_COLUMNS, Arrays, Bounds, shard_keys
+from dsx.space.blocks import Blocks
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, OPEN
+from dsx.space.enumerate import Arrays, Bounds, shard_keys
 from dsx.space.tiers import units
 from dsx.spec.ranges import Limit
 
@@ -85,7 +85,7 @@ def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int |
             raise SpecError(f"fix: {fault}")
         result[column] = values
         if column in OPEN:
-            result[column] = [code(column, value) for value in values]
+            result[column] = [BY_NAME[column].code(value) for value in values]
             known = getattr(problem.workload.open, column)
             if known and (wrong := set(result[column]) - set(known)):
                 raise SpecError(f"fix: {column} = {min(wrong)} is not open in this problem: see Problem.opening")
@@ -98,7 +98,7 @@ def fault_of_fix(column: str, values: Sequence[int | str]) -> str:
         return f"{column!r} is not searched, so there is nothing to fix"
     if column in OPEN:
         try:
-            [code(column, value) for value in values]
+            [BY_NAME[column].code(value) for value in values]
         except SpecError as error:
             return str(error)
     elif words := [value for value in values if isinstance(value, str)]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.space.blocks import PLACEMENT_COLUMNS, Blocks, Segments
-from dsx.space.enumerate import KEY_COLUMNS, Arrays, all_divisors
+from dsx.space.blocks import Blocks, Segments
+from dsx.space.choices import KEY_COLUMNS, PLACEMENT_COLUMNS
+from dsx.space.divisors import all_divisors
+from dsx.space.enumerate import Arrays
 
 KEYS, CHOICES = 8, 64
 STRIPS, TILES = 1024, 8

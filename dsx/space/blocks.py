@@ -17,21 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.space.codes import Open
-from dsx.space.enumerate import Arrays, Bounds, changes, cross, divisors, grid, take
+from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
+from dsx.space.codes import EVEN, OPTIMAL, Open
+from dsx.space.divisors import divisors
+from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
 from dsx.space.experts import REPLICA_AXES, spans
-from dsx.space.rules import cut_covered, fill, placed, recompute_fits, schedule_fits, zero_fits
+from dsx.space.limits import Limits, fill, placed
+from dsx.space.plan_rules import RULES
 from dsx.space.tiers import choice_shares, order_fits
-
-PLACEMENT_COLUMNS: tuple[str, ...] = (
-    "num_gpus", "pp", "dp", "pp_nvs", "dp_nvs", "vpp", "zero_stage", "recompute", "schedule",
-    "zero_replicas", "stored_layers", "offload", "order",
-)  # fmt: skip
-CHOICE_COLUMNS: tuple[str, ...] = (
-    "num_gpus", "global_batch_size", "pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs",
-    "vpp", "zero_stage", "recompute", "schedule", "zero_replicas", "stored_layers", "offload",
-    "order",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,32 +235,27 @@ def _wider(sizes: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 @functools.lru_cache(maxsize=4096)
 def _replicas(rest: int, domain: int, num_layers: int, known: Open, most_stages: int | None) -> np.ndarray:
-    """Return [12, N] ways to have `rest` stages and replicas, `domain` of them per fast domain.
+    """Return [columns of a placement behind num_gpus, N] ways to have `rest` stages and replicas.
 
-    The rows are the columns of a placement behind num_gpus. With `most_stages` a pipeline need not divide the layers.
+    `domain` of them share a fast domain. With `most_stages` a pipeline need not divide the layers.
     """
-    of_layers = divisors(num_layers)
-    pipelines = of_layers if most_stages is None else np.arange(1, most_stages + 1)
-    chunks = np.array(known.vpp) if known.vpp else of_layers
-    replicas = np.array(known.zero_replicas) if known.zero_replicas else divisors(rest)
-    stored = np.array(known.stored_layers) if known.stored_layers else np.arange(num_layers + 1)
-    settings = map(np.array, (known.zero_stage, known.recompute, known.schedule))
-    pp, pp_nvs, vpp, zero, recompute, schedule = grid(
-        pipelines[rest % pipelines == 0], divisors(domain), chunks, *settings
-    )
+    partition, ends = (EVEN, 0) if most_stages is None else (OPTIMAL, most_stages - num_layers)
+    limits = Limits(num_layers, domain, partition=partition, num_ends=ends)
+    pipelines = divisors(num_layers) if most_stages is None else np.arange(1, most_stages + 1)
+    pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
     dp, dp_nvs = rest // pp, domain // pp_nvs
-    good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0) & schedule_fits(pp, vpp, schedule, known, num_layers)
-    if most_stages is not None:
-        good &= cut_covered(vpp, schedule)
-    columns = (pp, dp, pp_nvs, dp_nvs, vpp, zero, recompute, schedule)
-    table = take(dict(zip(PLACEMENT_COLUMNS[1:], columns, strict=False)), good)
-    # One after the other: each may have many values, of which few go with a pipeline.
-    table = cross(table, "zero_replicas", replicas)
-    table = take(table, zero_fits(table["dp"], table["zero_stage"], table["zero_replicas"]))
-    table = cross(table, "stored_layers", stored)
-    table = take(table, recompute_fits(table["pp"], table["recompute"], table["stored_layers"], num_layers))
-    table = cross(table, "offload", np.array(known.offload))
-    table = cross(table, "order", np.array(known.order))
+    good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
+    table = take({"pp": pp, "dp": dp, "pp_nvs": pp_nvs, "dp_nvs": dp_nvs}, good)
+    # One after the other: each may have many values, of which few go with those before it.
+    for choice in CROSSED:
+        open_values = getattr(known, choice.name)
+        every = choice.tried(num_layers, rest) if choice.tried and not open_values else open_values
+        table = cross(table, choice.name, np.array(every))
+        for rule in RULES:
+            if choice.name in rule.reads and table.keys() >= {*rule.reads}:
+                table = take(table, rule.holds(table, limits))
+        if choice.alike:
+            table = take(table, ~choice.alike(table) | (table[choice.name] == every[0]))
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # shared by all who ask again
     return made

@@ -9,22 +9,17 @@ Fast domains are filled as far as the GPU count allows (`dsx.space.rules.fill`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from dsx.graph.derived import DerivedLayer
+from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Open
+from dsx.space.divisors import all_divisors
 from dsx.space.experts import REPLICA_AXES, expert_share, room
-from dsx.space.rules import MODEL_AXES, allowed, fill, placed
+from dsx.space.limits import fill, placed
+from dsx.space.rules import allowed
 
-KEY_COLUMNS: tuple[str, ...] = (
-    "strategy",
-    "microbatch_size",
-    "panels",
-    *MODEL_AXES,
-    *(f"{axis}_nvs" for axis in MODEL_AXES),
-)
 Arrays = dict[str, np.ndarray]
 
 _CROSSED = 1 << 17  # degrees times microbatch sizes that are made at once
@@ -50,20 +45,6 @@ class Bounds:
     most_stages: int | None = None  # of a pipeline that may be cut anyhow; None where all cuts are even
     tiers: tuple[str, ...] = ()  # names of the tiers between the fast domain and the outermost one
     units: tuple[int, ...] = ()  # domains of a unit of each
-
-
-@cache
-def divisors(number: int) -> np.ndarray:
-    """Return the divisors of a number in increasing order, as an array that cannot be written to."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    found = np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
-    found.flags.writeable = False
-    return found
-
-
-def all_divisors(numbers: Sequence[int]) -> np.ndarray:
-    """Return the numbers that divide any of `numbers`, in increasing order."""
-    return np.unique(np.concatenate([divisors(number) for number in numbers]))
 
 
 def grid(*axes: np.ndarray) -> list[np.ndarray]:

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-_COLUMNS = (
-    "num_gpus", "global_batch_size", "sequence_length", "tp", "tp2", "cp", "ep", "pp", "dp", "vpp", "panels",
-    "microbatch_size", "num_microbatches", "zero_stage", "tp_nvs", "tp2_nvs", "cp_nvs", "ep_nvs", "pp_nvs", "dp_nvs",
-)  # fmt: skip
-# Columns that came later, with the value of the plans that there were before: those keep their ids.
-_LATER: dict[str, int | str] = {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
+from dsx.space.choices import CHOICES, NAMED
+
+# Of choices that came later, the usual value is that of the plans that there were before: those keep their ids.
+_COLUMNS = tuple(choice.name for choice in CHOICES if choice.name not in NAMED and not choice.later)
+_LATER = {choice.name: choice.code(choice.usual) for choice in CHOICES if choice.later}
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
@@ -41,7 +40,7 @@ def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequenc
         words = np.array([_word(name) for name in known], dtype=np.uint64) if known else None
         value = columns[column]
         word = value.astype(np.uint64) if words is None else words[value]
-        changed = value != (known.index(before) if known else before)
+        changed = value != before
         mixed = _mix((state ^ np.uint64(_word(column))) * np.uint64(0x9E3779B97F4A7C15) + word + np.uint64(1))
         state = np.where(changed, mixed, state)
     return (state >> np.uint64(1)).astype(np.int64)

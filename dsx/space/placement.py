@@ -10,7 +10,7 @@ nor is a multiple of the room there is it is the largest divisor that fits: of 6
 import math
 from collections.abc import Mapping
 
-from dsx.space.enumerate import divisors
+from dsx.space.divisors import divisors
 
 Degrees = Mapping[str, int]  # by axis, the one that changes fastest first
 

@@ -5,9 +5,8 @@ A degree or size that is left out is 1; a share of a fast domain is 1 too, or wh
 every stage a layer; whether it also obeys the rules is said by `violations`.
 """
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,26 +16,14 @@ from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.notation import Rule
-from dsx.space.codes import CODES, OPEN, code
-from dsx.space.enumerate import divisors
-from dsx.space.experts import REPLICA_AXES, expert_share, room
-from dsx.space.placement import exact_fill, fill_in_order
-from dsx.space.rules import (
-    DEGREES,
-    GENERAL,
-    MODEL_AXES,
-    PLACED,
-    VANISHES,
-    Limits,
-    Reason,
-    allowed,
-    applies,
-    fill,
-    placed,
-    rule_text,
-    rule_values,
-)
-from dsx.space.tiers import ORDERS, axes_in, replicas_spanned
+from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, OPEN
+from dsx.space.divisors import divisors
+from dsx.space.experts import expert_share
+from dsx.space.limits import DEGREES, PLACED, Limits, Reason, placed
+from dsx.space.placement import fill_in_order
+from dsx.space.plan_rules import RULES, nearest_of
+from dsx.space.rules import VANISHES, allowed, applies, rule_text, rule_values
+from dsx.space.tiers import ORDERS, axes_in
 from dsx.spec.quantities import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
@@ -65,7 +52,7 @@ def parse_plan(
 ) -> Plan:
     """Return the integer columns of a plan; names are codes.
 
-    `layers` are the kinds of the model, `defaults` the values of the columns of `dsx.space.codes.OPEN` where the plan
+    `layers` are the kinds of the model, `defaults` the values of the columns of `dsx.space.choices.OPEN` where the plan
     gives none. Shares of a fast domain that are not given are 1 or, `in_rank_order`, what the plan's ranks fill of the
     room that those that are given leave. That of an ep group follows from those of the axes that it nests in, where it
     is not given. Raises PlanError.
@@ -127,7 +114,7 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
     if name in CODES:
         return value
     if name in DEGREES and num_gpus % number:
-        nearest = _nearest_of(divisors(num_gpus), number)
+        nearest = nearest_of(divisors(num_gpus), number)
         raise PlanError(f"{setting}: does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
     if name == "pp":
         _check_depth(number, limits)
@@ -153,7 +140,7 @@ def _number(setting: str, name: str, value: str) -> int:
 
 def _setting(name: str, value: str) -> int:
     try:
-        return code(name, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
+        return BY_NAME[name].code(int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
     except SpecError as error:
         raise PlanError(str(error)) from error
 
@@ -206,9 +193,9 @@ def violations(
 ) -> list[Violation]:
     """Return the rules that a plan breaks for any of the kinds of layers; memory is not among them."""
     found: list[Violation] = []
-    for reason, rule in GENERAL:
-        if not bool(rule(plan, limits)):
-            found.append(Violation(reason, _general_detail(reason.name, plan, limits)))
+    for general in RULES:
+        if not bool(general.holds(plan, limits)):
+            found.append(Violation(general.reason, general.said(plan, limits)))
     broken: dict[str, Violation] = {}
     gone: dict[str, None] = {}
     for layer in layers:
@@ -236,92 +223,6 @@ def _size(dim: Any, values: Mapping[str, Any]) -> Any:
     for axis in dim.axes:
         size = size // values[axis]
     return size
-
-
-def _general_detail(name: str, plan: Plan, limits: Limits) -> str:
-    shares = _shares_text({axis: plan[f"{axis}_nvs"] for axis in PLACED}, " * ")
-    taken = placed(plan)
-    batch, dp = plan["global_batch_size"], plan["dp"]
-    others = [axis for axis in (*REPLICA_AXES, "dp") if axis not in limits.expert_axes]
-    ranks = room(plan, limits.expert_axes) * dp
-    holders = max(ranks // plan["ep"], 1)
-    copied = math.gcd(holders, dp)
-    nested = " * ".join(f"{axis}={plan[axis]}" for axis in others if plan[axis] > 1) or "one rank"
-    return {
-        "layers_not_divisible": f"pp={plan['pp']} does not divide {limits.num_layers} layers"
-        f"; nearest: pp={_nearest_of(divisors(limits.num_layers), plan['pp'])}",
-        "cut_not_covered": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}; the plan is "
-        "priced with the even cut",
-        "chunks_not_divisible": _chunks_detail(plan, limits),
-        "chunks_without_1f1b": f"vpp={plan['vpp']} with schedule={CODES['schedule'][plan['schedule']]}, and only 1f1b "
-        "is interleaved; nearest: vpp=1, or schedule=1f1b",
-        "microbatches_not_in_groups": f"vpp={plan['vpp']}: microbatches go through chunks in groups of pp, and "
-        f"pp={plan['pp']} does not divide the {plan['num_microbatches']} microbatches; nearest: vpp=1",
-        "replicas_not_divisible": _replicas_detail(plan),
-        "stored_layers_exceeded": _stored_detail(plan, limits),
-        "batch_not_divisible": f"dp={dp} does not divide global_batch_size={batch}"
-        f"; nearest: dp={_nearest_of(divisors(batch), dp)}",
-        "microbatch_not_divisible": f"microbatch_size={plan['microbatch_size']} does not divide the {batch // dp} "
-        f"sequences of a replica; nearest: {_nearest_of(divisors(batch // dp), plan['microbatch_size'])}",
-        "share_not_divisible": "; ".join(
-            f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}"
-            for axis in DEGREES
-            if plan[axis] % plan[f"{axis}_nvs"]
-        ),
-        "domain_exceeded": f"{shares} = {taken} GPUs, but a fast domain has {limits.nvs_size}",
-        "domain_not_filled": f"{shares}: {taken} GPUs of a fast domain of {limits.nvs_size} are used, and "
-        f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits"
-        f"; nearest: {_filling(plan, limits)}",
-        "experts_not_nested": f"ep={plan['ep']} nests inside {nested} and does not divide {ranks}"
-        f"; nearest: ep={_nearest_of(divisors(ranks), plan['ep'])}",
-        "expert_share_not_nested": f"nvs.ep={plan['ep_nvs']}, and of an ep group of {plan['ep']} the shares "
-        f"{shares} put {expert_share(plan, limits.expert_axes)} in a fast domain; leave nvs.ep out",
-        "expert_replicas_not_divisible": f"zero_replicas={plan['zero_replicas']} does not divide the {holders} ranks "
-        f"that hold the same experts; nearest: zero_replicas={_nearest_of(divisors(copied), plan['zero_replicas'])}",
-        "experts_not_in_order": f"order={CODES['order'][plan['order']]} with ep={plan['ep']}, which spans "
-        f"{replicas_spanned(plan, limits.expert_axes)} replicas; nearest: order={CODES['order'][0]}",
-    }[name]
-
-
-def _shares_text(shares: Mapping[str, int], between: str) -> str:
-    return between.join(f"nvs.{axis}={share}" for axis, share in shares.items() if share > 1) or "nvs.*=1"
-
-
-def _filling(plan: Plan, limits: Limits) -> str:
-    """Return shares that fill a domain as far as the GPU count allows, the innermost axes first."""
-    degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
-    return _shares_text(exact_fill(degrees, int(fill(plan["num_gpus"], limits.nvs_size))), " ")
-
-
-def _chunks_detail(plan: Plan, limits: Limits) -> str:
-    if plan["pp"] == 1:
-        return f"vpp={plan['vpp']} divides a pipeline, and pp=1 is none; nearest: vpp=1"
-    nearest = _nearest_of(divisors(max(limits.num_layers // plan["pp"], 1)), plan["vpp"])
-    return (
-        f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide {limits.num_layers} layers; "
-        f"nearest: vpp={nearest}"
-    )
-
-
-def _replicas_detail(plan: Plan) -> str:
-    copies, dp = plan["zero_replicas"], plan["dp"]
-    if not plan["zero_stage"]:
-        return f"zero_replicas={copies} with zero_stage=0, which divides nothing; nearest: zero_replicas=1"
-    return f"zero_replicas={copies} does not divide dp={dp}; nearest: zero_replicas={_nearest_of(divisors(dp), copies)}"
-
-
-def _stored_detail(plan: Plan, limits: Limits) -> str:
-    stored, there = plan["stored_layers"], limits.num_layers // plan["pp"]
-    if CODES["recompute"][plan["recompute"]] == "none":
-        return (
-            f"stored_layers={stored} with recompute=none, which makes no layer again that could be stored instead; "
-            "nearest: stored_layers=0"
-        )
-    return f"stored_layers={stored} is more than the {there} layers of a stage; nearest: stored_layers={there}"
-
-
-def _nearest_of(values: Iterable[int], wanted: int) -> int:
-    return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
 
 
 def _nearest(

@@ -1,0 +1,20 @@
+"""Divisors of whole numbers, which most degrees are."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+
+@cache
+def divisors(number: int) -> np.ndarray:
+    """Return the divisors of a number in increasing order, as an array that cannot be written to."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    found = np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def all_divisors(numbers: Sequence[int]) -> np.ndarray:
+    """Return the numbers that divide any of `numbers`, in increasing order."""
+    return np.unique(np.concatenate([divisors(number) for number in numbers]))
