@@ -22,17 +22,13 @@ from dsx.measured.reasons import Reason
 from dsx.measured.setups import Setup
 from dsx.measured.structure import Strategies, expert_axes, structure
 from dsx.search.problem import stack_of
-from dsx.space.choices import BY_NAME, OPEN, STEP_COLUMNS
+from dsx.space.choices import BY_NAME, STEP_COLUMNS, STEP_OPEN
 from dsx.space.codes import opened
 from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 from dsx.spec.assumptions import AssumptionsSpec
 
-# Choices that no column of a run table says, so that no formula of them is compiled.
-_NOT_IN_TABLES = {
-    name: (BY_NAME[name].code(BY_NAME[name].usual),)
-    for name in OPEN
-    if BY_NAME[name].level == "step" and name not in Setup.__dataclass_fields__
-}
+# Choices of the step that few rows state.
+_FURTHER = tuple(name for name in STEP_OPEN if name not in Setup.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,8 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            open=opened(_NOT_IN_TABLES | {"vpp": (1, 2), "stored_layers": ()}),
+            # Of choices that no row states no formula is compiled.
+            open=opened({name: sorted(set(_further(own, name))) for name in _FURTHER} | {"vpp": (1, 2)}),
         ),
     )
 
@@ -130,6 +127,12 @@ def _units(setups: Sequence[Setup]) -> list[np.ndarray]:
     return [np.array(column) for column in zip(*found, strict=True)]
 
 
+def _further(setups: Sequence[Setup], name: str) -> list[int]:
+    """Return the codes of a choice that rows state beside the others, or the usual one."""
+    usual = BY_NAME[name].code(BY_NAME[name].usual)
+    return [dict(setup.further).get(name, usual) for setup in setups]
+
+
 def _code(name: str, value: int | str) -> int:
     return BY_NAME[name].code(value) if isinstance(value, str) else value
 
@@ -138,7 +141,7 @@ def _choices(setups: Sequence[Setup]) -> StepChoices:
     placed = [shares(setup) for setup in setups]
     own = [name for name in STEP_COLUMNS if name in Setup.__dataclass_fields__]
     columns = {name: [float(_code(name, getattr(setup, name))) for setup in setups] for name in own}
-    columns |= {name: [float(value)] * len(setups) for name, (value,) in _NOT_IN_TABLES.items()}
+    columns |= {name: [float(code) for code in _further(setups, name)] for name in _FURTHER}
     columns |= {f"{axis}_nvs": [float(one[axis]) for one in placed] for axis in ("pp", "dp")}
     plans = {name: np.array(columns[name], dtype=np.int64) for name in ("pp", "dp", "pp_nvs", "dp_nvs")}
     plans["order"] = np.zeros(len(setups), dtype=np.int64)

@@ -14,6 +14,7 @@ from dsx.errors import RunTableError, SpecError
 from dsx.measured.cell_units import without_unit
 from dsx.measured.kernels import kernels
 from dsx.measured.node_network import NodeNetwork, node_network
+from dsx.space.choices import BY_NAME, STEP_OPEN
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
@@ -71,6 +72,8 @@ class Run:
     trust: str | None
     source_confidence: str | None
     notes: str | None
+    # Choices of the step that have no column above, by their own names, as codes; an addition to the published format.
+    further: tuple[tuple[str, int], ...] = ()
 
 
 def read_runs(path: str | Path) -> list[Run]:
@@ -94,7 +97,9 @@ def read_runs(path: str | Path) -> list[Run]:
 
 
 def _run(row: CsvRow) -> Run:
-    return Run(line=row.line, **{name: _cell(row.cells.get(name, ""), name, row.place) for name in COLUMNS})
+    cells = {name: _cell(row.cells.get(name, ""), name, row.place) for name in COLUMNS}
+    further = tuple((name, cells.pop(name)) for name in FURTHER)
+    return Run(line=row.line, **cells, further=tuple((name, code) for name, code in further if code is not None))
 
 
 def _cell(text: str, name: str, place: str) -> Any:
@@ -157,9 +162,19 @@ _OWN_READERS = {
     "node_network": node_network,
 }
 
+_OWN = [field for field in fields(Run) if field.name not in ("line", "further")]
+FURTHER = tuple(name for name in STEP_OPEN if name not in Run.__dataclass_fields__)
+
+
+def _coded(name: str) -> Callable[[str], int]:
+    choice = BY_NAME[name]
+    return lambda text: choice.code(text if choice.names else whole_number(text, choice.least))
+
+
 # Every column with what reads its cells.
 COLUMNS: dict[str, Callable[[str], Any]] = {
-    field.name: _OWN_READERS.get(field.name) or _READERS[field.type] for field in fields(Run) if field.name != "line"
+    **{field.name: _OWN_READERS.get(field.name) or _READERS[field.type] for field in _OWN},
+    **{name: _coded(name) for name in FURTHER},
 }
 IDENTITY = ("id", "source_id")
 REQUIRED = (

@@ -13,6 +13,7 @@ from dsx.measured.node_network import with_node_network
 from dsx.measured.notes import read_notes
 from dsx.measured.reasons import Reason, impossible
 from dsx.measured.runs import Run
+from dsx.space.choices import CODES
 from dsx.space.schedules import SCHEDULES
 from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
@@ -22,7 +23,6 @@ from dsx.spec.model import ModelSpec
 PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
     ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
 )
-RECOMPUTE = ("none", "selective", "full")
 # Words for a schedule, in the column `schedule` or in `framework`, where some tables put it.
 _WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.also)}
 _SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
@@ -55,11 +55,12 @@ class Setup:
     vpp: int
     dp: int
     zero_stage: int
-    recompute: str  # one of RECOMPUTE
+    recompute: str  # a name of that choice
     stored_layers: int  # of each stage, that keep everything all the same
     schedule: str  # the name of one of dsx.space.schedules
     filled: tuple[str, ...]  # columns that were blank and whose default matters
     from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
+    further: tuple[tuple[str, int], ...] = ()  # other choices of the step that the row states, as codes
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
@@ -105,7 +106,8 @@ class _Known:
 
 
 def _setup(run: Run, known: _Known) -> Setup | Reason:
-    cells = {field.name: getattr(run, field.name) for field in fields(Run)}
+    cells = {field.name: getattr(run, field.name) for field in fields(Run) if field.name != "further"}
+    further = dict(run.further)
     in_notes = read_notes(cells)
     values, filled = fill(cells | in_notes)
     if reason := impossible(values):
@@ -116,7 +118,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model = known.model(sizes, values["seq"])
     precision = _by_beginning(values["precision"], PRECISIONS, "precision")
-    recompute = _by_beginning(values["recompute"], {name: name for name in RECOMPUTE}, "recompute")
+    recompute = _by_beginning(values["recompute"], {name: name for name in CODES["recompute"]}, "recompute")
     schedule = _schedule(run)
     # One by one, so that each is known to be no reason.
     if isinstance(cluster, Reason):
@@ -135,6 +137,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     # selective keeps attention, every other multiply and a layer's input: of a Llama 3 layer 7.25 tokens-by-hidden
     # tensors, where all are 17 and full recomputation keeps 1, as if 2 of 5 layers were stored.
     sharded_recipe = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
+    recipe_stored = 2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0
     return Setup(
         run=run,
         sizes=sizes,
@@ -151,7 +154,8 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         gpus_per_node=values["gpus_per_node"],
         **{degree: values[degree] for degree in ("tp", "sp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")},
         recompute="full" if sharded_recipe else recompute,
-        stored_layers=2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0,
+        stored_layers=further.pop("stored_layers", recipe_stored),
+        further=tuple(further.items()),
         schedule=schedule,
         filled=filled,
         from_notes=tuple(in_notes),

@@ -251,5 +251,6 @@ CROSSED = tuple(
 _PLACED = ("pp", "dp", "pp_nvs", "dp_nvs")
 PLACEMENT_COLUMNS = ("num_gpus", *_PLACED, *(choice.name for choice in CROSSED))
 CHOICE_COLUMNS = (*PLACEMENT_COLUMNS, "global_batch_size", "num_microbatches")
+STEP_OPEN = tuple(name for name in OPEN if BY_NAME[name].level == "step")
 # What the cost of a step depends on: order is in how stages and replicas lie.
 STEP_COLUMNS = tuple(name for name in CHOICE_COLUMNS if name in _PLACED or BY_NAME[name].level in ("job", "step"))
