@@ -89,12 +89,12 @@ def _up_to_layers(num_layers: int, ranks: int) -> Any:
 
 MODEL_AXES = ("tp", "tp2", "cp", "ep")  # of a shard key
 _AXES = {
-    "tp": "tensor parallel group",
-    "tp2": "second tensor parallel group",
-    "cp": "context parallel group",
-    "ep": "expert parallel group",
-    "pp": "pipeline",
-    "dp": "data parallel group",
+    "tp": "a tensor parallel group",
+    "tp2": "a second tensor parallel group",
+    "cp": "a context parallel group",
+    "ep": "an expert parallel group",
+    "pp": "a pipeline",
+    "dp": "a data parallel group",
 }
 
 
@@ -224,7 +224,7 @@ CHOICES: tuple[Choice, ...] = (
         later=True,
     ),
     *(
-        Choice(f"{axis}_nvs", _level(axis), f"members of a {group} that share a fast domain")
+        Choice(f"{axis}_nvs", _level(axis), f"members of {group} that share a fast domain")
         for axis, group in _AXES.items()
     ),
 )

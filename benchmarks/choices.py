@@ -1,0 +1,68 @@
+"""The tables of docs/choices.md: every choice of a plan and every rule, from the records that say them.
+
+python benchmarks/choices.py --write docs/choices.md
+"""
+
+import argparse
+from pathlib import Path
+
+from sections import table, write_section
+
+from dsx.space.choices import CHOICES, Choice
+from dsx.space.plan_rules import RULES
+from dsx.space.rules import MEMORY, VANISHES
+from dsx.space.schedules import SCHEDULES, Schedule
+
+
+def values(choice: Choice) -> str:
+    """Return what a choice may be, as text."""
+    if choice.name == "strategy":
+        return "`dsx list strategies`"
+    return ", ".join(map(str, choice.values)) if choice.values else f"from {choice.least}"
+
+
+def of_schedule(schedule: Schedule) -> list[str]:
+    """Return the row of a schedule."""
+    known = {True: "yes", False: "no"}
+    filled = f"(p - 1) (T_F + T_B) - {schedule.filled:g} (p - 1) T_W" if schedule.filled else "(p - 1) (T_F + T_B)"
+    also = ", ".join(schedule.also) or "-"
+    launched = known[schedule.megatron_lm is not None]
+    return [f"`{schedule.name}`", filled, known[schedule.interleaved], known[schedule.optimal_cut], launched, also]
+
+
+def text() -> str:
+    """Return the tables."""
+    choices = [
+        [
+            f"`{choice.name}`",
+            choice.level,
+            values(choice),
+            str(choice.usual) if choice.level != "job" and choice.name != "strategy" else "-",
+            choice.description,
+        ]
+        for choice in CHOICES
+    ]
+    reasons = [MEMORY, VANISHES, *(rule.reason for rule in RULES)]
+    return "\n".join(
+        [
+            "## Choices\n",
+            table(["column", "level", "values", "usual", "what it is"], choices),
+            "## Schedules\n",
+            table(
+                ["name", "bubble", "chunks", "optimal cut", "Megatron-LM", "also called"],
+                map(of_schedule, SCHEDULES),
+            ),
+            "## Rules\n",
+            table(["reason", "a plan is rejected where"], [[f"`{one.name}`", one.description] for one in reasons]),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into the section of this document")
+    document = parser.parse_args().write
+    if document:
+        write_section(document, "choices", text())
+    else:
+        print(text())
