@@ -22,7 +22,7 @@ from dsx.search.pricing import price_keys, step_choices
 from dsx.search.problem import Problem
 from dsx.search.rows import candidate_columns
 from dsx.search.space import Space
-from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS
 from dsx.space.enumerate import Arrays
 from dsx.spec.sweep import SweepSpec
 

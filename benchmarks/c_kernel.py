@@ -19,7 +19,7 @@ import numpy as np
 from dsx.cost.recompute import NONE
 from dsx.search.pricing import Kinds
 from dsx.search.problem import Problem
-from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
 

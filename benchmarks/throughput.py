@@ -32,7 +32,7 @@ from dsx.search.problem import Problem, make_problem
 from dsx.search.rows import column_names
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
-from dsx.space.candidates import NAMED, Candidates
+from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.column_names import Columns
@@ -104,7 +104,7 @@ def _processor() -> str:
 
 def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Problem]:
     """Return a sweep and its problem, with another assumption set where one is named."""
-    columns = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
+    columns = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
     spec = load_sweep(path, columns)
     files = (load_model(spec.model), load_cluster(spec.cluster[0]), load_assumptions(assumptions or spec.assumptions))
     return spec, make_problem(*files, spec.strategy, spec.sequence_length)

@@ -8,12 +8,11 @@ import pytest
 import dsx
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.candidates import Candidates
-from dsx.space.codes import CODES, OPEN
-from dsx.space.rules import DEGREES
+from dsx.space.choices import CODES, OPEN, PLAN_COLUMNS
+from dsx.space.limits import DEGREES
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
-PLAN = {"candidate", *Candidates.__dataclass_fields__}
+PLAN = {"candidate", *PLAN_COLUMNS}
 PRICED_PLAN = {"plan", "fits", "reject", *COSTS}
 
 # The paper's optimum for GPT3-1T on 16384 B200 in domains of eight, 1d.

@@ -8,7 +8,8 @@ from cost.test_step import SEND, close, cost
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.space.codes import OFFLOAD, Open
+from dsx.space.choices import CODES
+from dsx.space.codes import Open
 
 TIME_PARTS = (
     "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",
@@ -18,18 +19,18 @@ LINK = 25e9  # half of 50 GB/s
 ADAM = believed(optimizer_traffic_per_parameter=28.0)
 
 
-def offloading(what, known=OFFLOAD, layer=None, cluster=None, **changes):
-    made = choices(offload=float(OFFLOAD.index(what)), **changes)
-    codes = tuple(OFFLOAD.index(name) for name in known)
+def offloading(what, known=CODES["offload"], layer=None, cluster=None, **changes):
+    made = choices(offload=float(CODES["offload"].index(what)), **changes)
+    codes = tuple(CODES["offload"].index(name) for name in known)
     return cost(layer, made, replace(WORKLOAD, open=Open(offload=codes)), cluster, ADAM)
 
 
-@pytest.mark.parametrize("what", OFFLOAD)
+@pytest.mark.parametrize("what", CODES["offload"])
 def test_alone_and_among_all_that_there_are(what):
     assert offloading(what) == pytest.approx(offloading(what, (what,)), rel=1e-12)
 
 
-@pytest.mark.parametrize("what", OFFLOAD)
+@pytest.mark.parametrize("what", CODES["offload"])
 def test_parts_add_up(what):
     # A layer of 30 ms, all of it in one of the parts.
     found = offloading(what, layer=layer_costs())

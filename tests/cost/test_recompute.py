@@ -7,14 +7,15 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import close, cost
 
-from dsx.space.codes import RECOMPUTE, Open
+from dsx.space.choices import CODES
+from dsx.space.codes import Open
 
 WORKING = [[1e8], [3e8], [1e9]]
 
 
 def mixed(stored, mode="full", **changes):
     """Three layers on a stage, of which some keep everything."""
-    code = RECOMPUTE.index(mode)
+    code = CODES["recompute"].index(mode)
     made = choices(stored_layers=float(stored), recompute=float(code), **changes)
     return cost(
         layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,), stored_layers=()))
@@ -22,7 +23,7 @@ def mixed(stored, mode="full", **changes):
 
 
 def pure(mode, **changes):
-    code = RECOMPUTE.index(mode)
+    code = CODES["recompute"].index(mode)
     made = choices(recompute=float(code), **changes)
     return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,))))
 

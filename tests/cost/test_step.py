@@ -8,7 +8,8 @@ from cost.records import WORKLOAD, believed, choices, layer_costs, machine
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.space.codes import OPEN, Open
+from dsx.space.choices import OPEN
+from dsx.space.codes import Open
 
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):

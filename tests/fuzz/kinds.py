@@ -27,7 +27,7 @@ from dsx.graph.operators import load_tables
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.measured.runs import read_runs
 from dsx.measured.setups import setups
-from dsx.space.candidates import NAMED, Candidates
+from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.column_names import Columns
@@ -44,7 +44,7 @@ from dsx.spec.sweep import load_sweep
 DATA = packaged_data()
 _SWEEPS = DATA.parent / "sweeps"
 _LAYERS = DATA / "layers"
-_COLUMNS = Columns(tuple(Candidates.__dataclass_fields__), tuple(StepCosts.__dataclass_fields__), NAMED)
+_COLUMNS = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
 # Files that are long in the reading are left out: what is in them is in others.
 _LONGEST = 20_000
 

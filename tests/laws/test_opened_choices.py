@@ -12,8 +12,8 @@ from dsx.search.evaluate import evaluate_plan
 from dsx.search.pricing import price_keys
 from dsx.search.rows import candidate_columns
 from dsx.search.space import Space
-from dsx.space.codes import CODES, OPEN
-from dsx.space.rules import PLACED
+from dsx.space.choices import CODES, OPEN
+from dsx.space.limits import PLACED
 
 FIX = {
     "zero_stage": [0, 1, 3], "zero_replicas": [1, 2, 4], "recompute": ["none", "full"], "stored_layers": [0, 1, 3],

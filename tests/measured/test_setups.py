@@ -10,7 +10,7 @@ from dsx.measured.machines import cluster_of, known_clusters
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import read_runs
 from dsx.measured.setups import SCHEDULES, Setup, count_filled, setups
-from dsx.space.codes import CODES
+from dsx.space.choices import CODES
 
 CLUSTERS = known_clusters()
 

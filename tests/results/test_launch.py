@@ -9,12 +9,11 @@ from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
 from dsx.results.launch import RANK_ORDER, Launch, megatron_lm, shares_of
-from dsx.space.candidates import Candidates
-from dsx.space.codes import OFFLOAD
+from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 
-ONE = dict.fromkeys(Candidates.__dataclass_fields__, 1)
+ONE = dict.fromkeys(PLAN_COLUMNS, 1)
 SAID = {"strategy": "any", "recompute": "none", "schedule": "1f1b", "sequence_length": 2048}
 SAID |= {"stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
 LAYERS = 24
@@ -100,7 +99,7 @@ def back(arguments: list[str], num_gpus: int) -> dict:
     others = {
         "zero_replicas": args.num_distributed_optimizer_instances,
         "stored_layers": LAYERS // pp - made_again if args.recompute_method == "block" else 0,
-        "offload": OFFLOAD[args.optimizer_cpu_offload + 2 * (args.cpu_offloading_num_layers > 1)],
+        "offload": CODES["offload"][args.optimizer_cpu_offload + 2 * (args.cpu_offloading_num_layers > 1)],
         "vpp": args.num_virtual_stages_per_pipeline_rank,
         "sequence_length": args.seq_length,
         "zero_stage": stage[args.data_parallel_sharding_strategy],

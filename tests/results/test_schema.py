@@ -7,7 +7,7 @@ from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.results.schema import COLUMNS, NAME_COLUMNS, ExtraColumn, arrow_schema, columns_with, write_options
-from dsx.space.candidates import NAMED, Candidates
+from dsx.space.choices import NAMED, PLAN_COLUMNS
 
 NAMES = {name: ("a", "b") for name in NAME_COLUMNS}
 REAL = ExtraColumn("device.hbm_capacity", "bytes", "what it holds", integer=False)
@@ -15,7 +15,7 @@ INTEGER = ExtraColumn("network.nvs.size", "", "how many", integer=True)
 
 
 def test_columns_are_those_of_the_records():
-    choices = list(records.columns(Candidates))
+    choices = list(PLAN_COLUMNS)
     costs = [*records.columns(StepCosts), *records.columns(StepInterval)]
     assert [c.name for c in COLUMNS] == ["candidate", "cluster", *choices, *costs, "reject"]
     assert {c.name for c in COLUMNS if c.kind == "name"} == {"cluster", *NAMED} == set(NAME_COLUMNS)
@@ -27,7 +27,7 @@ def test_what_if_columns_lie_between_choices_and_costs():
     assert columns_with(()) == COLUMNS
     names = [c.name for c in columns_with([REAL, INTEGER])]
     at = names.index("device.hbm_capacity")
-    last, first = list(records.columns(Candidates))[-1], next(iter(records.columns(StepCosts)))
+    last, first = list(PLAN_COLUMNS)[-1], next(iter(records.columns(StepCosts)))
     assert names[at - 1 : at + 3] == [last, "device.hbm_capacity", "network.nvs.size", first]
 
 

@@ -18,8 +18,7 @@ from dsx.search.hot import HotLoop
 from dsx.search.pricing import price_keys
 from dsx.search.rows import Counts, joined
 from dsx.search.space import Space
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 
 PER = [
     (),

@@ -10,8 +10,8 @@ from space.tables import BOUNDS, key_tables
 from dsx.search import cells as cells_module
 from dsx.search.cells import cells_of, group_codes
 from dsx.search.strips import Groups
-from dsx.space.blocks import CHOICE_COLUMNS, Blocks
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.blocks import Blocks
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 
 PER = st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=5, unique=True)
 

@@ -14,7 +14,7 @@ from dsx.search.evaluate import evaluate_plan
 from dsx.search.pricing import price_keys
 from dsx.search.problem import make_problem
 from dsx.search.space import Space
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import KEY_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec, load_model
 

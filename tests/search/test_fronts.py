@@ -17,7 +17,7 @@ from dsx.search.hot import HotLoop
 from dsx.search.pricing import price_keys
 from dsx.search.rows import Counts, joined
 from dsx.search.study import at_points
-from dsx.space.candidates import NAMED, Candidates
+from dsx.space.choices import NAMED, PLAN_COLUMNS
 
 OBJECTIVES = [
     ["step_time_s", "peak_bytes"],
@@ -128,7 +128,7 @@ def test_front(objectives, precision):
     assert len(told) > 5
 
 
-COLUMNS = [*StepCosts.__dataclass_fields__, *(name for name in Candidates.__dataclass_fields__ if name not in NAMED)]
+COLUMNS = [*StepCosts.__dataclass_fields__, *(name for name in PLAN_COLUMNS if name not in NAMED)]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from dsx.cost.work import layer_work
 from dsx.search import pricing
 from dsx.search.pricing import pad, power_of_two, price_keys, price_rows
 from dsx.search.study import at_points
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import KEY_COLUMNS
 
 REL = 1e-13
 OF_GROUPS = ("weight_bytes", "group_size", "group_share")

@@ -7,9 +7,7 @@ from laws.spaces import candidates_of, problem_of
 from dsx.errors import SpecError
 from dsx.search.rows import candidate_columns
 from dsx.search.space import Space
-from dsx.space.blocks import CHOICE_COLUMNS
-from dsx.space.codes import OPEN
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS, OPEN
 from dsx.spec.ranges import Limit
 
 SEARCHED = (*KEY_COLUMNS, *CHOICE_COLUMNS)

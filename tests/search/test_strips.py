@@ -11,8 +11,8 @@ from space.tables import BOUNDS, bounds, key_tables
 
 from dsx.search import strips
 from dsx.search.strips import PADDING, Groups, KeyRows, block_ranges, make_chunk
-from dsx.space.blocks import CHOICE_COLUMNS, Blocks
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.blocks import Blocks
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 
 # One strip holds a whole block, a few of its candidates, or, as everywhere else, 8 keys and 64 choices.
 SHAPES = st.sampled_from([(1, 1), (3, 7), (8, 64), (1000, 10_000)])

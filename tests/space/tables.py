@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Open
-from dsx.space.enumerate import KEY_COLUMNS, Bounds
-from dsx.space.rules import MODEL_AXES
+from dsx.space.enumerate import Bounds
 
 # Of the two strategies of made-up keys, one divides its experts over tp too.
 EXPERT_AXES = ((), ("tp",))
@@ -61,7 +61,7 @@ BOUNDS = st.builds(
             Open(),
             Open(vpp=()),
             Open(vpp=(1, 2, 4), schedule=(0, 1, 2)),
-            Open((1,), (0, 3), (0, 2), (2,)),
+            Open(zero_stage=(0, 3), recompute=(0, 2), schedule=(2,)),
             Open(zero_stage=(0, 1), zero_replicas=(), offload=(0, 3)),
             Open(zero_stage=(2,), zero_replicas=(2, 3), recompute=(0, 2), stored_layers=()),
             Open(recompute=(1, 2), stored_layers=(0, 3), schedule=(0, 3), offload=(1,)),

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from space.tables import BOUNDS, EXPERT_AXES, bounds, key_tables, only
 
-from dsx.space.blocks import CHOICE_COLUMNS, PLACEMENT_COLUMNS, Blocks
-from dsx.space.codes import SCHEDULES
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.blocks import Blocks
+from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS, PLACEMENT_COLUMNS
 
 
 def divisors(number):
@@ -69,7 +68,7 @@ def settings_of(given, pp, dp, microbatches, alike):
         if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
             continue
         for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
-            if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and SCHEDULES[schedule] != "1f1b"):
+            if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
                 continue
             copies = known.zero_replicas or range(1, dp + 1)
             copies = [n for n in copies if dp % n == 0 and alike % n == 0 and (zero or n == 1)]

@@ -8,10 +8,12 @@ import pytest
 from space.tables import everything, only
 from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, TWO_AXES, layer
 
-from dsx.space.blocks import CHOICE_COLUMNS, Blocks
+from dsx.space.blocks import Blocks
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.codes import Open
-from dsx.space.enumerate import KEY_COLUMNS, Bounds, divisors, shard_keys
-from dsx.space.rules import fill
+from dsx.space.divisors import divisors
+from dsx.space.enumerate import Bounds, shard_keys
+from dsx.space.limits import fill
 
 
 def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, text=TINY, ep=(), **filters):

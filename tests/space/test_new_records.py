@@ -21,7 +21,7 @@ CHANGES = {
     ),
     "space/choices.py": (
         '    Choice(\n        "order",',
-        '    Choice("sends", "step", "format of sends", usual="whole", values=("whole", "half"), searched=True, later=True),\n'
+        '    Choice("sends", "step", "format", usual="whole", values=("whole", "half"), searched=True, later=True),\n'
         '    Choice(\n        "order",',
     ),
     "cost/pipeline.py": (

@@ -6,9 +6,9 @@ import pytest
 from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TINY, layer
 
 from dsx.errors import PlanError
-from dsx.space.codes import OFFLOAD, RECOMPUTE, SCHEDULES
+from dsx.space.choices import CODES
+from dsx.space.limits import DEGREES, Limits
 from dsx.space.plan import filled_shares, fixed_settings, parse_plan, violations
-from dsx.space.rules import DEGREES, Limits
 
 DEFAULTS = {
     "vpp": 1,
@@ -96,9 +96,9 @@ def test_everything_can_be_said():
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["num_microbatches"]) == (2, 2, 2)
     plan = parse("dp=8", "zero_replicas=4", "recompute=full", "stored_layers=2", "offload=both", "schedule=zb-h2")
     assert (plan["zero_replicas"], plan["stored_layers"]) == (4, 2)
-    assert (OFFLOAD[plan["offload"]], SCHEDULES[plan["schedule"]]) == ("both", "zb-h2")
-    assert parse("tp=8", "recompute=full")["recompute"] == RECOMPUTE.index("full")
-    assert parse("tp=8", "schedule=gpipe")["schedule"] == SCHEDULES.index("gpipe")
+    assert (CODES["offload"][plan["offload"]], CODES["schedule"][plan["schedule"]]) == ("both", "zb-h2")
+    assert parse("tp=8", "recompute=full")["recompute"] == CODES["recompute"].index("full")
+    assert parse("tp=8", "schedule=gpipe")["schedule"] == CODES["schedule"].index("gpipe")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
 from dsx.search.pricing import price_rows
-from dsx.space.blocks import CHOICE_COLUMNS
+from dsx.space.choices import CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64
 KEYS, BLOCKS = 30, 40

@@ -10,7 +10,7 @@ from validation.cases import POINTS, case_id, config_of, reference_problem, sett
 
 from dsx.cost.work import layer_work
 from dsx.search.evaluate import evaluate_plan, operator_costs
-from dsx.space.enumerate import KEY_COLUMNS
+from dsx.space.choices import KEY_COLUMNS
 
 REL = 1e-12
 COMMUNICATION = ("tp_comm_s", "cp_comm_s", "ep_comm_s")
