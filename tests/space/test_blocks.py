@@ -57,7 +57,7 @@ def by_loops(keys, given):
                                 continue
                             alike = room(here) * dp // here["ep"]  # ranks with the same experts
                             for settings in settings_of(given, pp, dp, microbatches, alike):
-                                found[(key, num_gpus, batch, pp, dp, microbatches, pp_nvs, dp_nvs, *settings)] += 1
+                                found[(key, num_gpus, pp, dp, pp_nvs, dp_nvs, *settings, batch, microbatches)] += 1
     return found
 
 
