@@ -128,11 +128,14 @@ def load_inputs(
             f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
             "of the changed one; leave out either"
         )
+    from dsx.graph.model import layer_check
+
+    beside = near or (Path(model) if is_path(model, ".yaml") else None)
     inputs = Inputs(
-        load_model(model, overrides["model"], near),
+        load_model(model, overrides["model"], near, layer_check(beside)),
         load_cluster(cluster, overrides["cluster"], near),
         load_assumptions(assumptions, overrides["assumptions"], near),
-        near or (Path(model) if is_path(model, ".yaml") else None),
+        beside,
         read_operator_times(operator_times, near) if operator_times is not None else None,
     )
     if not inputs.assumptions.calibrated:

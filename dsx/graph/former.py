@@ -7,7 +7,7 @@ _FILE = "former-names.yaml"
 
 
 def formerly(name: str) -> str:
-    """Return what is written now in the place of a former name, as the end of a message; else nothing."""
+    """Return what is written now in the place of a former name of a layer or block, as a message; else nothing."""
     data = load_document(packaged_data() / "layers" / _FILE).data
     found = data.get(name)
-    return f"; {name!r} is now {found}" if isinstance(found, str) else ""
+    return f"{name!r} is now written {found}" if isinstance(found, str) else ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
+from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.graph.build import MOST_BLOCKS, NOTHING_SET, build_layer
 from dsx.graph.former import formerly
 from dsx.graph.layer import Layer
@@ -21,6 +21,7 @@ from dsx.graph.notation import (
     UseText,
 )
 from dsx.graph.operators import OperatorKind, load_tables
+from dsx.graph.options import check_known, selected
 from dsx.graph.parse import parse_file
 from dsx.graph.strategy import resolved
 from dsx.spec.locate import find, names
@@ -62,10 +63,32 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError as error:
-        raise place.error(f"{error}{formerly(block)}") from None
+        raise place.error(formerly(block) or str(error)) from None
     if not isinstance(found, LayerDefinition) or found.kind != "block":
         raise place.error(f"{block!r} is no block")
     return found
+
+
+def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> str:
+    """Return what is wrong with what is chosen for a layer, whatever the strategy; nothing if it cannot be known.
+
+    A layer that nobody has may be one that an assumption set has another definition of.
+    """
+    definition: LayerDefinition | None = None
+    try:
+        definition = load_definition(name, near)
+        used, pending = [definition], [definition]
+        while pending and len(used) <= MOST_BLOCKS:
+            lines = selected(pending.pop(), chosen).body
+            blocks = [_find_block(line.block, line.place) for line in lines if isinstance(line, UseText)]
+            used += blocks
+            pending += blocks
+        check_known(chosen, used)
+    except UnknownNameError as error:
+        return "" if definition is None else str(error)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def needs_strategy(name: str, near: Path | None = None, chosen: Settings = NOTHING_SET) -> bool:
@@ -147,7 +170,9 @@ def _parse(kind: str, name: str, near: Path | None) -> Definition:
     try:
         path = find("layers", name, SUFFIX, near)
     except UnknownNameError:
-        raise UnknownNameError(kind, name, _names(kind), formerly(name) if kind == "layer" else "") from None
+        if kind == "layer" and (now := formerly(name)):
+            raise SpecError(now) from None
+        raise UnknownNameError(kind, name, _names(kind)) from None
     return parse_file(path)
 
 

@@ -14,12 +14,12 @@ from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
 from dsx.graph.former import formerly
 from dsx.graph.layer import Layer, Tensor
-from dsx.graph.library import check_settable, load_layer, load_operators
+from dsx.graph.library import check_settable, fault_of_settings, load_layer, load_operators
 from dsx.graph.match import Distribution
 from dsx.graph.notation import AXES, Settings
 from dsx.graph.operators import OperatorKind
 from dsx.spec.assumptions import AssumptionsSpec
-from dsx.spec.model import LayerCount, LayerKind, ModelSpec
+from dsx.spec.model import LayerCheck, LayerCount, LayerKind, ModelSpec
 
 _RUNS = 4  # more runs of layers than this alternate
 _LARGEST_SIZE = 2**53  # of a defined dimension; floats hold integers exactly up to it
@@ -101,6 +101,15 @@ def settings_of(values: Mapping[str, str | bool]) -> Settings:
     return Settings(frozenset(name for name, value in values.items() if value is True), blocks)
 
 
+def layer_check(near: Path | None) -> LayerCheck:
+    """Return what looks at the settings of a model's layers while it is read; `near` is the file beside their files."""
+
+    def check(layer: LayerKind) -> str:
+        return fault_of_settings(layer.kind, Settings(layer.options, layer.blocks), near)
+
+    return check
+
+
 def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
     """Return the layer definition that an assumption set uses for a layer kind of a model.
 
@@ -110,11 +119,12 @@ def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
         return kind
     if kind in assumptions.layers:
         return assumptions.layers[kind]
+    if now := formerly(kind):
+        raise SpecError(f"model {model!r}: {now}")
     known = ", ".join(assumptions.layers)
     raise SpecError(
         f"assumption set {assumptions.name!r} has no layer definition for the kind {kind!r} of model {model!r}"
         f"{did_you_mean(kind, assumptions.layers)} (it has: {known}); another set may, such as 'default'"
-        f"{formerly(kind)}"
     )
 
 

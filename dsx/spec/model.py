@@ -6,17 +6,18 @@ kind consists of is said by its layer text, not here.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from dsx.errors import did_you_mean
-from dsx.spec.load import Spec, load_spec
+from dsx.spec.load import Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Count, Total
+from dsx.spec.validate import validate
 
 _TAKEN = {
     "b": "microbatch_size, a choice of the plan",
@@ -51,6 +52,10 @@ class LayerKind:
         return f"{self.kind}[{chosen}]" if chosen else self.kind
 
 
+# What is wrong with the settings of a layer, as the definitions of layers say, which are not known here; or nothing.
+LayerCheck = Callable[[LayerKind], str]
+
+
 class LayerCount(Spec):
     """Layers of one kind that follow each other; a further key is a block parameter, as in ``ffn: experts``."""
 
@@ -77,6 +82,13 @@ class LayerCount(Spec):
             return data
         rest = {key: value for key, value in data.items() if key not in further}
         return rest | {"blocks": blocks | further}
+
+    @model_validator(mode="after")
+    def _settings_are_known(self, info: ValidationInfo) -> "LayerCount":
+        check: LayerCheck | None = info.context
+        if check and (fault := check(self.layer)):
+            raise ValueError(fault)
+        return self
 
     @property
     def layer(self) -> LayerKind:
@@ -147,9 +159,15 @@ def has_experts(dimensions: Mapping[str, int]) -> bool:
     return dimensions.get(EXPERTS, 1) > 1
 
 
-def load_model(name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ModelSpec:
-    """Return the model of that name or path; `near` is the file that mentions it.
+def load_model(
+    name_or_path: str | Path,
+    overrides: Sequence[Assignment] = (),
+    near: Path | None = None,
+    check: LayerCheck | None = None,
+) -> ModelSpec:
+    """Return the model of that name or path; `near` is the file that mentions it, `check` looks at its layers.
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.
     """
-    return load_spec("models", "model", ModelSpec, name_or_path, overrides, near)
+    document = load_overridden("models", "model", ModelSpec, name_or_path, overrides, near)
+    return validate(document, ModelSpec, check)
