@@ -3,6 +3,7 @@
 A layer kind is derived once per strategy. The first layer may be an embedding, the last one head and loss.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -104,6 +105,7 @@ def settings_of(values: Mapping[str, str | bool]) -> Settings:
 def layer_check(near: Path | None) -> LayerCheck:
     """Return what looks at the settings of a model's layers while it is read; `near` is the file beside their files."""
 
+    @functools.cache
     def check(layer: LayerKind) -> str:
         return fault_of_settings(layer.kind, Settings(layer.options, layer.blocks), near)
 
