@@ -193,8 +193,8 @@ BUILT = GOOD.replace("  - {kind: head, count: 1}\n", "")
         ),
         (
             "{kind: transformer, fnn: experts}",
-            "layer 'transformer[fnn=experts]' of model 'tiny': unknown block parameter 'fnn'; did you mean 'ffn'? (known"
-            ": attention, core, ffn) to be 'experts'",
+            "layer 'transformer[fnn=experts]' of model 'tiny': unknown block parameter 'fnn'; did you mean 'ffn'? ("
+            "known: attention, core, ffn) to be 'experts'",
         ),
         (  # the default block knows it, the one that is set does not
             "{kind: transformer, options: [gated], ffn: experts}",
