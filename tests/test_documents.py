@@ -7,7 +7,7 @@ import pytest
 
 from dsx.graph.build import build_layer
 from dsx.graph.derived import BACKWARD, FORWARD, derive
-from dsx.graph.library import load_operators, load_strategy
+from dsx.graph.library import load_definition, load_operators, load_strategy
 from dsx.graph.parse import parse
 from dsx.spec.model import load_model
 
@@ -33,8 +33,9 @@ def test_the_example_of_the_notation_has_the_collectives_that_its_comments_say()
 def test_the_roles_of_the_notation_are_those_of_the_strategies():
     table = NOTATION.split("| role | is |")[1].split("\n\n")[0]
     documented = {name for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for name in row.split(", ")}
-    for strategy in ("1d", "2d", "summa"):
-        assert set(load_strategy(strategy).roles) == documented
+    of_blocks = load_definition("attention-core").roles
+    for strategy in ("1d", "2d", "summa", "ulysses"):
+        assert {*load_strategy(strategy).roles, *of_blocks} == documented
 
 
 def test_the_sweep_of_the_readme_is_the_file_that_it_names():

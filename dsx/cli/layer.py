@@ -20,7 +20,7 @@ def layer(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SETTING]...",
+            metavar="SETTING",
             help="Options, as in gated, and block parameters, as in ffn=experts [default: what --model sets for the "
             "first such layers].",
         ),
@@ -43,14 +43,14 @@ def layer(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:
-    """Show what follows from a layer definition: work, collectives, memory.
+    """Show what follows from a layer: work, collectives, memory.
 
     That is: its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel,
     collectives, saved tensors, weights and the rules of the strategy. Quantities whose names all have a size are
     numbers; the others stay formulas.
     """
     from dsx.graph.description import describe
-    from dsx.graph.library import load_layer, load_operators, needs_strategy
+    from dsx.graph.library import check_settable, load_layer, load_operators, needs_strategy
     from dsx.graph.model import settings_of
     from dsx.graph.notation import Settings
     from dsx.spec.assumptions import load_assumptions
@@ -61,6 +61,7 @@ def layer(
     of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
     chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
     inherited = settings_of(believed.set)
+    check_settable(inherited, f"assumption set {believed.name!r}")
     overlay = strategy or (believed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
     built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
     values: dict[str, int] = {

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dsx.errors import NotationError, did_you_mean
+from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.graph.checks import check_axes, check_operator, defined_through_itself, parts_in_all
 from dsx.graph.expressions import names
 from dsx.graph.layer import OUTPUT, PANELS, Argument, Layer, Operator, Tensor
@@ -77,6 +77,16 @@ def build_layer(
     )
 
 
+def block_of(use: UseText, find_block: FindBlock) -> LayerDefinition:
+    """Return the definition of the block that a line uses; raises InputError if there is none."""
+    try:
+        return find_block(use.block, use.place)
+    except UnknownNameError as error:
+        if use.parameter:
+            raise SpecError(f"block parameter {use.parameter!r}: {error}") from None
+        raise use.place.error(str(error)) from None
+
+
 def _kept_for_all(operators: list[Operator]) -> list[Operator]:
     """Drop the mark ~ where another operator keeps the same copy for its backward: then it is there."""
     kept = {
@@ -119,6 +129,7 @@ class _Builder:
         self.inputs: list[str] = []
         self.used: list[LayerDefinition] = []  # each block as often as it is used
         self.read: set[str] = set()  # tensors that something read
+        self.roles: dict[str, str] = {}  # role -> the one that it is where the strategy does not give it
         self.inside: list[LayerText] = []  # the texts being inlined, outermost first
         self.kernels = 0
         self.regions = 0
@@ -132,6 +143,7 @@ class _Builder:
                     f"dimension {letter!r} of {text.name!r} is defined differently elsewhere"
                 )
         self.check_definitions(text)
+        self.roles |= text.roles
         scope: dict[str, str] = {}
         for tensor in (*text.inputs, *text.weights):
             if tensor.name in scope:
@@ -201,7 +213,7 @@ class _Builder:
         return name
 
     def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
-        definition = self.find_block(use.block, use.place)
+        definition = block_of(use, self.find_block)
         if any((text.file, text.name) == (definition.file, definition.name) for text in self.inside):
             raise use.place.error(f"block {definition.name!r} uses itself")
         self.used.append(definition)
@@ -338,10 +350,10 @@ class _Builder:
             if isinstance(item, Role):
                 if self.strategy is None:
                     raise item.place.error(f"role ${item.name} needs a strategy")
-                if item.name not in self.strategy.roles:
+                given = self.strategy.roles.get(item.name) or self.strategy.roles.get(self.roles.get(item.name, ""))
+                if given is None:
                     hint = did_you_mean(item.name, self.strategy.roles)
                     raise item.place.error(f"strategy {self.strategy.name!r} gives no role {item.name!r}{hint}")
-                given = self.strategy.roles[item.name]
                 item = Dim(item.letter or given.letter, given.axes)
             result.append(item)
         letters = [dim.letter for dim in result]

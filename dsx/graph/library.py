@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
-from dsx.graph.build import MOST_BLOCKS, NOTHING_SET, build_layer
+from dsx.graph.build import MOST_BLOCKS, NOTHING_SET, block_of, build_layer
 from dsx.graph.former import formerly
 from dsx.graph.layer import Layer
 from dsx.graph.lexer import Place
@@ -62,8 +62,10 @@ def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
 def _find_block(block: str, place: Place) -> LayerDefinition:
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
-    except UnknownNameError as error:
-        raise place.error(formerly(block) or str(error)) from None
+    except UnknownNameError:
+        if now := formerly(block):
+            raise place.error(now) from None
+        raise UnknownNameError("block", block, _names("block")) from None
     if not isinstance(found, LayerDefinition) or found.kind != "block":
         raise place.error(f"{block!r} is no block")
     return found
@@ -80,7 +82,7 @@ def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> 
         used, pending = [definition], [definition]
         while pending and len(used) <= MOST_BLOCKS:
             lines = selected(pending.pop(), chosen).body
-            blocks = [_find_block(line.block, line.place) for line in lines if isinstance(line, UseText)]
+            blocks = [block_of(line, _find_block) for line in lines if isinstance(line, UseText)]
             used += blocks
             pending += blocks
         check_known(chosen, used)
@@ -105,7 +107,7 @@ def needs_strategy(name: str, near: Path | None = None, chosen: Settings = NOTHI
         seen.add(text.file)
         for line, _ in text.lines:
             if isinstance(line, UseText):
-                used = blocks.get(line.block, text.parameters.get(line.block, "")) if line.parameter else line.block
+                used = blocks.get(line.parameter, text.parameters.get(line.parameter, line.block))
                 pending.append((used, Path(text.file)))
             elif isinstance(line, OperatorText | TensorsText):
                 tensors = line.tensors if isinstance(line, TensorsText) else (*line.outputs, *line.arguments)
@@ -143,10 +145,16 @@ def check_settable(settings: Settings, owner: str) -> None:
     if settings == NOTHING_SET:
         return
     definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
-    known = {name for found in definitions for name in (*found.options, *found.parameters)}
-    for name in (*sorted(settings.options), *(name for name, _ in settings.blocks)):
+    options = {name for found in definitions for name in found.options}
+    parameters = {name for found in definitions for name in found.parameters}
+    of_kind = [("option", name, options, parameters) for name in sorted(settings.options)]
+    of_kind += [("block parameter", name, parameters, options) for name, _ in settings.blocks]
+    for kind, name, known, others in of_kind:
+        if name in others - known:
+            other = "names a block" if kind == "option" else "is an option: it is set to true"
+            raise SpecError(f"{owner} sets {name!r} as no layer knows it: it {other}")
         if name not in known and (nearest := did_you_mean(name, known)):
-            raise SpecError(f"{owner} sets {name!r}, which is no option or block parameter of any layer{nearest}")
+            raise SpecError(f"{owner} sets {name!r}, which is no {kind} of any layer{nearest}")
 
 
 def strategy_names() -> Sequence[str]:
@@ -177,8 +185,13 @@ def _parse(kind: str, name: str, near: Path | None) -> Definition:
 
 
 def _names(kind: str) -> list[str]:
-    """Return the names of the layers and blocks, or of the strategies, that can be found and read."""
-    return [name for name, found in _definitions() if isinstance(found, StrategyDefinition) == (kind == "strategy")]
+    """Return the names of the layers and blocks, of the blocks, or of the strategies that can be found and read."""
+    wanted = {"layer": ("layer", "block"), "block": ("block",), "strategy": ("strategy",)}[kind]
+    return [name for name, found in _definitions() if _kind(found) in wanted]
+
+
+def _kind(definition: Definition) -> str:
+    return definition.kind if isinstance(definition, LayerDefinition) else "strategy"
 
 
 def _definitions() -> Iterator[tuple[str, Definition]]:

@@ -70,7 +70,7 @@ class UseText:
     bindings: dict[str, str]
     place: Place
     modifier: str = ""  # what ``{*}`` stands for inside
-    parameter: bool = False  # ``use $block``: `block` is a block parameter
+    parameter: str = ""  # ``use $parameter``, which stands for a block that is not known here
     again: tuple[str, int] | None = None  # the region that it is in
 
 
@@ -130,6 +130,7 @@ class LayerDefinition:
     exclusive: dict[str, tuple[str, ...]]  # what they exclude each other over -> options of which one may be set
     parameters: dict[str, str]  # block parameter -> the block where nobody sets it
     lines: tuple[tuple[Line, Condition], ...]
+    roles: dict[str, str] = field(default_factory=dict)  # role -> the one that it is where a strategy does not give it
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class LayerText:
     data: frozenset[str] = frozenset()  # inputs that come from outside the model: they have no gradient
     tied: frozenset[str] = frozenset()  # weights that another layer of the model has too
     left_out: dict[str, str] = field(default_factory=dict)  # tensor -> which line would make it, and when
+    roles: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

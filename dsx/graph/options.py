@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from dsx.errors import InputError, NotationError, UnknownNameError
+from dsx.errors import InputError, NotationError, UnknownNameError, did_you_mean
 from dsx.graph.layer import OUTPUT
 from dsx.graph.lexer import Place
 from dsx.graph.notation import (
@@ -38,7 +38,7 @@ def selected(definition: LayerDefinition, settings: Settings) -> LayerText:
     for line, condition in definition.lines:
         if condition.holds(settings.options):
             if isinstance(line, UseText) and line.parameter:
-                line = replace(line, block=blocks[line.block], parameter=False)
+                line = replace(line, block=blocks[line.parameter])
             reader.read(line)
         else:
             reader.leave_out(line, condition)
@@ -61,6 +61,7 @@ def selected(definition: LayerDefinition, settings: Settings) -> LayerText:
         frozenset(reader.marked["data"]),
         frozenset(reader.marked["tied"]),
         {name: where for name, where in reader.left_out.items() if name not in made | declared},
+        definition.roles,
     )
 
 
@@ -85,7 +86,8 @@ def check_known(settings: Settings, definitions: list[LayerDefinition]) -> None:
     for parameter, block in settings.blocks:
         known = {name for definition in definitions for name in definition.parameters}
         if parameter not in known:
-            raise UnknownNameError("block parameter", parameter, known, f" to be {block!r}{_known_by(layer)}")
+            key = did_you_mean(parameter, ("kind", "options", "count"))
+            raise UnknownNameError("block parameter", parameter, known, f" to be {block!r}{_known_by(layer)}{key}")
 
 
 def _known_by(layer: LayerDefinition) -> str:

@@ -128,6 +128,7 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
     options: dict[str, Place] = {}
     exclusive: dict[str, tuple[str, ...]] = {}
     parameters: dict[str, str] = {}
+    roles: dict[str, str] = {}
     statements: list[tuple[Statement, Condition]] = []
     for line in lines:
         if line.accept("option"):
@@ -138,6 +139,13 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
             if parameter.text in parameters:
                 raise parameter.place.error(f"block parameter {parameter.text!r} is declared twice")
             parameters[parameter.text] = line.word("the name of a block").text
+        elif line.accept("role"):
+            role = line.name("the name of a role")
+            line.expect("=", f" after 'role {role.text}'")
+            line.expect("$", ": in a block a role is, where the strategy does not give it, another one, as in $is")
+            if role.text in roles:
+                raise role.place.error(f"role {role.text!r} is given twice")
+            roles[role.text] = line.name("the name of a role").text
         else:
             statements.append((_statement(line), _condition(line, options)))
         line.finish()
@@ -147,10 +155,10 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
     if not any(isinstance(line, OperatorText | UseText) for line, _ in statements):
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
     for line, _ in statements:
-        if isinstance(line, UseText) and line.parameter and line.block not in parameters:
-            hint = did_you_mean(line.block, parameters)
-            raise line.place.error(f"no 'block {line.block} = ...' declares this block parameter{hint}")
-    return LayerDefinition(name, kind, file, options, exclusive, parameters, tuple(statements))
+        if isinstance(line, UseText) and line.parameter and line.parameter not in parameters:
+            hint = did_you_mean(line.parameter, parameters)
+            raise line.place.error(f"no 'block {line.parameter} = ...' declares this block parameter{hint}")
+    return LayerDefinition(name, kind, file, options, exclusive, parameters, tuple(statements), roles)
 
 
 def _options(line: Line, options: dict[str, Place], exclusive: dict[str, tuple[str, ...]]) -> None:
@@ -220,8 +228,8 @@ def _statement(line: Line) -> Statement:
 
 
 def _use(line: Line, place: Place) -> UseText:
-    parameter = line.accept("$") is not None
-    block = line.name("a block parameter").text if parameter else line.word("the name of a block").text
+    parameter = line.name("a block parameter").text if line.accept("$") else ""
+    block = "" if parameter else line.word("the name of a block").text
     modifier = _modifier(line)
     bindings: dict[str, str] = {}
     if line.accept("("):

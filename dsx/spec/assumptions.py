@@ -4,11 +4,11 @@ The fields are read by space and cost; none of them, and not the name of the set
 its name alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
@@ -72,15 +72,22 @@ class IntervalSpec(Spec):
 Unfusable = Literal["norm", "softmax"]  # operators that one kernel runs or several, as a measured run may state
 
 
-SettingValue = Literal[True] | str  # of an option, of a block parameter
-_FORMER = {
-    "blocks": "set: {core: unfused-attention-core}",
-    "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
-}
+def _setting(value: Any) -> Any:
+    if value is True or isinstance(value, str):
+        return value
+    raise ValueError(f"expected true, which sets an option, or the name of a block, got {value!r}")
+
+
+SettingValue = Annotated[bool | str, BeforeValidator(_setting)]  # of an option, of a block parameter
 
 
 class AssumptionsSpec(Spec):
     """What is counted, with which efficiencies, and which choices are not searched."""
+
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "blocks": "set: {core: unfused-attention-core}",
+        "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
+    }
 
     name: str
     description: str
@@ -175,15 +182,6 @@ class AssumptionsSpec(Spec):
     noise: Positive | None = None  # how far log(measured / predicted) spreads once adapted to one's runs
     # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _former_fields(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for name, now in _FORMER.items():
-                if name in data:
-                    raise ValueError(f"{name!r} is gone: blocks are parameters of blocks now, as in '{now}'")
-        return data
 
     @field_validator("specialise")
     @classmethod

@@ -1,7 +1,8 @@
 """From a name to a validated spec: find the file, merge what it extends, set the overrides, validate."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +17,7 @@ class Spec(BaseModel):
     """Base of all specs: an unknown key is a fault, and a spec does not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    former_keys: ClassVar[Mapping[str, str]] = {}  # keys that it had before -> what is written now
 
 
 def load_spec(

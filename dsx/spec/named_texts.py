@@ -3,13 +3,16 @@
 Its layer texts and its strategy are not checked here: whoever builds a model from the set finds them at once.
 """
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsx.errors import InputError, SpecError, did_you_mean
+from dsx.errors import InputError, SpecError
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.locate import find, names
 from dsx.spec.yaml_text import load_document
+
+_A_SLIP = 0.95  # how alike names are of which one is the other, misspelt
 
 if TYPE_CHECKING:
     from dsx.spec.assumptions import AssumptionsSpec
@@ -39,7 +42,7 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
     texts = names("layers", ".layer")
     for field in ("set", "unfused_attention"):
         for parameter, block in getattr(spec, field).items():
-            if isinstance(block, str) and block not in texts and (nearest := did_you_mean(block, texts)):
-                fault((field, parameter), f"there is no block {block!r}{nearest}")
+            if isinstance(block, str) and block not in texts and (slips := get_close_matches(block, texts, 1, _A_SLIP)):
+                fault((field, parameter), f"there is no block {block!r}; did you mean {slips[0]!r}?")
     if faults:
         raise SpecError("\n".join(faults))

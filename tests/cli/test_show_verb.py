@@ -213,6 +213,5 @@ role rs = s      role is = s    role wi = e
 role re = e      role ie = e    role wf = f/tp   role wc = c/tp
 role hg = g/tp   role uf = f/tp role vf = f/tp   role oe = e
 role hm = m/tp   role um = m/tp role vm = m/tp   role ve = e
-role as = $is    role ag = $hg
 require h % tp == 0   heads_not_divisible
 """

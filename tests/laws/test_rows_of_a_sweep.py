@@ -47,7 +47,7 @@ TWO_GROUPS = """
     role rs = s/cp/tp  role re = e      role is = s/cp    role ie = e
     role wi = e/cp     role wf = f/tp   role wc = c/tp    role hg = g/tp
     role uf = f/tp     role vf = f/tp   role ve = e       role oe = e
-    role hm = m/tp     role um = m/tp   role vm = m/tp    role as = $is      role ag = $hg
+    role hm = m/tp     role um = m/tp   role vm = m/tp
     require h % tp == 0     heads_not_divisible
     require e % (cp*tp) == 0 hidden_size_not_divisible
     require s % (cp*tp) == 0 sequence_not_divisible

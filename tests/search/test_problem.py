@@ -27,7 +27,7 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
             role rs = s    role re = e    role is = s    role ie = e
             role wi = e/dp role wf = f    role uf = f    role vf = f/dp
             role ve = e    role oe = e    role wc = c    role hg = g
-            role hm = m    role um = m    role vm = m/dp   role as = s   role ag = g
+            role hm = m    role um = m    role vm = m/dp
         """)
     )
     with pytest.raises(SpecError, match="uses dp; that is derived, but not priced yet"):
