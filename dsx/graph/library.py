@@ -65,7 +65,8 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
     except UnknownNameError:
         if now := formerly(block):
             raise place.error(now) from None
-        raise UnknownNameError("block", block, _names("block")) from None
+        beside = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
+        raise UnknownNameError("block", block, {*_names("block"), *beside}) from None
     if not isinstance(found, LayerDefinition) or found.kind != "block":
         raise place.error(f"{block!r} is no block")
     return found

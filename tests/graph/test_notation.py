@@ -102,7 +102,7 @@ def test_options_block_parameters_and_conditions():
     conditions = ["unless narrow", "when bias", "when bias narrow unless full causal", "", "when bias unless full"]
     assert [str(condition) for _, condition in block.lines] == [*conditions, "when bias", ""]
     uses = [(line.block, line.parameter) for line, _ in block.lines if isinstance(line, UseText)]
-    assert uses == [("core", True), ("plain", False)]
+    assert uses == [("", "core"), ("plain", "")]
     assert block.options["full"] == Place("<text>", 3, 24)
 
 

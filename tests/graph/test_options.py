@@ -3,7 +3,7 @@
 import pytest
 from graph.texts import STANDARD, build, derived, fails, kernel, number, read, settings, weights
 
-from dsx.errors import InputError, NotationError, UnknownNameError
+from dsx.errors import InputError, NotationError, SpecError, UnknownNameError
 from dsx.graph.library import load_layer
 
 SIZES = {"b": 2, "s": 8, "e": 16, "f": 64}
@@ -281,7 +281,19 @@ def test_a_used_block_parameter_has_the_modifier():
 
 
 def test_block_parameters_of_the_library():
-    with pytest.raises(NotationError, match=r"transformer\.layer:\d+:1: .*'expert'; did you mean 'experts'\?"):
+    with pytest.raises(SpecError, match=r"block parameter 'ffn': unknown block 'expert'; did you mean 'experts'\?"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=expert"))
     with pytest.raises(NotationError, match=r"transformer\.layer:\d+:1: 'head' is no block"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=head"))
+
+
+def test_a_block_says_what_a_role_is_where_the_strategy_does_not_give_it():
+    text = "layer a\nrole as = $is\ninput x[b, $is, e]\noutput[b, $as, e] = gelu(x)"
+    assert build(text, "strategy s\nrole is = s/tp").tensors["output"].distribution.axes == ("tp",)
+    given = "strategy s\nrole is = s/tp\nrole as = s"
+    with pytest.raises(NotationError, match="'s' is divided differently"):
+        build(text, given)
+    with pytest.raises(NotationError, match="gives no role 'as'"):
+        build(text.replace("role as = $is\n", ""), "strategy s\nrole is = s/tp")
+    with pytest.raises(NotationError, match=r"a\.layer:2:11: expected '\$'"):
+        build(text.replace("$is\ninput", "s\ninput"), given)

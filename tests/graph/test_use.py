@@ -129,10 +129,10 @@ def test_names_of_the_library():
 
 
 def test_former_names_say_what_is_written_now(tmp_path):
-    with pytest.raises(UnknownNameError, match=r"'gated-transformer'.* is now \{kind: transformer, options: "):
+    with pytest.raises(SpecError, match=r"'gated-transformer' is now written \{kind: transformer, options: "):
         load_layer("gated-transformer", "2d", STANDARD)
     (tmp_path / "a.layer").write_text("layer a\nuse mlp\n")
-    with pytest.raises(NotationError, match=r"a\.layer:2:1: (?!;).*'mlp' is now 'use feed-forward"):
+    with pytest.raises(NotationError, match=r"a\.layer:2:1: (?!;).*'mlp' is now written 'use feed-forward"):
         load_layer(str(tmp_path / "a.layer"), "2d", STANDARD)
 
 
@@ -160,7 +160,7 @@ def test_a_layer_beside_its_own_blocks(tmp_path, monkeypatch):
     layer = load_layer("./a.layer", "1d", STANDARD)
     assert [op.name for op in layer.operators][:2] == ["own.output", "feed-forward.n"]
     (tmp_path / "b.layer").write_text("layer b\nuse onw\n")
-    with pytest.raises(NotationError, match=r"b\.layer:2:1: unknown layer 'onw'"):
+    with pytest.raises(NotationError, match=r"b\.layer:2:1: unknown block 'onw'; did you mean 'own'"):
         load_layer("./b.layer", "1d", STANDARD)
     for other in ("2d", "transformer"):
         (tmp_path / "c.layer").write_text(f"layer c\nuse {other}\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dsx.measured.defaults import DEFAULTS
 from dsx.measured.runs import COLUMNS, REQUIRED
-from dsx.measured.setups import SCHEDULES
+from dsx.space.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "how-to" / "measured-runs.md").read_text(encoding="utf-8")
@@ -31,5 +31,5 @@ def test_every_default_is_stated():
 
 
 def test_schedules_are_named():
-    for name in {*SCHEDULES.values()}:
-        assert f"`{name}`" in SECTIONS["Columns"]
+    for schedule in SCHEDULES:
+        assert f"`{schedule.name}`" in SECTIONS["Columns"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from measured.tables import write
 
-from dsx.errors import NotationError, SpecError
+from dsx.errors import SpecError
 from dsx.measured.batches import batches
 from dsx.measured.predict import predict
 from dsx.measured.reasons import Reason
@@ -85,16 +85,14 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
 def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
     asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
     missing = DEFAULT.model_copy(update={"unfused_attention": {"core": "unfused-attention"}})
-    with pytest.raises(
-        NotationError, match=r"unknown layer 'unfused-attention'; did you mean 'unfused-attention-core'"
-    ):
+    with pytest.raises(SpecError, match=r"unknown block 'unfused-attention'; did you mean 'unfused-attention-core'"):
         predict(asked, missing)
 
 
 @pytest.mark.parametrize("slip", [{"cor": "unfused-attention-core"}, {"dropuot": True}])
 def test_what_unfused_attention_sets_is_no_slip_of_the_pen(tmp_path, slip):
     asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
-    with pytest.raises(SpecError, match="which is no option or block parameter of any layer; did you mean"):
+    with pytest.raises(SpecError, match=r"which is no (option|block parameter) of any layer; did you mean"):
         predict(asked, DEFAULT.model_copy(update={"unfused_attention": slip}))
 
 

@@ -8,6 +8,7 @@ from measured.tables import ROW, write
 
 from dsx.errors import RunTableError, SpecError
 from dsx.measured.runs import COLUMNS, Run, read_runs
+from dsx.space.choices import CODES
 
 
 def test_cells_have_the_types_of_their_columns(tmp_path):
@@ -18,7 +19,15 @@ def test_cells_have_the_types_of_their_columns(tmp_path):
 
 
 def test_every_field_is_a_column():
-    assert {"line", *COLUMNS} == {field.name for field in fields(Run)}
+    own = {field.name for field in fields(Run)} - {"line", "further"}
+    assert {*COLUMNS} == own | {"zero_replicas", "stored_layers", "offload"}
+
+
+def test_further_choices_are_columns_too(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", {"offload": "optimizer", "zero_replicas": "2"}))
+    assert dict(run.further) == {"offload": CODES["offload"].index("optimizer"), "zero_replicas": 2}
+    with pytest.raises(RunTableError, match="offload: offload = 'optimiser' is not known; did you mean 'optimizer'"):
+        read_runs(write(tmp_path / "wrong.csv", {"offload": "optimiser"}))
 
 
 def test_a_column_that_is_left_out_is_blank(tmp_path):

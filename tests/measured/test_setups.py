@@ -9,8 +9,7 @@ from dsx.measured.defaults import DEFAULTS
 from dsx.measured.machines import cluster_of, known_clusters
 from dsx.measured.reasons import Reason
 from dsx.measured.runs import read_runs
-from dsx.measured.setups import SCHEDULES, Setup, count_filled, setups
-from dsx.space.choices import CODES
+from dsx.measured.setups import Setup, count_filled, setups
 
 CLUSTERS = known_clusters()
 
@@ -95,7 +94,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ),
         ({"oom": "1"}, "out of memory, and with a time", "oom=True, measured_iter_s=3.5"),
         ({"schedule": "zb-h1", "vpp": "2"}, "vpp with a schedule that has no virtual stages", "schedule=zb-h1, vpp=2"),
-        ({"schedule": "dualpipe"}, "schedule is not known", "'dualpipe', known: gpipe, 1f1b, "),
+        ({"schedule": "dualpipe"}, "schedule is not known", "'dualpipe', known: 1f1b, 1f1b-i, "),
         ({"heads": "24", "kv_heads": "24"}, "hidden is no multiple of heads, and head_dim is blank", "hidden=4096"),
     ],
 )
@@ -296,10 +295,6 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
         ("head", 1),
     ]
     assert queries.model.dimensions["k"] == 128
-
-
-def test_every_schedule_that_a_table_names_is_priced():
-    assert {*SCHEDULES.values()} <= {*CODES["schedule"]}
 
 
 def test_as_many_layers_as_a_cell_holds_are_one_entry(made):

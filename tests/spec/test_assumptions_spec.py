@@ -92,8 +92,8 @@ def test_a_set_names_operator_tables_that_are_there(tmp_path):
         ("set: {core: unfused-atention-core}", "set.core: there is no block 'unfused-atention-core'; did you mean"),
         ("unfused_attention: {core: unfused-atention-core}", "unfused_attention.core: there is no block 'unfused-at"),
         ("set: {gated: false}", "set.gated: "),
-        ("blocks: {attention-core: unfused-attention-core}", "now, as in 'set: {core: unfused-attention-core}'"),
-        ("unfused_blocks: {attention-core: other}", "now, as in 'unfused_attention: {core: unfused-attention-core}'"),
+        ("blocks: {attention-core: unfused-attention-core}", "is written 'set: {core: unfused-attention-core}'"),
+        ("unfused_blocks: {attention-core: other}", "is written 'unfused_attention: {core: unfused-"),
     ],
 )  # fmt: skip
 def test_a_set_says_what_can_be_meant(tmp_path, stated, says):
@@ -113,8 +113,8 @@ def test_a_block_of_ones_own_may_lie_beside_its_layer(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"gatd": True}, "sets 'gatd', which is no option or block parameter of any layer; did you mean 'gated'?"),
-        ({"cor": "unfused-attention-core"}, "sets 'cor', which is no option or block parameter of any layer; did you"),
+        ({"gatd": True}, "sets 'gatd', which is no option of any layer; did you mean 'gated'?"),
+        ({"cor": "unfused-attention-core"}, "sets 'cor', which is no block parameter of any layer; did you"),
     ],
 )
 def test_what_a_set_sets_is_no_slip_of_the_pen(settings, says):

@@ -204,11 +204,11 @@ BUILT = GOOD.replace("  - {kind: head, count: 1}\n", "")
         ("{kind: transformer, options: [window, full]}", "layer 'transformer[full window]' of model 'tiny': "),
         (
             "{kind: gated-transformer}",
-            "of model 'tiny': unknown layer 'gated-transformer'; did you mean 'transformer'?",
+            "of model 'tiny': 'gated-transformer' is now written {kind: transformer, options: ",
         ),
-        ("{kind: gated-transformer}", "'gated-transformer' is now {kind: transformer, options: [rotary, gated]}"),
-        ("{kind: moe-transformer}", "is now {kind: transformer, options: [rotary], ffn: experts}"),
-        ("{kind: mamba2}", "is now {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
+        ("{kind: gated-transformer}", "is now written {kind: transformer, options: [rotary, gated]}"),
+        ("{kind: moe-transformer}", "is now written {kind: transformer, options: [rotary], ffn: experts}"),
+        ("{kind: mamba2}", "is now written {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
     ],
 )
 def test_settings_that_no_layer_knows(tmp_path, entry, says):
