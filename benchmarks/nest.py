@@ -21,13 +21,13 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.cost.hierarchical_ring import joining_level, path_bandwidth, transfer_s
 from dsx.cost.protocols import Linear
-from dsx.cost.segments import OPTIMIZER_FACTORS, STAGES
-from dsx.search.instances import problem_of
-from dsx.search.partition import Partition, solve
-from dsx.search.partition_problem import PartitionProblem, Pipelines, pipelines, priced
-from dsx.spec.instance import read_instance, read_network
+from dsx.layer_table.instance import read_instance, read_network
+from dsx.layer_table.partition import Partition, solve
+from dsx.layer_table.from_instance import problem_of
+from dsx.layer_table.problem import PartitionProblem, Pipelines, pipelines, priced
+from dsx.layer_table.ring import joining_level, path_bandwidth, transfer_s
+from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition"
 DEVICES = (64, 128, 256, 512, 1024)

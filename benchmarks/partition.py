@@ -22,12 +22,12 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.cost.hierarchical_ring import joining_level, path_bandwidth
-from dsx.cost.segments import OPTIMIZER_FACTORS, Chain
-from dsx.hardware.hierarchy import Hierarchy
+from dsx.layer_table.hierarchy import Hierarchy
+from dsx.layer_table.problem import PartitionProblem, Width, pipelines
+from dsx.layer_table.ring import joining_level, path_bandwidth
+from dsx.layer_table.scans import Machine, Question
+from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain
 from dsx.search import partition, partition_bounds, partition_scans
-from dsx.search.partition_problem import PartitionProblem, Width, pipelines
-from dsx.search.partition_scans import Machine, Question
 
 GIB = 2**30
 HIDDEN, SEQUENCE, LAYERS, HEADS, VOCABULARY = 12288, 2048, 96, 96, 51200

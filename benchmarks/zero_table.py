@@ -18,10 +18,10 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.cost.segments import OPTIMIZER_FACTORS, Chain, state_copies
-from dsx.hardware.hierarchy import Hierarchy
-from dsx.search.partition import Partition, solve
-from dsx.search.partition_problem import PartitionProblem, Width
+from dsx.layer_table.hierarchy import Hierarchy
+from dsx.layer_table.partition import Partition, solve
+from dsx.layer_table.problem import PartitionProblem, Width
+from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain, state_copies
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
 MICROBATCHES = 4096  # so many that the deepest stage holds its full stash

@@ -25,7 +25,8 @@ ALLOWED = {
     "place": _MODEL,
     "results": _MODEL | {"search"},
     "measured": _MODEL | {"search"},
-    "cli": _MODEL | {"search", "trace", "place", "results", "measured"},
+    "layer_table": {"spec", "cost", "search"},
+    "cli": _MODEL | {"search", "trace", "place", "results", "measured", "layer_table"},
     "__main__.py": {"cli"},
 }
 WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py", "files.py")

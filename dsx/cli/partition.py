@@ -12,12 +12,12 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, print_table
 from dsx.errors import InputError, NothingFeasible
-from dsx.spec.instance import Instance, NetworkLevels, read_instance, read_network
+from dsx.layer_table.instance import Instance, NetworkLevels, read_instance, read_network
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.partition import Partition
-    from dsx.search.partition_problem import PartitionProblem
+    from dsx.layer_table.partition import Partition
+    from dsx.layer_table.problem import PartitionProblem
 
 
 class Recompute(StrEnum):
@@ -175,9 +175,9 @@ def _partition_table(
     levels = read_network(network, devices)
     table = table if width is None else table.only(width)
     keep_compiled()
-    from dsx.cost.segments import OPTIMIZER_FACTORS, STAGES
-    from dsx.search.instances import problem_of
-    from dsx.search.partition import solve
+    from dsx.layer_table.partition import solve
+    from dsx.layer_table.from_instance import problem_of
+    from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 
     problem = problem_of(
         table,
@@ -250,7 +250,7 @@ def _print(found: "Partition", table: Instance, levels: NetworkLevels, devices: 
 
 def _why_nothing(problem: "PartitionProblem", devices: int) -> str:
     """Return what is short, and by how much."""
-    from dsx.search.partition import smallest
+    from dsx.layer_table.partition import smallest
 
     least = smallest(problem)
     if least is None:

@@ -25,6 +25,7 @@ from dsx.graph.model import build_model
 from dsx.graph.notation import Settings
 from dsx.graph.operators import load_tables
 from dsx.hardware.cluster import cluster_from_spec
+from dsx.layer_table.instance import read_instance, read_network
 from dsx.measured.runs import read_runs
 from dsx.measured.setups import setups
 from dsx.space.choices import NAMED, PLAN_COLUMNS
@@ -35,7 +36,6 @@ from dsx.spec.hf.config import load_config
 from dsx.spec.hf.convert import model_name, model_source, published_total, to_model
 from dsx.spec.hf.ignored import ignored_keys
 from dsx.spec.hf.write import model_text
-from dsx.spec.instance import read_instance, read_network
 from dsx.spec.locate import packaged_data
 from dsx.spec.model import load_model
 from dsx.spec.operator_times import read_operator_times

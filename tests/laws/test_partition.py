@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_table.chains import plan_of, problem_of, random_case
 from oracles import partition as oracle
-from search.chains import plan_of, problem_of, random_case
 
-from dsx.search.partition import solve
+from dsx.layer_table.partition import solve
 
 SEEDS = st.integers(0, 10_000)
 ROUNDING = 1 + 1e-12

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from dsx.cost.protocols import Linear
-from dsx.hardware.hierarchy import Hierarchy
+from dsx.layer_table.hierarchy import Hierarchy
 
 
 def path_bandwidth(hierarchy: Hierarchy) -> Any:

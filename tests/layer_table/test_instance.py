@@ -8,7 +8,7 @@ import pytest
 from spec.instances import REMOVED, changed, networks, small, write
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.spec.instance import GIB, read_instance, read_network
+from dsx.layer_table.instance import GIB, read_instance, read_network
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layer_table.chains import plan_of, problem_of, random_case, tense_case
 from oracles import partition as oracle
-from search.chains import plan_of, problem_of, random_case, tense_case
 
+from dsx.layer_table.instance import read_instance, read_network
+from dsx.layer_table.partition import smallest, solve
 from dsx.search import instances
-from dsx.search.partition import smallest, solve
-from dsx.spec.instance import read_instance, read_network
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
 SOLUTIONS = list(csv.DictReader((DATA / "solutions.csv").read_text(encoding="utf-8").splitlines()))

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.hierarchical_ring import joining_level, path_bandwidth
 from dsx.cost.protocols import Linear
-from dsx.cost.segments import Chain, Links, Segments, load_s, memory_bytes, segments
-from dsx.hardware.hierarchy import Hierarchy
+from dsx.layer_table.hierarchy import Hierarchy
+from dsx.layer_table.problem import PartitionProblem, Pipelines
+from dsx.layer_table.ring import joining_level, path_bandwidth
+from dsx.layer_table.segments import Chain, Links, Segments, load_s, memory_bytes, segments
 from dsx.search.chain import Maxima, first_layers, least_maxima
-from dsx.search.partition_problem import PartitionProblem, Pipelines
 
 _BATCH = 16  # questions side by side
 _PADDED = 8  # layers, of which the length of a chain becomes a multiple

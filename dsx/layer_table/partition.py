@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from dsx.search.partition_bounds import by_stages, fewest_parameters, first_bounds
-from dsx.search.partition_problem import ROUNDING, PartitionProblem, Pipelines, pipelines
-from dsx.search.partition_scans import (
+from dsx.layer_table.bounds import by_stages, fewest_parameters, first_bounds
+from dsx.layer_table.problem import ROUNDING, PartitionProblem, Pipelines, pipelines
+from dsx.layer_table.scans import (
     LOAD,
     MEMORY,
     PARAMETERS,

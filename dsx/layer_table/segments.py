@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from dsx.cost.hierarchical_ring import transfer_s
 from dsx.cost.protocols import Linear
+from dsx.layer_table.ring import transfer_s
 from dsx.records import record
 
 STAGES = (0, 1, 2, 3)  # of ZeRO

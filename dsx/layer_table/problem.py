@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.hierarchical_ring import all_reduce
 from dsx.cost.protocols import Linear
-from dsx.cost.segments import STAGES, Chain, passes_per_microbatch, passes_per_step, state_copies
-from dsx.hardware.hierarchy import Hierarchy
+from dsx.layer_table.hierarchy import Hierarchy
+from dsx.layer_table.ring import all_reduce
+from dsx.layer_table.segments import STAGES, Chain, passes_per_microbatch, passes_per_step, state_copies
 from dsx.records import record
 
 ROUNDING = 1e-12  # relative difference of numbers that are the same

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from dsx.cost.segments import Chain
-from dsx.hardware.hierarchy import Hierarchy
+from dsx.layer_table.hierarchy import Hierarchy
+from dsx.layer_table.instance import Instance, LayerTable, NetworkLevels
+from dsx.layer_table.problem import PartitionProblem, Width
+from dsx.layer_table.segments import Chain
 from dsx.search.chain import check_length
-from dsx.search.partition_problem import PartitionProblem, Width
-from dsx.spec.instance import Instance, LayerTable, NetworkLevels
 
 
 def problem_of(

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from dsx.cost.protocols import Linear
-from dsx.search.partition_problem import PartitionProblem, Pipelines, priced
-from dsx.search.partition_scans import LOAD, PARAMETERS, UNLIMITED, Machine, least, question
+from dsx.layer_table.problem import PartitionProblem, Pipelines, priced
+from dsx.layer_table.scans import LOAD, PARAMETERS, UNLIMITED, Machine, least, question
 
 
 def by_stages(machine: Machine, found: Pipelines, goal: np.ndarray, most_bytes: float) -> np.ndarray:

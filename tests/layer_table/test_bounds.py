@@ -2,12 +2,12 @@
 
 import jax
 import numpy as np
+from layer_table.chains import problem_of, random_case, tense_case
 from oracles import partition as oracle
-from search.chains import problem_of, random_case, tense_case
 
-from dsx.search.partition_bounds import fewest_parameters, first_bounds
-from dsx.search.partition_problem import pipelines
-from dsx.search.partition_scans import machine_of
+from dsx.layer_table.bounds import fewest_parameters, first_bounds
+from dsx.layer_table.problem import pipelines
+from dsx.layer_table.scans import machine_of
 
 
 def test_no_cut_is_below_its_bound():
