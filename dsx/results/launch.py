@@ -99,7 +99,7 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
     if foreign:
         return Launch((), tuple(foreign), _LAYOUT)
     zero = _zero(plan["zero_stage"], assumptions)
-    schedule = _SCHEDULES[plan["schedule"]]
+    schedule = _SCHEDULES.get(plan["schedule"])
     uneven = _uneven(plan, num_layers, ends)
     recompute, not_made_again = _recomputed(plan, num_layers, bool(uneven))
     moved, not_moved = _offloaded(plan, num_layers)

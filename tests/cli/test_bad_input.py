@@ -346,10 +346,10 @@ def test_layer_texts(run, folder, change, says):
         (("feed-forward", "--set", "tpp=2"), "has no dimension or degree 'tpp'; did you mean 'tp'?"),
         (("feed-forward", "--set", "tp=0"), "--set tp=0: tp must be a whole number of at least 1"),
         (("feed-forward", "--set", "tp"), "--set tp: tp must be a whole number"),
-        (("mamba2",), "'mamba2' is now {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
+        (("mamba2",), "'mamba2' is now written {kind: sublayer, options: [conv_bias, gate_norm], mixer: state-space}"),
         (
             ("gated-mlp",),
-            "is now 'use feed-forward (n = n, output = d)' between a norm and an add, with the option gated",
+            "is now written 'use feed-forward (n = n, output = d)' between a norm and an add, with the option gated",
         ),
         (("transformer", "gatd"), "unknown option 'gatd'; did you mean 'gated'? (known: "),
         (

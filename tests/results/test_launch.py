@@ -116,7 +116,7 @@ def back(arguments: list[str], num_gpus: int) -> dict:
         {"dp": 16, "dp_nvs": 8, "zero_stage": 2},
         {"dp": 16, "dp_nvs": 8, "zero_stage": 3, "recompute": "full"},
         {"pp": 4, "vpp": 3, "pp_nvs": 4, "recompute": "selective", "zero_stage": 1},
-        {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "interleaved"},
+        {"pp": 4, "vpp": 3, "pp_nvs": 4, "schedule": "1f1b"},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 4},
         {"dp": 16, "dp_nvs": 8, "zero_replicas": 2, "zero_stage": 3},
         {"pp": 4, "pp_nvs": 4, "recompute": "full", "stored_layers": 2},
