@@ -175,8 +175,8 @@ def _partition_table(
     levels = read_network(network, devices)
     table = table if width is None else table.only(width)
     keep_compiled()
-    from dsx.layer_table.partition import solve
     from dsx.layer_table.from_instance import problem_of
+    from dsx.layer_table.partition import solve
     from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 
     problem = problem_of(

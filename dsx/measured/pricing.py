@@ -16,27 +16,26 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import layer_costs
-from dsx.cost.step import Workload, step_costs
+from dsx.cost.step import Workload
 from dsx.cost.work import LayerWork
 from dsx.hardware.cluster import Cluster
 from dsx.measured.batches import Batch
+from dsx.pricing.batch import costs, pad, padded_length
+from dsx.pricing.batch import price as price_batch
 
-_LENGTHS = (64, 1024)  # to which batches are padded, so that they share what is compiled
 _QUICKLY = {"xla_backend_optimization_level": 0}
 
 
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N] NumPy arrays."""
+    works, hardware, _, _ = _arguments(batch)
     count = len(batch.rows)
-    length = next((length for length in _LENGTHS if count <= length), count)
-
-    def padded(leaf: Any) -> np.ndarray:
-        return np.pad(leaf, [(0, length - count)] + [(0, 0)] * (np.ndim(leaf) - 1), mode="edge")
-
-    works, hardware, choices, workload = jax.tree.map(padded, _arguments(batch))
-    kinds = tuple(_price_layers(work, hardware, assumptions) for work in works)
-    costs = _price_steps(kinds, choices, workload, hardware, assumptions)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count, 0], costs)
+    length = padded_length(count)
+    padded = jax.tree.map(lambda leaf: np.moveaxis(pad(np.moveaxis(leaf, 0, -1), length), -1, 0), (works, hardware))
+    kinds = tuple(_price_layers(work, padded[1], assumptions) for work in padded[0])
+    # Rows last, as everywhere; the axis of one that layers were priced with goes.
+    rows = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[:count, ..., 0], 0, -1), kinds)
+    return price_batch(rows, batch.choices, batch.workload, hardware, assumptions)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
@@ -65,7 +64,7 @@ def _one(
     works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, assumptions: Assumptions
 ) -> StepCosts:
     kinds = tuple(layer_costs(work, hardware, assumptions) for work in works)
-    return step_costs(kinds, choices, workload, hardware, assumptions)
+    return costs(kinds, choices, workload, hardware, assumptions)
 
 
 def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
@@ -75,4 +74,3 @@ def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assu
 
 _price_often = jax.jit(_price)
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(0, 0, None)), compiler_options=_QUICKLY)
-_price_steps = jax.jit(jax.vmap(step_costs, in_axes=(0, 0, 0, 0, None)), compiler_options=_QUICKLY)

@@ -15,10 +15,11 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.stage_costs import StageCosts
-from dsx.cost.step import Workload, step_costs
+from dsx.cost.step import Workload
 from dsx.errors import PlanError
+from dsx.pricing.batch import none_priced, pad, price
 from dsx.search.optimal_cut import Contents, Depths, boundaries, contents
-from dsx.search.pricing import Kinds, pad, rows_of, step_choices
+from dsx.search.pricing import Kinds, machines, rows_of, step_choices
 from dsx.search.problem import Problem
 from dsx.space.enumerate import Arrays
 
@@ -70,13 +71,7 @@ def price_cuts(
     problem: Problem, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays, cuts: np.ndarray
 ) -> Priced:
     """Price [N] rows with the cuts that they have, in float64."""
-    made: list[StepCosts] = []
-    for rows, filled in _calls(np.arange(len(positions))):
-        with jax.enable_x64(True):
-            given = _of_rows(problem, table, points[filled], positions[filled], choices, filled, np.float64)
-            priced = _price_given(given, cuts[filled].astype(np.float64), problem.workload)
-        made.append(_first(len(rows), priced))
-    return Priced(jax.tree.map(lambda *leaves: np.concatenate(leaves), *made), cuts)
+    return Priced(_priced(problem, table, points, positions, choices, cuts, np.float64), cuts)
 
 
 def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
@@ -124,20 +119,40 @@ def _price(
             stages = choices["pp"][filled].reshape(-1, TILE).astype(np.int32)
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
             filled_tiles = np.int32(-(-len(rows) // TILE))
-            found = _price_best(given, depths, filled_tiles, problem.workload, held, least_memory)
+            found = _best_cuts(given, depths, filled_tiles, problem.workload, held, least_memory)
         parts.append(_first(len(rows), found))
     back = np.argsort(order, kind="stable")
     if not parts:
-        nothing = np.zeros(0, dtype=kind)
-        costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, nothing))
-        return Priced(costs, np.zeros((0, held.of_segment.shape[0] + 1), np.int32)), nothing > 0
-    costs, cuts, fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *parts)
-    return Priced(costs, cuts), fits
+        none = np.zeros((0, held.of_segment.shape[0] + 1), np.int32)
+        return Priced(none_priced(wide), none), np.zeros(0, dtype=bool)
+    cuts, fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *parts)
+    return Priced(_priced(problem, table, points, positions, choices, cuts, kind), cuts), fits
 
 
-def _first(count: int, record: Any) -> Any:
+def _priced(
+    problem: Problem,
+    table: Kinds,
+    points: np.ndarray,
+    positions: np.ndarray,
+    choices: Arrays,
+    cuts: np.ndarray,
+    kind: type,
+) -> StepCosts:
+    """Return the costs of rows with their cuts."""
+    made: list[StepCosts] = []
+    for start in range(0, len(positions), TILE * _TILES):
+        rows = np.arange(start, min(start + TILE * _TILES, len(positions)))
+        layers, chosen, cluster, assumptions = _of_rows(
+            problem, table, points[rows], positions[rows], choices, rows, kind
+        )
+        boundaries = cuts[rows].T
+        made.append(price(layers, chosen, problem.workload, cluster, assumptions, boundaries, wide=kind is np.float64))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *made)
+
+
+def _first(count: int, found: Any) -> Any:
     """Return the first rows of all leaves, as NumPy arrays."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], record)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], found)
 
 
 def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -159,27 +174,19 @@ def _of_rows(
 ) -> tuple[Any, ...]:
     """Return layer costs, choices, hardware and assumptions of some rows, as arrays whose last axis is that of rows."""
     layers = jax.tree.map(lambda leaf: rows_of(np.asarray(leaf), points, positions).astype(kind), table)
-    hardware, assumptions = jax.tree.map(
-        lambda leaf: leaf[points].astype(kind), (problem.hardware, problem.assumptions)
-    )
+    hardware, assumptions = jax.tree.map(lambda leaf: leaf.astype(kind), machines(problem, points))
     tiers = [tier.name for tier in problem.cluster.network.middle]
     return layers, step_choices(choices, lambda column: column[rows].astype(kind), tiers), hardware, assumptions
 
 
-def _one(plan: tuple[Any, ...], cut: Any, workload: Workload) -> StepCosts:
-    layers, choices, hardware, assumptions = plan
-    return step_costs(layers, choices, workload, hardware, assumptions, cut.astype(choices.pp.dtype))
-
-
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
-def _price_best(
+def _best_cuts(
     given: Any, depths: Depths, filled_tiles: Any, workload: Workload, held: Contents, least_memory: bool
 ) -> Any:
     def best(plan: Any, stages: Depths) -> Any:
         layers, choices, hardware, assumptions = plan
         costs = StageCosts(layers, choices, workload.stack, workload.open, hardware, assumptions)
-        cut, fits = boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
-        return _one(plan, cut, workload), cut, fits
+        return boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
     def tile(*of_tile: Any) -> Any:
@@ -196,8 +203,3 @@ def _price_best(
     tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), given)
     found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (tiles, depths)))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
-
-
-@jax.jit
-def _price_given(given: Any, cuts: Any, workload: Workload) -> StepCosts:
-    return jax.vmap(lambda plan, cut: _one(plan, cut, workload), in_axes=((-1, 0, 0, 0), 0))(given, cuts)

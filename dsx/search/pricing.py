@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
-from dsx.cost.step import step_costs
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
+from dsx.hardware.cluster import Cluster
+from dsx.pricing.batch import LONGEST, none_priced, pad, padded_length, price
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
@@ -30,25 +31,13 @@ from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
 # Layer costs of a key table: one record for each layer kind.
 Kinds = tuple[LayerCosts, ...]
 
-_LENGTHS = (1, 64, 1024, 8192)
 # Columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated at once
 # A weight group that a strategy does not have: nothing to reduce, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_wider": 1.0}
 
-price_steps = jax.jit(step_costs)
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
-
-
-def padded_length(count: int) -> int:
-    """Return the smallest fixed length that holds `count` rows, or the longest one."""
-    return next((length for length in _LENGTHS if count <= length), _LENGTHS[-1])
-
-
-def pad(column: np.ndarray, length: int) -> np.ndarray:
-    """Return the column filled up to `length` with its last value."""
-    return np.pad(column, (0, length - len(column)), mode="edge")
 
 
 def power_of_two(count: int) -> int:
@@ -142,7 +131,7 @@ def _price_stretch(problem: Problem, stretch: _Stretch) -> list[LayerCosts]:
     """Price the keys of a stretch, a fixed length at a time."""
     which = stretch.which
     length = padded_length(len(which))
-    num_works = length if length < _LENGTHS[-1] else length // 4
+    num_works = length if length < LONGEST else length // 4
     parts: list[LayerCosts] = []
     for start, stop in _ranges(which, num_works, length):
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
@@ -211,22 +200,17 @@ def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np
     """Price [N] rows in float64: `points` and `positions` in a table of [H, U] costs, and the choices of each row."""
     results: list[StepCosts] = []
     tiers = [tier.name for tier in problem.cluster.network.middle]
-    for start in range(0, len(positions), _LENGTHS[-1]):
-        at = slice(start, start + _LENGTHS[-1])
-        here = len(positions[at])
-        length = padded_length(here)
-        point, row = pad(points[at], length), pad(positions[at], length)
-        with jax.enable_x64(True):
-            layer = jax.tree.map(lambda leaf, p=point, r=row: jnp.asarray(rows_of(np.asarray(leaf), p, r)), table)
-            made = step_choices(
-                choices, lambda c, at=at, n=length: jnp.asarray(pad(c[at], n).astype(np.float64)), tiers
-            )
-            hardware, assumptions = jax.tree.map(lambda leaf, p=point: leaf[p], (problem.hardware, problem.assumptions))
-            priced = price_steps(layer, made, problem.workload, hardware, assumptions)
-        results.append(jax.tree.map(lambda leaf, n=here: np.asarray(leaf)[:n], priced))
-    if not results:
-        return StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
+    for start in range(0, len(positions), LONGEST):
+        at = slice(start, start + LONGEST)
+        here = machines(problem, points[at])
+        layers = jax.tree.map(lambda leaf, a=at: rows_of(np.asarray(leaf), points[a], positions[a]), table)
+        results.append(price(layers, step_choices(choices, lambda c, a=at: c[a], tiers), problem.workload, *here))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
+
+
+def machines(problem: Problem, points: np.ndarray) -> tuple[Cluster, Assumptions]:
+    """Return the machine and the assumptions of [N] rows, which are at these hardware points."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[points], (problem.hardware, problem.assumptions))
 
 
 def rows_of(leaf: Any, points: Any, positions: Any) -> Any:

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.pricing.batch import costs, pad
 from dsx.search.best import best
 from dsx.search.devices import map_over_devices
 from dsx.search.fronts import best_front
 from dsx.search.groups import front_of_groups, leading_rows
 from dsx.search.optimal_rows import price_best_cuts
 from dsx.search.parts import Part, make_parts
-from dsx.search.pricing import Kinds, pad, power_of_two, price_keys, price_steps, rows_of, step_choices
+from dsx.search.pricing import Kinds, power_of_two, price_keys, rows_of, step_choices
 from dsx.search.problem import Problem
 from dsx.search.rows import Counts, cut_rows, result_rows
 from dsx.search.study import Study, at_points, points_of
@@ -35,7 +36,7 @@ def _price(
 ) -> Any:
     layer = jax.tree.map(lambda leaf: rows_of(leaf, points, positions), table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf[points], (hardware, assumptions))
-    return price_steps(layer, choices, workload, hardware, assumptions)
+    return costs(layer, choices, workload, hardware, assumptions)
 
 
 _price_rows = jax.jit(_price)
@@ -113,8 +114,7 @@ class Sweep:
     def _even_rows(self, device: Any, part: Part) -> Arrays:
         study, table = self._tables.of(part, device)
         where = study.rows(part.start, part.stop)
-        costs = self._priced(device, study.problem, table, *where)
-        return result_rows(study.problem, study.space.keys, *where, costs)
+        return result_rows(study.problem, study.space.keys, *where, self._priced(device, study.problem, table, *where))
 
     def _cut_rows(self, device: Any, part: Part) -> Arrays:
         study, table = self._tables.of(part)
@@ -133,7 +133,7 @@ class Sweep:
         tiers = [tier.name for tier in problem.cluster.network.middle]
         kind = np.float64 if self.precision == "float64" else np.float32
         with jax.enable_x64(self.precision == "float64"), jax.default_device(device):
-            costs = _price_rows(
+            priced = _price_rows(
                 table,
                 jnp.asarray(pad(points, length), dtype=jnp.int32),
                 jnp.asarray(pad(positions, length), dtype=jnp.int32),
@@ -142,7 +142,7 @@ class Sweep:
                 problem.hardware,
                 problem.assumptions,
             )
-            return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], costs)
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], priced)
 
 
 class _Tables:

@@ -1,0 +1,1 @@
+"""From a batch of plans to their costs."""

@@ -1,0 +1,90 @@
+"""The costs of a batch of plans, each with its layer costs and its choices: the one way to price plans that are given.
+
+A plan that is evaluated, a measured run, the winners of a search and rows with a cut of their own all come here. A
+search that only wants the smallest of millions has a kernel of its own (`dsx.search.minima`), and a law holds both to
+the same costs. Here alone it is decided how long a batch is when it is compiled: it is padded to a few fixed lengths by
+repeating its last plan, so that all who ask share what is compiled, and the padding is cut off again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices
+from dsx.cost.columns import StepCosts
+from dsx.cost.layer import LayerCosts
+from dsx.cost.step import Workload, step_costs
+from dsx.hardware.cluster import Cluster
+
+_LENGTHS = (1, 64, 1024, 8192)
+LONGEST = _LENGTHS[-1]  # plans of one batch
+
+
+def padded_length(count: int) -> int:
+    """Return the smallest fixed length that holds `count` rows, or the longest one."""
+    return next((length for length in _LENGTHS if count <= length), LONGEST)
+
+
+def pad(column: np.ndarray, length: int) -> np.ndarray:
+    """Return an array [..., N] filled up to `length` with its last values."""
+    return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, length - column.shape[-1])], mode="edge")
+
+
+def costs(
+    kinds: Sequence[LayerCosts],
+    choices: StepChoices,
+    workload: Workload,
+    cluster: Cluster,
+    assumptions: Assumptions,
+    boundaries: Any = None,
+) -> StepCosts:
+    """Return the costs of N plans, traceable: for what is compiled with something else around it.
+
+    Leaves end in [N] or are scalars that all plans share. The cut is even, or given by `boundaries` [L + 1, N].
+    """
+    if boundaries is None:
+        return step_costs(kinds, choices, workload, cluster, assumptions)
+
+    def of_plan(kinds: Any, choices: Any, cluster: Any, assumptions: Any, boundaries: Any) -> StepCosts:
+        return step_costs(kinds, choices, workload, cluster, assumptions, boundaries)
+
+    return jax.vmap(of_plan, in_axes=-1)(kinds, choices, cluster, assumptions, boundaries)
+
+
+_costs = jax.jit(costs)
+
+
+def price(
+    kinds: Sequence[LayerCosts],
+    choices: StepChoices,
+    workload: Workload,
+    cluster: Cluster,
+    assumptions: Assumptions,
+    boundaries: Any = None,
+    wide: bool = True,
+) -> StepCosts:
+    """Return the costs of N plans, at most `LONGEST`, as NumPy [N] arrays; in float64 if `wide`, else in float32.
+
+    Arguments are those of `costs`, as NumPy arrays.
+    """
+    count = choices.pp.shape[-1]
+    length = padded_length(count)
+    kind = np.float64 if wide else np.float32
+
+    def padded(leaf: Any) -> Any:
+        leaf = np.asarray(leaf)
+        return jnp.asarray((pad(leaf, length) if leaf.ndim else leaf).astype(kind))
+
+    with jax.enable_x64(wide):
+        priced = _costs(*jax.tree.map(padded, (tuple(kinds), choices, workload, cluster, assumptions, boundaries)))
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], priced)
+
+
+def none_priced(wide: bool = True) -> StepCosts:
+    """Return the costs of no plan."""
+    nothing = np.zeros(0, np.float64 if wide else np.float32)
+    return StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, nothing))
