@@ -22,15 +22,15 @@ import numpy as np
 from calibration import BASE, left_out
 from parity import draw_memory, draw_step_time
 
-from dsx.measured.held_out import LEAST_SOURCES, leave_one_source_out
-from dsx.measured.intervals import Coverage, coverage, unseen_intervals
-from dsx.measured.observations import Observations, is_trusted, observe
-from dsx.measured.predict import predict
-from dsx.measured.report import ALL_SOURCES, report
-from dsx.measured.rows import Rows, compare
-from dsx.measured.runs import read_runs
-from dsx.measured.setups import count_filled, count_from_notes, setups
-from dsx.measured.specialise import REPETITIONS, RUNS, specialised
+from dsx.calibrate.held_out import LEAST_SOURCES, leave_one_source_out
+from dsx.calibrate.intervals import Coverage, coverage, unseen_intervals
+from dsx.calibrate.observations import Observations, is_trusted, observe
+from dsx.calibrate.report import ALL_SOURCES, report
+from dsx.calibrate.specialise import REPETITIONS, RUNS, specialised
+from dsx.predict.of_setups import predict
+from dsx.predict.rows import Rows, compare
+from dsx.runs.setups import count_filled, count_from_notes, setups
+from dsx.runs.table import read_runs
 from dsx.spec.assumptions import AssumptionsSpec, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import packaged_data

@@ -25,9 +25,11 @@ ALLOWED = {
     "trace": _MODEL,
     "place": _MODEL,
     "results": _MODEL | {"search"},
-    "measured": _MODEL | {"pricing", "search"},
+    "runs": _MODEL,
+    "predict": _MODEL | {"pricing", "search", "runs"},
+    "calibrate": _MODEL | {"pricing", "search", "runs", "predict"},
     "layer_table": {"spec", "cost", "search"},
-    "cli": _MODEL | {"search", "trace", "place", "results", "measured", "layer_table"},
+    "cli": _MODEL | {"search", "trace", "place", "results", "runs", "predict", "calibrate", "layer_table"},
     "__main__.py": {"cli"},
 }
 WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py", "files.py")

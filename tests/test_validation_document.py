@@ -6,16 +6,16 @@ import re
 
 import numpy as np
 import pytest
-from measured.tables import write
+from runs.tables import write
 
-from dsx.measured.intervals import Coverage
-from dsx.measured.observations import observe
-from dsx.measured.predict import predict
-from dsx.measured.predictions import Predictions
-from dsx.measured.rows import compare
-from dsx.measured.runs import read_runs
-from dsx.measured.setups import setups
-from dsx.measured.step_time import measured_step_time
+from dsx.calibrate.intervals import Coverage
+from dsx.calibrate.observations import observe
+from dsx.predict.of_setups import predict
+from dsx.predict.predictions import Predictions
+from dsx.predict.rows import compare
+from dsx.runs.setups import setups
+from dsx.runs.step_time import measured_step_time
+from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.between import Bounds
 

@@ -21,9 +21,9 @@ from dsx.spec.locate import find, is_path, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dsx.measured.calibration import Calibration
-    from dsx.measured.observations import Observations
-    from dsx.measured.outliers import Outlier
+    from dsx.calibrate.calibration import Calibration
+    from dsx.calibrate.observations import Observations
+    from dsx.calibrate.outliers import Outlier
     from dsx.spec.assumptions import AssumptionsSpec
     from dsx.spec.between import Bounds
 
@@ -58,7 +58,7 @@ def calibrate(
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
     base = specialise or assumptions or options.DEFAULT_ASSUMPTIONS
     assumed, between = load_fitted(base)
-    from dsx.measured.calibration import check_adapted, check_fitted
+    from dsx.calibrate.calibration import check_adapted, check_fitted
 
     (check_fitted if specialise is None else check_adapted)(assumed, between)
     check_output(output, runs, base)
@@ -88,11 +88,11 @@ def _observed(path: Path, assumed: "AssumptionsSpec") -> "tuple[Observations, li
 
     Raises RunTableError if there is no usable row, if one can be no run, or if too many are outliers.
     """
-    from dsx.measured.observations import observe
-    from dsx.measured.outliers import without_outliers
-    from dsx.measured.reasons import Reason
-    from dsx.measured.runs import read_runs
-    from dsx.measured.setups import setups
+    from dsx.calibrate.observations import observe
+    from dsx.calibrate.outliers import without_outliers
+    from dsx.runs.reasons import Reason
+    from dsx.runs.setups import setups
+    from dsx.runs.table import read_runs
 
     runs = read_runs(path)
     made = setups(runs)
@@ -119,9 +119,9 @@ def _observed(path: Path, assumed: "AssumptionsSpec") -> "tuple[Observations, li
 def _fitted(
     observations: "Observations", assumed: "AssumptionsSpec", between: "Mapping[str, Bounds]", specialise: bool
 ) -> "Calibration":
-    from dsx.measured.calibration import adapt
-    from dsx.measured.calibration import calibrate as fitted
-    from dsx.measured.held_out import LEAST_SOURCES
+    from dsx.calibrate.calibration import adapt
+    from dsx.calibrate.calibration import calibrate as fitted
+    from dsx.calibrate.held_out import LEAST_SOURCES
 
     if specialise:
         return adapt(observations, assumed, between)
@@ -131,7 +131,7 @@ def _fitted(
 
 
 def _note_if_far_off(found: "Calibration", observations: "Observations") -> None:
-    from dsx.measured.calibration import errors
+    from dsx.calibrate.calibration import errors
 
     median = errors(observations, found.after_s)[-1]["median_ape"]
     if median > _FAR_OFF:
@@ -142,7 +142,7 @@ def _write(
     output: Path, base: str, found: "Calibration", between: "Mapping[str, Bounds]", fitted_to: str, verb: str
 ) -> None:
     """Write the set, at once; StoreError if that fails."""
-    from dsx.measured.assumption_file import text_of
+    from dsx.calibrate.assumption_file import text_of
 
     file = find("assumptions", base, _SUFFIX)
     # A path is written as it is seen from the new file.
@@ -158,7 +158,7 @@ def _write(
 
 
 def _data(found: "Calibration", between: "Mapping[str, Bounds]", observations: "Observations") -> dict[str, Any]:
-    from dsx.measured.calibration import errors
+    from dsx.calibrate.calibration import errors
 
     fit = found.fit
     held_out = None if found.held_out is None else errors(observations, found.held_out.predicted_s)
@@ -189,8 +189,8 @@ def _data(found: "Calibration", between: "Mapping[str, Bounds]", observations: "
 
 
 def _print(found: "Calibration", between: "Mapping[str, Bounds]", observations: "Observations", output: Path) -> None:
-    from dsx.measured.calibration import ROWS_PER_FIELD, errors
-    from dsx.measured.held_out import LEAST_SOURCES
+    from dsx.calibrate.calibration import ROWS_PER_FIELD, errors
+    from dsx.calibrate.held_out import LEAST_SOURCES
     from dsx.spec.what_if import field
     from dsx.units import format_quantity
 

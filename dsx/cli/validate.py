@@ -19,12 +19,12 @@ from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
-    from dsx.measured.outliers import Outlier
-    from dsx.measured.predictions import Predict
-    from dsx.measured.reasons import Reason
-    from dsx.measured.rows import Rows
-    from dsx.measured.runs import Run
-    from dsx.measured.setups import Setup
+    from dsx.calibrate.outliers import Outlier
+    from dsx.predict.predictions import Predict
+    from dsx.predict.rows import Rows
+    from dsx.runs.reasons import Reason
+    from dsx.runs.setups import Setup
+    from dsx.runs.table import Run
 
 SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
 # A spreadsheet takes a cell that begins so, in half or full width, for a formula.
@@ -46,7 +46,7 @@ def validate(
     A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default. Errors are
     relative; the sources of the table weigh the same in the last line.
     """
-    from dsx.measured.predict import predict
+    from dsx.predict.of_setups import predict
 
     validated(runs, assumptions, predict, as_json, output)
 
@@ -57,11 +57,11 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
     Raises SpecError, UnknownNameError, or RunTableError for a table that cannot be read or holds no row that a
     training run could be; StoreError if `output` cannot be written.
     """
-    from dsx.measured.outliers import outliers
-    from dsx.measured.report import report
-    from dsx.measured.rows import compare
-    from dsx.measured.runs import read_runs
-    from dsx.measured.setups import count_filled, count_from_notes, setups
+    from dsx.calibrate.outliers import outliers
+    from dsx.calibrate.report import report
+    from dsx.predict.rows import compare
+    from dsx.runs.setups import count_filled, count_from_notes, setups
+    from dsx.runs.table import read_runs
 
     if output is not None:
         check_output_file(output, [path, *files_of(assumptions)])
@@ -85,7 +85,7 @@ def validated(path: Path, assumptions: str, predict: "Predict", as_json: bool, o
 
 def _check(path: Path, runs: "Sequence[Run]", made: "Sequence[Setup | Reason]") -> None:
     """Say which rows can be no setup; raise RunTableError if that is every row."""
-    from dsx.measured.reasons import Reason
+    from dsx.runs.reasons import Reason
 
     faults = [
         f"{path}:{run.line}: {printable(run.id)}: {setup}"

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from measured.tables import write
+from runs.tables import write
 
-from dsx.measured.predict import predict
-from dsx.measured.runs import read_runs
-from dsx.measured.setups import setups
+from dsx.predict.of_setups import predict
+from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions, load_fitted
 
 SET = """extends: paper-2410.00273

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import MODEL
-from measured.tables import write
+from runs.tables import write
 
 import dsx
 from dsx.printable import printable

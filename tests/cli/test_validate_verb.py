@@ -5,12 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from measured.tables import write
+from runs.tables import write
 
 from dsx.cli.validate import validated
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
-from dsx.measured.predictions import Predictions
-from dsx.measured.reasons import Reason
+from dsx.predict.predictions import Predictions
+from dsx.runs.reasons import Reason
 
 
 def half(setups, assumptions):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 from fuzz import mutation
-from measured.tables import ROW
+from runs.tables import ROW
 from spec import instances
 from spec.hf.configs import CONFIGS
 
@@ -26,8 +26,8 @@ from dsx.graph.notation import Settings
 from dsx.graph.operators import load_tables
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.layer_table.instance import read_instance, read_network
-from dsx.measured.runs import read_runs
-from dsx.measured.setups import setups
+from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
 from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster

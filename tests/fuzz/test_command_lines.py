@@ -14,7 +14,7 @@ from cli.conftest import MODEL, SWEEP, call
 from fuzz import guard
 from fuzz.command_lines import LINES, OPTIONS, outputs
 from fuzz.mutation import mutated_arguments
-from measured.tables import write
+from runs.tables import write
 from spec import instances
 from spec.hf.configs import CONFIGS
 

@@ -1,0 +1,115 @@
+"""The rows of a run table that a fit can use, and their predicted times under any values of the fitted fields."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.columns import StepCosts
+from dsx.cost.interval import PlanFacts
+from dsx.predict.batches import batches
+from dsx.predict.of_setups import facts_of
+from dsx.predict.rows import group_of, layout_of
+from dsx.predict.setup_costs import pricer
+from dsx.predict.unstated import with_recompute
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import Setup
+from dsx.runs.step_time import measured_step_time
+from dsx.runs.table import Run
+from dsx.spec.assumptions import AssumptionsSpec
+
+TRUSTED = ("A", "B")  # of the column `trust`, where it is not blank
+
+
+def is_trusted(run: Run) -> bool:
+    """Return whether a row may be fitted to, as far as the table says."""
+    return run.trust is None or run.trust in TRUSTED
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one structure."""
+
+    rows: np.ndarray
+    base: Assumptions
+    price: Callable[[Assumptions], StepCosts]
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """N rows with a measured step time that dsx can price; `left_out` counts why others are not among them."""
+
+    setups: tuple[Setup, ...]  # [N]
+    source: tuple[str, ...]  # [N]
+    measured_s: np.ndarray  # [N]
+    facts: PlanFacts  # [N]
+    group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
+    layout: tuple[Hashable, ...]  # [N] the configuration
+    left_out: dict[str, int]
+    parts: tuple[_Part, ...]
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources, in the order of their first rows."""
+        return list(dict.fromkeys(self.source))
+
+    def of_source(self, name: str) -> np.ndarray:
+        """Return which rows are of a source, [N] bool."""
+        return np.array([source == name for source in self.source], dtype=bool)
+
+    def step_times(self, values: Mapping[str, float], wanted: np.ndarray | None = None) -> np.ndarray:
+        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools do not want it."""
+        found = np.full(len(self.setups), np.nan)
+        for part in self.parts:
+            if wanted is None or wanted[part.rows].any():
+                with jax.enable_x64(True):
+                    found[part.rows] = np.asarray(part.price(replace(part.base, **values)).step_time_s)
+        return found if wanted is None else np.where(wanted, found, np.nan)
+
+    def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Price every part once, which compiles it; `progress` is told after each."""
+        for part in self.parts:
+            with jax.enable_x64(True):
+                part.price(part.base).step_time_s.block_until_ready()
+            progress(1)
+
+
+def observe(
+    runs: Sequence[Run], made: Sequence[Setup | Reason], assumptions: AssumptionsSpec, every_trust: bool = False
+) -> Observations:
+    """Return the usable ones of the rows of a table and their setups; with `every_trust` also those of less trust."""
+    reasons: list[str] = []
+    setups: list[Setup] = []
+    seconds: list[float] = []
+    for run, setup in zip(runs, made, strict=True):
+        time = setup if isinstance(setup, Reason) else measured_step_time(setup)
+        if isinstance(time, Reason):
+            reasons.append(time.rule)
+        elif time is None:
+            reasons.append("no measured step time")
+        elif not (every_trust or is_trusted(run)):
+            reasons.append(f"trust is not {' or '.join(TRUSTED)}")
+        elif isinstance(setup, Setup):
+            setups.append(setup)
+            seconds.append(time)
+    setups = with_recompute(setups, assumptions)
+    _, why = batches(setups, assumptions)
+    reasons += [reason.rule for reason in why.values()]
+    kept = [row for row in range(len(setups)) if row not in why]
+    usable = [setups[row] for row in kept]
+    made_batches, _ = batches(usable, assumptions)
+    with jax.enable_x64(True):
+        parts = tuple(_Part(b.rows, assumptions_from_spec(b.spec), pricer(b)) for b in made_batches)
+    return Observations(
+        setups=tuple(usable),
+        source=tuple(setup.run.source_id for setup in usable),
+        measured_s=np.array([seconds[row] for row in kept], dtype=np.float64),
+        facts=facts_of(usable),
+        group=tuple(map(group_of, usable)),
+        layout=tuple(map(layout_of, usable)),
+        left_out=dict(Counter(reasons).most_common()),
+        parts=parts,
+    )

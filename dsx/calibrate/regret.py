@@ -1,0 +1,108 @@
+"""Whether the fastest configuration is found: regret and rank correlation in groups of measured configurations.
+
+A group holds the rows of one source that differ only in configuration. A layout that was measured several times (over
+software versions, say) has the median of its times. Groups of fewer than `LEAST_LAYOUTS` layouts say little and are
+left out, as are rows without a measured or a predicted time.
+
+    regret = time measured of the layout predicted fastest / shortest time measured in the group - 1
+
+Of layouts predicted alike the slowest counts, so that a model that tells nothing apart gains nothing by their order.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dsx.predict.rows import Rows
+
+LEAST_LAYOUTS = 4
+CLOSE = 0.05  # a regret that is as good as none
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The layouts of a group, one entry each."""
+
+    source: str
+
+    measured_s: np.ndarray  # [L]
+    predicted_s: np.ndarray  # [L]
+
+
+class Grouped(Protocol):
+    """Measured rows that know of each other: a table, or the part of one that a fit uses."""
+
+    @property
+    def source(self) -> Sequence[str]:
+        """[N] where each row is from."""
+        ...
+
+    @property
+    def group(self) -> Sequence[Hashable]:
+        """[N] what rows share that differ only in configuration."""
+        ...
+
+    @property
+    def layout(self) -> Sequence[Hashable]:
+        """[N] the configuration."""
+        ...
+
+    @property
+    def measured_s(self) -> np.ndarray:
+        """[N] measured step time."""
+        ...
+
+
+def groups(rows: Rows) -> list[Group]:
+    """Return the groups of `rows` that have enough layouts, in the order of their first rows."""
+    return groups_of(rows, np.where(rows.modelled, rows.predicted_s, np.nan))
+
+
+def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
+    """Return the groups of the `rows` with finite [N] predictions, as `groups` does."""
+    members: dict[Hashable, dict[Hashable, list[int]]] = {}
+    for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
+        members.setdefault(rows.group[row], {}).setdefault(rows.layout[row], []).append(row)
+    return [
+        Group(
+            rows.source[next(iter(layouts.values()))[0]],
+            np.array([np.median(rows.measured_s[layout]) for layout in layouts.values()]),
+            np.array([np.median(predicted_s[layout]) for layout in layouts.values()]),
+        )
+        for layouts in members.values()
+        if len(layouts) >= LEAST_LAYOUTS
+    ]
+
+
+def regret(group: Group) -> float:
+    """Return how much longer than the best the layout predicted fastest takes, as a fraction."""
+    chosen = group.predicted_s == group.predicted_s.min()
+    return float(group.measured_s[chosen].max() / group.measured_s.min() - 1)
+
+
+def spearman(group: Group) -> float:
+    """Return the rank correlation of predicted and measured times; NaN where one of them is the same throughout."""
+    a, b = (_ranks(values) for values in (group.predicted_s, group.measured_s))
+    spread = a.std() * b.std()
+    return float(np.mean((a - a.mean()) * (b - b.mean())) / spread) if spread > 0 else float("nan")
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of [L] values from 0; equal ones share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts + 1) / 2)[inverse]
+
+
+def regret_figures(regrets: Sequence[float]) -> dict[str, float | int | None]:
+    """Return the statistics of `regrets` over groups; None where there is no group."""
+    values = np.array(regrets, dtype=np.float64)
+    some = len(values) > 0
+    return {
+        "groups": len(values),
+        "median": float(np.median(values)) if some else None,
+        "p95": float(np.quantile(values, 0.95)) if some else None,
+        "within_5_percent": float(np.mean(values <= CLOSE)) if some else None,
+    }

@@ -1,0 +1,1 @@
+"""What dsx predicts for measured runs, which are priced in batches of one structure."""

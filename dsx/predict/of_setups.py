@@ -1,0 +1,49 @@
+"""Predictions of measured setups by the cost model of the searches."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.cost.interval import PlanFacts, plan_facts, step_interval
+from dsx.predict.batches import batches
+from dsx.predict.predictions import Predictions
+from dsx.predict.setup_costs import price
+from dsx.predict.unstated import with_recompute
+from dsx.runs.setups import Setup
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.model import has_experts
+
+
+def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
+    """Return the step time and memory of each setup; one that cannot be priced has a reason."""
+    setups = with_recompute(setups, assumptions)
+    count = len(setups)
+    step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
+    made, reasons = batches(setups, assumptions)
+    for batch in made:
+        with jax.enable_x64(True):
+            costs = price(batch, assumptions_from_spec(batch.spec))
+        step[batch.rows], peak[batch.rows] = np.asarray(costs.step_time_s), np.asarray(costs.peak_bytes)
+        allocated[batch.rows] = np.asarray(costs.peak_bytes - costs.overhead_bytes)
+    interval = step_interval(assumptions.interval, step, facts_of(setups))
+    capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
+    return Predictions(
+        step_time_s=step,
+        low=interval.step_time_s_low,
+        high=interval.step_time_s_high,
+        peak_bytes=peak,
+        allocated_bytes=allocated,
+        fits=peak <= capacity,
+        reason=tuple(reasons.get(row) for row in range(count)),
+    )
+
+
+def facts_of(setups: Sequence[Setup]) -> PlanFacts:
+    """Return what an interval of these setups depends on."""
+    return plan_facts(
+        np.array([setup.num_gpus for setup in setups]),
+        np.array([setup.cluster.network.nvs.size for setup in setups]),
+        np.array([has_experts(setup.model.dimensions) for setup in setups]),
+    )

@@ -1,0 +1,35 @@
+"""What a predictor answers for measured setups; `dsx validate` and the fits compare it with what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import Setup
+from dsx.spec.assumptions import AssumptionsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Predictions of N setups, in their order. A row with a reason has NaN and its `fits` means nothing."""
+
+    step_time_s: np.ndarray  # [N] float64
+    low: np.ndarray  # [N] s, lower end of the 80 % interval; NaN where the assumption set states none
+    high: np.ndarray  # [N] s, its upper end
+    peak_bytes: np.ndarray  # [N] on the fullest GPU
+    allocated_bytes: np.ndarray  # [N] of them in tensors
+    fits: np.ndarray  # [N] bool, whether peak_bytes are less than a GPU has
+    reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None where it was
+
+
+class Predict(Protocol):
+    """A function that prices setups under an assumption set."""
+
+    def __call__(self, setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
+        """Return one prediction per setup; a setup that cannot be priced gets a reason.
+
+        Raises InputError where a text or table of the assumption set is at fault.
+        """
+        ...

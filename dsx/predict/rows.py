@@ -1,0 +1,117 @@
+"""Measured beside predicted: one record of arrays over all rows of a run table, modelled or not."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.predict.predictions import Predict
+from dsx.runs.memory import ALLOCATED, counted_bytes, measured_bytes
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import Setup
+from dsx.runs.step_time import measured_step_time
+from dsx.runs.table import Run
+from dsx.spec.assumptions import AssumptionsSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """N rows of a run table, in its order; NaN is a value that the row does not have."""
+
+    id: tuple[str, ...]
+    source: tuple[str, ...]
+    measured_s: np.ndarray  # [N] step time
+    predicted_s: np.ndarray  # [N]
+    low: np.ndarray  # [N] s
+    high: np.ndarray  # [N] s
+    measured_bytes: np.ndarray  # [N] on the fullest GPU
+    predicted_bytes: np.ndarray  # [N] of the same kind: in tensors alone, or all that is in use
+    oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not known
+    fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
+    group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
+    layout: tuple[Hashable, ...]  # [N] the configuration
+    reason: tuple[Reason | None, ...]  # [N] why a row is not modelled
+
+    @property
+    def modelled(self) -> np.ndarray:
+        """[N] bool: rows without a reason."""
+        return np.array([reason is None for reason in self.reason], dtype=bool)
+
+
+def compare(
+    runs: Sequence[Run], setups: Sequence[Setup | Reason], predict: Predict, assumptions: AssumptionsSpec
+) -> Rows:
+    """Return `runs` beside what `predict` says of their `setups`; only setups without a reason are asked."""
+    asked = np.array([isinstance(setup, Setup) for setup in setups], dtype=bool)
+    predictions = predict([setup for setup in setups if isinstance(setup, Setup)], assumptions)
+    predicted_reasons = iter(predictions.reason)
+    seconds = [_measured_step_time(run, setup) for run, setup in zip(runs, setups, strict=True)]
+    memory = [measured_bytes(run) for run in runs]
+    reasons = [
+        setup if isinstance(setup, Reason) else _reason(run, time, size, next(predicted_reasons))
+        for run, setup, time, size in zip(runs, setups, seconds, memory, strict=True)
+    ]
+    modelled = np.array([reason is None for reason in reasons], dtype=bool)
+    in_tensors = np.array([counted_bytes(run) == ALLOCATED for run in runs], dtype=bool)
+
+    def predicted(values: np.ndarray) -> np.ndarray:
+        everywhere = np.full(len(runs), np.nan)
+        everywhere[asked] = values
+        return np.where(modelled, everywhere, np.nan)
+
+    return Rows(
+        id=tuple(run.id for run in runs),
+        source=tuple(run.source_id for run in runs),
+        measured_s=_numbers(seconds),
+        predicted_s=predicted(predictions.step_time_s),
+        low=predicted(predictions.low),
+        high=predicted(predictions.high),
+        measured_bytes=_numbers(memory),
+        predicted_bytes=np.where(in_tensors, predicted(predictions.allocated_bytes), predicted(predictions.peak_bytes)),
+        oom=_numbers([_ran_out(run, time) for run, time in zip(runs, seconds, strict=True)]),
+        fits=predicted(predictions.fits) == 1,
+        group=tuple(group_of(setup) if isinstance(setup, Setup) else None for setup in setups),
+        layout=tuple(layout_of(setup) if isinstance(setup, Setup) else None for setup in setups),
+        reason=tuple(reasons),
+    )
+
+
+def _ran_out(run: Run, seconds: float | Reason | None) -> bool | None:
+    """Return whether a run ran out of memory; one whose time was measured did not, where the table is silent."""
+    return False if run.oom is None and isinstance(seconds, float) else run.oom
+
+
+def _measured_step_time(run: Run, setup: Setup | Reason) -> float | Reason | None:
+    return measured_step_time(setup) if isinstance(setup, Setup) else run.measured_iter_s
+
+
+def _reason(
+    run: Run, seconds: float | Reason | None, memory: float | Reason | None, predicted: Reason | None
+) -> Reason | None:
+    for value in (seconds, memory):
+        if isinstance(value, Reason):
+            return value
+    if seconds is None and memory is None and run.oom is None:
+        return Reason("nothing was measured")
+    return predicted
+
+
+def _numbers(values: Sequence[float | bool | Reason | None]) -> np.ndarray:
+    known = (math.nan if value is None or isinstance(value, Reason) else float(value) for value in values)
+    return np.array([*known], dtype=np.float64)
+
+
+def group_of(setup: Setup) -> Hashable:
+    """Return what rows share that differ only in configuration: source, model, machine, job and precision."""
+    network = setup.cluster.network.net
+    machine = ((setup.run.gpu or "").lower(), setup.gpus_per_node, network.bandwidth, network.nic_bandwidth)
+    job = (setup.num_gpus, setup.global_batch_size, setup.sequence_length, setup.precision)
+    return (setup.run.source_id, setup.sizes, *machine, *job)
+
+
+def layout_of(setup: Setup) -> Hashable:
+    """Return the configuration of a setup: degrees, microbatch, ZeRO stage, recomputation, schedule, kernels."""
+    degrees = (setup.tp, setup.sp, setup.cp, setup.ep, setup.pp, setup.vpp, setup.dp, setup.zero_stage)
+    recomputed = (setup.recompute, setup.stored_layers)
+    return (*degrees, setup.microbatch_size, *recomputed, setup.schedule, setup.fused_attention, setup.unfused)

@@ -1,0 +1,117 @@
+"""Which measured setups share a structure, and the strategy of each.
+
+They do where their layers have the same texts under the same strategy and the machine has the same kind of network.
+The strategy of a run is the simplest of the packaged ones that divides what the run says is divided.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from dsx.errors import NotationError
+from dsx.graph.expressions import names
+from dsx.graph.library import strategy_names
+from dsx.graph.model import Model, build_model, counted
+from dsx.hardware.cluster import anonymous, cluster_from_spec
+from dsx.predict.placement import key_columns
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import Setup
+from dsx.space.choices import MODEL_AXES
+from dsx.space.experts import nests
+from dsx.space.rules import divided_away, rule_values
+from dsx.spec.assumptions import AssumptionsSpec
+
+
+def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
+    """Return what setups of one batch have in common."""
+    segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
+    texts = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
+    network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
+    return texts, tuple(setup.model.dimensions), spec.linear_dtype, _of_texts(spec), network
+
+
+def _of_texts(spec: AssumptionsSpec) -> tuple[Any, ...]:
+    """Return what an assumption set changes in the texts of a model."""
+    return tuple(spec.operators), tuple(spec.set.items())
+
+
+class Strategies:
+    """The model of a setup under the strategy that its degrees ask for; each kind of layer derived once."""
+
+    def __init__(self, assumptions: AssumptionsSpec) -> None:
+        self._assumptions = assumptions
+        self._strategies = strategy_names()
+        self._built: dict[Any, Model | NotationError] = {}
+
+    def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
+        """Return the assumption set as a setup needs it, and its model; a Reason if no strategy divides it so.
+
+        Raises NotationError where no strategy divides the texts at all: the fault is one of the texts.
+        """
+        unfused = {} if setup.fused_attention else self._assumptions.unfused_attention
+        tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
+        spec = self._assumptions.model_copy(
+            update={
+                "set": self._assumptions.set | unfused,
+                "operators": [*self._assumptions.operators, *tables],
+                "linear_dtype": setup.precision,
+            }
+        )
+        faults: list[NotationError] = []
+        for strategy in self._strategies:
+            model = self._model(setup, spec, strategy)
+            if isinstance(model, NotationError):
+                faults.append(model)
+            elif _divides_as(model, setup):
+                return spec, model
+        if len(faults) == len(self._strategies):
+            raise faults[0]
+        degrees = ", ".join(f"{axis}={getattr(setup, axis)}" for axis in ("tp", "cp", "ep"))
+        return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
+
+    def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
+        """Return the model under a strategy, or why a layer text cannot be divided so."""
+        kinds = tuple(entry.layer for entry in setup.model.sequence)
+        key = (kinds, tuple(setup.model.dimensions), strategy, _of_texts(spec))
+        if key not in self._built:
+            try:
+                self._built[key] = build_model(setup.model, spec, strategy)
+            except NotationError as error:
+                self._built[key] = error
+        model = self._built[key]
+        if isinstance(model, NotationError):
+            return model
+        counts = [entry.count for entry in counted(setup.model, spec)]
+        layers = tuple((layer, count) for (layer, _), count in zip(model.layers, counts, strict=True))
+        return replace(model, name=setup.model.name, dimensions=dict(setup.model.dimensions), layers=layers)
+
+
+def _axes(model: Model) -> set[str]:
+    return {axis for layer in model.kinds for axis in layer.axes}
+
+
+def expert_axes(model: Model) -> set[str]:
+    """Return the axes that divide experts beside ep."""
+    return {axis for layer in model.kinds for axis in layer.expert_axes}
+
+
+def _divides_as(model: Model, setup: Setup) -> bool:
+    """Return whether a model under its strategy is divided as a setup says, and leaves every rank something."""
+    axes, body = _axes(model), model.body[0][0]
+    residual = names(body.boundary_bytes)
+    if any(layer.panelled for layer in model.kinds) or "tp2" in axes:
+        return False
+    if setup.tp > 1 and ("tp" in residual) != setup.sp:
+        return False
+    if (setup.cp > 1 and "cp" not in axes) or (setup.ep > 1 and "ep" not in axes):
+        return False
+    degrees = {axis: getattr(setup, axis, 1) for axis in (*MODEL_AXES, "dp")}
+    if not nests(degrees, expert_axes(model)):
+        return False
+    keys = key_columns([setup], expert_axes(model))
+    for layer in model.kinds:
+        values = rule_values(layer, setup.model.dimensions, setup.sequence_length, keys)
+        if bool(divided_away(layer, values).any()):
+            return False
+    return True

@@ -1,0 +1,178 @@
+"""From rows of a run table to setups that dsx can price: blanks filled, names resolved, degrees checked."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from dsx.runs.architecture import Sizes, known_models, model_of
+from dsx.runs.defaults import fill
+from dsx.runs.kernels import ALL
+from dsx.runs.machines import cluster_of, known_clusters
+from dsx.runs.node_network import with_node_network
+from dsx.runs.notes import read_notes
+from dsx.runs.reasons import Reason, impossible
+from dsx.runs.table import Run
+from dsx.space.choices import CODES
+from dsx.space.schedules import SCHEDULES
+from dsx.spec.assumptions import Unfusable
+from dsx.spec.cluster import ClusterSpec
+from dsx.spec.model import ModelSpec
+
+# Beginnings of a precision -> the precision of the matrix multiplies, without regard to case; the longest wins.
+PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
+    ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
+)
+# Words for a schedule, in the column `schedule` or in `framework`, where some tables put it.
+_WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.also)}
+_SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
+_INTERLEAVED = [schedule.name for schedule in SCHEDULES if schedule.interleaved]
+_USUAL = SCHEDULES[0].name  # where a row says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A training run that dsx can price. Degrees are bare; dp counts replicas of the dense part."""
+
+    run: Run  # what was printed, and measured
+    sizes: Sizes
+    model: ModelSpec  # with embedding and head; equal architectures have equal names
+    cluster: ClusterSpec
+    precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
+    fused_attention: bool
+    unfused: frozenset[Unfusable]  # operators that ran as several kernels
+    sequence_length: int  # tokens
+    global_batch_size: int  # sequences
+    microbatch_size: int  # sequences
+    num_microbatches: int
+    num_gpus: int
+    gpus_per_node: int
+    tp: int
+    sp: bool  # sequence parallelism over tp
+    cp: int
+    ep: int
+    pp: int
+    vpp: int
+    dp: int
+    zero_stage: int
+    recompute: str  # a name of that choice
+    stored_layers: int  # of each stage, that keep everything all the same
+    schedule: str  # the name of one of dsx.space.schedules
+    filled: tuple[str, ...]  # columns that were blank and whose default matters
+    from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
+    further: tuple[tuple[str, int], ...] = ()  # other choices of the step that the row states, as codes
+
+
+def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
+    """Return the setup of each row, or why it has none; the order is that of `runs`."""
+    known = _Known(known_clusters(), known_models(), {}, {})
+    return [_setup(run, known) for run in runs]
+
+
+def count_filled(made: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return in how many rows the default of each column was used, most first."""
+    return _counts(setup.filled for setup in made if isinstance(setup, Setup))
+
+
+def count_from_notes(made: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return in how many rows each column was read from the notes, most first."""
+    return _counts(setup.from_notes for setup in made if isinstance(setup, Setup))
+
+
+def _counts(columns: Iterable[tuple[str, ...]]) -> dict[str, int]:
+    return dict(Counter(column for of_row in columns for column in of_row).most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The packaged machines and models, and those that rows so far were found to be."""
+
+    clusters: list[ClusterSpec]
+    models: list[ModelSpec]
+    cluster_of: dict[tuple[str, int], ClusterSpec | Reason]
+    model_of: dict[tuple[Sizes, int], ModelSpec | Reason]
+
+    def cluster(self, gpu: str, gpus_per_node: int) -> ClusterSpec | Reason:
+        key = (gpu, gpus_per_node)
+        if key not in self.cluster_of:
+            self.cluster_of[key] = cluster_of(gpu, gpus_per_node, self.clusters)
+        return self.cluster_of[key]
+
+    def model(self, sizes: Sizes, sequence_length: int) -> ModelSpec | Reason:
+        key = (sizes, sequence_length)
+        if key not in self.model_of:
+            self.model_of[key] = model_of(sizes, sequence_length, self.models)
+        return self.model_of[key]
+
+
+def _setup(run: Run, known: _Known) -> Setup | Reason:
+    cells = {field.name: getattr(run, field.name) for field in fields(Run) if field.name != "further"}
+    further = dict(run.further)
+    in_notes = read_notes(cells)
+    values, filled = fill(cells | in_notes)
+    if reason := impossible(values):
+        return reason
+    cluster = known.cluster(values["gpu"], values["gpus_per_node"])
+    if values["node_network"] and not isinstance(cluster, Reason):
+        cluster = with_node_network(cluster, values["node_network"], values["gpus_per_node"])
+    sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
+    model = known.model(sizes, values["seq"])
+    precision = _by_beginning(values["precision"], PRECISIONS, "precision")
+    recompute = _by_beginning(values["recompute"], {name: name for name in CODES["recompute"]}, "recompute")
+    schedule = _schedule(run)
+    # One by one, so that each is known to be no reason.
+    if isinstance(cluster, Reason):
+        return cluster
+    if isinstance(model, Reason):
+        return model
+    if isinstance(precision, Reason):
+        return precision
+    if isinstance(recompute, Reason):
+        return recompute
+    if isinstance(schedule, Reason):
+        return schedule
+    if values["vpp"] > 1 and schedule not in _INTERLEAVED:
+        return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
+    # Fused attention leaves nothing of the scores to be made again. What recipes of fully sharded data parallelism call
+    # selective keeps attention, every other multiply and a layer's input: of a Llama 3 layer 7.25 tokens-by-hidden
+    # tensors, where all are 17 and full recomputation keeps 1, as if 2 of 5 layers were stored.
+    sharded_recipe = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
+    recipe_stored = 2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0
+    return Setup(
+        run=run,
+        sizes=sizes,
+        model=model,
+        cluster=cluster,
+        precision=precision,
+        fused_attention=values["flash"],
+        unfused=ALL - values["kernels"],
+        sequence_length=values["seq"],
+        global_batch_size=values["global_batch"],
+        microbatch_size=values["microbatch"],
+        num_microbatches=values["global_batch"] // (values["dp"] * values["microbatch"]),
+        num_gpus=values["n_gpus"],
+        gpus_per_node=values["gpus_per_node"],
+        **{degree: values[degree] for degree in ("tp", "sp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")},
+        recompute="full" if sharded_recipe else recompute,
+        stored_layers=further.pop("stored_layers", recipe_stored),
+        further=tuple(further.items()),
+        schedule=schedule,
+        filled=filled,
+        from_notes=tuple(in_notes),
+    )
+
+
+def _by_beginning(text: str, known: dict[str, str], column: str) -> str | Reason:
+    beginnings = [beginning for beginning in known if text.lower().startswith(beginning)]
+    if not beginnings:
+        return Reason(f"{column} is not known", f"{text!r}, known: {', '.join(known)}")
+    return known[max(beginnings, key=len)]
+
+
+def _schedule(run: Run) -> str | Reason:
+    if run.schedule is None:
+        word = _SCHEDULE.search(run.framework or "")
+        return _WORDS[word[1].lower()] if word else _USUAL
+    if run.schedule.lower() not in _WORDS:
+        return Reason("schedule is not known", f"{run.schedule!r}, known: {', '.join(_WORDS)}")
+    return _WORDS[run.schedule.lower()]

@@ -1,0 +1,193 @@
+"""A run table: published or own measurements of training runs, one row each.
+
+A table is a CSV file with the columns of `Run`. A blank cell is a value that the source does not print. Of the columns
+only `REQUIRED` must be there: a column that is left out is blank in every row.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dsx.errors import RunTableError, SpecError
+from dsx.runs.cell_units import without_unit
+from dsx.runs.kernels import kernels
+from dsx.runs.node_network import NodeNetwork, node_network
+from dsx.space.choices import BY_NAME, STEP_OPEN
+from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
+from dsx.spec.locate import find_path
+from dsx.units import parse_number
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row as it was printed; None is a blank cell. Degrees are bare, batches are in sequences."""
+
+    line: int  # of the file, from 1; the header is line 1
+    id: str
+    source_id: str
+    source: str | None
+    year: int | None
+    model: str | None
+    layers: int | None  # without embedding and head
+    hidden: int | None
+    ffn_hidden: int | None  # of one expert where there are experts
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None  # an addition to the published format
+    seq: int | None  # tokens of a sequence
+    vocab: int | None
+    experts: int | None  # 0 = a dense model
+    topk: int | None
+    gated_mlp: bool | None
+    gpu: str | None
+    gpus_per_node: int | None
+    node_network: NodeNetwork | None  # an addition to the published format
+    n_gpus: int | None
+    tp: int | None
+    sp: bool | None
+    pp: int | None
+    vpp: int | None
+    dp: int | None  # replicas of the dense part
+    cp: int | None
+    ep: int | None  # expert groups lie inside tp x cp x dp
+    zero_stage: int | None
+    microbatch: int | None  # sequences
+    global_batch: int | None  # sequences
+    recompute: str | None
+    schedule: str | None  # an addition to the published format
+    flash: bool | None  # False = unfused attention
+    kernels: frozenset[str] | None  # operators that ran as one; an addition to the published format
+    precision: str | None
+    framework: str | None
+    measured_iter_s: float | None
+    measured_tokens_per_s_per_gpu: float | None
+    measured_tflops_per_gpu: float | None
+    flops_kind: str | None
+    measured_mfu: float | None  # a fraction
+    measured_mem_gb: float | None  # in the unit that mem_unit names
+    mem_unit: str | None
+    oom: bool | None
+    trust: str | None
+    source_confidence: str | None
+    notes: str | None
+    # Choices of the step that have no column above, by their own names, as codes; an addition to the published format.
+    further: tuple[tuple[str, int], ...] = ()
+
+
+def read_runs(path: str | Path) -> list[Run]:
+    """Return the rows of a run table.
+
+    Raises SpecError for a path that is no file, RunTableError with file, line, column and value for anything
+    that cannot be read: a required column that is missing, a cell that is no value of its column.
+    """
+    file = find_path("run table", str(path))
+    table = read_csv(file, str(path), FORMAT)
+    if not any(name in table.header.cells for name in MEASUREMENTS):
+        place, needed = table.header.place, ", ".join(MEASUREMENTS)
+        raise RunTableError(f"{place}: has no measurement: one of the columns {needed} is needed")
+    runs = [_run(row) for row in table.rows]
+    first: dict[str, int] = {}
+    for run in runs:
+        if run.id in first:
+            raise RunTableError(f"{path}:{run.line}: id: {run.id!r} stands in line {first[run.id]} already")
+        first[run.id] = run.line
+    return runs
+
+
+def _run(row: CsvRow) -> Run:
+    cells = {name: _cell(row.cells.get(name, ""), name, row.place) for name in COLUMNS}
+    further = tuple((name, cells.pop(name)) for name in FURTHER)
+    return Run(line=row.line, **cells, further=tuple((name, code) for name, code in further if code is not None))
+
+
+def _cell(text: str, name: str, place: str) -> Any:
+    if not text:
+        if name in IDENTITY:
+            raise RunTableError(f"{place}: {name}: is blank; every row needs one")
+        return None
+    try:
+        return COLUMNS[name](text)
+    except (ValueError, SpecError) as error:
+        raise RunTableError(f"{place}: {name}: {without_unit(text, name) or error}") from None
+
+
+def _integer(least: int) -> Callable[[str], int]:
+    return lambda text: whole_number(text, least)
+
+
+def _flag(text: str) -> bool:
+    # pandas writes a column of whole numbers with blanks among them as 0.0 and 1.0.
+    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+    if text.lower() not in known:
+        raise ValueError(f"{text!r} is neither 0 nor 1")
+    return known[text.lower()]
+
+
+def _positive(text: str) -> float:
+    value = float(parse_number(text))
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{text!r} is not above 0")
+    return value
+
+
+def _fraction(text: str) -> float:
+    value = _positive(text)
+    if value > 1:
+        raise ValueError(f"{text!r} is not a fraction of at most 1; {text} % is {value / 100:g}")
+    return value
+
+
+def _stage(text: str) -> int:
+    stage = parse_number(text)
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"{text!r} is no ZeRO stage: 0, 1, 2 or 3")
+    return int(stage)
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    str | None: str,
+    int | None: _integer(1),
+    bool | None: _flag,
+    float | None: _positive,
+}
+_OWN_READERS = {
+    "experts": _integer(0),
+    "topk": _integer(0),
+    "zero_stage": _stage,
+    "measured_mfu": _fraction,
+    "kernels": kernels,
+    "node_network": node_network,
+}
+
+_OWN = [field for field in fields(Run) if field.name not in ("line", "further")]
+FURTHER = tuple(name for name in STEP_OPEN if name not in Run.__dataclass_fields__)
+
+
+def _coded(name: str) -> Callable[[str], int]:
+    choice = BY_NAME[name]
+    return lambda text: choice.code(text if choice.names else whole_number(text, choice.least))
+
+
+# Every column with what reads its cells.
+COLUMNS: dict[str, Callable[[str], Any]] = {
+    **{field.name: _OWN_READERS.get(field.name) or _READERS[field.type] for field in _OWN},
+    **{name: _coded(name) for name in FURTHER},
+}
+IDENTITY = ("id", "source_id")
+REQUIRED = (
+    *IDENTITY,
+    *("layers", "hidden", "ffn_hidden", "heads", "seq", "vocab"),
+    *("gpu", "gpus_per_node", "n_gpus", "precision"),
+    *("tp", "pp", "dp", "microbatch", "global_batch"),
+)
+TIMES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "measured_mfu")
+MEASUREMENTS = (*TIMES, "measured_mem_gb", "oom")
+FORMAT = CsvFormat(
+    subject="a run table begins",
+    error=RunTableError,
+    required=REQUIRED,
+    optional=tuple(name for name in COLUMNS if name not in REQUIRED),
+)

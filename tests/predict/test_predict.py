@@ -1,0 +1,142 @@
+"""Measured setups priced together are what an evaluation of the same plan is, each on its own model and machine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from runs.tables import write
+
+from dsx.errors import SpecError
+from dsx.predict.batches import batches
+from dsx.predict.of_setups import predict
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
+from dsx.search.evaluate import evaluate_plan
+from dsx.search.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import ClusterSpec
+from dsx.spec.locate import names
+from dsx.spec.model import load_model
+
+DEFAULT = load_assumptions("default")
+PLAN = {"tp": 2, "pp": 2, "dp": 4, "microbatch_size": 2, "nvs.tp": 2, "nvs.dp": 4}
+
+LLAMA_13B = {"layers": "40", "hidden": "5120", "ffn_hidden": "13824", "heads": "40", "kv_heads": "8"}
+# Changes to a row, with the strategy and the plan that they are.
+CASES = [
+    ({}, "1d", {}),
+    ({"sp": "0"}, "1d-no-sp", {}),
+    ({"sp": "0", "kv_heads": "1"}, "2d-copied-kv-no-sp", {}),
+    ({"recompute": "full", "vpp": "2"}, "1d", {"recompute": "full", "vpp": 2}),
+    ({"zero_stage": "3", "pp": "1", "dp": "8"}, "1d", {"zero_stage": 3, "pp": 1, "dp": 8}),
+    ({"cp": "2", "dp": "2"}, "2d", {"cp": 2, "dp": 2, "nvs.cp": 2, "nvs.dp": 2}),
+    ({"gpu": "H100-80GB-SXM"} | LLAMA_13B, "1d", {}),
+    ({"framework": "a fork, schedule ZB-1p"}, "1d", {"schedule": "zb-h1"}),
+    ({"ep": "4", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
+    ({"ep": "8", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
+    ({"framework": "a fork, schedule ZB-2p"}, "1d", {"schedule": "zb-h2"}),
+]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    file = tmp_path_factory.mktemp("tables") / "runs.csv"
+    return setups(read_runs(write(file, *(change for change, _, _ in CASES))))
+
+
+@pytest.fixture(scope="module")
+def together(asked):
+    return predict(asked, DEFAULT)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_prediction_is_an_evaluation(asked, together, case):
+    setup, (_, strategy, changes) = asked[case], CASES[case]
+    problem = make_problem(setup.model, setup.cluster, DEFAULT, [strategy], setup.sequence_length)
+    settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
+    evaluation = evaluate_plan(problem, settings, setup.num_gpus, setup.global_batch_size)
+    assert together.reason[case] is None
+    assert together.step_time_s[case] == pytest.approx(evaluation.costs["step_time_s"], rel=1e-9)
+    assert together.peak_bytes[case] == pytest.approx(evaluation.costs["peak_bytes"], rel=1e-9)
+    assert bool(together.fits[case]) == evaluation.fits
+
+
+def test_model_flops_are_those_of_the_search(asked):
+    made, _ = batches(asked, DEFAULT)
+    for batch in made:
+        for position, row in enumerate(batch.rows.tolist()):
+            setup = asked[row]
+            problem = make_problem(setup.model, setup.cluster, batch.spec, ["1d"], setup.sequence_length)
+            assert batch.workload.forward_flops[position] == pytest.approx(problem.workload.forward_flops, rel=1e-12)
+
+
+def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsx.predict.structure.strategy_names", lambda: ["1d"])
+    changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
+    found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
+    rule = "no strategy divides the model so"
+    assert found.reason[0] == Reason(rule, "tp=2, cp=2, ep=1, sp=1")
+    assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
+    assert found.reason[1] is None
+    assert np.isnan(found.step_time_s).tolist() == [True, False, True]
+
+
+def test_a_text_that_no_strategy_divides_is_a_fault_of_the_text(tmp_path):
+    asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
+    missing = DEFAULT.model_copy(update={"unfused_attention": {"core": "unfused-attention"}})
+    with pytest.raises(SpecError, match=r"unknown block 'unfused-attention'; did you mean 'unfused-attention-core'"):
+        predict(asked, missing)
+
+
+@pytest.mark.parametrize("slip", [{"cor": "unfused-attention-core"}, {"dropuot": True}])
+def test_what_unfused_attention_sets_is_no_slip_of_the_pen(tmp_path, slip):
+    asked = setups(read_runs(write(tmp_path / "runs.csv", {"flash": "0"})))
+    with pytest.raises(SpecError, match=r"which is no (option|block parameter) of any layer; did you mean"):
+        predict(asked, DEFAULT.model_copy(update={"unfused_attention": slip}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [5, 9])
+def test_on_several_tiers_too(asked, case):
+    """On a fat tree whose leaves join two domains, and are oversubscribed."""
+    setup, (_, strategy, changes) = asked[case], CASES[case]
+    levels = [{"name": "leaf", "units": 2, "oversubscription": 4}, {"name": "spine"}]
+    facts = setup.cluster.model_dump(mode="json")
+    facts["network"] |= {"topology": {"kind": "fat_tree", "levels": levels}}
+    moved = replace(setup, cluster=ClusterSpec.model_validate(facts))
+    found = predict([moved], DEFAULT)
+    problem = make_problem(moved.model, moved.cluster, DEFAULT, [strategy], moved.sequence_length)
+    settings = [f"{name}={value}" for name, value in (PLAN | changes).items()]
+    alone = evaluate_plan(problem, settings, moved.num_gpus, moved.global_batch_size)
+    assert found.step_time_s[0] == pytest.approx(alone.costs["step_time_s"], rel=1e-9)
+
+
+def of_models(folder, *models):
+    """Setups that differ in their models alone, which one strategy divides."""
+    (setup,) = setups(read_runs(write(folder / "runs.csv", {"tp": "1", "sp": "0", "pp": "1", "dp": "16"})))
+    return [replace(setup, model=load_model(name)) for name in models]
+
+
+def assert_alike(found, row, alone):
+    for name in ("step_time_s", "low", "high", "peak_bytes", "allocated_bytes"):
+        np.testing.assert_array_equal(getattr(found, name)[row], getattr(alone, name)[0], err_msg=name)
+
+
+def test_alternating_layers_of_unequal_depth_are_priced_as_alone(tmp_path):
+    asked = of_models(tmp_path, "gpt-oss-20b", "gpt-oss-120b")
+    assert len(batches(asked, DEFAULT)[0]) == 1
+    found = predict(asked, DEFAULT)
+    for row, setup in enumerate(asked):
+        assert_alike(found, row, predict([setup], DEFAULT))
+
+
+@pytest.mark.slow
+def test_all_packaged_models_together_are_priced_as_alone(tmp_path):
+    asked = of_models(tmp_path, *names("models", ".yaml"))
+    made, reasons = batches(asked, DEFAULT)
+    assert not reasons
+    assert len(made) < len(asked)
+    found = predict(asked, DEFAULT)
+    for row in (row for batch in made if len(batch.rows) > 1 for row in batch.rows.tolist()):
+        assert_alike(found, row, predict([asked[row]], DEFAULT))

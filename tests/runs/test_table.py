@@ -1,0 +1,154 @@
+"""Reading a run table: types, blanks, and errors with file, line, column and value."""
+
+from dataclasses import fields
+
+import pandas as pd
+import pytest
+from runs.tables import ROW, write
+
+from dsx.errors import RunTableError, SpecError
+from dsx.runs.table import COLUMNS, Run, read_runs
+from dsx.space.choices import CODES
+
+
+def test_cells_have_the_types_of_their_columns(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", {"year": "2024", "measured_iter_s": "2.5e0", "further": "x"}))
+    assert (run.line, run.id, run.year, run.tp, run.measured_iter_s) == (2, "own-1", 2024, 2, 2.5)
+    assert (run.sp, run.oom, run.flash) == (True, False, True)
+    assert (run.experts, run.framework, run.schedule, run.notes) == (None, None, None, None)
+
+
+def test_every_field_is_a_column():
+    own = {field.name for field in fields(Run)} - {"line", "further"}
+    assert {*COLUMNS} == own | {"zero_replicas", "stored_layers", "offload"}
+
+
+def test_further_choices_are_columns_too(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", {"offload": "optimizer", "zero_replicas": "2"}))
+    assert dict(run.further) == {"offload": CODES["offload"].index("optimizer"), "zero_replicas": 2}
+    with pytest.raises(RunTableError, match="offload: offload = 'optimiser' is not known; did you mean 'optimizer'"):
+        read_runs(write(tmp_path / "wrong.csv", {"offload": "optimiser"}))
+
+
+def test_a_column_that_is_left_out_is_blank(tmp_path):
+    (run,) = read_runs(write(tmp_path / "runs.csv", without=("cp", "ep", "vpp", "zero_stage", "flops_kind")))
+    assert (run.cp, run.ep, run.vpp, run.zero_stage) == (None, None, None, None)
+
+
+def test_rows_are_named_by_the_line_that_they_begin_in(tmp_path):
+    path = write(tmp_path / "runs.csv", {"notes": "two\nlines"}, {"notes": "one"})
+    assert [run.line for run in read_runs(path)] == [2, 4]
+
+
+def test_a_table_that_pandas_wrote_reads_the_same(tmp_path):
+    """Whole numbers and flags with blanks among them become fractions there."""
+    path = write(
+        tmp_path / "runs.csv", {"zero_stage": "3", "sp": "0", "vpp": "2"}, {"zero_stage": "", "sp": "", "vpp": ""}
+    )
+    pd.read_csv(path).to_csv(tmp_path / "again.csv", index=False)
+    assert "3.0" in (tmp_path / "again.csv").read_text(encoding="utf-8")
+    assert read_runs(tmp_path / "again.csv") == read_runs(path)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
+    path = write(tmp_path / "runs.csv")
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8") + ",,\n\n", encoding="utf-8")
+    assert len(read_runs(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("tp", "0", "'0' is not a whole number from 1 to"),
+        ("tp", "-2", "'-2' is not a whole number from 1"),
+        ("dp", "2.5", "'2.5' is not a whole number"),
+        ("pp", "two", "'two' is not a finite number"),
+        ("experts", "-1", "'-1' is not a whole number from 0"),
+        ("sp", "2", "'2' is neither 0 nor 1"),
+        ("zero_stage", "4", "'4' is no ZeRO stage: 0, 1, 2 or 3"),
+        ("measured_iter_s", "0", "'0' is not above 0"),
+        ("measured_iter_s", "nan", "'nan' is not a finite number"),
+        ("measured_mfu", "41.2", "'41.2' is not a fraction of at most 1; 41.2 % is 0.412"),
+        (
+            *("measured_iter_s", "26.5 s"),
+            "'26.5 s' has a unit, and none belongs in this column, which is in seconds; write 26.5",
+        ),
+        ("measured_iter_s", "26500ms", "which is in seconds; write 26.5"),
+        ("measured_iter_s", "26.5 sec", "'26.5 sec' has a unit, and none belongs in this column, which is in seconds"),
+        ("measured_tflops_per_gpu", "0.45 PFLOP/s", "which is in TFLOP/s; write 450"),
+        ("measured_tokens_per_s_per_gpu", "4096 tokens/s", "which is in tokens per second; write 4096"),
+        ("measured_mfu", "41.2 %", "which is in fractions of 1; write 0.412"),
+        (
+            "measured_mem_gb",
+            "61.5 GiB",
+            "which is in the unit that mem_unit names; write 61.5, and GiB in the column mem_unit",
+        ),
+        ("n_gpus", "64 GPUs", "'64 GPUs' has a unit, and none belongs in this column; write 64"),
+        ("id", "", "is blank; every row needs one"),
+        ("source_id", " ", "is blank; every row needs one"),
+        ("n_gpus", "9" * 12, "is not a whole number from 1 to 2147483647"),
+    ],
+)
+def test_a_cell_that_is_no_value_of_its_column(tmp_path, column, value, says):
+    path = write(tmp_path / "runs.csv", {}, {column: value})
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert str(caught.value).startswith(f"{path}:3: {column}: ")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("without", "more", "says"),
+    [
+        (("hidden",), {}, "1: lacks the column 'hidden'"),
+        (("hidden",), {"hiden": "1"}, "1: lacks the column 'hidden'; did you mean 'hiden'?"),
+        (("tp", "dp"), {}, "lacks the columns 'tp', 'dp'"),
+        (("vpp",), {"vp": "2"}, "column 'vp' is not known; did you mean 'vpp'?"),
+        (("recompute",), {"recompte": "full"}, "column 'recompte' is not known; did you mean 'recompute'?"),
+        (("kv_heads",), {"KV_heads": "8"}, "column 'KV_heads' is not known; did you mean 'kv_heads'?"),
+        ((), {"node_netwrok": "10 Gb/s"}, "column 'node_netwrok' is not known; did you mean 'node_network'?"),
+        (tuple(name for name in ROW if name.startswith("measured") or name == "oom"), {}, "has no measurement"),
+    ],
+)
+def test_a_header_that_lacks_something(tmp_path, without, more, says):
+    path = write(tmp_path / "runs.csv", more, without=without)
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "1: is empty: a run table begins with the names of its columns"),
+        ("id,id\n", "1: column 'id' stands there twice"),
+        (",".join(ROW) + "\n", "has no rows below its header"),
+        (",".join(ROW) + "\na,b\n", "2: has 2 cells, but the header has "),
+        (",".join(ROW) + '\n"a\n', "is no CSV file in UTF-8: "),
+    ],
+)
+def test_a_file_that_is_no_table(tmp_path, text, says):
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RunTableError) as caught:
+        read_runs(path)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RunTableError, match="is no CSV file in UTF-8"):
+        read_runs(path)
+
+
+def test_two_rows_of_one_id(tmp_path):
+    path = write(tmp_path / "runs.csv", {"id": "a"}, {"id": "a"})
+    with pytest.raises(RunTableError, match=r"3: id: 'a' stands in line 2 already"):
+        read_runs(path)
+
+
+def test_no_such_file(tmp_path):
+    write(tmp_path / "runs.csv")
+    with pytest.raises(SpecError, match=r"is not a file; did you mean 'runs.csv'\?"):
+        read_runs(tmp_path / "run.csv")
