@@ -89,3 +89,8 @@ def test_relative_and_lazy_imports_are_seen(tmp_path, monkeypatch):
     file = tmp_path / "cost" / "step.py"
     file.write_text("def f():\n    from ..results import store\n    from .layer import g\n    import jax\n")
     assert list(imports(file)) == ["dsx.results.store", "dsx.cost.layer.g", "jax"]
+
+
+def test_plans_are_priced_in_two_places():
+    callers = {name_of(path) for path in FILES if "dsx.cost.step.step_costs" in imports(path)}
+    assert callers == {"pricing/batch.py", "search/minima.py"}  # plans that are given, and the kernel of a search
