@@ -21,6 +21,7 @@ from validation.cases import STRATEGIES
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
+from dsx.pricing import batch
 from dsx.search import best as best_module
 from dsx.search import hot, minima, pricing, strips
 from dsx.search.best import best
@@ -59,7 +60,9 @@ def test_any_keys_in_any_order(assumptions, seed, count):
 def test_any_length_of_a_chunk(monkeypatch, lengths):
     problem, space = problem_of("default"), space_of("default", num_gpus=(4, 6), batches=(6,))
     expected = priced(problem, space)
-    monkeypatch.setattr(pricing, "_LENGTHS", lengths)
+    monkeypatch.setattr(batch, "_LENGTHS", lengths)
+    for module in (batch, pricing):
+        monkeypatch.setattr(module, "LONGEST", lengths[-1])
     assert_rows_equal(priced(problem, space), expected, REL)
 
 

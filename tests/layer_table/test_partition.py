@@ -10,9 +10,9 @@ import pytest
 from layer_table.chains import plan_of, problem_of, random_case, tense_case
 from oracles import partition as oracle
 
+from dsx.layer_table import from_instance
 from dsx.layer_table.instance import read_instance, read_network
 from dsx.layer_table.partition import smallest, solve
-from dsx.search import instances
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
 SOLUTIONS = list(csv.DictReader((DATA / "solutions.csv").read_text(encoding="utf-8").splitlines()))
@@ -137,7 +137,7 @@ def instance(name):
 @pytest.mark.parametrize("row", SOLUTIONS, ids=lambda row: "-".join(list(row.values())[:5]))
 def test_the_solutions_of_another_solver(row):
     machine = next(network for name, network in SETUPS.items() if name in row["instance"])
-    problem = instances.problem_of(
+    problem = from_instance.problem_of(
         instance(row["instance"]).only(int(row["width"])),
         read_network(f"{DATA / 'networks.json'}:{machine}", int(row["devices"])),
         float(row["optimizer_factor"]),
@@ -156,9 +156,9 @@ def test_the_solutions_of_another_solver(row):
 def test_all_widths_together_are_as_good_as_the_best():
     table = instance("bert_tpuv4_mbs4")
     network = read_network(f"{DATA / 'networks.json'}:tpuv4_fatTree", 256)
-    together = solve(instances.problem_of(table, network, 6.0, (0, 1, 2, 3), (False, True)))
+    together = solve(from_instance.problem_of(table, network, 6.0, (0, 1, 2, 3), (False, True)))
     alone = [
-        solve(instances.problem_of(table.only(one.width), network, 6.0, (0, 1, 2, 3), (False, True)))
+        solve(from_instance.problem_of(table.only(one.width), network, 6.0, (0, 1, 2, 3), (False, True)))
         for one in table.tables
     ]
     best = min(alone, key=lambda made: made.step_time_s)

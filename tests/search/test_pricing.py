@@ -8,6 +8,7 @@ from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.work import layer_work
+from dsx.pricing import batch
 from dsx.search import pricing
 from dsx.search.pricing import pad, power_of_two, price_keys, price_rows
 from dsx.search.study import at_points
@@ -82,7 +83,9 @@ def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, leng
         assert work.which.max() < work.matrix.shape[-1]
         return price(work, hardware, assumptions)
 
-    monkeypatch.setattr(pricing, "_LENGTHS", lengths)
+    monkeypatch.setattr(batch, "_LENGTHS", lengths)
+    for module in (batch, pricing):
+        monkeypatch.setattr(module, "LONGEST", lengths[-1])
     monkeypatch.setattr(pricing, "_WORKS", most)
     monkeypatch.setattr(pricing, "_price_layers", seen)
     assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
