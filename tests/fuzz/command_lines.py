@@ -56,4 +56,4 @@ def outputs(arguments: Sequence[str]) -> list[Path]:
 
 def _folders(path: Path) -> list[Path]:
     """Return the folders on the way to a path that are not there."""
-    return [folder for folder in path.parents if folder.parts and not folder.exists()]
+    return [folder for folder in path.parents if folder.parts and not os.path.lexists(folder)]
