@@ -20,7 +20,7 @@ from dsx.cost.step import Workload
 from dsx.cost.work import LayerWork
 from dsx.hardware.cluster import Cluster
 from dsx.predict.batches import Batch
-from dsx.pricing.batch import costs, pad, padded_length
+from dsx.pricing.batch import Plans, costs, pad, padded_length
 from dsx.pricing.batch import price as price_batch
 
 _QUICKLY = {"xla_backend_optimization_level": 0}
@@ -35,7 +35,7 @@ def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     kinds = tuple(_price_layers(work, padded[1], assumptions) for work in padded[0])
     # Rows last, as everywhere; the axis of one that layers were priced with goes.
     rows = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[:count, ..., 0], 0, -1), kinds)
-    return price_batch(rows, batch.choices, batch.workload, hardware, assumptions)
+    return price_batch(Plans(rows, batch.choices, hardware, assumptions), batch.workload)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
@@ -64,7 +64,7 @@ def _one(
     works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, assumptions: Assumptions
 ) -> StepCosts:
     kinds = tuple(layer_costs(work, hardware, assumptions) for work in works)
-    return costs(kinds, choices, workload, hardware, assumptions)
+    return costs(Plans(kinds, choices, hardware, assumptions), workload)
 
 
 def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:

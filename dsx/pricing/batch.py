@@ -7,7 +7,7 @@ repeating its last plan, so that all who ask share what is compiled, and the pad
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,44 +34,36 @@ def pad(column: np.ndarray, length: int) -> np.ndarray:
     return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, length - column.shape[-1])], mode="edge")
 
 
-def costs(
-    kinds: Sequence[LayerCosts],
-    choices: StepChoices,
-    workload: Workload,
-    cluster: Cluster,
-    assumptions: Assumptions,
-    boundaries: Any = None,
-) -> StepCosts:
+class Plans(NamedTuple):
+    """N plans: leaves end in [N], or are scalars that all plans share."""
+
+    kinds: Sequence[LayerCosts]
+    choices: StepChoices
+    cluster: Cluster
+    assumptions: Assumptions
+
+
+def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts:
     """Return the costs of N plans, traceable: for what is compiled with something else around it.
 
-    Leaves end in [N] or are scalars that all plans share. The cut is even, or given by `boundaries` [L + 1, N].
+    The cut is even, or given by `boundaries` [L + 1, N].
     """
-    if boundaries is None:
-        return step_costs(kinds, choices, workload, cluster, assumptions)
 
-    def of_plan(kinds: Any, choices: Any, cluster: Any, assumptions: Any, boundaries: Any) -> StepCosts:
-        return step_costs(kinds, choices, workload, cluster, assumptions, boundaries)
+    def of(plans: Plans, boundaries: Any = None) -> StepCosts:
+        return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries)
 
-    return jax.vmap(of_plan, in_axes=-1)(kinds, choices, cluster, assumptions, boundaries)
+    return of(plans) if boundaries is None else jax.vmap(of, in_axes=-1)(plans, boundaries)
 
 
 _costs = jax.jit(costs)
 
 
-def price(
-    kinds: Sequence[LayerCosts],
-    choices: StepChoices,
-    workload: Workload,
-    cluster: Cluster,
-    assumptions: Assumptions,
-    boundaries: Any = None,
-    wide: bool = True,
-) -> StepCosts:
+def price(plans: Plans, workload: Workload, boundaries: Any = None, wide: bool = True) -> StepCosts:
     """Return the costs of N plans, at most `LONGEST`, as NumPy [N] arrays; in float64 if `wide`, else in float32.
 
     Arguments are those of `costs`, as NumPy arrays.
     """
-    count = choices.pp.shape[-1]
+    count = plans.choices.pp.shape[-1]
     length = padded_length(count)
     kind = np.float64 if wide else np.float32
 
@@ -80,7 +72,7 @@ def price(
         return jnp.asarray((pad(leaf, length) if leaf.ndim else leaf).astype(kind))
 
     with jax.enable_x64(wide):
-        priced = _costs(*jax.tree.map(padded, (tuple(kinds), choices, workload, cluster, assumptions, boundaries)))
+        priced = _costs(*jax.tree.map(padded, (plans, workload, boundaries)))
         return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], priced)
 
 

@@ -17,7 +17,7 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload
 from dsx.errors import PlanError
-from dsx.pricing.batch import none_priced, pad, price
+from dsx.pricing.batch import Plans, none_priced, pad, price
 from dsx.search.optimal_cut import Contents, Depths, boundaries, contents
 from dsx.search.pricing import Kinds, machines, rows_of, step_choices
 from dsx.search.problem import Problem
@@ -142,12 +142,9 @@ def _priced(
     made: list[StepCosts] = []
     for start in range(0, len(positions), TILE * _TILES):
         rows = np.arange(start, min(start + TILE * _TILES, len(positions)))
-        layers, chosen, cluster, assumptions = _of_rows(
-            problem, table, points[rows], positions[rows], choices, rows, kind
-        )
-        boundaries = cuts[rows].T
-        made.append(price(layers, chosen, problem.workload, cluster, assumptions, boundaries, wide=kind is np.float64))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *made)
+        plans = _of_rows(problem, table, points[rows], positions[rows], choices, rows, kind)
+        made.append(price(plans, problem.workload, cuts[rows].T, wide=kind is np.float64))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *made) if made else none_priced(kind is np.float64)
 
 
 def _first(count: int, found: Any) -> Any:
@@ -171,22 +168,21 @@ def _of_rows(
     choices: Arrays,
     rows: np.ndarray,
     kind: type,
-) -> tuple[Any, ...]:
-    """Return layer costs, choices, hardware and assumptions of some rows, as arrays whose last axis is that of rows."""
+) -> Plans:
+    """Return some rows as plans."""
     layers = jax.tree.map(lambda leaf: rows_of(np.asarray(leaf), points, positions).astype(kind), table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf.astype(kind), machines(problem, points))
     tiers = [tier.name for tier in problem.cluster.network.middle]
-    return layers, step_choices(choices, lambda column: column[rows].astype(kind), tiers), hardware, assumptions
+    return Plans(layers, step_choices(choices, lambda column: column[rows].astype(kind), tiers), hardware, assumptions)
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
 def _best_cuts(
-    given: Any, depths: Depths, filled_tiles: Any, workload: Workload, held: Contents, least_memory: bool
+    given: Plans, depths: Depths, filled_tiles: Any, workload: Workload, held: Contents, least_memory: bool
 ) -> Any:
-    def best(plan: Any, stages: Depths) -> Any:
-        layers, choices, hardware, assumptions = plan
-        costs = StageCosts(layers, choices, workload.stack, workload.open, hardware, assumptions)
-        return boundaries(costs, held, hardware.device.hbm_capacity, stages, least_memory)
+    def best(plan: Plans, stages: Depths) -> Any:
+        costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.open, plan.cluster, plan.assumptions)
+        return boundaries(costs, held, plan.cluster.device.hbm_capacity, stages, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
     def tile(*of_tile: Any) -> Any:

@@ -21,7 +21,7 @@ from dsx.cost.operator_times import measured_times
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
 from dsx.hardware.cluster import Cluster
-from dsx.pricing.batch import LONGEST, none_priced, pad, padded_length, price
+from dsx.pricing.batch import LONGEST, Plans, none_priced, pad, padded_length, price
 from dsx.search.devices import map_over_devices
 from dsx.search.problem import Problem
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
@@ -204,7 +204,8 @@ def price_rows(problem: Problem, table: Kinds, points: np.ndarray, positions: np
         at = slice(start, start + LONGEST)
         here = machines(problem, points[at])
         layers = jax.tree.map(lambda leaf, a=at: rows_of(np.asarray(leaf), points[a], positions[a]), table)
-        results.append(price(layers, step_choices(choices, lambda c, a=at: c[a], tiers), problem.workload, *here))
+        plans = Plans(layers, step_choices(choices, lambda c, a=at: c[a], tiers), *here)
+        results.append(price(plans, problem.workload))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
 
 

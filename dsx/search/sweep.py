@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
-from dsx.pricing.batch import costs, pad
+from dsx.pricing.batch import Plans, costs, pad
 from dsx.search.best import best
 from dsx.search.devices import map_over_devices
 from dsx.search.fronts import best_front
@@ -36,7 +36,7 @@ def _price(
 ) -> Any:
     layer = jax.tree.map(lambda leaf: rows_of(leaf, points, positions), table)
     hardware, assumptions = jax.tree.map(lambda leaf: leaf[points], (hardware, assumptions))
-    return costs(layer, choices, workload, hardware, assumptions)
+    return costs(Plans(layer, choices, hardware, assumptions), workload)
 
 
 _price_rows = jax.jit(_price)

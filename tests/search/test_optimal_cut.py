@@ -355,3 +355,11 @@ def test_segments_of_the_same_layers_are_one():
     assert held.layers.shape == (3, 6 + 7 + 7 + 1)
     assert held.of_segment[1, 2] == held.of_segment[4, 5]
     assert held.of_segment[0, 1] != held.of_segment[1, 2]
+
+
+def test_no_rows_have_no_costs():
+    problem, _, where = rows_of(problem_of())
+    none = some(where, np.zeros(0, dtype=int))
+    cuts = np.zeros((0, int(problem.workload.stack.num_layers) + 1), dtype=int)
+    assert price_cuts(problem, *none, cuts).costs.step_time_s.shape == (0,)
+    assert price_best_cuts(problem, *none).costs.step_time_s.shape == (0,)
