@@ -18,9 +18,10 @@ from numpy_loop import flat_prices
 from dsx.cost.layer import layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
-from dsx.search.pricing import price_keys, step_choices
-from dsx.search.problem import Problem
-from dsx.search.rows import candidate_columns
+from dsx.pricing.layers import price_keys
+from dsx.pricing.plans import step_choices
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
 from dsx.space.choices import CHOICE_COLUMNS
 from dsx.space.enumerate import Arrays

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dsx.cost.recompute import NONE
-from dsx.search.pricing import Kinds
-from dsx.search.problem import Problem
+from dsx.pricing.layers import Kinds
+from dsx.pricing.problem import Problem
 from dsx.space.choices import CHOICE_COLUMNS
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")

@@ -22,12 +22,12 @@ import jax
 import numpy as np
 from sections import table, write_section
 
+from dsx.layer_table import bounds, partition
 from dsx.layer_table.hierarchy import Hierarchy
 from dsx.layer_table.problem import PartitionProblem, Width, pipelines
 from dsx.layer_table.ring import joining_level, path_bandwidth
 from dsx.layer_table.scans import Machine, Question
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain
-from dsx.search import partition, partition_bounds, partition_scans
 
 GIB = 2**30
 HIDDEN, SEQUENCE, LAYERS, HEADS, VOCABULARY = 12288, 2048, 96, 96, 51200
@@ -110,7 +110,7 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
 def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     """Return the time of dsx, of its first call, and of NumPy."""
     scans: list[tuple[Machine, Question, np.ndarray, np.ndarray]] = []
-    least = partition_scans.least
+    least = scans.least
 
     def recorded(machine: Machine, asked: Question, deepest: np.ndarray) -> np.ndarray:
         answer = least(machine, asked, deepest)
@@ -118,11 +118,11 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
         return answer
 
     jax.clear_caches()
-    partition.least = partition_bounds.least = recorded
+    partition.least = bounds.least = recorded
     start = time.perf_counter()
     plan = partition.solve(given)
     first = time.perf_counter() - start
-    partition.least = partition_bounds.least = least
+    partition.least = bounds.least = least
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()

@@ -26,10 +26,10 @@ from baselines import Result
 from sections import write_section
 
 from dsx.cost.columns import StepCosts
+from dsx.pricing.problem import Problem, make_problem
+from dsx.pricing.rows import column_names
 from dsx.results import manifest as manifests
 from dsx.results import store
-from dsx.search.problem import Problem, make_problem
-from dsx.search.rows import column_names
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
 from dsx.space.choices import NAMED, PLAN_COLUMNS

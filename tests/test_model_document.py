@@ -12,8 +12,8 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.hardware.device import Device
 from dsx.hardware.network import Tier
+from dsx.pricing.problem import make_problem
 from dsx.records import columns
-from dsx.search.problem import make_problem
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster

@@ -14,8 +14,8 @@ import pandas as pd
 import yaml
 
 import dsx
-from dsx.search.evaluate import Evaluation, evaluate_plan
-from dsx.search.problem import make_problem
+from dsx.pricing.evaluate import Evaluation, evaluate_plan
+from dsx.pricing.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.model import load_model

@@ -11,11 +11,11 @@ import numpy as np
 
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.graph.model import parameters
-from dsx.search.best import best
-from dsx.search.optimal_rows import cuts_of_text, layers_of_stages, price_cuts
-from dsx.search.pricing import price_keys
-from dsx.search.problem import Problem
-from dsx.search.rows import cost_columns
+from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_cuts
+from dsx.pricing.plans import price_keys
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import cost_columns
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.space.codes import EVEN, OPTIMAL
 from dsx.space.enumerate import Arrays
@@ -106,7 +106,7 @@ class _Table:
         """Return the fastest plan that fits."""
         if not self.space.size:
             return None
-        rows, counts = best(self.problem, self.space, self.table, 1)
+        rows, counts = search_of(self.problem, self.space, self.table).best(1)
         return _plan(rows, 0) if counts.feasible else None
 
     def like(self, made: Plan | None) -> Plan | None:

@@ -20,8 +20,8 @@ from dsx.printable import printable
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
-    from dsx.search.rows import Counts
+    from dsx.pricing.problem import Problem
+    from dsx.pricing.rows import Counts
 
 
 def best(
@@ -48,10 +48,10 @@ def best(
     The order of ranks is searched where the network has tiers beyond fast domain and cluster.
     """
     inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments), operator_times=operator_times)
-    from dsx.search.best import best as search
-    from dsx.search.evaluate import priced_plans
-    from dsx.search.measured_kernels import coverage, idle_rows, shapes_of
-    from dsx.search.pricing import price_keys
+    from dsx.pricing.evaluate import priced_plans
+    from dsx.pricing.layers import price_keys
+    from dsx.pricing.measured_kernels import coverage, idle_rows, shapes_of
+    from dsx.search.search import search_of
     from dsx.search.space import Space
     from dsx.search.study import Study
 
@@ -60,7 +60,7 @@ def best(
     say_few_pipelines(problem)
     space = Space(problem, [num_gpus], [global_batch_size])
     table = price_keys(problem, space.keys)
-    rows, counts = search(problem, space, table, top)
+    rows, counts = search_of(problem, space, table).best(top)
     plans = priced_plans(problem, rows)
     times = problem.operator_times
     idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()

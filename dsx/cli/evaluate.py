@@ -18,9 +18,9 @@ from dsx.printable import printable
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.evaluate import Evaluation
-    from dsx.search.measured_kernels import Coverage
-    from dsx.search.problem import Problem
+    from dsx.pricing.evaluate import Evaluation
+    from dsx.pricing.measured_kernels import Coverage
+    from dsx.pricing.problem import Problem
 
 
 def evaluate(
@@ -56,8 +56,8 @@ def evaluate(
         model, cluster, assumptions, split_overrides(assignments, states_plan=True), operator_times=operator_times
     )
     keep_compiled()
-    from dsx.search.evaluate import evaluate_plan, operator_costs
-    from dsx.search.measured_kernels import coverage, kernels_to_measure
+    from dsx.pricing.evaluate import evaluate_plan, operator_costs
+    from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 
     problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=partition.value)
     result = evaluate_plan(problem, settings or [], num_gpus, global_batch_size)

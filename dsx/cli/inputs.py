@@ -20,7 +20,7 @@ from dsx.spec.operator_times import OperatorTimes, read_operator_times
 from dsx.spec.overrides import Assignment, split
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
+    from dsx.pricing.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Inputs:
         partition: str = "even",
     ) -> "Problem":
         """Return the problem of these files; without strategies, that of the assumption set's default."""
-        from dsx.search.problem import make_problem
+        from dsx.pricing.problem import make_problem
 
         chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(

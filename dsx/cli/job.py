@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from dsx.printable import printable
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
+    from dsx.pricing.problem import Problem
 
 
 def step_text(global_batch_size: int, sequence_length: int) -> str:

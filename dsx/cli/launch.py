@@ -4,8 +4,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
     from dsx.results.launch import Launch
-    from dsx.search.problem import Problem
     from dsx.spec.cluster import DeviceSpec
 
 _WIDTH = 100  # columns of a line of flags

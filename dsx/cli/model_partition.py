@@ -16,7 +16,7 @@ from dsx.errors import NothingFeasible
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.plan_stages import PlanStage
+    from dsx.pricing.plan_stages import PlanStage
 
 
 def partition_model(
@@ -34,11 +34,11 @@ def partition_model(
     Raises PlanError for a setting that no plan can have, NothingFeasible if no plan fits.
     """
     keep_compiled()
-    from dsx.search.best import best
-    from dsx.search.evaluate import priced_plans
-    from dsx.search.optimal_rows import cuts_of_text
-    from dsx.search.plan_stages import stages_of_plan
-    from dsx.search.pricing import price_keys
+    from dsx.pricing.cuts import cuts_of_text
+    from dsx.pricing.evaluate import priced_plans
+    from dsx.pricing.layers import price_keys
+    from dsx.pricing.plan_stages import stages_of_plan
+    from dsx.search.search import search_of
     from dsx.search.space import Space
     from dsx.search.study import Study
     from dsx.space.codes import OPTIMAL
@@ -54,7 +54,7 @@ def partition_model(
     space = Space(problem, [num_gpus], [global_batch_size], fix)
     if not space.size:
         raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], stated, settings=fix))
-    rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
+    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
     if not counts.feasible:
         raise NothingFeasible(why_nothing([Study(problem, space, 0, {})], stated, settings=fix))
     (plan,) = priced_plans(problem, rows)

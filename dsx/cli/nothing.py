@@ -9,8 +9,8 @@ from dsx.cli.progress import progress
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.nothing import Blocker
-    from dsx.search.problem import Problem
+    from dsx.pricing.problem import Problem
+    from dsx.search.infeasible import Blocker
     from dsx.search.space import Selection, Space
     from dsx.search.study import Study
     from dsx.spec.sweep import SweepSpec
@@ -31,7 +31,7 @@ def why_nothing(
 
 
 def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | None", settings: "Selection") -> str:
-    from dsx.search.nothing import blockers
+    from dsx.search.infeasible import blockers
 
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
     found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else {})
@@ -49,7 +49,7 @@ def _why_no_candidate(space: "Space", problem: "Problem", sweep: "SweepSpec | No
 def _pipelines_text(problem: "Problem") -> str:
     from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 
-    if not problem.cuts_anyhow:
+    if not problem.optimal_cuts:
         return f"pp must divide the {problem.num_layers} layers"
     return (
         f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers "
@@ -71,7 +71,7 @@ def _place(blocker: "Blocker", problem: "Problem", sweep: "SweepSpec | None") ->
 
 
 def _why_none_fits(searched: "Sequence[Study]") -> str:
-    from dsx.search.evaluate import priced_plans
+    from dsx.pricing.evaluate import priced_plans
     from dsx.search.sweep import smallest
 
     with progress(sum(study.space.size for study in searched), "looking for the smallest") as advance:

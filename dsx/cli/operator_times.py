@@ -8,7 +8,7 @@ from dsx.spec.operator_times import DIRECTIONS, OperatorTime, Shape, shape_text
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.measured_kernels import Coverage, IdleRow
+    from dsx.pricing.measured_kernels import Coverage, IdleRow
 
 _SHOWN = 10  # rows that match nothing
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dsx.cli.output import note
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
+    from dsx.pricing.problem import Problem
 
 _COMMON = range(2, 17)  # stages of most pipelines
 
@@ -15,7 +15,7 @@ def say_few_pipelines(problem: "Problem") -> None:
 
     A search whose stages need not be equal has them all.
     """
-    if problem.cuts_anyhow:
+    if problem.optimal_cuts:
         return
     from dsx.space.divisors import divisors
 

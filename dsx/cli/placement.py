@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dsx.cli.output import print_table
 
 if TYPE_CHECKING:
-    from dsx.search.evaluate import Evaluation
-    from dsx.search.problem import Problem
+    from dsx.pricing.evaluate import Evaluation
+    from dsx.pricing.problem import Problem
 
 _AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 

@@ -8,7 +8,7 @@ from dsx.cli.output import print_table
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.plan_stages import PlanStage
+    from dsx.pricing.plan_stages import PlanStage
 
 _BOTTLENECK = "<- bottleneck"
 

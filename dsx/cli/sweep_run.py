@@ -14,10 +14,10 @@ from dsx.spec.cluster import load_cluster
 from dsx.spec.overrides import split
 
 if TYPE_CHECKING:
+    from dsx.pricing.measured_kernels import IdleRow
+    from dsx.pricing.problem import Problem
     from dsx.results.manifest import Manifest
     from dsx.results.store import Writer
-    from dsx.search.measured_kernels import IdleRow
-    from dsx.search.problem import Problem
     from dsx.search.sweep import Sweep
     from dsx.spec.sweep import SweepSpec
 
@@ -95,9 +95,9 @@ class SweepRun:
     @cached_property
     def manifest(self) -> "Manifest":
         """What the result set says of itself when it is begun."""
+        from dsx.pricing.rows import column_names
         from dsx.results import manifest as manifests
         from dsx.results.schema import ExtraColumn
-        from dsx.search.rows import column_names
         from dsx.spec.what_if import field
 
         problem, spec = self.problems[0], self.spec
@@ -118,7 +118,7 @@ class SweepRun:
 
     def idle_rows(self) -> "Sequence[IdleRow]":
         """Return the rows of the operator times, if there are some, that are the time of no kernel of any plan."""
-        from dsx.search.measured_kernels import idle_rows, shapes_of
+        from dsx.pricing.measured_kernels import idle_rows, shapes_of
 
         times = self.problems[0].operator_times
         if times is None:

@@ -17,7 +17,7 @@ from dsx.errors import InputError
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
-    from dsx.search.problem import Problem
+    from dsx.pricing.problem import Problem
 
 
 def why(
@@ -92,14 +92,14 @@ def _explain(
     as_json: bool,
 ) -> None:
     keep_compiled()
-    from dsx.search.best import best
-    from dsx.search.evaluate import evaluate_plan, priced_plans
-    from dsx.search.pricing import price_keys
+    from dsx.pricing.evaluate import evaluate_plan, priced_plans
+    from dsx.pricing.layers import price_keys
+    from dsx.search.search import search_of
     from dsx.search.space import Space
 
     result = evaluate_plan(problem, settings, num_gpus, global_batch_size, stage_layers)
     space = Space(problem, [num_gpus], [global_batch_size])
-    rows, counts = best(problem, space, price_keys(problem, space.keys), 1)
+    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
     fastest = next(iter(priced_plans(problem, rows)), None)
     if as_json:
         violations = [{"reason": v.reason.name, "detail": v.detail} for v in result.broken]

@@ -6,7 +6,7 @@ from dsx.layer_table.hierarchy import Hierarchy
 from dsx.layer_table.instance import Instance, LayerTable, NetworkLevels
 from dsx.layer_table.problem import PartitionProblem, Width
 from dsx.layer_table.segments import Chain
-from dsx.search.chain import check_length
+from dsx.pricing.chain import check_length
 
 
 def problem_of(

@@ -1,4 +1,4 @@
-"""The min-max scans of `dsx.search.chain` over the segments of a chain, for many pipelines at once.
+"""The min-max scans of `dsx.pricing.chain` over the segments of a chain, for many pipelines at once.
 
 A question names one pipeline, what of its stages is to be least (load, parameters or memory), and limits of all three.
 One compiled function answers them for every number of stages. Chains are padded, so that those of similar length share
@@ -16,7 +16,7 @@ from dsx.layer_table.hierarchy import Hierarchy
 from dsx.layer_table.problem import PartitionProblem, Pipelines
 from dsx.layer_table.ring import joining_level, path_bandwidth
 from dsx.layer_table.segments import Chain, Links, Segments, load_s, memory_bytes, segments
-from dsx.search.chain import Maxima, first_layers, least_maxima
+from dsx.pricing.chain import Maxima, first_layers, least_maxima
 
 _BATCH = 16  # questions side by side
 _PADDED = 8  # layers, of which the length of a chain becomes a multiple

@@ -19,9 +19,9 @@ from dsx.graph.model import Model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.predict.placement import key_columns, shares
 from dsx.predict.structure import Strategies, expert_axes, structure
+from dsx.pricing.problem import stack_of
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
-from dsx.search.problem import stack_of
 from dsx.space.choices import BY_NAME, STEP_COLUMNS, STEP_OPEN
 from dsx.space.codes import opened
 from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units

@@ -1,9 +1,9 @@
 """The costs of a batch of plans, each with its layer costs and its choices: the one way to price plans that are given.
 
 A plan that is evaluated, a measured run, the winners of a search and rows with a cut of their own all come here. A
-search that only wants the smallest of millions has a kernel of its own (`dsx.search.minima`), and a law holds both to
-the same costs. Here alone it is decided how long a batch is when it is compiled: it is padded to a few fixed lengths by
-repeating its last plan, so that all who ask share what is compiled, and the padding is cut off again.
+search that only wants the smallest of millions has a kernel of its own (`dsx.search.blockwise.minima`), and a law holds
+both to the same costs. Here alone it is decided how long a batch is when it is compiled: it is padded to a few fixed
+lengths by repeating its last plan, so that all who ask share what is compiled, and the padding is cut off again.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
-from dsx.search.problem import Problem
+from dsx.pricing.problem import Problem
 from dsx.space.blocks import Blocks
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, OPEN
 from dsx.space.enumerate import Arrays, Bounds, shard_keys
@@ -46,7 +46,7 @@ class Space:
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
             expert_axes=problem.expert_axes,
-            most_stages=problem.limits().most_stages if problem.cuts_anyhow else None,
+            most_stages=problem.limits().most_stages if problem.optimal_cuts else None,
             tiers=tuple(tier.name for tier in problem.cluster.network.middle),
             units=units(problem.cluster.network),
         )

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from dsx.hardware.cluster import anonymous, network_from_spec
-from dsx.search.problem import Problem
-from dsx.search.rows import joined
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import joined
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.enumerate import Arrays
 from dsx.spec.cluster import changed_network

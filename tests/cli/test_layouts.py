@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dsx.cli.inputs import load_inputs, split_overrides
-from dsx.search.evaluate import evaluate_plan
+from dsx.pricing.evaluate import evaluate_plan
 from dsx.space.codes import OPTIMAL
 
 FLAG = "--pipeline-model-parallel-layout"

@@ -10,7 +10,7 @@ from validation.cases import PAPER, STRATEGIES, cluster_spec
 from validation.cases import priced as priced_rows_of
 
 from dsx.hardware.cluster import anonymous, cluster_from_spec
-from dsx.search.problem import make_problem
+from dsx.pricing.problem import make_problem
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec

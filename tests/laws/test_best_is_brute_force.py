@@ -11,9 +11,9 @@ from oracles.formulas import price
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
-from dsx.search import strips
-from dsx.search.best import best
-from dsx.search.pricing import price_keys
+from dsx.pricing.layers import price_keys
+from dsx.search.blockwise import strips
+from dsx.search.search import search_of
 from dsx.search.space import Space
 
 MODEL = {"l": 2048, "e": 2048, "h": 16, "f": 8192, "depth": 12}
@@ -99,7 +99,7 @@ def compare(found, expected, top):
 def test_best(name, per):
     problem, space, table = problem_and_space(name)
     for top in (1, 3, 10):
-        rows, counts = best(problem, space, table, top, per)
+        rows, counts = search_of(problem, space, table).best(top, per)
         assert counts.feasible == len(brute_force(name))
         assert (rows["reject"] == 0).all()
         compare(found_groups(problem, rows, per), groups_of(name, per), top)
@@ -115,7 +115,7 @@ def test_best_of_any_groups(top, per, name):
     problem, space, table = problem_and_space(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strips, "_CHUNK", 500)
-        rows, _ = best(problem, space, table, top, per)
+        rows, _ = search_of(problem, space, table).best(top, per)
     compare(found_groups(problem, rows, per), groups_of(name, per), top)
 
 

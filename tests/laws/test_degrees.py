@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import candidates_of, hardware, on, problem_of
 
-from dsx.search.rows import candidate_columns
+from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
 
 AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")

@@ -4,7 +4,7 @@ import numpy as np
 from laws.spaces import candidates_of, hardware, on, problem_of
 from validation.cases import STRATEGIES, reference_problem
 
-from dsx.search.rows import candidate_columns
+from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
 
 

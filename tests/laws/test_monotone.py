@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
 
-from dsx.search.best import best
-from dsx.search.pricing import price_keys
+from dsx.pricing.layers import price_keys
+from dsx.search.search import search_of
 
 FACTS = RATES | LATENCIES
 
@@ -44,7 +44,7 @@ def test_more_memory_never_leaves_fewer_plans():
     capacities = np.unique([peak[0] * 0.999, *chosen, *(chosen * 1.001), peak[-1], peak[-1] * 2])
     times, feasible = [], []
     for capacity in capacities.tolist():
-        rows, counts = best(on(problem, hardware(hbm_capacity=capacity)), space, table, 1)
+        rows, counts = search_of(on(problem, hardware(hbm_capacity=capacity)), space, table).best(1)
         assert counts.feasible == (peak <= capacity).sum()
         feasible.append(counts.feasible)
         times.append(rows["step_time_s"][0] if counts.feasible else np.inf)

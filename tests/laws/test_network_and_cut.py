@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from laws.spaces import SYSTEM, on
 from validation.cases import cluster_spec
 
-from dsx.search.optimal_rows import price_best_cuts, price_cuts
-from dsx.search.pricing import price_keys, price_rows
-from dsx.search.problem import make_problem
+from dsx.pricing.cuts import price_best_cuts, price_cuts
+from dsx.pricing.layers import price_keys
+from dsx.pricing.plans import price_rows
+from dsx.pricing.problem import make_problem
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec

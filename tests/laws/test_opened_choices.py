@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from laws.spaces import MEMORY_PARTS, TIME_PARTS, candidates_of, hardware, on, priced, problem_of
 
-from dsx.search.best import best
-from dsx.search.evaluate import evaluate_plan
-from dsx.search.pricing import price_keys
-from dsx.search.rows import candidate_columns
+from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.layers import price_keys
+from dsx.pricing.rows import candidate_columns
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.space.choices import CODES, OPEN
 from dsx.space.limits import PLACED
@@ -104,7 +104,7 @@ def test_the_best_are_those_of_all_rows(precision):
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
     assert 0 < fits.sum() < len(fits)
     per = ["offload", "zero_replicas"]
-    found, counts = best(problem, space, price_keys(problem, space.keys), 2, per, precision)
+    found, counts = search_of(problem, space, price_keys(problem, space.keys), precision).best(2, per)
     assert counts.candidates == len(fits)
     groups = {}
     for row in np.flatnonzero(fits).tolist():

@@ -8,9 +8,9 @@ from laws.spaces import SETS, assert_rows_equal, priced, problem_of, space_of
 from search.sweeps import run, study_of
 
 from dsx.cost.columns import StepCosts
-from dsx.search.evaluate import evaluate_plan
-from dsx.search.pricing import price_keys
-from dsx.search.rows import joined
+from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.layers import price_keys
+from dsx.pricing.rows import joined
 from dsx.search.space import Space
 from dsx.search.sweep import Sweep
 

@@ -21,12 +21,13 @@ from validation.cases import STRATEGIES
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
-from dsx.pricing import batch
-from dsx.search import best as best_module
-from dsx.search import hot, minima, pricing, strips
-from dsx.search.best import best
-from dsx.search.pricing import price_keys, price_rows, step_choices
-from dsx.search.rows import cost_columns
+from dsx.pricing import batch, layers, plans
+from dsx.pricing.layers import price_keys
+from dsx.pricing.plans import price_rows, step_choices
+from dsx.pricing.rows import cost_columns
+from dsx.search.blockwise import best as best_module
+from dsx.search.blockwise import hot, minima, strips
+from dsx.search.search import search_of
 
 REL = 1e-13
 
@@ -61,7 +62,7 @@ def test_any_length_of_a_chunk(monkeypatch, lengths):
     problem, space = problem_of("default"), space_of("default", num_gpus=(4, 6), batches=(6,))
     expected = priced(problem, space)
     monkeypatch.setattr(batch, "_LENGTHS", lengths)
-    for module in (batch, pricing):
+    for module in (batch, layers, plans):
         monkeypatch.setattr(module, "LONGEST", lengths[-1])
     assert_rows_equal(priced(problem, space), expected, REL)
 
@@ -92,7 +93,7 @@ def test_any_shape_of_a_strip(monkeypatch, keys, choices, strips_of_a_tile, tile
     for name, value in shape.items():
         for module in (strips, hot, minima, best_module):
             monkeypatch.setattr(module, name, value, raising=False)
-    found, counts = best(problem, space, price_keys(problem, space.keys), top=20)
+    found, counts = search_of(problem, space, price_keys(problem, space.keys)).best(20)
     assert (counts.candidates, counts.feasible) == (len(fits), fits.sum())
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:20], rtol=REL)
     assert len(set(found["candidate"].tolist())) == 20
@@ -142,7 +143,7 @@ def test_the_best_are_priced_in_float64(assumptions, precision):
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
     table = price_keys(problem, space.keys)
-    found, _ = best(problem, space, table, 10, precision=precision)
+    found, _ = search_of(problem, space, table, precision).best(10)
     # Among near-ties, float32 may prefer another one; a few more than ten are kept, so it does not here.
     assert best_module._SLACK > 0
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:10], rtol=REL)

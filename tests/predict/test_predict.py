@@ -9,11 +9,11 @@ from runs.tables import write
 from dsx.errors import SpecError
 from dsx.predict.batches import batches
 from dsx.predict.of_setups import predict
+from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.problem import make_problem
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
-from dsx.search.evaluate import evaluate_plan
-from dsx.search.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.locate import names

@@ -5,9 +5,9 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from dsx.errors import InputError
+from dsx.pricing.plan_stages import PlanStage
 from dsx.results.plot.file import save
 from dsx.results.plot.stages import MAX_STAGES, Placement, Unit, placement_of, stages
-from dsx.search.plan_stages import PlanStage
 
 
 def found(count, domain=2, recompute_s=0.0):

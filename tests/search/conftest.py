@@ -1,7 +1,7 @@
 import pytest
 from search.sweeps import set_workers
 
-from dsx.search import fronts, hot
+from dsx.search.blockwise import front, hot
 
 
 @pytest.fixture(autouse=True)
@@ -10,4 +10,4 @@ def small(monkeypatch):
     set_workers(monkeypatch, 2)
     monkeypatch.setattr(hot, "STRIPS", 64)
     monkeypatch.setattr(hot, "TILES", 4)
-    monkeypatch.setattr(fronts, "_REFERENCES", 5)
+    monkeypatch.setattr(front, "_REFERENCES", 5)

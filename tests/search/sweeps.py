@@ -11,9 +11,9 @@ import numpy as np
 from laws.spaces import problem_of, space_of
 from validation.cases import PAPER, priced
 
-from dsx.search import devices
-from dsx.search.pricing import price_keys
-from dsx.search.rows import Counts, joined
+from dsx.pricing import devices
+from dsx.pricing.layers import price_keys
+from dsx.pricing.rows import Counts, joined
 from dsx.search.study import Study, at_points, points_of
 from dsx.search.sweep import Sweep
 

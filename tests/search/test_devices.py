@@ -9,8 +9,8 @@ import pytest
 from laws.spaces import problem_of, space_of
 from search.sweeps import assert_identical, set_workers, study_of, swept
 
-from dsx.search import devices
-from dsx.search.devices import map_over_devices
+from dsx.pricing import devices
+from dsx.pricing.devices import map_over_devices
 from dsx.spec.keep import KeepTop
 
 

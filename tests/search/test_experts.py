@@ -9,10 +9,10 @@ from laws.spaces import SYSTEM, assert_rows_equal
 from validation.cases import cluster_spec, model_spec
 from validation.cases import priced as priced_rows_of
 
-from dsx.search.best import best
-from dsx.search.evaluate import evaluate_plan
-from dsx.search.pricing import price_keys
-from dsx.search.problem import make_problem
+from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.space.choices import KEY_COLUMNS
 from dsx.spec.assumptions import load_assumptions
@@ -91,7 +91,7 @@ def test_the_best_is_the_least_of_all(precision):
     made, here = space(*strategies), problem(*strategies)
     rows = priced_rows_of(here, made)
     fits = rows["reject"] == 0
-    found, counts = best(here, made, price_keys(here, made.keys), 3, ["ep", "strategy"], precision)
+    found, counts = search_of(here, made, price_keys(here, made.keys), precision).best(3, ["ep", "strategy"])
     assert (counts.candidates, counts.feasible) == (made.size, int(fits.sum()))
     expected = []
     for ep in (1, 2, 3, 6):

@@ -10,11 +10,13 @@ from laws.spaces import SYSTEM, assert_rows_equal, hardware, on, problem_of
 from search.sweeps import STRATEGIES, assert_identical, everything, run, set_workers, study_of, swept, where
 from validation.cases import problem_for
 
-from dsx.search import fronts, parts, strips
+from dsx.pricing.rows import joined
+from dsx.search import parts
+from dsx.search.blockwise import front as fronts
+from dsx.search.blockwise import strips
 from dsx.search.groups import objective_points
 from dsx.search.pareto import front
 from dsx.search.parts import block_parts, row_parts
-from dsx.search.rows import joined
 from dsx.search.space import Space
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep

@@ -5,7 +5,7 @@ import pytest
 from laws.spaces import candidates_of, problem_of
 
 from dsx.errors import SpecError
-from dsx.search.rows import candidate_columns
+from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS, OPEN
 from dsx.spec.ranges import Limit

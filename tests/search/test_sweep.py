@@ -7,10 +7,9 @@ import pytest
 from laws.spaces import assert_rows_equal, hardware, on, priced, problem_of, space_of
 from search.sweeps import run, study_of, swept, where
 
-from dsx.search.best import best
-from dsx.search.fronts import best_front
-from dsx.search.pricing import price_keys
-from dsx.search.rows import column_names
+from dsx.pricing.layers import price_keys
+from dsx.pricing.rows import column_names
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study, at_points
 from dsx.search.sweep import Sweep, smallest
@@ -132,7 +131,10 @@ def test_an_empty_space():
     empty = Space(PROBLEM, [24], [24], fix={"tp": [1000]})
     assert empty.size == 0
     table = price_keys(PROBLEM, empty.keys)
-    for rows, counts in (best(PROBLEM, empty, table, 3), best_front(PROBLEM, empty, table, ["step_time_s"])):
+    for rows, counts in (
+        search_of(PROBLEM, empty, table).best(3),
+        search_of(PROBLEM, empty, table).front(["step_time_s"]),
+    ):
         assert len(rows["candidate"]) == 0
         assert (counts.candidates, counts.feasible) == (0, 0)
     for keep in ("all", "feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
@@ -157,7 +159,7 @@ def test_codes_stand_for_names(whole):
 
 def test_a_longer_list_of_the_best_begins_with_the_shorter():
     table = price_keys(PROBLEM, SPACE.keys)
-    lists = [best(PROBLEM, SPACE, table, top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
+    lists = [search_of(PROBLEM, SPACE, table).best(top)[0]["step_time_s"] for top in (1, 7, 50, 5000)]
     for shorter, longer in pairwise(lists):
         np.testing.assert_allclose(longer[: len(shorter)], shorter, rtol=1e-12)
     fits = priced(PROBLEM, SPACE)["peak_bytes"] <= PROBLEM.cluster.device.hbm_capacity

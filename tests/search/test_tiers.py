@@ -9,10 +9,11 @@ import pytest
 
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.errors import SpecError
-from dsx.search.best import best
-from dsx.search.evaluate import evaluate_plan, operator_costs
-from dsx.search.pricing import price_keys, price_plans, price_rows
-from dsx.search.rows import candidate_columns
+from dsx.pricing.evaluate import evaluate_plan, operator_costs
+from dsx.pricing.layers import price_keys
+from dsx.pricing.plans import price_plans, price_rows
+from dsx.pricing.rows import candidate_columns
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.search.study import at_points, make_studies
 from dsx.space.tiers import shares_on_tiers
@@ -81,7 +82,7 @@ def test_oversubscription_costs_time_and_orders_differ():
 def test_the_best_is_that_of_all(precision):
     space, table, _, _, costs = priced(TREE)
     problem = problem_on(TREE)
-    rows, counts = best(problem, space, table, 5, precision=precision)
+    rows, counts = search_of(problem, space, table, precision).best(5)
     fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
     assert (counts.candidates, counts.feasible) == (space.size, fits.sum())
     np.testing.assert_allclose(rows["step_time_s"], np.sort(costs.step_time_s[fits])[:5], rtol=1e-12)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from oracles.formulas import system_from_inputs
 
-from dsx.search.pricing import price_keys
-from dsx.search.problem import make_problem
-from dsx.search.rows import priced_rows
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.pricing.rows import priced_rows
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec

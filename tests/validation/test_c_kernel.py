@@ -12,7 +12,7 @@ from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
-from dsx.search.pricing import price_rows
+from dsx.pricing.plans import price_rows
 from dsx.space.choices import CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64

@@ -7,9 +7,9 @@ one of them.
 import pytest
 from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_problem
 
-from dsx.search.best import best
-from dsx.search.evaluate import named_row
-from dsx.search.pricing import price_keys
+from dsx.pricing.evaluate import named_row
+from dsx.pricing.layers import price_keys
+from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.spec.ranges import Limit
 
@@ -25,7 +25,7 @@ def test_optimum(case):
 
     space = Space(problem, ALL_GPUS, [batch], limit={"num_gpus": [Limit("==", num_gpus)]})
     table = price_keys(problem, space.keys)
-    rows, counts = best(problem, space, table, top=1)
+    rows, counts = search_of(problem, space, table).best(1)
     assert (counts.candidates, counts.feasible) == (case["candidates"], case["feasible"])
     if not case["top"]:
         assert len(rows["candidate"]) == 0

@@ -9,7 +9,7 @@ import pytest
 from validation.cases import POINTS, case_id, config_of, reference_problem, settings_of
 
 from dsx.cost.work import layer_work
-from dsx.search.evaluate import evaluate_plan, operator_costs
+from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.space.choices import KEY_COLUMNS
 
 REL = 1e-12

@@ -6,7 +6,7 @@ from oracles.formulas import collective
 from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, configs_of, priced_space, problem_for
 
-from dsx.search.evaluate import evaluate_plan, operator_costs
+from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.search.space import Space
 
 SYSTEM = {

@@ -20,7 +20,7 @@ from dsx.results.plot.stacks import STACKS, Part
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dsx.search.plan_stages import PlanStage
+    from dsx.pricing.plan_stages import PlanStage
 
 MAX_STAGES = 64
 _HEIGHT = 2.4  # of the bars, in inches

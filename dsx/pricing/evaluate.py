@@ -1,0 +1,183 @@
+"""One plan: its cost, whether it fits, the rules it breaks, and its operators one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
+from dsx.cost.layer import COMM_COLUMN, price_kernels, traffic
+from dsx.cost.work import layer_values
+from dsx.errors import PlanError
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.expressions import evaluate as value_of
+from dsx.pricing.cuts import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
+from dsx.pricing.layers import wider_shares, work_of
+from dsx.pricing.plan_stages import PlanStage, stages_of_plan
+from dsx.pricing.plans import on_tiers, price_plans, table_of_plans
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import candidate_columns, column_names, cost_columns, interval_columns
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN, PLAN_COLUMNS
+from dsx.space.codes import first_open, opened
+from dsx.space.enumerate import Arrays
+from dsx.space.plan import Plan, Violation, filled_shares, parse_plan, violations
+from dsx.space.plan_rules import cut_covered
+from dsx.space.rules import MEMORY, VANISHES
+from dsx.space.tiers import shares_on_tiers
+from dsx.units import format_quantity
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A priced plan."""
+
+    plan: dict[str, Any]  # every choice by column name, and `stage_layers` where the plan has a cut of its own
+    costs: dict[str, float]
+    fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
+    broken: tuple[Violation, ...]
+    stages: tuple[PlanStage, ...]  # of that cut
+    filled: dict[str, int]  # shares of a fast domain above 1 that ranks in order fill and no setting names, by "nvs.tp"
+
+
+def evaluate_plan(
+    problem: Problem,
+    settings: Sequence[str],
+    num_gpus: int,
+    global_batch_size: int,
+    stage_layers: str | None = None,
+) -> Evaluation:
+    """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
+
+    Shares of a fast domain that no setting names are what the assumption set says (`default_placement`).
+    Where the problem cuts anyhow, the cut is the best one, or the one that `stage_layers` writes; of a plan of which
+    the best is not known it is even. Raises PlanError if the plan is not well formed.
+    """
+    kinds = problem.kinds[0]
+    defaults = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
+    problem.check_sizes([num_gpus])
+    limits = problem.limits()
+    in_rank_order = problem.assumptions_spec.default_placement == "rank_order"
+    plan = parse_plan(
+        settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, in_rank_order
+    )
+    filled = filled_shares(plan, settings)
+    problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
+    columns = _columns(problem, plan)
+    cut = (
+        _cut(problem, columns, stage_layers)
+        if problem.optimal_cuts and bool(cut_covered(plan["vpp"], plan["schedule"]))
+        else None
+    )
+    priced = cost_columns(price_plans(problem, columns) if cut is None else cut.costs)
+    priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
+    costs = {name: float(column[0]) for name, column in priced.items()}
+    broken = violations(plan, kinds, problem.model.dimensions, problem.sequence_length, limits)
+    capacity = problem.cluster.device.hbm_capacity
+    if costs["peak_bytes"] > capacity:
+        broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
+    fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
+    shown = named_row(problem, columns, 0)
+    if cut is None:
+        return Evaluation(shown, costs, fits, tuple(broken), (), filled)
+    shown["stage_layers"] = layers_of_stages(cut.cuts)[0]
+    return Evaluation(shown, costs, fits, tuple(broken), stages_of_plan(problem, columns, cut.cuts[0]), filled)
+
+
+def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:
+    where = table_of_plans(problem, columns)
+    lying = on_tiers(problem, columns)
+    if stage_layers is None:
+        return price_best_cuts(problem, *where, lying)
+    if stage_layers.count(",") + 1 != columns["pp"][0]:
+        raise PlanError(f"stages of {stage_layers} layers are not the pp={columns['pp'][0]} stages of the plan")
+    return price_cuts(problem, *where, lying, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
+
+
+def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
+    """Return the candidate columns of one row, with names in place of codes, and its cut if it has one of its own.
+
+    On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between the fast domain
+    and the outermost one.
+    """
+    known = column_names(problem)
+    plan = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
+    lying = shares_on_tiers(plan, problem.cluster.network, problem.expert_axes[plan["strategy"]])
+    made = {name: known[name][value] if name in NAMED else value for name, value in plan.items()} | lying
+    return made | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {})
+
+
+def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
+    """Return feasible rows of a search one by one, as an evaluation is printed."""
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    return [
+        {"plan": named_row(problem, rows, row)}
+        | {name: float(rows[name][row]) for name in costs}
+        | {"fits": True, "reject": []}
+        for row in range(len(rows["candidate"]))
+    ]
+
+
+def _columns(problem: Problem, plan: Plan) -> Arrays:
+    whole = plan | {"strategy": 0}
+    keys = {name: np.array([whole[name]]) for name in KEY_COLUMNS}
+    choices = {name: np.array([whole[name]]) for name in CHOICE_COLUMNS}
+    return candidate_columns(problem, keys, np.zeros(1, dtype=np.int64), choices)
+
+
+def _memory_detail(costs: dict[str, float], capacity: float) -> str:
+    parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
+    largest = max(parts, key=lambda name: costs[name])
+    peak = costs["peak_bytes"]
+    return (
+        f"{format_quantity(peak, 'bytes')} are needed and {format_quantity(capacity, 'bytes')} are there, "
+        f"{format_quantity(peak - capacity, 'bytes')} too much; the largest part is {largest} with "
+        f"{format_quantity(costs[largest], 'bytes')}"
+    )
+
+
+def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the kernels of one layer for one microbatch of a plan: work, times, collectives, saved bytes."""
+    layer = problem.layers[0]
+    keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
+    arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = work_of(problem, layer, keys)
+    work = replace(work, wider=wider_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
+    values = layer_values(*arguments)
+    with jax.enable_x64(True):
+        cluster, assumptions = problem.at_point(0)
+        times = price_kernels(work, cluster, assumptions)
+        moved = np.asarray(sum(traffic(work, assumptions)))
+    return [_kernel(layer, index, work, moved, times, values) for index in range(len(layer.priced_kernels))]
+
+
+def _kernel(
+    layer: DerivedLayer, index: int, work: Any, moved: np.ndarray, times: Any, values: dict[str, Any]
+) -> dict[str, Any]:
+    kernel = layer.priced_kernels[index]
+    made: dict[str, Any] = {"name": kernel.name, "operators": list(kernel.kinds), "counted": kernel.runs}
+    for direction, name in enumerate(DIRECTIONS):
+        made[name] = {
+            "matrix_flops": float(work.matrix[direction, index, 0]),
+            "vector_flops": float(work.vector[direction, index, 0]),
+            "bytes": float(moved[direction, index, 0]),
+            "compute_s": float(times.compute_s[direction, index, 0]),
+            "memory_s": float(times.memory_s[direction, index, 0]),
+            **{c: float(times.comm_s[c][direction, index, 0]) for c in dict.fromkeys(COMM_COLUMN.values())},
+            "collectives": [
+                {
+                    "kind": collective.kind,
+                    "axis": collective.axis,
+                    "bytes": float(np.ravel(value_of(collective.bytes, values))[0]),
+                    "tensor": collective.tensor,
+                    "panels": int(values["panels"][0]) if collective.panelled else 1,
+                }
+                for collective in kernel.collectives[direction]
+            ],
+        }
+    made["saved_bytes"] = float(np.ravel(value_of(kernel.saved_bytes, values))[0])
+    return made

@@ -1,0 +1,162 @@
+"""The layer costs of shard keys: from integer columns to the work and times of every kind of layer, in float64.
+
+Layer costs are made for all hardware points of a problem at once: the work of a layer is the same for all.
+
+Keys are padded to a few fixed lengths, so each strategy's layer is compiled once per length. Padding
+repeats the last key and is cut off again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
+from dsx.cost.operator_times import measured_times
+from dsx.cost.work import LayerWork, layer_work
+from dsx.graph.derived import DerivedLayer
+from dsx.pricing.batch import LONGEST, pad, padded_length
+from dsx.pricing.devices import map_over_devices
+from dsx.pricing.problem import Problem
+from dsx.space.choices import KEY_COLUMNS
+from dsx.space.enumerate import Arrays, changes
+from dsx.space.tiers import key_shares, units
+
+# Layer costs of a key table: one record for each layer kind.
+Kinds = tuple[LayerCosts, ...]
+
+# Columns of a key that decide its work.
+_WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
+_WORKS = 16384  # works that are evaluated at once
+# A weight group that a strategy does not have: nothing to reduce, over one rank.
+_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_wider": 1.0}
+
+_price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
+
+
+def power_of_two(count: int) -> int:
+    """Return the smallest power of two that holds `count` rows, at least 64."""
+    return 1 << max(6, (count - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some keys of one strategy, and their works."""
+
+    rows: np.ndarray  # [U] of the key table
+    which: np.ndarray  # [U] the work of each, increasing from 0
+    work: LayerWork
+    shares: Arrays  # {axis: [U]}
+    wider: tuple[Arrays, ...]  # {axis: [U]} for each tier between the fast domain and the outermost one
+
+
+def price_keys(problem: Problem, keys: Arrays) -> Kinds:
+    """Return the costs of each layer kind for a [U] key table at all hardware points.
+
+    NumPy float64; leaves are [H, U], or [H, J, U].
+    """
+    return tuple(_price_kind(problem, layers, keys) for layers in zip(*problem.kinds, strict=True))
+
+
+def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> LayerCosts:
+    """Return the costs of one layer kind, which is one of `layers` under each strategy."""
+
+    def run(device: Any, stretch: _Stretch) -> list[LayerCosts]:
+        with jax.default_device(device), jax.enable_x64(True):
+            return _price_stretch(problem, stretch)
+
+    # Works are made here, one after the other: threads that all run NumPy only wait for the interpreter.
+    made = list(map_over_devices(run, _stretches(problem, layers, keys)))
+    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(stretch.rows for stretch, _ in made)])
+    return _assembled([part for _, parts in made for part in parts], rows)
+
+
+def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> Iterator[_Stretch]:
+    """Yield the keys of a table, one strategy after the other, a bounded number of works at a time."""
+    for code, layer in enumerate(layers):
+        of_strategy = np.flatnonzero(keys["strategy"] == code)
+        works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS})
+        for start, stop in _ranges(works, _WORKS, len(works)):
+            rows, which = of_strategy[start:stop], works[start:stop] - works[start]
+            first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
+            work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
+            shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
+            yield _Stretch(rows, which, work, shares, wider_shares(problem, code, keys, rows, tuple(work.shares)))
+
+
+def wider_shares(
+    problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
+) -> tuple[dict[str, np.ndarray], ...]:
+    """Return how many members of groups share a unit of each tier between the fast domain and the outermost one.
+
+    `rows` are those of the key table, all of the strategy `code`.
+    """
+    found: list[dict[str, np.ndarray]] = []
+    for unit in units(problem.cluster.network):
+        of_rows = {name: column[rows].astype(np.int64) for name, column in keys.items()}
+        shares = key_shares(of_rows, unit, problem.expert_axes[code])
+        found.append({axis: shares[axis].astype(np.float64) for axis in axes})
+    return tuple(found)
+
+
+def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
+    """Return the work of a layer for [V] keys, with the measured times that the problem has."""
+    given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+    work = layer_work(*given)
+    times = problem.operator_times
+    return work if times is None else replace(work, measured=measured_times(times, *given))
+
+
+def _works(keys: Arrays) -> np.ndarray:
+    """Return [U] numbers of the works of keys; the same for neighbours that differ in their shares alone."""
+    return np.cumsum(changes(*(keys[name] for name in _WORK_COLUMNS))) - 1
+
+
+def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of keys of at most so many works and keys."""
+    start = 0
+    while start < len(works):
+        stop = min(int(np.searchsorted(works, works[start] + num_works)), start + num_keys)
+        yield start, stop
+        start = stop
+
+
+def _price_stretch(problem: Problem, stretch: _Stretch) -> list[LayerCosts]:
+    """Price the keys of a stretch, a fixed length at a time."""
+    which = stretch.which
+    length = padded_length(len(which))
+    num_works = length if length < LONGEST else length // 4
+    parts: list[LayerCosts] = []
+    for start, stop in _ranges(which, num_works, length):
+        works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
+        own = pad(which[start:stop] - which[start], length).astype(np.int32)
+        shares = {axis: pad(share[start:stop], length) for axis, share in stretch.shares.items()}
+        wider = tuple(
+            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in stretch.wider
+        )
+        costs = _price_layers(stretch.work.of_keys(works, own, shares, wider), problem.hardware, problem.assumptions)
+        parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
+    return parts
+
+
+def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
+    """Put chunks back in the order of the key table; all get the same number of weight groups."""
+    groups = max((part.group_size.shape[1] for part in parts), default=1)
+    order = np.argsort(positions, kind="stable")
+
+    def joined(name: str, leaves: Sequence[Any]) -> np.ndarray:
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if name in _ABSENT:
+            widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
+            leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
+        return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros((1, 0))
+
+    def column(name: str) -> Any:
+        found = [getattr(part, name) for part in parts]
+        if name in BY_TIER:
+            return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
+        return joined(name, found)
+
+    return LayerCosts(**{name: column(name) for name in LayerCosts.__dataclass_fields__})

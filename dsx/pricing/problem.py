@@ -1,0 +1,271 @@
+"""A problem: a model on a cluster under an assumption set, for the strategies that are compared."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.operator_times import TimesTable, times_table
+from dsx.cost.stages import Stack
+from dsx.cost.step import Workload
+from dsx.errors import SpecError, did_you_mean
+from dsx.graph.derived import FORWARD, DerivedLayer, derive
+from dsx.graph.expressions import evaluate, names
+from dsx.graph.library import kernel_names, load_operators
+from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
+from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
+from dsx.pricing.chain import check_length
+from dsx.space.choices import BY_NAME, OPEN
+from dsx.space.codes import EVEN, OPTIMAL, opened
+from dsx.space.limits import Limits, Reason
+from dsx.space.plan_rules import RULES
+from dsx.space.rules import MEMORY, VANISHES, strategy_reasons
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import ClusterSpec, NetworkSpec
+from dsx.spec.model import ModelSpec
+from dsx.spec.operator_times import OperatorTimes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that is common to the candidates of a search."""
+
+    model: ModelSpec
+    assumptions_spec: AssumptionsSpec
+    strategies: tuple[str, ...]
+    models: tuple[Model, ...]  # the model under each strategy
+    network: NetworkSpec  # as the cluster file describes it: what tiers are derived from
+    cluster: Cluster
+    hardware: Cluster  # the hardware points: the same without names, leaves of [H]; what compiled functions take
+    assumptions: Assumptions  # leaves of [H]
+    workload: Workload
+    sequence_length: int
+    operator_times: TimesTable | None = None  # measured, of kernels; in place of the roofline
+    partition: str = EVEN  # how layers are cut into stages: one of `dsx.space.codes.PARTITIONS`
+
+    @property
+    def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
+        """The layer kinds of each strategy, in the same order."""
+        return tuple(model.kinds for model in self.models)
+
+    @property
+    def layers(self) -> tuple[DerivedLayer, ...]:
+        """A body layer of each strategy."""
+        return tuple(model.body_layer for model in self.models)
+
+    @property
+    def expert_axes(self) -> tuple[tuple[str, ...], ...]:
+        """The axes that divide experts beside ep, under each strategy."""
+        return tuple(
+            tuple(dict.fromkeys(axis for layer in kinds for axis in layer.expert_axes)) for kinds in self.kinds
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """Body layers of the model: what a pipeline cuts."""
+        return self.models[0].num_body_layers
+
+    @property
+    def num_ends(self) -> int:
+        """Layers before and behind those: embedding and head."""
+        return len(self.workload.stack.first) + len(self.workload.stack.last)
+
+    @property
+    def optimal_cuts(self) -> bool:
+        """Whether each plan has the cut that is best for it, in place of an even one."""
+        return self.partition == OPTIMAL
+
+    def limits(self, strategy: int = 0) -> Limits:
+        """Return what the rules compare a plan of a strategy with."""
+        return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_ends)
+
+    def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
+        """Return the problem with the values of `fix` open, of columns that it holds fixed by itself.
+
+        Raises SpecError for a value that a column does not have.
+        """
+        values = {name: [BY_NAME[name].code(value) for value in fix[name]] for name in OPEN if name in fix}
+        known = {name: getattr(self.workload.open, name) for name in OPEN}
+        return replace(self, workload=replace(self.workload, open=opened(known | values)))
+
+    @property
+    def nvs_size(self) -> int:
+        """GPUs of a fast domain."""
+        return self.cluster.network.nvs.size
+
+    def check_sizes(self, num_gpus: Sequence[int]) -> None:
+        """Raise SpecError for a job that is larger than the cluster, if that has a bound."""
+        tiers = self.cluster.network.tiers
+        size = tiers[-1].size
+        for number in num_gpus:
+            if size and number > size:
+                below = [1, *(tier.size for tier in tiers)]
+                levels = " * ".join(
+                    f"{tier.name}={tier.size // inner}" for tier, inner in zip(tiers, below, strict=False)
+                )
+                raise SpecError(
+                    f"num_gpus = {number}: cluster {self.cluster.name!r} has {levels} = {size} GPUs, "
+                    f"{number - size} too few"
+                )
+
+    @property
+    def num_points(self) -> int:
+        """Hardware points that are priced side by side; one, unless a sweep varies the hardware."""
+        return len(self.hardware.device.hbm_capacity)
+
+    def at_point(self, point: int) -> tuple[Cluster, Assumptions]:
+        """Return hardware and assumptions of one point, with floats as leaves."""
+        return jax.tree.map(lambda leaf: float(leaf[point]), (self.hardware, self.assumptions))
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why a plan may be rejected; bit i of `reject` is reason i."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for name, layer in zip(self.strategies, self.layers, strict=True):
+            for reason in strategy_reasons(layer):
+                found.setdefault(reason.name, {}).setdefault(reason.description, []).append(name)
+        merged = [
+            Reason(name, "; ".join(f"{text} ({', '.join(users)})" for text, users in texts.items()))
+            for name, texts in found.items()
+        ]
+        return (MEMORY, VANISHES, *(rule.reason for rule in RULES), *merged)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return, per strategy, a hash of everything that was derived from its texts."""
+        return {
+            name: hashlib.sha256(repr([_content(layer) for layer in kinds]).encode()).hexdigest()
+            for name, kinds in zip(self.strategies, self.kinds, strict=True)
+        }
+
+
+def _as_point(record: T) -> T:
+    return jax.tree.map(lambda leaf: np.array([leaf], dtype=np.float64), record)
+
+
+def _content(layer: DerivedLayer) -> tuple[object, ...]:
+    """Return what a layer's texts say, without where they lie."""
+    rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
+    return (layer.definitions, layer.kernels, layer.weights, layer.boundary_bytes, layer.divided, rules)
+
+
+def make_problem(
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    assumptions: AssumptionsSpec,
+    strategies: Sequence[str],
+    sequence_length: int | None = None,
+    train_tokens: float | None = None,
+    near: Path | None = None,
+    operator_times: OperatorTimes | None = None,
+    partition: str = EVEN,
+) -> Problem:
+    """Build a problem; `near` is the file that names the strategies.
+
+    Raises SpecError for what this version does not price and for a model with too many layers to be cut optimally,
+    OperatorTimesError for a row of `operator_times` that names no kernel.
+    """
+    if partition == OPTIMAL:
+        layers = sum(entry.count for entry in counted(model, assumptions))
+        check_length(
+            layers,
+            f"model {model.name!r}",
+            "an even cut has no such bound (partition even of best, evaluate and sweep)",
+        )
+    length = sequence_length or model.default_sequence_length
+    models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
+    for built, strategy in zip(models, strategies, strict=True):
+        for layer in built.kinds:
+            used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
+            if "dp" in used:
+                raise SpecError(f"{layer.name!r} under {strategy!r} uses dp; that is derived, but not priced yet")
+    without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
+    machine = cluster_from_spec(cluster)
+    # On two tiers any placement can be chosen, whatever the order.
+    alike = {"order": [0]} if not machine.network.middle else {}
+    fixed = alike | _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
+    called = tuple(built.kinds[0].strategy for built in models)
+    for name in called:
+        if called.count(name) > 1:
+            raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
+    return Problem(
+        model=model,
+        assumptions_spec=assumptions,
+        strategies=called,
+        models=models,
+        network=cluster.network,
+        cluster=machine,
+        hardware=_as_point(anonymous(machine)),
+        assumptions=_as_point(assumptions_from_spec(assumptions)),
+        workload=Workload(
+            stack=stack_of(models[0]),
+            sequence_length=float(length),
+            forward_flops=forward_flops(model, assumptions, strategies[0], length, near),
+            train_tokens=float("nan") if train_tokens is None else float(train_tokens),
+            open=opened(fixed),
+        ),
+        sequence_length=length,
+        operator_times=operator_times and _table(operator_times, assumptions, models, near),
+        partition=partition,
+    )
+
+
+def _table(
+    times: OperatorTimes, assumptions: AssumptionsSpec, models: Sequence[Model], near: Path | None
+) -> TimesTable:
+    # A file may hold the kernels of several models: those of other layer texts are known, and match nothing here.
+    own = {kernel.title for model in models for layer in model.kinds for kernel in layer.kernels if kernel.fused}
+    return times_table(times, load_operators(assumptions.operators, near), own | kernel_names())
+
+
+def stack_of(model: Model) -> Stack:
+    """Return the layers of a model as the cost of a step takes them."""
+    segments = model.segments
+    ends = len(model.kinds) - len(model.last)
+    return Stack(
+        counts=tuple(tuple(float(count) for _, count in segment) for segment in segments),
+        segments=tuple(tuple(kind for kind, _ in segment) for segment in segments),
+        first=tuple(range(len(model.first))),
+        last=tuple(range(ends, len(model.kinds))),
+    )
+
+
+def forward_flops(
+    model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, sequence_length: int, near: Path | None = None
+) -> float:
+    """Return the matrix FLOPs of the forward of one sequence through all layers, undivided.
+
+    Panels, in which a multiply also counts its first addition, are left out: the count is the same under every
+    strategy.
+    """
+    table = load_operators(assumptions.operators, near)
+    total = 0
+    for entry in counted(model, assumptions):
+        layer = layer_of(entry.layer, model.name, assumptions, strategy, table, near)
+        plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
+        values = unsharded(plain, model.dimensions, sequence_length)
+        total += entry.count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
+    return float(total)
+
+
+def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
+    """Return the values of the columns that an assumption set holds fixed; raises SpecError for a wrong one."""
+    found: dict[str, list[int]] = {}
+    for column, value in assumptions.fixed.items():
+        where = f"assumption set {assumptions.name!r}"
+        if column not in OPEN:
+            raise SpecError(
+                f"{where}: 'fixed' holds {column!r}, which is not a column that can be "
+                f"held fixed there{did_you_mean(column, OPEN)} (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
+            )
+        try:
+            found[column] = [BY_NAME[column].code(value)]
+        except SpecError as error:
+            raise SpecError(f"{where}: fixed: {error}") from error
+    return found

@@ -1,0 +1,98 @@
+"""The groups of a space, numbered, and which of them each candidate of a chunk is in.
+
+In a block every key goes with every choice, so its keys of one code and its choices of one code are a rectangle, a
+cell, and all candidates of a cell are in one group. Cells are far fewer than candidates: what is looked up is looked
+up for cells, and a candidate needs no more than a sum.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.search.blockwise.strips import Groups
+from dsx.space.blocks import Blocks
+from dsx.space.enumerate import changes
+
+COUNTED = 1 << 22  # groups; what is more is not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The C cells of some blocks. A candidate's cell is the sum of the numbers of its key and of its choice.
+
+    Attributes:
+        of_key: [K] per key of the blocks, one block after the other.
+        of_choice: [N] per choice of the blocks.
+        code: [C] code of the group.
+    """
+
+    of_key: np.ndarray
+    of_choice: np.ndarray
+    code: np.ndarray
+
+
+def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
+    """Return the cells of the blocks from `low` up to `high`, block after block."""
+    segments = blocks.segments(low, high)
+    # Segments are of one block each; only columns of the batch tell the choices of a segment apart.
+    parts = segments.singly() if groups.splits_runs else segments
+    choice = _Parts.made(parts.block - low, groups.of_segments(blocks, parts), high - low)
+    of_choice = choice.number if groups.splits_runs else np.repeat(choice.number, segments.length)
+    block = np.repeat(np.arange(high - low), np.diff(blocks.first_key[low : high + 1]))
+    key = _Parts.made(block, groups.of_key[blocks.keys[blocks.first_key[low] : blocks.first_key[high]]], high - low)
+    cells = key.count * choice.count
+    first = np.cumsum(cells) - cells
+    row, column = _rectangles(key.count, choice.count)
+    return Cells(
+        of_key=(first[block] + key.number * choice.count[block]).astype(np.int32),
+        of_choice=of_choice.astype(np.int32),
+        code=key.code[row] + choice.code[column],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Codes of what B blocks have: the different ones of each block, one block after the other, and their numbers."""
+
+    number: np.ndarray  # [N] of the code among those of its block
+    code: np.ndarray  # [P]
+    count: np.ndarray  # [B]
+
+    @classmethod
+    def made(cls, block: np.ndarray, code: np.ndarray, num_blocks: int) -> "_Parts":
+        order = np.lexsort((code, block))
+        new = changes(block[order], code[order])
+        count = np.bincount(block[order][new], minlength=num_blocks)
+        first = np.cumsum(count) - count
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.cumsum(new) - 1
+        return cls(number - first[block], code[order][new], count)
+
+
+def _rectangles(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and columns of rectangles of [B] sizes, rows and columns both counted over all of them."""
+    widths = np.repeat(columns, rows)
+    row = np.repeat(np.arange(len(widths)), widths)
+    begins = np.repeat(np.cumsum(columns) - columns, rows) - (np.cumsum(widths) - widths)
+    return row, np.arange(len(row)) + begins[row]
+
+
+def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
+    """Return the codes that the groups of some ranges of blocks have, sorted; no more than `COUNTED`, and some."""
+    known = np.zeros(0, dtype=np.int64)
+    new: list[np.ndarray] = []
+    for low, high in ranges:
+        new.append(_distinct(cells_of(blocks, groups, low, high).code))
+        # As much as is known waits, so that a code is sorted a few times in all.
+        if sum(map(len, new)) > len(known):
+            known, new = _distinct(np.concatenate([known, *new])), []
+        if len(known) > COUNTED:
+            return known
+    return _distinct(np.concatenate([known, *new]))
+
+
+def _distinct(codes: np.ndarray) -> np.ndarray:
+    """Return the different ones of some codes, sorted. A sort is several times as fast here as NumPy's hash table."""
+    codes = np.sort(codes)
+    return codes[changes(codes)]

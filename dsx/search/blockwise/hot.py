@@ -1,0 +1,184 @@
+"""The hot loop on devices: what a search needs there, once per device, and its strips call by call."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.cost.layer import BY_TIER, LayerCosts
+from dsx.pricing.layers import Kinds, power_of_two
+from dsx.pricing.problem import Problem
+from dsx.search.blockwise.minima import SHARED, Common, Points, Runs, Strips, make_runs
+from dsx.search.blockwise.strips import (
+    CHOICES,
+    KEYS,
+    PADDING,
+    STRIPS,
+    TILES,
+    Chunk,
+    Groups,
+    KeyRows,
+    block_ranges,
+    make_chunk,
+)
+from dsx.search.space import Space
+from dsx.space.choices import OPEN, PLACEMENT_COLUMNS
+from dsx.space.enumerate import Arrays
+
+# Columns of a layer that neither the time nor the memory of a step depends on.
+_BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
+# Choices and runs of a chunk, unless it has more: one length for nearly all chunks.
+_CHOICES, _RUNS = 1 << 17, 1 << 12
+_PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
+
+
+class HotLoop:
+    """A space ready for the hot loop, at all hardware points of a problem.
+
+    Args:
+        table: [H, U] layer costs of the key table.
+        groups: those that a run must not cross.
+        columns: what will be asked for, a cost or a column of the key.
+    """
+
+    def __init__(
+        self, problem: Problem, space: Space, table: Kinds, groups: Groups, columns: Sequence[str], wide: bool
+    ) -> None:
+        self.problem, self.blocks, self.wide = problem, space.blocks, wide
+        self.rows = KeyRows(space.blocks)
+        self.groups = groups
+        self._kind = np.float64 if wide else np.float32
+        self._columns = {name: space.keys[name] for name in columns if name in space.keys}
+        self._table, self._needed = table, {*columns}
+        self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+        self._rows: tuple[Kinds, dict[str, np.ndarray]] | None = None
+
+    def chunks(self, low: int, high: int) -> Iterator[Chunk]:
+        """Yield the chunks of the blocks from `low` up to `high`."""
+        for first, last in block_ranges(self.blocks, low, high):
+            yield make_chunk(self.blocks, self.rows, self.groups, first, last)
+
+    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Runs, Strips]]:
+        """Yield the arguments of each call for a chunk, on a device, and which of its strips they are.
+
+        To be used under `enable_x64(wide)`, with the device as default.
+        """
+        points, common, placements = self._on(device)
+        # At least one empty run, for strips that are padding.
+        num_runs = max(_RUNS, power_of_two(len(chunk.length) + 1))
+        num_choices = max(_CHOICES, power_of_two(len(chunk.placement)))
+        runs = make_runs(
+            placements,
+            _filled(chunk.placement, num_choices),
+            _filled(chunk.global_batch_size, num_choices).astype(self._kind),
+            _filled(chunk.start, num_runs),
+            _filled(chunk.length, num_runs),
+            _filled(chunk.microbatch_size, num_runs).astype(self._kind),
+            CHOICES,
+        )
+        size = TILES * STRIPS
+        for start in range(0, len(chunk.row), size):
+            here = slice(start, min(start + size, len(chunk.row)))
+            row = _filled(chunk.row[here], size).reshape(TILES, STRIPS)
+            run = _filled(chunk.run[here], size, num_runs - 1).reshape(TILES, STRIPS)
+            yield here, points, common, runs, Strips(row=row, run=run)
+
+    def candidates(self, chunk: Chunk, strips: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
+        """Return (hardware points, positions in the key table, choices) of candidates of some strips of a chunk.
+
+        `wanted` says which, [H, T, S, KEYS, CHOICES].
+        """
+        count = strips.stop - strips.start
+        where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
+        point, strip, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
+        strip = strip + strips.start
+        key = self.rows.keys[chunk.row[strip], slot].astype(np.int64)
+        run = chunk.run[strip]
+        choice = chunk.start[run] + position
+        choices = self.blocks.choices_at(
+            chunk.placement[choice], chunk.global_batch_size[choice], chunk.microbatch_size[run].astype(np.int64)
+        )
+        return point, key, choices
+
+    def _on(self, device: Any) -> tuple[Points, Common, dict[str, Any]]:
+        """Return what lies on a device, put there when it is first asked for."""
+        with self._lock:
+            if self._rows is None:
+                self._rows = self._in_rows()
+            if device not in self._devices:
+                table, keys = self._rows
+                points = Points(
+                    table=jax.tree.map(jnp.asarray, table),
+                    hardware=self.problem.hardware,
+                    assumptions=self.problem.assumptions,
+                )
+                keys = {name: jnp.asarray(column) for name, column in keys.items()}
+                workload = self.problem.workload
+                # A search enumerates even cuts alone, whose pipelines divide the body.
+                workload = replace(workload, stack=replace(workload.stack, divided=True))
+                common = Common(keys=keys, workload=workload)
+                columns = self.blocks.placements.astype(self._kind)
+                padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
+                table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
+                known = self.problem.workload.open
+                # What no plan varies is one number, which is not looked up for every choice.
+                fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
+                alike = {name: column[:1] for name, column in table_of.items() if name in fixed}
+                placements: dict[str, Any] = table_of | alike
+                del placements["order"]  # what it decides is in how stages and replicas lie
+                for axis in ("pp", "dp"):
+                    names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
+                    lying = [_filled(self.blocks.wider[name].astype(self._kind), padded.shape[1], 1) for name in names]
+                    placements[f"{axis}_wider"] = tuple(map(jnp.asarray, lying))
+                self._devices[device] = points, common, placements
+            return self._devices[device]
+
+    def _in_rows(self) -> tuple[Kinds, dict[str, np.ndarray]]:
+        """Return the layer costs and the columns of the keys in rows, padded to a power of two.
+
+        Spaces of about the same size then share what is compiled for them.
+        """
+        count = len(self.rows.keys)
+        at = np.zeros((power_of_two(count), self.rows.keys.shape[1]), dtype=np.int64)
+        at[:count] = self.rows.keys
+        parts = set(_PARTS) - self._needed
+
+        def in_rows(costs: LayerCosts, name: str) -> Any:
+            if name in BY_TIER:
+                return tuple(np.asarray(leaf, dtype=self._kind)[..., at] for leaf in getattr(costs, name))
+            leaf = np.asarray(getattr(costs, name), dtype=self._kind)
+            if name in _BY_MODE:
+                # Arrays of their own: what no plan of the search makes again is not even read.
+                return tuple(leaf[:, mode][..., at] for mode in range(leaf.shape[1]))
+            if name == "weight_bytes":
+                # What is behind the last key of a block never fits, however large the memory.
+                return np.where(at == PADDING, np.array(np.nan, dtype=self._kind), leaf[..., at])
+            return leaf[..., :1, None] if name in parts else leaf[..., at]
+
+        first, *_ = self._table
+        table: list[LayerCosts] = []
+        for costs in self._table:
+            fields = {name: in_rows(costs, name) for name in LayerCosts.__dataclass_fields__}
+            for name in SHARED:
+                # Where the same ranks hold the weights of both, what their collectives cost is derived once.
+                if costs is not first and _same(getattr(costs, name), getattr(first, name)):
+                    fields[name] = None
+            table.append(LayerCosts(**fields))
+        return tuple(table), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+
+
+def _same(some: Any, others: Any) -> bool:
+    """Return whether two fields of layer costs, each an array or a tuple of arrays, are the same."""
+    return jax.tree.all(jax.tree.map(np.array_equal, some, others))
+
+
+def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:
+    """Return the column with `value` behind it."""
+    made = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
+    made[: len(column)] = column
+    return made

@@ -1,0 +1,118 @@
+"""One plan: what is said of it beside its price."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from laws.spaces import hardware, on, priced, problem_of, space_of
+
+from dsx.errors import PlanError
+from dsx.pricing.evaluate import evaluate_plan, named_row, operator_costs, priced_plans
+from dsx.pricing.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import load_model
+
+PROBLEM = problem_of("default", ("1d",))
+SETTINGS = ["tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.tp=4", "nvs.dp=2"]
+
+
+def evaluate(*settings, problem=PROBLEM, num_gpus=24, batch=24):
+    return evaluate_plan(problem, settings, num_gpus, batch)
+
+
+def test_the_plan_is_shown_by_name():
+    plan = evaluate(*SETTINGS).plan
+    assert (plan["strategy"], plan["recompute"], plan["schedule"]) == ("1d", "none", "1f1b")
+    assert (plan["tp"], plan["pp"], plan["dp"], plan["cp"], plan["num_microbatches"]) == (4, 3, 2, 1, 6)
+    assert (plan["num_gpus"], plan["global_batch_size"], plan["sequence_length"]) == (24, 24, 2048)
+
+
+def test_a_plan_that_fits_breaks_nothing():
+    evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e12)))
+    assert evaluation.fits
+    assert evaluation.broken == ()
+
+
+def test_a_plan_that_does_not_fit_says_what_is_largest():
+    evaluation = evaluate(*SETTINGS, problem=on(PROBLEM, hardware(hbm_capacity=1e9)))
+    assert not evaluation.fits
+    (violation,) = evaluation.broken
+    assert violation.reason.name == "memory"
+    assert "are needed and 1.00 GB are there" in violation.detail
+    parts = {
+        name: evaluation.costs[name] for name in evaluation.costs if name.endswith("_bytes") and name != "peak_bytes"
+    }
+    assert f"the largest part is {max(parts, key=parts.get)} with" in violation.detail
+
+
+def test_a_plan_that_breaks_other_rules_may_fit():
+    evaluation = evaluate(
+        "tp=4", "pp=3", "dp=2", "nvs.dp=2", "nvs.tp=1", problem=on(PROBLEM, hardware(hbm_capacity=1e12))
+    )
+    assert [violation.reason.name for violation in evaluation.broken] == ["domain_not_filled"]
+    assert evaluation.fits
+    assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]
+
+
+def test_a_plan_that_names_no_placement_is_placed_as_the_set_says():
+    named = evaluate(*SETTINGS)
+    assert named.filled == {}
+    ranked = evaluate("tp=4", "pp=3", "dp=2", "microbatch_size=2")
+    assert ranked.filled == {"nvs.tp": 4, "nvs.dp": 2}
+    assert (ranked.plan, ranked.costs) == (named.plan, named.costs)
+    partly = evaluate("tp=4", "pp=3", "dp=2", "microbatch_size=2", "nvs.dp=2")
+    assert partly.filled == {"nvs.tp": 4}
+    assert (partly.plan, partly.costs) == (named.plan, named.costs)
+    apart = problem_of("paper-2410.00273", ("1d",))
+    left_out = evaluate("tp=4", "pp=3", "dp=2", problem=apart)
+    assert left_out.filled == {}
+    assert left_out.plan["tp_nvs"] == left_out.plan["dp_nvs"] == 1
+
+
+def test_no_plan():
+    with pytest.raises(PlanError, match="do not make up num_gpus=24"):
+        evaluate("tp=4")
+
+
+def test_kernels_add_up_to_the_layer():
+    """Over microbatches and layers of a stage, the kernels take what the step does where no host delays them."""
+    for strategies in (("1d",), ("2d",), ("summa",)):
+        problem = problem_of("default", strategies)
+        at_once = replace(problem.assumptions, dispatch_latency=0.0 * problem.assumptions.dispatch_latency)
+        problem = replace(problem, assumptions=at_once)
+        evaluation = evaluate("tp=2", "dp=12", "nvs.tp=2", "nvs.dp=4", problem=problem)
+        kernels = operator_costs(problem, evaluation.plan)
+        times = 12 * evaluation.plan["num_microbatches"]
+        for column in ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s"):
+            total = times * sum(
+                kernel[direction][column] for kernel in kernels for direction in ("forward", "backward")
+            )
+            assert total == pytest.approx(evaluation.costs[column], rel=1e-12), column
+        saved = 12 * sum(kernel["saved_bytes"] for kernel in kernels)
+        # Beside what is saved there is the largest transient of a layer.
+        assert saved <= evaluation.costs["activation_bytes"] < 1.2 * saved
+
+
+def test_the_traffic_of_a_kernel_is_what_is_timed():
+    """Rotary positions as several kernels: what hides behind their arithmetic and what does not is all of it."""
+    believed, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
+    problem = make_problem(load_model("llama-3-8b"), cluster, believed, ["1d"], None)
+    plan = evaluate_plan(problem, ["tp=8", "dp=2", "nvs.tp=8"], 16, 16).plan
+    (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "self-attention.q.2"]
+    seconds = rotary["memory_s"] + rotary["compute_s"] - believed.launch_latency
+    assert rotary["bytes"] == pytest.approx(seconds * cluster.device.hbm_bandwidth * believed.hbm_efficiency, rel=1e-9)
+    assert rotary["bytes"] == (2 + 8 * believed.unfused_share) * 2 * 8192 * 4096 / 8
+
+
+def test_rows_of_a_search_as_evaluations():
+    problem, space = problem_of("default"), space_of("default")
+    rows = {name: column[:3] for name, column in priced(problem, space).items()}
+    for row, shown in enumerate(priced_plans(problem, rows)):
+        assert shown["plan"] == named_row(problem, rows, row)
+        assert shown["plan"]["strategy"] in problem.strategies
+        assert shown["step_time_s"] == rows["step_time_s"][row]
+        assert shown["fits"]
+        assert shown["reject"] == []
+    assert priced_plans(problem, {name: column[:0] for name, column in rows.items()}) == []
+    assert np.ndim(rows["tp"]) == 1

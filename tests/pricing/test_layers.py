@@ -1,0 +1,138 @@
+"""Pricing keys: those that share their work are priced as if they were alone, in chunks and at points of any number."""
+
+import jax
+import numpy as np
+import pytest
+from laws.spaces import assert_rows_equal, problem_of, space_of
+from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
+
+from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
+from dsx.cost.work import layer_work
+from dsx.pricing import batch, plans
+from dsx.pricing import layers as layers_module
+from dsx.pricing.batch import pad
+from dsx.pricing.layers import power_of_two, price_keys
+from dsx.pricing.plans import price_rows
+from dsx.search.study import at_points
+from dsx.space.choices import KEY_COLUMNS
+
+REL = 1e-13
+OF_GROUPS = ("weight_bytes", "group_size", "group_share")
+
+
+def leaves(table):
+    assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
+    names = [name for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER]
+    return {name: np.asarray(getattr(table, name)) for name in names}
+
+
+@pytest.fixture
+def works(monkeypatch):
+    """The numbers of works, and of distinct ones, that are evaluated together."""
+    seen = []
+
+    def counted(layer, dimensions, assumptions, sequence_length, keys):
+        made = layer_work(layer, dimensions, assumptions, sequence_length, keys)
+        distinct = np.unique(np.stack([keys[name] for name in KEY_COLUMNS if not name.endswith("_nvs")]), axis=1)
+        seen.append((made.matrix.shape[-1], distinct.shape[1]))
+        return made
+
+    monkeypatch.setattr(layers_module, "layer_work", counted)
+    return seen
+
+
+def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
+    problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
+    table = leaves(price_keys(problem, space.keys)[0])
+    shared = sum(distinct for _, distinct in works)
+    assert shared < len(space.keys["tp"])
+    for code, layer in enumerate(problem.layers):
+        here = np.flatnonzero(space.keys["strategy"] == code)
+        keys = {name: column[here] for name, column in space.keys.items()}
+        work = layer_work(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+        assert work.which is None
+        with jax.enable_x64(True):
+            own = leaves(layer_costs(work, *problem.at_point(0)))
+        groups = own["weight_bytes"].shape[0]
+        assert_rows_equal(
+            {n: (c[0, :groups] if n in OF_GROUPS else c[0])[..., here] for n, c in table.items()}, own, REL
+        )
+        assert not table["weight_bytes"][0, groups:, here].any()
+
+
+def test_every_key_alone():
+    problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
+    table = leaves(price_keys(problem, space.keys)[0])
+    for key in range(0, len(space.keys["tp"]), 23):
+        alone = leaves(price_keys(problem, {name: column[[key]] for name, column in space.keys.items()})[0])
+        groups = alone["weight_bytes"].shape[1]
+        expected = {n: (c[:, :groups] if n in OF_GROUPS else c)[..., [key]] for n, c in table.items()}
+        assert_rows_equal(alone, expected, REL)
+
+
+@pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
+def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, lengths, most):
+    problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
+    expected = leaves(price_keys(problem, space.keys)[0])
+    assert all(count == distinct for count, distinct in works)  # each is evaluated once
+    total = sum(count for count, _ in works)
+    works.clear()
+    priced = []
+    price = layers_module._price_layers
+
+    def seen(work, hardware, assumptions):
+        priced.append((work.which.shape[-1], work.matrix.shape[-1]))
+        assert work.which.max() < work.matrix.shape[-1]
+        return price(work, hardware, assumptions)
+
+    monkeypatch.setattr(batch, "_LENGTHS", lengths)
+    for module in (batch, layers_module, plans):
+        monkeypatch.setattr(module, "LONGEST", lengths[-1])
+    monkeypatch.setattr(layers_module, "_WORKS", most)
+    monkeypatch.setattr(layers_module, "_price_layers", seen)
+    assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
+    assert all(count <= most for count, _ in works)
+    assert sum(count for count, _ in works) == total
+    assert set(priced) <= {*((length, length) for length in lengths[:-1]), (lengths[-1], lengths[-1] // 4)}
+    assert len(priced) >= len(space.keys["tp"]) / lengths[-1]
+
+
+def test_points_together_are_points_alone():
+    problem, space, (table,) = searched()
+    assert table.forward_s.shape == (problem.num_points, len(space.keys["tp"]))
+    assert table.weight_bytes.shape[::2] == table.forward_s.shape
+    for point in range(problem.num_points):
+        alone = leaves(price_keys(at_one_point(point), space.keys)[0])
+        assert_rows_equal(alone, {name: leaf[point : point + 1] for name, leaf in leaves(table).items()}, REL)
+
+
+def test_rows_at_any_points_in_any_order():
+    problem, space, table = searched()
+    positions, choices = space.blocks.rows(0, space.size)
+    random = np.random.default_rng(0)
+    rows = random.integers(0, space.size, 500)
+    points = random.integers(0, problem.num_points, 500)
+    some = {name: column[rows] for name, column in choices.items()}
+    mixed = price_rows(problem, table, points, positions[rows], some)
+    for point in range(problem.num_points):
+        alone = at_one_point(point)
+        own = price_keys(alone, space.keys)
+        expected = price_rows(alone, own, np.zeros_like(points), positions[rows], some)
+        for name in ("step_time_s", "peak_bytes", "dp_comm_s", "mfu"):
+            found = getattr(mixed, name)[points == point]
+            np.testing.assert_allclose(found, getattr(expected, name)[points == point], rtol=REL)
+
+
+def test_no_keys_and_no_rows():
+    problem = at_points(problem_of("default", STRATEGIES), POINTS)
+    nothing = {name: np.zeros(0, dtype=np.int64) for name in KEY_COLUMNS}
+    table = price_keys(problem, nothing)
+    assert all(leaf.shape[-1] == 0 for leaf in leaves(table[0]).values())
+    none = np.zeros(0, dtype=np.int64)
+    assert len(price_rows(problem, table, none, none, {}).step_time_s) == 0
+
+
+def test_lengths():
+    assert [batch.padded_length(count) for count in (0, 1, 2, 64, 65, 10**6)] == [1, 1, 64, 64, 1024, 8192]
+    assert [power_of_two(count) for count in (1, 64, 65, 1000, 1024, 1025)] == [64, 64, 128, 1024, 1024, 2048]
+    assert pad(np.array([3, 5]), 4).tolist() == [3, 5, 5, 5]

@@ -1,0 +1,365 @@
+"""The best cut of a plan against every cut of it; limits of memory; rows of a sweep against single plans."""
+
+import itertools
+from dataclasses import replace
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws.spaces import SYSTEM, hardware, on
+from search.sweeps import study_of, swept
+from validation.cases import cluster_spec
+
+from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
+from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.layers import price_keys
+from dsx.pricing.optimal_cut import contents
+from dsx.pricing.plans import price_rows
+from dsx.pricing.problem import make_problem
+from dsx.pricing.rows import Counts, cost_columns, priced_rows
+from dsx.search.search import search_of
+from dsx.search.space import Space
+from dsx.search.sweep import smallest
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.spec.model import ModelSpec
+
+EXACT = 1e-9
+ENDS = [{"kind": "embedding", "count": 1}, {"kind": "transformer", "count": 6}, {"kind": "head", "count": 1}]
+OPENED = {
+    "schedule": ["1f1b", "gpipe"],
+    "recompute": ["none", "full"],
+    "zero_stage": [0, 1, 3],
+    "offload": ["none", "both"],
+    "stored_layers": [0, 1],
+}
+
+
+@cache
+def problem_of(layers=None, partition="optimal", assumptions="default"):
+    """A model with a heavy head, cut anyhow unless it says otherwise."""
+    spec = ModelSpec.model_validate(
+        {
+            "name": "small",
+            "source": "a test",
+            "default_sequence_length": 2048,
+            "dimensions": {"e": 3072, "h": 24, "g": 12, "k": 128, "f": 9216, "v": 100000},
+            "layers": list(map(dict, layers)) if layers else ENDS,
+        }
+    )
+    return make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), ("1d",), partition=partition)
+
+
+MODELS = {
+    "ends": None,
+    "body": (tuple({"kind": "transformer", "count": 7}.items()),),
+}
+
+
+def rows_of(problem, num_gpus=(12, 24), batches=(24,), **fix):
+    """All candidates of a space: the space, its layer costs, points, positions and choices."""
+    problem = problem.opening(fix)
+    space = Space(problem, num_gpus, batches, fix)
+    positions, choices = space.blocks.rows(0, space.size)
+    return problem, space, (price_keys(problem, space.keys), np.zeros_like(positions), positions, choices)
+
+
+def some(where, rows):
+    """Some of the rows of `rows_of`."""
+    table, points, positions, choices = where
+    return table, points[rows], positions[rows], {name: column[rows] for name, column in choices.items()}
+
+
+def every_cut(num_layers, num_stages):
+    """The boundaries of all cuts of a chain, [C, L + 1]."""
+    inner = itertools.combinations(range(1, num_layers), num_stages - 1)
+    return np.array([[0, *cut, *[num_layers] * (num_layers - num_stages + 1)] for cut in inner])
+
+
+def by_brute_force(problem, where):
+    """Price all cuts of each row; return by row the cuts and their costs as columns."""
+    num_layers = int(problem.workload.stack.num_layers)
+    cuts = [every_cut(num_layers, int(pp)) for pp in where[3]["pp"]]
+    ends = np.cumsum([0, *map(len, cuts)])
+    every = some(where, np.repeat(np.arange(len(cuts)), np.diff(ends)))
+    costs = cost_columns(price_cuts(problem, *every, np.concatenate(cuts)).costs)
+    for row, (start, end) in enumerate(itertools.pairwise(ends)):
+        yield cuts[row], {name: column[start:end] for name, column in costs.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=4)
+@given(capacity=st.sampled_from([2e9, 4e9, 8e9, 1e12]), seed=st.integers(0, 2**32 - 1))
+def test_no_cut_is_better_than_the_best(model, capacity, seed):
+    """Under memory limits, schedules, recomputation, ZeRO stages and offload; where nothing fits, none needs less."""
+    problem, _, where = rows_of(on(problem_of(MODELS[model]), hardware(hbm_capacity=capacity)), **OPENED)
+    where = some(where, np.random.default_rng(seed).permutation(len(where[1]))[:8])
+    found = price_best_cuts(problem, *where)
+    for row, (cuts, costs) in enumerate(by_brute_force(problem, where)):
+        fits = costs["peak_bytes"] <= capacity
+        wanted = np.where(fits, costs["step_time_s"], np.inf) if fits.any() else costs["peak_bytes"]
+        name = "step_time_s" if fits.any() else "peak_bytes"
+        assert getattr(found.costs, name)[row] == pytest.approx(wanted.min(), rel=EXACT)
+        assert (found.costs.peak_bytes[row] <= capacity) == fits.any()
+        assert found.cuts[row].tolist() in cuts.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("capacity", "wide"), [(3e9, False), (3e9, True), (1e12, False)])
+def test_every_stage_has_a_layer(capacity, wide):
+    """Also where rounding makes a later stage look slower than the slowest."""
+    layers = tuple(tuple(entry.items()) for entry in (ENDS[0], ENDS[1] | {"count": 22}, ENDS[2]))
+    problem, _, where = rows_of(on(problem_of(layers), hardware(hbm_capacity=capacity)), (24, 48), (48,), **OPENED)
+    where = some(where, np.arange(0, len(where[1]), 7))
+    cuts = price_best_cuts(problem, *where, wide=wide).cuts
+    sizes = np.diff(cuts, axis=1)
+    there = np.arange(sizes.shape[1]) < where[3]["pp"][:, None]
+    assert (sizes[there] > 0).all()
+    assert (sizes[~there] == 0).all()
+    assert (sizes.sum(axis=1) == 24).all()
+
+
+def test_of_equal_cuts_it_is_one_of_about_equal_shares():
+    """Seven layers in three stages are 3, 2 and 2; with 3, 3 and 1 the slowest stage takes no longer."""
+    problem, _, where = rows_of(on(problem_of(MODELS["body"]), hardware(hbm_capacity=1e12)))
+    found = price_best_cuts(problem, *where)
+    several = 0
+    for row, (cuts, costs) in enumerate(by_brute_force(problem, where)):
+        sizes = np.diff(found.cuts[row][: int(where[3]["pp"][row]) + 1])
+        assert sizes.max() - sizes.min() <= 1
+        equal = costs["step_time_s"] <= costs["step_time_s"].min() * (1 + 1e-12)
+        several += np.ptp(np.diff(cuts[equal], axis=1)[:, : len(sizes)]) > 1
+    assert several
+
+
+def test_a_stage_that_is_alone_has_no_bubble():
+    problem, _, where = rows_of(problem_of(), pp=[1])
+    assert (price_best_cuts(problem, *where).costs.bubble_s == 0).all()
+    assert (price_rows(problem, *where).bubble_s == 0).all()
+
+
+def test_a_single_microbatch_waits_for_no_stage_and_still_has_balanced_ones():
+    problem, _, where = rows_of(on(problem_of(), hardware(hbm_capacity=1e12)), num_microbatches=[1], pp=[2, 3])
+    found = price_best_cuts(problem, *where)
+    for row, (_, costs) in enumerate(by_brute_force(problem, where)):
+        assert found.costs.bubble_s[row] == pytest.approx(costs["bubble_s"].min(), rel=EXACT)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
+def test_an_even_cut_is_never_better(model, capacity):
+    """And what fits evenly fits."""
+    machine = hardware(hbm_capacity=capacity)
+    even, _, where = rows_of(on(problem_of(MODELS[model], "even"), machine), num_gpus=(6, 7, 12, 24), **OPENED)
+    costs = price_rows(even, *where)
+    found = price_best_cuts(replace(even, partition="optimal"), *where).costs
+    fits = costs.peak_bytes <= capacity
+    assert (found.step_time_s[fits] <= costs.step_time_s[fits] * (1 + EXACT)).all()
+    assert (found.peak_bytes[fits] <= capacity).all()
+    assert fits.any() or capacity < 1e12
+    if model == "ends" and fits.any():
+        assert (found.step_time_s[fits] < costs.step_time_s[fits] * 0.99).any()  # the head is heavy
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=4)
+@given(bandwidth=st.floats(1e8, 1e12), latency=st.sampled_from([0.0, 5e-6, 1e-3]))
+def test_a_cut_that_was_made_for_another_network_is_never_better(model, bandwidth, latency):
+    given = {"slow_bandwidth": bandwidth, "slow_latency": latency, "hbm_capacity": 1e12}
+    true, flat = (
+        rows_of(on(problem_of(MODELS[model]), hardware(**facts)))
+        for facts in (given, {"slow_bandwidth": 4.5e11, "slow_latency": 2.5e-6, "hbm_capacity": 1e12})
+    )
+    best, blind = (price_best_cuts(problem, *where) for problem, _, where in (true, flat))
+    paid = price_cuts(true[0], *true[2], blind.cuts).costs.step_time_s
+    assert (best.costs.step_time_s <= paid * (1 + EXACT)).all()
+    assert best.costs.step_time_s.min() <= paid[np.argmin(blind.costs.step_time_s)] * (1 + EXACT)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_even_cut_costs_the_same_however_it_was_found(model):
+    even, _, where = rows_of(problem_of(MODELS[model], "even"), num_gpus=(6, 7, 12, 24), **OPENED)
+    costs = cost_columns(price_rows(even, *where))
+    ends = even.num_ends // 2
+    cuts = np.full((len(where[1]), even.num_layers + 2 * ends + 1), even.num_layers + 2 * ends)
+    for row, pp in enumerate(where[3]["pp"].tolist()):
+        cuts[row, :pp] = [0, *(ends + even.num_layers // pp * stage for stage in range(1, pp))]
+    given = cost_columns(price_cuts(even, *where, cuts).costs)
+    for name, column in costs.items():
+        np.testing.assert_allclose(given[name], column, rtol=EXACT, atol=1e-15, err_msg=name)
+
+
+def test_time_and_memory_parts_add_up():
+    _, space, where = rows_of(problem_of(), **OPENED)
+    rows = priced_rows(problem_of().opening(OPENED), space.keys, *where)
+    time = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s")
+    assert sum(rows[name] for name in (*time, "recompute_s", "optimizer_s")) == pytest.approx(rows["step_time_s"])
+
+
+def test_the_space_has_every_pipeline_that_leaves_no_stage_empty():
+    _, _, where = rows_of(problem_of(), num_gpus=(7, 8, 9))
+    assert {*where[3]["pp"].tolist()} == {1, 2, 3, 4, 7, 8}  # of 8 layers with both ends; 9 would leave one empty
+    _, _, where = rows_of(problem_of(), num_gpus=(8,), vpp=[1, 3], schedule=["1f1b", "zb-h1", "gpipe"])
+    assert {*where[3]["vpp"].tolist()} == {1}
+    assert {*where[3]["schedule"].tolist()} == {0, 1}
+
+
+def test_stages_of_a_plan_make_up_its_step():
+    problem = on(problem_of(), hardware(hbm_capacity=1e12))
+    found = evaluate_plan(problem, ["pp=4", "tp=2", "dp=3", "microbatch_size=2", "nvs.tp=2", "nvs.dp=3"], 24, 24)
+    assert not [broken for broken in found.broken if broken.reason.name == "layers_not_divisible"]
+    assert sum(stage.num_layers for stage in found.stages) == 8
+    assert ",".join(str(stage.num_layers) for stage in found.stages) == found.plan["stage_layers"]
+    slowest = max(stage.load_s for stage in found.stages)
+    total = sum(stage.load_s for stage in found.stages)
+    assert (found.plan["num_microbatches"] - 1) * slowest + total < found.costs["step_time_s"]
+    assert max(stage.peak_bytes for stage in found.stages) == pytest.approx(found.costs["peak_bytes"], rel=EXACT)
+    for stage in found.stages:
+        assert stage.compute_s + stage.comm_s + stage.recompute_s == pytest.approx(stage.load_s, rel=EXACT)
+    assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
+    assert [stage.link for stage in found.stages] == [None, "net", "net", "net"]
+
+
+@pytest.mark.parametrize("setting", ["vpp=3", "schedule=zb-h1", "schedule=zb-h2"])
+def test_what_is_not_covered_is_rejected_by_name(setting):
+    plan = ["pp=2", "dp=6", "nvs.dp=6", setting]
+    found = evaluate_plan(problem_of(), plan, 12, 24)
+    assert "cut_not_covered" in [broken.reason.name for broken in found.broken]
+    assert found.stages == ()
+    even = evaluate_plan(problem_of(partition="even"), plan, 12, 24)
+    assert found.costs == pytest.approx(even.costs, nan_ok=True)
+    assert "cut_not_covered" not in [broken.reason.name for broken in even.broken]
+
+
+# Small spaces at two hardware points, one of which is short of memory.
+
+
+@cache
+def searched():
+    problem = problem_of().opening({"schedule": ["1f1b", "gpipe"]})
+    points = on(problem, hardware(hbm_capacity=6e9))
+    space = Space(points, (12, 24), (24, 48))
+    rows = priced_rows(points, space.keys, *rows_at(points, space))
+    return points, space, rows
+
+
+def rows_at(problem, space):
+    positions, choices = space.blocks.rows(0, space.size)
+    return price_keys(problem, space.keys), np.zeros_like(positions), positions, choices
+
+
+def by_candidate(rows):
+    return {name: column[np.argsort(rows["candidate"])] for name, column in rows.items()}
+
+
+@pytest.mark.slow
+def test_every_row_of_a_sweep_is_what_its_plan_is_evaluated_to():
+    problem, space, rows = searched()
+    found, counts = swept([study_of(problem, space)], "all")
+    assert counts == Counts(len(rows["tp"]), int((rows["reject"] == 0).sum()))
+    expected, found = by_candidate(rows), by_candidate(found)
+    np.testing.assert_allclose(found["step_time_s"], expected["step_time_s"], rtol=EXACT)
+    assert found["stage_layers"].tolist() == expected["stage_layers"].tolist()
+    for row in range(0, len(rows["tp"]), 37):
+        names = ("tp", "cp", "pp", "dp", "microbatch_size")
+        plan = [f"{name}={rows[name][row]}" for name in names]
+        plan += [f"nvs.{name}={rows[f'{name}_nvs'][row]}" for name in names[:4]]
+        plan += [f"schedule={('1f1b', 'gpipe')[rows['schedule'][row]]}"]
+        alone = evaluate_plan(problem, plan, int(rows["num_gpus"][row]), int(rows["global_batch_size"][row]))
+        assert alone.plan["candidate"] == rows["candidate"][row]
+        assert alone.costs["step_time_s"] == pytest.approx(rows["step_time_s"][row], rel=EXACT)
+        assert alone.plan["stage_layers"] == rows["stage_layers"][row]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_best_and_the_front_are_those_of_all_rows(precision):
+    problem, space, rows = searched()
+    feasible = {name: column[rows["reject"] == 0] for name, column in rows.items()}
+    table = price_keys(problem, space.keys)
+    found, counts = search_of(problem, space, table, precision).best(3, ["num_gpus"])
+    assert counts == Counts(len(rows["tp"]), len(feasible["tp"]))
+    for num_gpus in (12, 24):
+        here = feasible["step_time_s"][feasible["num_gpus"] == num_gpus]
+        np.testing.assert_allclose(found["step_time_s"][found["num_gpus"] == num_gpus], np.sort(here)[:3], rtol=EXACT)
+    front, _ = search_of(problem, space, table, precision).front(["step_time_s", "peak_bytes"])
+    for row in range(len(front["tp"])):
+        better = (feasible["step_time_s"] < front["step_time_s"][row] * (1 - EXACT)) & (
+            feasible["peak_bytes"] < front["peak_bytes"][row] * (1 - EXACT)
+        )
+        assert not better.any()
+    kept, _ = swept([study_of(problem, space)], KeepTop(top=3, per=["num_gpus"]), precision)
+    assert kept["stage_layers"].tolist() == found["stage_layers"].tolist()
+    kept, _ = swept([study_of(problem, space)], KeepPareto(pareto=["step_time_s", "peak_bytes"]))
+    assert sorted(kept["candidate"]) == sorted(front["candidate"])
+
+
+def test_feasible_rows_are_those_of_all_rows():
+    problem, space, rows = searched()
+    found, _ = swept([study_of(problem, space)], "feasible")
+    assert sorted(found["candidate"]) == sorted(rows["candidate"][rows["reject"] == 0])
+
+
+def test_float32_agrees_with_float64():
+    problem, _, where = rows_of(problem_of(), batches=(24, 48))
+    wide, narrow = (price_best_cuts(problem, *where, wide).costs for wide in (True, False))
+    both = wide.peak_bytes <= SYSTEM["hbm_capacity"] * (1 - 1e-4)
+    np.testing.assert_allclose(narrow.step_time_s[both], wide.step_time_s[both], rtol=1e-4)
+
+
+def test_what_comes_nearest_needs_no_more_than_any_cut():
+    problem = on(problem_of(), hardware(hbm_capacity=1e8))
+    space = Space(problem, (24,), (24,))
+    _, row = smallest([study_of(problem, space)], lambda count: None)
+    _, _, where = rows_of(problem, num_gpus=(24,))
+    least = min(costs["peak_bytes"].min() for _, costs in by_brute_force(problem, where))
+    assert row["peak_bytes"][0] == pytest.approx(least, rel=EXACT)
+
+
+def test_hardware_points_side_by_side():
+    problem, space, _ = searched()
+    leaves = [on(problem, hardware(hbm_capacity=size)) for size in (6e9, 1e12)]
+    both = replace(
+        problem,
+        hardware=type(problem.hardware)(device=_joined(leaves, "device"), network=_joined(leaves, "network"), name=""),
+        assumptions=_repeated(problem.assumptions),
+    )
+    found, _ = search_of(both, space, price_keys(both, space.keys)).best(2)
+    for point, alone in enumerate(leaves):
+        expected, _ = search_of(alone, space, price_keys(alone, space.keys)).best(2)
+        here = found["point"] == point
+        assert found["candidate"][here].tolist() == expected["candidate"].tolist()
+        assert found["stage_layers"][here].tolist() == expected["stage_layers"].tolist()
+
+
+def _joined(problems, name):
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(getattr(p.hardware, name) for p in problems))
+
+
+def _repeated(record):
+    return jax.tree.map(lambda leaf: np.repeat(leaf, 2), record)
+
+
+def test_a_cut_is_written_and_read():
+    cuts = np.array([[0, 3, 4, 8, 8, 8], [0, 8, 8, 8, 8, 8], [0, 3, 4, 8, 8, 8]])
+    assert layers_of_stages(cuts).tolist() == ["3,1,4", "8", "3,1,4"]
+    assert cuts_of_text(["3,1,4", "8"], 5 + 3)[:, :6].tolist() == cuts[:2].tolist()
+
+
+def test_segments_of_the_same_layers_are_one():
+    held = contents(problem_of().workload.stack)
+    assert held.of_segment.shape == (8, 8)
+    # None to six layers, alone and behind the embedding and before the head, and all.
+    assert held.layers.shape == (3, 6 + 7 + 7 + 1)
+    assert held.of_segment[1, 2] == held.of_segment[4, 5]
+    assert held.of_segment[0, 1] != held.of_segment[1, 2]
+
+
+def test_no_rows_have_no_costs():
+    problem, _, where = rows_of(problem_of())
+    none = some(where, np.zeros(0, dtype=int))
+    cuts = np.zeros((0, int(problem.workload.stack.num_layers) + 1), dtype=int)
+    assert price_cuts(problem, *none, cuts).costs.step_time_s.shape == (0,)
+    assert price_best_cuts(problem, *none).costs.step_time_s.shape == (0,)

@@ -1,0 +1,79 @@
+"""What makes a problem, and what this version refuses to price."""
+
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+from laws.spaces import SYSTEM, problem_of
+from validation.cases import STRATEGIES, cluster_spec, model_spec
+
+from dsx.errors import SpecError
+from dsx.pricing.problem import make_problem
+from dsx.spec.assumptions import load_assumptions
+
+MODEL = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 4})
+DEFAULT = load_assumptions("default")
+
+
+def make(model=MODEL, assumptions=DEFAULT, strategies=("1d",), **options):
+    return make_problem(model, cluster_spec(SYSTEM), assumptions, strategies, **options)
+
+
+def test_tensors_divided_over_dp_are_refused(tmp_path):
+    text = (tmp_path / "fsdp.layer").absolute()
+    text.write_text(
+        dedent("""
+            strategy fsdp
+            role rs = s    role re = e    role is = s    role ie = e
+            role wi = e/dp role wf = f    role uf = f    role vf = f/dp
+            role ve = e    role oe = e    role wc = c    role hg = g
+            role hm = m    role um = m    role vm = m/dp
+        """)
+    )
+    with pytest.raises(SpecError, match="uses dp; that is derived, but not priced yet"):
+        make(strategies=[str(text)])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("zero_stage", 4, "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        ("recompute", "ful", "recompute = 'ful' is not known; did you mean 'full'?"),
+        ("ep", 0, "ep = 0: a whole number of at least 1 is wanted"),
+        ("tp", 2, "'fixed' holds 'tp', which is not a column that can be held fixed there"),
+        ("vp", 2, "'fixed' holds 'vp', which is not a column that can be held fixed there; did you mean 'vpp'?"),
+    ],
+)
+def test_what_cannot_be_held_fixed(column, value, message):
+    fixed = DEFAULT.model_copy(update={"fixed": DEFAULT.fixed | {column: value}})
+    with pytest.raises(SpecError) as caught:
+        make(assumptions=fixed)
+    assert message in str(caught.value)
+    assert "'default'" in str(caught.value)
+
+
+def test_a_sequence_length_stands_before_the_models_own():
+    assert make().sequence_length == 512
+    longer = make(sequence_length=2048)
+    assert (longer.sequence_length, longer.workload.sequence_length) == (2048, 2048.0)
+    assert longer.workload.forward_flops > 4 * make().workload.forward_flops
+
+
+def test_reasons_have_distinct_names_and_begin_with_memory():
+    names = [reason.name for reason in problem_of("default").reasons]
+    assert names[:2] == ["memory", "dimension_divided_away"]  # bits 0 and 1 of `reject`
+    assert len(set(names)) == len(names)
+    alone = {reason.name for s in STRATEGIES for reason in problem_of("default", (s,)).reasons}
+    assert set(names) == alone
+
+
+def test_a_fingerprint_changes_with_what_is_derived_and_with_nothing_else():
+    problem = make(strategies=STRATEGIES)
+    assert make(strategies=STRATEGIES, sequence_length=2048).fingerprint() == problem.fingerprint()
+    assert set(problem.fingerprint()) == set(STRATEGIES)
+    assert len(set(problem.fingerprint().values())) == 3
+    paper = make(assumptions=load_assumptions("paper-2410.00273"), strategies=STRATEGIES)
+    assert not set(paper.fingerprint().values()) & set(problem.fingerprint().values())
+    (layer, count) = problem.models[0].layers[0]
+    without = replace(problem.models[0], layers=((replace(layer, rules=layer.rules[1:]), count),))
+    assert replace(problem, models=(without, *problem.models[1:])).fingerprint() != problem.fingerprint()

@@ -1,0 +1,147 @@
+"""Strips cover every candidate exactly once, whatever their shape and that of a chunk, and never cross a group."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from space.tables import BOUNDS, bounds, key_tables
+
+from dsx.search.blockwise import strips
+from dsx.search.blockwise.strips import PADDING, Groups, KeyRows, block_ranges, make_chunk
+from dsx.space.blocks import Blocks
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
+
+# One strip holds a whole block, a few of its candidates, or, as everywhere else, 8 keys and 64 choices.
+SHAPES = st.sampled_from([(1, 1), (3, 7), (8, 64), (1000, 10_000)])
+CHUNKS = st.sampled_from([1, 40, 500, 1 << 17])
+PER = st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=4, unique=True)
+
+
+def chunks_of(blocks, groups, low, high):
+    rows = KeyRows(blocks)
+    ranges = list(block_ranges(blocks, low, high))
+    return rows, ranges, [make_chunk(blocks, rows, groups, *blocks_of_it) for blocks_of_it in ranges]
+
+
+def runs(chunk):
+    """Every strip of a chunk with the choices of its run, as (strip, columns)."""
+    for strip in range(len(chunk.row)):
+        run = chunk.run[strip]
+        here = slice(chunk.start[run], chunk.start[run] + chunk.length[run])
+        yield strip, chunk.placement[here], chunk.global_batch_size[here]
+
+
+def rows_of(blocks, low, high):
+    positions, choices = blocks.rows(int(blocks.first_candidate[low]), int(blocks.first_candidate[high]))
+    return Counter(zip(positions.tolist(), *(column.tolist() for column in choices.values()), strict=True))
+
+
+def covered(blocks, rows, chunk):
+    """How often each (key, *choice) is in the strips of a chunk."""
+    found = Counter()
+    for strip, placement, batch in runs(chunk):
+        assert len(placement) == len(batch) == chunk.length[chunk.run[strip]]
+        sizes = np.full(len(batch), chunk.microbatch_size[chunk.run[strip]], dtype=np.int64)
+        made = list(zip(*(c.tolist() for c in blocks.choices_at(placement, batch, sizes).values()), strict=True))
+        for key in rows.keys[chunk.row[strip]].tolist():
+            if key != PADDING:
+                found.update((key, *choice) for choice in made)
+    return found
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS, per=PER, shape=SHAPES, size=CHUNKS, data=st.data())
+def test_strips_cover_every_candidate_once(keys, given_bounds, per, shape, size, data):
+    blocks = Blocks(keys, given_bounds)
+    low = data.draw(st.integers(0, len(blocks)))
+    high = data.draw(st.integers(low, len(blocks)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strips, "KEYS", shape[0])
+        patch.setattr(strips, "CHOICES", shape[1])
+        patch.setattr(strips, "_CHUNK", size)
+        rows, ranges, chunks = chunks_of(blocks, Groups(keys, blocks, per), low, high)
+    borders = [low, *(last for _, last in ranges)]
+    assert ranges == list(pairwise(borders))
+    assert borders[-1] == high
+    total = Counter()
+    for (first, last), chunk in zip(ranges, chunks, strict=True):
+        assert len(chunk.placement) == len(chunk.global_batch_size) == blocks.num_choices[first:last].sum()
+        assert last == first + 1 or len(chunk.placement) <= size
+        assert chunk.size == blocks.first_candidate[last] - blocks.first_candidate[first]
+        assert chunk.length.min() > 0
+        assert chunk.length.max() <= shape[1]
+        found = covered(blocks, rows, chunk)
+        assert found == rows_of(blocks, first, last)
+        total += found
+    assert total == rows_of(blocks, low, high)
+    assert set(total.values()) <= {1}
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS, per=PER, choices=st.sampled_from([1, 7, 64]))
+def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
+    """Codes differ where, and only where, a column of `per` differs."""
+    blocks = Blocks(keys, given_bounds)
+    groups = Groups(keys, blocks, per)
+    assert groups.choice_columns == [name for name in per if name in CHOICE_COLUMNS]
+    if not groups.of_keys:
+        assert (groups.of_key == 0).all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strips, "CHOICES", choices)
+        patch.setattr(strips, "_CHUNK", 200)
+        rows, _, chunks = chunks_of(blocks, groups, 0, len(blocks))
+    known = {}
+    for chunk in chunks:
+        lengths = {}
+        of_strips = (chunk.row, chunk.group[chunk.run], chunk.length[chunk.run])
+        for row, code, length in zip(*(column.tolist() for column in of_strips), strict=True):
+            lengths.setdefault((row, code), []).append(length)
+        # A group of a block is in no more runs than it must be.
+        assert all(sorted(found)[1:] == [choices] * (len(found) - 1) for found in lengths.values())
+        for strip, placement, batch in runs(chunk):
+            run = chunk.run[strip]
+            sizes = np.full(len(batch), chunk.microbatch_size[run], dtype=np.int64)
+            made = blocks.choices_at(placement, batch, sizes)
+            (of_choice,) = set(zip(*(made[n].tolist() for n in groups.choice_columns), strict=True)) or {()}
+            row = rows.keys[chunk.row[strip]]
+            for key in row[row != PADDING].tolist():
+                of_key = tuple(int(keys[name][key]) for name in per if name in KEY_COLUMNS)
+                code = int(chunk.group[run] + groups.of_key[key])
+                assert 0 <= code < groups.span
+                assert known.setdefault((of_key, of_choice), code) == code
+    assert len(set(known.values())) == len(known)
+
+
+@given(keys=key_tables(), given_bounds=BOUNDS, wide=st.sampled_from([1, 3, 8, 500]))
+def test_rows_of_keys_are_padded_behind_the_last_key_of_a_block(keys, given_bounds, wide):
+    blocks = Blocks(keys, given_bounds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strips, "KEYS", wide)
+        rows = KeyRows(blocks)
+    assert rows.keys.shape == (rows.first[-1], wide)
+    assert len(rows.first) == len(blocks) + 1
+    for block in range(len(blocks)):
+        here = rows.keys[rows.first[block] : rows.first[block + 1]].ravel()
+        held = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
+        assert here[: len(held)].tolist() == held.tolist()
+        assert (here[len(held) :] == PADDING).all()
+        assert len(here) - len(held) < wide
+
+
+def test_the_choices_of_some_strips_in_full_width():
+    """What is behind the last choice of a run repeats it."""
+    keys = {name: np.ones(3, dtype=np.int64) for name in KEY_COLUMNS}
+    blocks = Blocks(keys, bounds([16], range(16, 16 * 101, 16), num_layers=4))
+    _, _, (chunk,) = chunks_of(blocks, Groups(keys, blocks, ["pp"]), 0, len(blocks))
+    assert sorted(chunk.length.tolist()) == [36] * 3 + [64] * 3  # a hundred batch sizes of each of three pipelines
+    chosen = np.arange(len(chunk.length))[::-1]
+    placement, batch = chunk.choices(chosen)
+    assert placement.shape == batch.shape == (len(chosen), strips.CHOICES)
+    for at, run in enumerate(chosen.tolist()):
+        count = int(chunk.length[run])
+        here = slice(int(chunk.start[run]), int(chunk.start[run]) + count)
+        assert placement[at, :count].tolist() == chunk.placement[here].tolist()
+        assert batch[at, :count].tolist() == chunk.global_batch_size[here].tolist()
+        last = chunk.placement[here][-1], chunk.global_batch_size[here][-1]
+        assert set(zip(placement[at, count:], batch[at, count:], strict=True)) <= {last}
