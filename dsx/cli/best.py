@@ -12,7 +12,7 @@ from dsx.cli.job import job_text, step_text
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
 from dsx.cli.operator_times import coverage_data, idle_data, print_coverage, print_idle, print_shares
-from dsx.cli.output import counted, cut_text, plan_text, print_json, print_table, quantity, shares
+from dsx.cli.output import counted, cut_text, print_json, print_table, quantity, shares
 from dsx.cli.pipelines import say_few_pipelines
 from dsx.cli.placement import print_placement
 from dsx.errors import NothingFeasible
@@ -172,7 +172,7 @@ def print_plans(plans: list[dict[str, Any]], with_settings: bool = False, hardwa
                 format_quantity(plan["peak_bytes"], "bytes"),
                 *(part[at] for at, _ in named),
                 *([cut_text(plan["plan"]["stage_layers"])] if cut else []),
-                plan_text(plan["plan"]),
+                plan["plan"].text,
             ]
         )
     text = ("cluster", "strategy", *stages, "plan")

@@ -8,7 +8,7 @@ import typer
 from dsx.cli import options
 from dsx.cli.best import hardware_text, hardware_title
 from dsx.cli.job import steps_text
-from dsx.cli.output import counted, note, plan_text, print_json, print_table
+from dsx.cli.output import counted, note, print_json, print_table
 from dsx.cli.result_set import (
     differing,
     hardware_of,
@@ -204,7 +204,7 @@ def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
 def _plan_text(name: str, side: dict[str, Any]) -> str:
     hardware = ", ".join(_hardware(column, value) for column, value in side["hardware"].items())
     where = f" ({hardware})" if hardware else ""
-    return f"{name}: {side['plan']['strategy']} {plan_text(side['plan'])}{where}"
+    return f"{name}: {side['plan']['strategy']} {side['plan'].text}{where}"
 
 
 def _hardware(column: str, value: Any) -> str:

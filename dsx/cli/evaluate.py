@@ -10,7 +10,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.job import job_text, step_text
 from dsx.cli.operator_times import coverage_data, print_coverage, print_shapes, shapes_data
-from dsx.cli.output import plan_text, print_json, print_table, quantity, share
+from dsx.cli.output import print_json, print_table, quantity, share
 from dsx.cli.placement import print_filled, print_placement
 from dsx.cli.stages import print_stages, stages_data
 from dsx.errors import NothingFeasible
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dsx.pricing.evaluate import Evaluation
     from dsx.pricing.measured_kernels import Coverage
     from dsx.pricing.problem import Problem
+    from dsx.space.plan import Plan
 
 
 def evaluate(
@@ -103,10 +104,10 @@ def _print(problem: "Problem", result: "Evaluation", covered: "Coverage | None")
         print_coverage(covered)
 
 
-def print_plan(problem: "Problem", plan: dict[str, Any]) -> None:
+def print_plan(problem: "Problem", plan: "Plan") -> None:
     """Print a plan, and the job that it is of."""
     strategy = printable(problem.strategies[0])
-    print(f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan_text(plan)}")
+    print(f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}")
     print(step_text(plan["global_batch_size"], plan["sequence_length"]))
 
 

@@ -1,6 +1,6 @@
 """``dsx partition --model``: the best plan of all widths of a model on a cluster, stage by stage."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import Inputs
 from dsx.cli.launch import launch_data, launch_of, print_launch
 from dsx.cli.nothing import why_nothing
-from dsx.cli.output import note, plan_text, print_json, quantity
+from dsx.cli.output import note, print_json, quantity
 from dsx.cli.placement import print_placement
 from dsx.cli.stages import bottleneck, print_stages, stages_data
 from dsx.errors import NothingFeasible
@@ -42,7 +42,7 @@ def partition_model(
     from dsx.search.space import Space
     from dsx.search.study import Study
     from dsx.space.codes import OPTIMAL
-    from dsx.space.plan import fixed_settings
+    from dsx.space.plan_settings import fixed_settings
 
     if picture is not None:
         from dsx.results.plot.file import image_format
@@ -74,7 +74,7 @@ def partition_model(
         f"microbatch, of which a replica has {plan['plan']['num_microbatches']}; bubble "
         f"{quantity('bubble_s', plan['bubble_s'])}, memory {quantity('peak_bytes', plan['peak_bytes'])}"
     )
-    print(f"{plan_text(plan['plan'])} ({_held(plan['plan'])})")
+    print(f"{plan['plan'].text} ({_held(plan['plan'])})")
     print()
     print_placement(plan["plan"], problem)
     print_stages(plan["plan"], found)
@@ -82,7 +82,7 @@ def partition_model(
     print_launch(launch_of(plan["plan"], problem, inputs.cluster.device), "the plan")
 
 
-def _held(plan: dict[str, Any]) -> str:
+def _held(plan: Mapping[str, Any]) -> str:
     """Return how the plan holds its state, and what it makes again."""
     return f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
 
@@ -94,7 +94,7 @@ def _draw(inputs: Inputs, plan: dict[str, Any], found: "Sequence[PlanStage]", ti
     made = plan["plan"]
     title = (
         f"{inputs.model.name} on {made['num_gpus']} x {inputs.cluster.name}: "
-        f"step {format_quantity(plan['step_time_s'], 's')}\n{plan_text(made)}"
+        f"step {format_quantity(plan['step_time_s'], 's')}\n{made.text}"
     )
     save(stages(found, placement_of(made, tiers), title), path)
     note(f"wrote {path}")

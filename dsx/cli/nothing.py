@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsx.cli.job import step_text
-from dsx.cli.output import counted, plan_text
+from dsx.cli.output import counted
 from dsx.cli.progress import progress
 from dsx.units import format_quantity
 
@@ -87,7 +87,7 @@ def _why_none_fits(searched: "Sequence[Study]") -> str:
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
         f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
         f"({made['num_gpus']} GPUs, {step_text(made['global_batch_size'], made['sequence_length'])}, "
-        f"{plan_text(made)}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or what more memory "
+        f"{made.text}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or what more memory "
         "would change: --set cluster.device.hbm_capacity='...'"
     )
 

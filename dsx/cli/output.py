@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dsx.printable import printable
@@ -24,7 +24,7 @@ def print_json(data: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
@@ -74,21 +74,6 @@ def shares(parts: Sequence[float], whole: float) -> list[str]:
     for at in by_loss[:missing]:
         percent[at] += 1
     return [f"{value} %" for value in percent]
-
-
-_AXES = ("tp", "tp2", "cp", "ep", "pp", "dp")
-
-
-def plan_text(plan: dict[str, Any]) -> str:
-    """Return a plan as it is written on the command line; what is 1, or as usual, is left out."""
-    from dsx.space.choices import BY_NAME, OPEN
-
-    degrees = [f"{axis}={plan[axis]}" for axis in _AXES if plan[axis] > 1]
-    degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
-    shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in _AXES if plan[f"{axis}_nvs"] > 1]
-    usual = {name: BY_NAME[name].usual for name in OPEN if name not in _AXES}
-    others = [f"{name}={plan[name]}" for name in usual if plan[name] != usual[name]]
-    return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
 
 
 def cut_text(stage_layers: str) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from dsx.cli import options
 from dsx.cli.best import hardware_text
-from dsx.cli.output import note, plan_text, print_json, print_table, quantity
+from dsx.cli.output import note, print_json, print_table, quantity
 from dsx.cli.plot import draw
 from dsx.errors import InputError, NothingFeasible
 from dsx.units import format_quantity
@@ -67,7 +67,7 @@ def _print(plans: list[dict[str, Any]], columns: list[str]) -> None:
             *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
             *(hardware_text(name, plan["hardware"][name]) for name in hardware),
             *(str(plan["plan"][name]) for name in settings),
-            plan_text(plan["plan"]),
+            plan["plan"].text,
         ]
         for plan in plans
     ]

@@ -3,6 +3,7 @@
 With two tiers its shares of a fast domain say all.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsx.cli.output import print_table
@@ -21,7 +22,7 @@ def print_filled(result: "Evaluation") -> None:
         print(f"{shares} filled in rank order, {result.plan['order']}")
 
 
-def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -> None:
+def print_placement(plan: Mapping[str, Any], problem: "Problem", which: str = "") -> None:
     """Print how many members of each group share a unit of each tier, and the rank order that makes it so.
 
     `which` plan it is begins the line. One GPU has no groups.
@@ -37,6 +38,6 @@ def print_placement(plan: dict[str, Any], problem: "Problem", which: str = "") -
     outermost = network.tiers[-1].name
     print(f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:")
     print_table(["", *axes], [*rows, [outermost, *(str(plan[axis]) for axis in axes)]])
-    for axis, tier in straddling(plan | {"order": BY_NAME["order"].code(plan["order"])}, network):
+    for axis, tier in straddling({**plan, "order": BY_NAME["order"].code(plan["order"])}, network):
         print(f"{axis} lies unevenly on the units of {tier}: it is counted as crossing that tier")
     print()

@@ -13,25 +13,21 @@ from dsx.units import exact_quantity
 
 if TYPE_CHECKING:
     from dsx.results.manifest import Manifest
+    from dsx.space.plan import Plan
 
-_DEGREES = ("tp", "tp2", "cp", "ep", "pp", "dp")
 _SHOWN = 5  # hardware points in an error
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """A row as it was priced; `settings` write its plan as the command line takes it."""
+    """A row as it was priced."""
 
     inputs: Inputs
-    strategy: str
-    sequence_length: int
-    num_gpus: int
-    global_batch_size: int
+    strategy: str  # the name or path that the sweep gave
+    plan: "Plan"
     train_tokens: float | None
-    settings: list[str]
     opened: dict[str, list[int | str]]  # columns that the sweep opened, with their values
     partition: str
-    stage_layers: str | None  # the cut of the row, where it has one of its own
 
 
 def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
@@ -130,22 +126,17 @@ def _as_row(folder: Path, manifest: "Manifest", row: dict[str, Any]) -> ResultRo
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
         note("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-    from dsx.space.choices import OPEN
+    from dsx.results.schema import CUT
+    from dsx.space.choices import OPEN, PLAN_COLUMNS
+    from dsx.space.plan import Plan
 
-    others = [name for name in OPEN if name not in _DEGREES]
-    settings = [f"{name}={row[name]}" for name in (*_DEGREES, "panels", "microbatch_size", *others)]
-    settings += [f"nvs.{axis}={row[f'{axis}_nvs']}" for axis in _DEGREES]
     return ResultRow(
         inputs,
         strategy,
-        int(row["sequence_length"]),
-        int(row["num_gpus"]),
-        int(row["global_batch_size"]),
+        Plan({name: row[name] for name in (*PLAN_COLUMNS, CUT.name) if name in row}),
         sweep.train_tokens,
-        settings,
         {name: values for name, values in sweep.fix.items() if name in OPEN},
         sweep.partition,
-        row.get("stage_layers"),
     )
 
 

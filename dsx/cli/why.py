@@ -9,7 +9,7 @@ from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
 from dsx.cli.evaluate import print_costs, print_plan
 from dsx.cli.inputs import load_inputs, split_overrides
-from dsx.cli.output import counted, plan_text, print_json
+from dsx.cli.output import counted, print_json
 from dsx.cli.placement import print_filled, print_placement
 from dsx.cli.result_row import row_of
 from dsx.cli.stages import print_stages, stages_data
@@ -17,6 +17,7 @@ from dsx.errors import InputError
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
+    from dsx.pricing.evaluate import Evaluation
     from dsx.pricing.problem import Problem
 
 
@@ -49,6 +50,8 @@ def why(
 
     The plan is written out, with model, cluster, GPUs and batch as options, or is a row of a result set.
     """
+    from dsx.pricing.evaluate import evaluate_plan, price_plan
+
     given = list(settings or [])
     if model is None and given and "=" not in given[0]:
         if len(given) < 2 or "=" in given[1] or not all("=" in choice for choice in given[2:]):
@@ -56,10 +59,10 @@ def why(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
         row = row_of(Path(given[0]), given[1], given[2:])
-        inputs, strategy, given = row.inputs, row.strategy, row.settings
-        sequence_length, num_gpus, global_batch_size = row.sequence_length, row.num_gpus, row.global_batch_size
-        train_tokens, opened = row.train_tokens, row.opened
-        cutting, stage_layers = row.partition, row.stage_layers
+        length = row.plan["sequence_length"]
+        problem = row.inputs.problem([row.strategy], length, row.train_tokens, row.partition).opening(row.opened)
+        keep_compiled()
+        _explain(problem, price_plan(problem, row.plan), as_json)
     else:
         missing = [
             name
@@ -76,29 +79,18 @@ def why(
                 f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
             )
         inputs = load_inputs(model, cluster, assumptions, split_overrides(assignments, states_plan=True))
-        train_tokens, opened = None, {}
-        cutting, stage_layers = partition.value, None
-    chosen = [strategy] if strategy else []
-    problem = inputs.problem(chosen, sequence_length, train_tokens, cutting).opening(opened)
-    _explain(problem, num_gpus, global_batch_size, given, stage_layers, as_json)
+        problem = inputs.problem([strategy] if strategy else [], sequence_length, partition=partition.value)
+        keep_compiled()
+        _explain(problem, evaluate_plan(problem, given, num_gpus, global_batch_size), as_json)
 
 
-def _explain(
-    problem: "Problem",
-    num_gpus: int,
-    global_batch_size: int,
-    settings: list[str],
-    stage_layers: str | None,
-    as_json: bool,
-) -> None:
-    keep_compiled()
-    from dsx.pricing.evaluate import evaluate_plan, priced_plans
+def _explain(problem: "Problem", result: "Evaluation", as_json: bool) -> None:
+    from dsx.pricing.evaluate import priced_plans
     from dsx.pricing.layers import price_keys
     from dsx.search.search import search_of
     from dsx.search.space import Space
 
-    result = evaluate_plan(problem, settings, num_gpus, global_batch_size, stage_layers)
-    space = Space(problem, [num_gpus], [global_batch_size])
+    space = Space(problem, [result.plan["num_gpus"]], [result.plan["global_batch_size"]])
     rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
     fastest = next(iter(priced_plans(problem, rows)), None)
     if as_json:
@@ -131,6 +123,6 @@ def _explain(
         ratio = result.costs["step_time_s"] / fastest["step_time_s"]
         print(
             f"The fastest of {counted(counts.feasible, 'feasible candidate')} of this job and strategy takes "
-            f"{format_quantity(fastest['step_time_s'], 's')} ({plan_text(fastest['plan'])}); "
+            f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
             f"this plan takes {ratio:.3g} times as long."
         )

@@ -1,7 +1,7 @@
 """One plan: its cost, whether it fits, the rules it breaks, and its operators one by one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -23,10 +23,12 @@ from dsx.pricing.rows import candidate_columns, column_names, cost_columns, inte
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN, PLAN_COLUMNS
 from dsx.space.codes import first_open, opened
 from dsx.space.enumerate import Arrays
-from dsx.space.plan import Plan, Violation, filled_shares, parse_plan, violations
+from dsx.space.plan import Plan
 from dsx.space.plan_rules import cut_covered
+from dsx.space.plan_settings import JobSizes, filled_shares, parse_plan
 from dsx.space.rules import MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
+from dsx.space.violations import Violation, violations
 from dsx.units import format_quantity
 
 DIRECTIONS = ("forward", "backward")
@@ -36,79 +38,77 @@ DIRECTIONS = ("forward", "backward")
 class Evaluation:
     """A priced plan."""
 
-    plan: dict[str, Any]  # every choice by column name, and `stage_layers` where the plan has a cut of its own
+    plan: Plan
     costs: dict[str, float]
     fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
     broken: tuple[Violation, ...]
     stages: tuple[PlanStage, ...]  # of that cut
-    filled: dict[str, int]  # shares of a fast domain above 1 that ranks in order fill and no setting names, by "nvs.tp"
+    # Shares of a fast domain above 1 that ranks in order fill and no setting names, by "nvs.tp".
+    filled: Mapping[str, int] = field(default_factory=dict)
 
 
-def evaluate_plan(
-    problem: Problem,
-    settings: Sequence[str],
-    num_gpus: int,
-    global_batch_size: int,
-    stage_layers: str | None = None,
-) -> Evaluation:
+def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Evaluation:
     """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
 
-    Shares of a fast domain that no setting names are what the assumption set says (`default_placement`).
-    Where the problem cuts anyhow, the cut is the best one, or the one that `stage_layers` writes; of a plan of which
-    the best is not known it is even. Raises PlanError if the plan is not well formed.
+    Shares of a fast domain that no setting names are what the assumption set says (`default_placement`). Where the
+    problem has optimal cuts, so has the plan. Raises PlanError if the plan is not well formed.
     """
-    kinds = problem.kinds[0]
     defaults = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
     problem.check_sizes([num_gpus])
-    limits = problem.limits()
     in_rank_order = problem.assumptions_spec.default_placement == "rank_order"
-    plan = parse_plan(
-        settings, kinds, problem.strategies[0], num_gpus, global_batch_size, limits, defaults, in_rank_order
-    )
-    filled = filled_shares(plan, settings)
-    problem = replace(problem, workload=replace(problem.workload, open=opened({n: [plan[n]] for n in OPEN})))
-    columns = _columns(problem, plan)
-    cut = (
-        _cut(problem, columns, stage_layers)
-        if problem.optimal_cuts and bool(cut_covered(plan["vpp"], plan["schedule"]))
-        else None
-    )
+    job = JobSizes(num_gpus, global_batch_size, problem.sequence_length)
+    limits = problem.limits()
+    plan = parse_plan(settings, problem.kinds[0], problem.strategies[0], job, limits, defaults, in_rank_order)
+    return replace(price_plan(problem, plan), filled=filled_shares(plan, settings))
+
+
+def price_plan(problem: Problem, plan: Plan) -> Evaluation:
+    """Price a plan, whatever rules it breaks; the problem has one strategy, which is that of the plan.
+
+    Where the problem has optimal cuts, the cut is the one that the plan has (`stage_layers`), or else the best one; it
+    is even where the best of such a plan is not known. Raises PlanError for a cut that is none of the plan.
+    """
+    kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
+    problem = replace(problem, workload=replace(problem.workload, open=opened({n: [codes[n]] for n in OPEN})))
+    columns = _columns(problem, codes)
+    optimal = problem.optimal_cuts and bool(cut_covered(codes["vpp"], codes["schedule"]))
+    cut = _cut(problem, columns, plan.get("stage_layers")) if optimal else None
     priced = cost_columns(price_plans(problem, columns) if cut is None else cut.costs)
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
-    broken = violations(plan, kinds, problem.model.dimensions, problem.sequence_length, limits)
+    broken = violations(plan, kinds, problem.model.dimensions, limits)
     capacity = problem.cluster.device.hbm_capacity
     if costs["peak_bytes"] > capacity:
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
     fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
-    shown = named_row(problem, columns, 0)
-    if cut is None:
-        return Evaluation(shown, costs, fits, tuple(broken), (), filled)
-    shown["stage_layers"] = layers_of_stages(cut.cuts)[0]
-    return Evaluation(shown, costs, fits, tuple(broken), stages_of_plan(problem, columns, cut.cuts[0]), filled)
+    if cut is not None:
+        columns["stage_layers"] = layers_of_stages(cut.cuts)
+    stages = () if cut is None else stages_of_plan(problem, columns, cut.cuts[0])
+    return Evaluation(named_row(problem, columns, 0), costs, fits, tuple(broken), stages)
 
 
-def _cut(problem: Problem, columns: Arrays, stage_layers: str | None) -> Priced:
+def _cut(problem: Problem, columns: Arrays, stage_layers: int | str | None) -> Priced:
     where = table_of_plans(problem, columns)
-    lying = on_tiers(problem, columns)
+    placed = on_tiers(problem, columns)
     if stage_layers is None:
-        return price_best_cuts(problem, *where, lying)
+        return price_best_cuts(problem, *where, placed)
+    stage_layers = str(stage_layers)
     if stage_layers.count(",") + 1 != columns["pp"][0]:
         raise PlanError(f"stages of {stage_layers} layers are not the pp={columns['pp'][0]} stages of the plan")
-    return price_cuts(problem, *where, lying, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
+    return price_cuts(problem, *where, placed, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
 
 
-def named_row(problem: Problem, columns: Arrays, row: int) -> dict[str, Any]:
-    """Return the candidate columns of one row, with names in place of codes, and its cut if it has one of its own.
+def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
+    """Return the plan of one row, with its candidate id, and its cut if it has one of its own.
 
     On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between the fast domain
     and the outermost one.
     """
     known = column_names(problem)
-    plan = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
-    lying = shares_on_tiers(plan, problem.cluster.network, problem.expert_axes[plan["strategy"]])
-    made = {name: known[name][value] if name in NAMED else value for name, value in plan.items()} | lying
-    return made | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {})
+    codes = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
+    tiers = shares_on_tiers(codes, problem.cluster.network, problem.expert_axes[codes["strategy"]])
+    values = {name: known[name][value] if name in NAMED else value for name, value in codes.items()} | tiers
+    return Plan(values | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {}))
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
@@ -122,8 +122,8 @@ def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     ]
 
 
-def _columns(problem: Problem, plan: Plan) -> Arrays:
-    whole = plan | {"strategy": 0}
+def _columns(problem: Problem, codes: Mapping[str, int]) -> Arrays:
+    whole = {**codes, "strategy": 0}
     keys = {name: np.array([whole[name]]) for name in KEY_COLUMNS}
     choices = {name: np.array([whole[name]]) for name in CHOICE_COLUMNS}
     return candidate_columns(problem, keys, np.zeros(1, dtype=np.int64), choices)
@@ -140,7 +140,7 @@ def _memory_detail(costs: dict[str, float], capacity: float) -> str:
     )
 
 
-def operator_costs(problem: Problem, plan: dict[str, Any]) -> list[dict[str, Any]]:
+def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the kernels of one layer for one microbatch of a plan: work, times, collectives, saved bytes."""
     layer = problem.layers[0]
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}

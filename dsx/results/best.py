@@ -9,6 +9,7 @@ from dsx.cost.interval import StepInterval
 from dsx.results.schema import CUT
 from dsx.results.store import load_chosen
 from dsx.space.choices import PLAN_COLUMNS
+from dsx.space.plan import Plan
 from dsx.space.rules import MEMORY, VANISHES
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
     for row in rows.to_dict(orient="records"):
         broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
         plans.append(
-            {"plan": {name: row[name] for name in choices}, "hardware": {name: row[name] for name in hardware}}
+            {"plan": Plan({name: row[name] for name in choices}), "hardware": {name: row[name] for name in hardware}}
             | {name: row[name] for name in (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)}
             | {"fits": not {MEMORY.name, VANISHES.name} & set(broken), "reject": broken}
         )

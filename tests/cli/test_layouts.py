@@ -7,8 +7,9 @@ import re
 import pytest
 
 from dsx.cli.inputs import load_inputs, split_overrides
-from dsx.pricing.evaluate import evaluate_plan
+from dsx.pricing.evaluate import price_plan
 from dsx.space.codes import OPTIMAL
+from dsx.space.plan import Plan
 
 FLAG = "--pipeline-model-parallel-layout"
 BODIES = {
@@ -51,9 +52,7 @@ def check(model: str, plan: dict, step_time_s: float, layout: str) -> None:
     assert (len(body), sum(body)) == (plan["pp"], built.num_body_layers)
     body[0] += len(built.first)
     body[-1] += len(built.last)
-    shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "cp", "pp", "dp")]
-    settings = [f"{axis}={plan[axis]}" for axis in ("tp", "cp", "pp", "dp", "microbatch_size")] + shares
-    priced = evaluate_plan(problem, settings, 12, 24, ",".join(map(str, body)))
+    priced = price_plan(problem, Plan(plan | {"stage_layers": ",".join(map(str, body))}))
     assert priced.costs["step_time_s"] == pytest.approx(step_time_s, rel=1e-12)
     if importlib.util.find_spec("megatron"):
         module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")

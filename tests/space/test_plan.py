@@ -8,7 +8,8 @@ from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 from dsx.errors import PlanError
 from dsx.space.choices import CODES
 from dsx.space.limits import DEGREES, Limits
-from dsx.space.plan import filled_shares, fixed_settings, parse_plan, violations
+from dsx.space.plan_settings import JobSizes, filled_shares, fixed_settings, parse_plan
+from dsx.space.violations import violations
 
 DEFAULTS = {
     "vpp": 1,
@@ -24,16 +25,18 @@ DIMS = {"e": 8, "f": 16}
 
 
 def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
-    return parse_plan(settings, (layer(strategy),), "its-name", num_gpus, batch, Limits(layers, 8), DEFAULTS)
+    job = JobSizes(num_gpus, batch, 2048)
+    return parse_plan(settings, (layer(strategy),), "its-name", job, Limits(layers, 8), DEFAULTS)
 
 
 def test_what_is_left_out_is_one():
-    assert parse("tp=2", "dp=4") == {
+    assert dict(parse("tp=2", "dp=4")) == {
+        "strategy": "its-name", "sequence_length": 2048,
         "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
         "tp_nvs": 1, "tp2_nvs": 1, "cp_nvs": 1, "ep_nvs": 1, "pp_nvs": 1, "dp_nvs": 1,
         "num_gpus": 8, "global_batch_size": 8, "num_microbatches": 2,
-        "vpp": 1, "zero_stage": 1, "recompute": 0, "schedule": 0, "zero_replicas": 1, "stored_layers": 0, "offload": 0,
-        "order": 0,
+        "vpp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b", "zero_replicas": 1, "stored_layers": 0,
+        "offload": "none", "order": "tp-cp-ep-dp-pp",
     }  # fmt: skip
 
 
@@ -52,7 +55,8 @@ def test_what_is_left_out_is_one():
 )
 def test_shares_that_are_not_given_are_filled_in_rank_order(settings, nvs_size, shares):
     limits = Limits(4, nvs_size)
-    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", 64, 64, limits, DEFAULTS, in_rank_order=True)
+    job = JobSizes(64, 64, 2048)
+    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", job, limits, DEFAULTS, in_rank_order=True)
     assert {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[f"{axis}_nvs"] > 1} == shares
     given = {setting.partition("=")[0] for setting in settings}
     expected = {f"nvs.{axis}": share for axis, share in shares.items() if f"nvs.{axis}" not in given}
@@ -62,7 +66,8 @@ def test_shares_that_are_not_given_are_filled_in_rank_order(settings, nvs_size, 
 def test_the_share_of_an_ep_group_follows_from_those_that_are_filled():
     made = layer(SPREAD, MIXTURE)
     limits = Limits(4, 8, made.expert_axes)
-    plan = parse_plan(["tp=2", "dp=8", "ep=8"], (made,), "its-name", 16, 16, limits, DEFAULTS, in_rank_order=True)
+    job, settings = JobSizes(16, 16, 2048), ["tp=2", "dp=8", "ep=8"]
+    plan = parse_plan(settings, (made,), "its-name", job, limits, DEFAULTS, in_rank_order=True)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["ep_nvs"]) == (2, 4, 8)
     assert filled_shares(plan, []) == {"nvs.tp": 2, "nvs.dp": 4}
 
@@ -96,9 +101,11 @@ def test_everything_can_be_said():
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["num_microbatches"]) == (2, 2, 2)
     plan = parse("dp=8", "zero_replicas=4", "recompute=full", "stored_layers=2", "offload=both", "schedule=zb-h2")
     assert (plan["zero_replicas"], plan["stored_layers"]) == (4, 2)
-    assert (CODES["offload"][plan["offload"]], CODES["schedule"][plan["schedule"]]) == ("both", "zb-h2")
-    assert parse("tp=8", "recompute=full")["recompute"] == CODES["recompute"].index("full")
-    assert parse("tp=8", "schedule=gpipe")["schedule"] == CODES["schedule"].index("gpipe")
+    assert (plan["offload"], plan["schedule"], plan["recompute"]) == ("both", "zb-h2", "full")
+    assert {name: plan.codes[name] for name in ("offload", "schedule")} == {
+        "offload": CODES["offload"].index("both"),
+        "schedule": CODES["schedule"].index("zb-h2"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,8 +155,8 @@ def test_no_hint_where_no_dp_would_do():
 def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS, text=TINY):
     made = (layer(strategy, text),)
     limits = Limits(layers, nvs_size, made[0].expert_axes)
-    plan = parse_plan(settings, made, "its-name", num_gpus, batch, limits, DEFAULTS)
-    found = violations(plan, made, dims, length, limits)
+    plan = parse_plan(settings, made, "its-name", JobSizes(num_gpus, batch, length), limits, DEFAULTS)
+    found = violations(plan, made, dims, limits)
     return [(violation.reason.name, violation.detail) for violation in found]
 
 
@@ -313,7 +320,7 @@ EXPERT_DIMS = DIMS | {"x": 8}
 )
 def test_the_share_of_an_ep_group_follows_from_those_it_nests_in(settings, strategy, share):
     made = layer(strategy, MIXTURE)
-    plan = parse_plan(settings, (made,), "its-name", 8, 8, Limits(4, 8, made.expert_axes), DEFAULTS)
+    plan = parse_plan(settings, (made,), "its-name", JobSizes(8, 8, 2048), Limits(4, 8, made.expert_axes), DEFAULTS)
     assert plan["ep_nvs"] == share
 
 
