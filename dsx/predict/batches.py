@@ -17,18 +17,18 @@ from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import Model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
-from dsx.predict.placement import key_columns, shares
-from dsx.predict.structure import Strategies, expert_axes, structure
+from dsx.predict.structure import Strategies, columns_of, expert_axes, structure
+from dsx.pricing.plans import on_units, step_choices
 from dsx.pricing.problem import stack_of
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
-from dsx.space.choices import BY_NAME, STEP_COLUMNS, STEP_OPEN
+from dsx.runs.table import FURTHER
 from dsx.space.codes import opened
-from dsx.space.tiers import choice_shares, key_shares, stride_of_replicas, units
+from dsx.space.tiers import key_shares, units
 from dsx.spec.assumptions import AssumptionsSpec
 
-# Choices of the step that few rows state.
-_FURTHER = tuple(name for name in STEP_OPEN if name not in Setup.__dataclass_fields__)
+# Choices that few rows state: of those that none does no formula is compiled. Stored layers follow from recipes too.
+_SELDOM = tuple(name for name in FURTHER if name != "stored_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     _, spec, first = members[0]
     own = [setups[row] for row in rows]
     dimensions = _stacked([setup.model.dimensions for setup in own])
-    keys = key_columns(own, expert_axes(first))
-    length = np.array([float(setup.sequence_length) for setup in own])
-    made = [layer_work(layer, dimensions, spec, length, keys) for layer in first.kinds]
+    columns = columns_of(own, first)
+    length = columns["sequence_length"].astype(np.float64)
+    made = [layer_work(layer, dimensions, spec, length, columns) for layer in first.kinds]
     tiers = _units(own)
-    lying = [key_shares(keys, unit, expert_axes(first)) for unit in tiers]
+    placed = [key_shares(columns, unit, expert_axes(first)) for unit in tiers.values()]
     works = tuple(
-        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in lying)) for work in made
+        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in placed)) for work in made
     )
     stacks = [stack_of(model) for _, _, model in members]
     machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
@@ -81,14 +81,13 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
         spec=spec,
         works=works,
         hardware=_column(machines),
-        choices=_choices(own),
+        choices=step_choices(on_units(columns, tiers), lambda column: column.astype(np.float64), list(tiers)),
         workload=Workload(
             stack=_column(stacks),
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            # Of choices that no row states no formula is compiled.
-            open=opened({name: sorted(set(_further(own, name))) for name in _FURTHER} | {"vpp": (1, 2)}),
+            open=opened({name: np.unique(columns[name]) for name in _SELDOM} | {"vpp": (1, 2)}),
         ),
     )
 
@@ -121,34 +120,7 @@ def _stacked(dimensions: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     return {letter: np.array([float(one[letter]) for one in dimensions]) for letter in dimensions[0]}
 
 
-def _units(setups: Sequence[Setup]) -> list[np.ndarray]:
+def _units(setups: Sequence[Setup]) -> dict[str, np.ndarray]:
     """Return, for each tier between the fast domain and the outermost one, the domains of a unit for each setup."""
     found = [units(cluster_from_spec(setup.cluster).network) for setup in setups]
-    return [np.array(column) for column in zip(*found, strict=True)]
-
-
-def _further(setups: Sequence[Setup], name: str) -> list[int]:
-    """Return the codes of a choice that rows state beside the others, or the usual one."""
-    usual = BY_NAME[name].code(BY_NAME[name].usual)
-    return [dict(setup.further).get(name, usual) for setup in setups]
-
-
-def _code(name: str, value: int | str) -> int:
-    return BY_NAME[name].code(value) if isinstance(value, str) else value
-
-
-def _choices(setups: Sequence[Setup]) -> StepChoices:
-    placed = [shares(setup) for setup in setups]
-    own = [name for name in STEP_COLUMNS if name in Setup.__dataclass_fields__]
-    columns = {name: [float(_code(name, getattr(setup, name))) for setup in setups] for name in own}
-    columns |= {name: [float(code) for code in _further(setups, name)] for name in _FURTHER}
-    columns |= {f"{axis}_nvs": [float(one[axis]) for one in placed] for axis in ("pp", "dp")}
-    plans = {name: np.array(columns[name], dtype=np.int64) for name in ("pp", "dp", "pp_nvs", "dp_nvs")}
-    plans["order"] = np.zeros(len(setups), dtype=np.int64)
-    stride = stride_of_replicas(key_columns(setups, ()))
-    lying = [choice_shares(plans, stride, unit) for unit in _units(setups)]
-    return StepChoices(
-        **{name: np.array(column) for name, column in columns.items()},
-        pp_wider=tuple(1.0 * here["pp"] for here in lying),
-        dp_wider=tuple(1.0 * here["dp"] for here in lying),
-    )
+    return {f"tier {number}": np.array(column) for number, column in enumerate(zip(*found, strict=True))}

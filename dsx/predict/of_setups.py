@@ -43,7 +43,7 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
 def facts_of(setups: Sequence[Setup]) -> PlanFacts:
     """Return what an interval of these setups depends on."""
     return plan_facts(
-        np.array([setup.num_gpus for setup in setups]),
+        np.array([setup.plan["num_gpus"] for setup in setups]),
         np.array([setup.cluster.network.nvs.size for setup in setups]),
         np.array([has_experts(setup.model.dimensions) for setup in setups]),
     )

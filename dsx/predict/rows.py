@@ -12,6 +12,7 @@ from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
 from dsx.runs.table import Run
+from dsx.space.choices import CHOICES
 from dsx.spec.assumptions import AssumptionsSpec
 
 
@@ -106,12 +107,10 @@ def group_of(setup: Setup) -> Hashable:
     """Return what rows share that differ only in configuration: source, model, machine, job and precision."""
     network = setup.cluster.network.net
     machine = ((setup.run.gpu or "").lower(), setup.gpus_per_node, network.bandwidth, network.nic_bandwidth)
-    job = (setup.num_gpus, setup.global_batch_size, setup.sequence_length, setup.precision)
-    return (setup.run.source_id, setup.sizes, *machine, *job)
+    job = tuple(setup.plan[choice.name] for choice in CHOICES if choice.level == "job")
+    return (setup.run.source_id, setup.sizes, *machine, *job, setup.precision)
 
 
 def layout_of(setup: Setup) -> Hashable:
-    """Return the configuration of a setup: degrees, microbatch, ZeRO stage, recomputation, schedule, kernels."""
-    degrees = (setup.tp, setup.sp, setup.cp, setup.ep, setup.pp, setup.vpp, setup.dp, setup.zero_stage)
-    recomputed = (setup.recompute, setup.stored_layers)
-    return (*degrees, setup.microbatch_size, *recomputed, setup.schedule, setup.fused_attention, setup.unfused)
+    """Return the configuration of a setup: its plan, sequence parallelism, kernels."""
+    return (*setup.plan.codes.values(), setup.sp, setup.fused_attention, setup.unfused)

@@ -4,6 +4,7 @@ They do where their layers have the same texts under the same strategy and the m
 The strategy of a run is the simplest of the packaged ones that divides what the run says is divided.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,11 @@ from dsx.graph.expressions import names
 from dsx.graph.library import strategy_names
 from dsx.graph.model import Model, build_model, counted
 from dsx.hardware.cluster import anonymous, cluster_from_spec
-from dsx.predict.placement import key_columns
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
-from dsx.space.choices import MODEL_AXES
-from dsx.space.experts import nests
+from dsx.space.enumerate import Arrays
+from dsx.space.experts import expert_share, nests
+from dsx.space.plan import stacked
 from dsx.space.rules import divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -67,7 +68,7 @@ class Strategies:
                 return spec, model
         if len(faults) == len(self._strategies):
             raise faults[0]
-        degrees = ", ".join(f"{axis}={getattr(setup, axis)}" for axis in ("tp", "cp", "ep"))
+        degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
         return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
@@ -96,22 +97,27 @@ def expert_axes(model: Model) -> set[str]:
     return {axis for layer in model.kinds for axis in layer.expert_axes}
 
 
+def columns_of(setups: Sequence[Setup], model: Model) -> Arrays:
+    """Return the columns of the plans of N setups of a model, names as codes."""
+    columns = stacked([setup.plan for setup in setups])
+    return columns | {"ep_nvs": expert_share(columns, expert_axes(model))}
+
+
 def _divides_as(model: Model, setup: Setup) -> bool:
     """Return whether a model under its strategy is divided as a setup says, and leaves every rank something."""
-    axes, body = _axes(model), model.body[0][0]
+    axes, body, plan = _axes(model), model.body[0][0], setup.plan
     residual = names(body.boundary_bytes)
     if any(layer.panelled for layer in model.kinds) or "tp2" in axes:
         return False
-    if setup.tp > 1 and ("tp" in residual) != setup.sp:
+    if plan["tp"] > 1 and ("tp" in residual) != setup.sp:
         return False
-    if (setup.cp > 1 and "cp" not in axes) or (setup.ep > 1 and "ep" not in axes):
+    if (plan["cp"] > 1 and "cp" not in axes) or (plan["ep"] > 1 and "ep" not in axes):
         return False
-    degrees = {axis: getattr(setup, axis, 1) for axis in (*MODEL_AXES, "dp")}
-    if not nests(degrees, expert_axes(model)):
+    if not nests(plan, expert_axes(model)):
         return False
-    keys = key_columns([setup], expert_axes(model))
+    keys = columns_of([setup], model)
     for layer in model.kinds:
-        values = rule_values(layer, setup.model.dimensions, setup.sequence_length, keys)
+        values = rule_values(layer, setup.model.dimensions, plan["sequence_length"], keys)
         if bool(divided_away(layer, values).any()):
             return False
     return True

@@ -37,9 +37,15 @@ def table_of_plans(problem: Problem, columns: Arrays) -> tuple[Kinds, np.ndarray
 def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
     """Return the columns of [N] plans with the shares of their stages and replicas on the tiers between the ends."""
     network = problem.cluster.network
-    for tier, unit in zip(network.middle, units(network), strict=True):
-        shares = choice_shares(columns, stride_of_replicas(columns), unit)
-        columns = columns | {f"{axis}_{tier.name}": share for axis, share in shares.items()}
+    return on_units(columns, {tier.name: unit for tier, unit in zip(network.middle, units(network), strict=True)})
+
+
+def on_units(columns: Arrays, units: Mapping[str, Any]) -> Arrays:
+    """Return `on_tiers` where the tiers, by name, have units of so many fast domains, a number or [N]."""
+    stride = stride_of_replicas(columns)
+    for tier, unit in units.items():
+        shares = choice_shares(columns, stride, unit)
+        columns = columns | {f"{axis}_{tier}": share for axis, share in shares.items()}
     return columns
 
 

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from dsx.runs.architecture import Sizes, known_models, model_of
 from dsx.runs.defaults import fill
@@ -13,8 +14,11 @@ from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.table import Run
-from dsx.space.choices import CODES
+from dsx.space.choices import BY_NAME, CHOICES, CODES
+from dsx.space.placement import fill_in_order
+from dsx.space.plan import Plan
 from dsx.space.schedules import SCHEDULES
+from dsx.space.tiers import ORDERS, axes_in
 from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
@@ -32,35 +36,24 @@ _USUAL = SCHEDULES[0].name  # where a row says nothing
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A training run that dsx can price. Degrees are bare; dp counts replicas of the dense part."""
+    """A training run that dsx can price: what was measured, the job that ran, and the plan that it ran under.
+
+    Degrees of the plan are bare; dp counts replicas of the dense part. It has no strategy: that is the simplest one
+    that divides what the run says is divided (`dsx.predict.structure`), and `ep_nvs` follows from it.
+    """
 
     run: Run  # what was printed, and measured
     sizes: Sizes
     model: ModelSpec  # with embedding and head; equal architectures have equal names
     cluster: ClusterSpec
+    plan: Plan
+    sp: bool  # sequence parallelism over tp
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
-    sequence_length: int  # tokens
-    global_batch_size: int  # sequences
-    microbatch_size: int  # sequences
-    num_microbatches: int
-    num_gpus: int
     gpus_per_node: int
-    tp: int
-    sp: bool  # sequence parallelism over tp
-    cp: int
-    ep: int
-    pp: int
-    vpp: int
-    dp: int
-    zero_stage: int
-    recompute: str  # a name of that choice
-    stored_layers: int  # of each stage, that keep everything all the same
-    schedule: str  # the name of one of dsx.space.schedules
     filled: tuple[str, ...]  # columns that were blank and whose default matters
     from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
-    further: tuple[tuple[str, int], ...] = ()  # other choices of the step that the row states, as codes
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
@@ -107,7 +100,6 @@ class _Known:
 
 def _setup(run: Run, known: _Known) -> Setup | Reason:
     cells = {field.name: getattr(run, field.name) for field in fields(Run) if field.name != "further"}
-    further = dict(run.further)
     in_notes = read_notes(cells)
     values, filled = fill(cells | in_notes)
     if reason := impossible(values):
@@ -138,28 +130,49 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     # tensors, where all are 17 and full recomputation keeps 1, as if 2 of 5 layers were stored.
     sharded_recipe = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
     recipe_stored = 2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0
+    stated = {
+        "recompute": "full" if sharded_recipe else recompute,
+        "stored_layers": recipe_stored,
+        "schedule": schedule,
+        **{name: BY_NAME[name].name_of(code) for name, code in run.further},
+    }
     return Setup(
         run=run,
         sizes=sizes,
         model=model,
         cluster=cluster,
+        plan=_plan(values, stated, cluster.network.nvs.size),
+        sp=values["sp"],
         precision=precision,
         fused_attention=values["flash"],
         unfused=ALL - values["kernels"],
-        sequence_length=values["seq"],
-        global_batch_size=values["global_batch"],
-        microbatch_size=values["microbatch"],
-        num_microbatches=values["global_batch"] // (values["dp"] * values["microbatch"]),
-        num_gpus=values["n_gpus"],
         gpus_per_node=values["gpus_per_node"],
-        **{degree: values[degree] for degree in ("tp", "sp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")},
-        recompute="full" if sharded_recipe else recompute,
-        stored_layers=further.pop("stored_layers", recipe_stored),
-        further=tuple(further.items()),
-        schedule=schedule,
         filled=filled,
         from_notes=tuple(in_notes),
     )
+
+
+def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> Plan:
+    """Return the plan of a row, with its ranks placed as Megatron-LM numbers them: tp innermost, then cp, dp and pp.
+
+    Run tables name no placement. Where the degrees of a job do not fill a domain, 64 of 72, the rest is left to other
+    jobs.
+    """
+    plan: dict[str, Any] = {choice.name: choice.usual for choice in CHOICES if choice.name != "strategy"}
+    plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
+    plan |= {column: values[name] for column, name in _COLUMNS.items()}
+    plan["num_microbatches"] = values["global_batch"] // (values["dp"] * values["microbatch"])
+    shares = fill_in_order({axis: plan[axis] for axis in axes_in(ORDERS[0])}, domain)
+    return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(stated))
+
+
+# Columns of a plan that a run table calls otherwise.
+_COLUMNS = {
+    "num_gpus": "n_gpus",
+    "global_batch_size": "global_batch",
+    "sequence_length": "seq",
+    "microbatch_size": "microbatch",
+}
 
 
 def _by_beginning(text: str, known: dict[str, str], column: str) -> str | Reason:

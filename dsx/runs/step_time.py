@@ -27,16 +27,16 @@ def measured_step_time(setup: Setup) -> float | Reason | None:
     if run.measured_iter_s is not None:
         return run.measured_iter_s
     if run.measured_tokens_per_s_per_gpu is not None:
-        tokens = setup.global_batch_size * setup.sequence_length
-        return tokens / (run.measured_tokens_per_s_per_gpu * setup.num_gpus)
+        tokens = setup.plan["global_batch_size"] * setup.plan["sequence_length"]
+        return tokens / (run.measured_tokens_per_s_per_gpu * setup.plan["num_gpus"])
     if run.measured_tflops_per_gpu is None and run.measured_mfu is None:
         return None
     if run.measured_tflops_per_gpu is None:
-        return step_flops(setup, "model") / ((run.measured_mfu or 0.0) * peak_flops(setup) * setup.num_gpus)
+        return step_flops(setup, "model") / ((run.measured_mfu or 0.0) * peak_flops(setup) * setup.plan["num_gpus"])
     kind = flops_kind(run)
     if isinstance(kind, Reason):
         return kind
-    return step_flops(setup, kind) / (run.measured_tflops_per_gpu * 1e12 * setup.num_gpus)
+    return step_flops(setup, kind) / (run.measured_tflops_per_gpu * 1e12 * setup.plan["num_gpus"])
 
 
 def peak_flops(setup: Setup) -> float:
@@ -59,8 +59,8 @@ def flops_kind(run: Run) -> str | Reason:
 
 def step_flops(setup: Setup, kind: str) -> float:
     """Return the FLOPs of a step as the formula `kind` counts them."""
-    once = token_flops(setup.model, setup.sequence_length)
-    tokens = setup.global_batch_size * setup.sequence_length
+    once = token_flops(setup.model, setup.plan["sequence_length"])
+    tokens = setup.plan["global_batch_size"] * setup.plan["sequence_length"]
     per_token = {
         "model": 3 * (once.layers + once.head + once.attention),
         "hardware, full": 4 * once.layers + 3 * once.head + 4 * once.attention,

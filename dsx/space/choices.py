@@ -52,6 +52,10 @@ class Choice:
         """The numbers that `values` are stored as."""
         return tuple(range(len(self.values))) if self.names else tuple(map(int, self.values))
 
+    def name_of(self, code: int) -> int | str:
+        """Return the name that a code stands for; a number is its own."""
+        return self.names[code] if self.names else code
+
     def code(self, value: int | str) -> int:
         """Return the number that a value is stored as.
 

@@ -1,10 +1,13 @@
 """A plan: one value for every choice, from the text that people write to a row of a result set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dsx.space.choices import BY_NAME, CODES, OPEN, PLAN_COLUMNS
+from dsx.space.enumerate import Arrays
 from dsx.space.limits import DEGREES
 
 
@@ -28,6 +31,10 @@ class Plan(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.columns)
 
+    def replaced(self, **columns: Any) -> "Plan":
+        """Return the plan with other values in some columns."""
+        return Plan({**self.columns, **columns})
+
     @property
     def codes(self) -> dict[str, int]:
         """The choices as numbers, as rules and costs take them; a strategy is numbered by a problem alone."""
@@ -50,3 +57,9 @@ class Plan(Mapping[str, Any]):
             if name not in DEGREES and self.columns[name] != BY_NAME[name].usual
         ]
         return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
+
+
+def stacked(plans: Sequence[Plan]) -> Arrays:
+    """Return the columns of N plans, names as codes, without their strategies; [N] integers each."""
+    codes = [plan.codes for plan in plans]
+    return {name: np.array([one[name] for one in codes], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}

@@ -138,7 +138,7 @@ def test_the_file_reads_back(fitted, tmp_path):
 def test_predictions_carry_the_interval(fitted, noisy):
     spec = DEFAULT.model_copy(update=fitted.fit.values | {"interval": fitted.interval})
     found = predict(noisy.setups, spec)
-    several = np.array([setup.num_gpus > 8 for setup in noisy.setups])
+    several = np.array([setup.plan["num_gpus"] > 8 for setup in noisy.setups])
     one, more, _ = fitted.interval
     assert found.low == pytest.approx(found.step_time_s * np.where(several, more.low, one.low))
     assert found.high == pytest.approx(found.step_time_s * np.where(several, more.high, one.high))

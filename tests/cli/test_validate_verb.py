@@ -16,8 +16,8 @@ from dsx.runs.reasons import Reason
 def half(setups, assumptions):
     """Predict half a second per tensor-parallel GPU, and no memory beyond two."""
     assert assumptions.name == "default"
-    seconds = np.array([setup.tp / 2 for setup in setups])
-    fits = np.array([setup.tp <= 2 for setup in setups])
+    seconds = np.array([setup.plan["tp"] / 2 for setup in setups])
+    fits = np.array([setup.plan["tp"] <= 2 for setup in setups])
     reasons = tuple(Reason("no layer text", "x") if setup.sizes.experts else None for setup in setups)
     unknown = np.array([reason is not None for reason in reasons])
     seconds = np.where(unknown, np.nan, seconds)

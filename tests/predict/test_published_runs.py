@@ -37,7 +37,7 @@ def test_machines_precisions_and_schedules():
         "h200-141-nvs8": 2,
     }
     assert Counter(setup.precision for setup in MADE) == {"bf16": 2720, "fp8": 162}
-    assert Counter(setup.schedule for setup in MADE) == {"1f1b": 2858, "zb-h1": 12, "zb-h2": 12}
+    assert Counter(setup.plan["schedule"] for setup in MADE) == {"1f1b": 2858, "zb-h1": 12, "zb-h2": 12}
 
 
 def test_the_defaults_that_are_used():

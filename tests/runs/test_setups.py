@@ -27,8 +27,8 @@ def layers(setup):
 def test_a_full_row_needs_no_default(made):
     (setup,) = made({})
     assert setup.filled == ()
-    assert (setup.tp, setup.pp, setup.dp, setup.num_microbatches, setup.microbatch_size) == (2, 2, 4, 8, 2)
-    assert (setup.cluster.name, setup.precision, setup.recompute, setup.schedule) == (
+    assert [setup.plan[name] for name in ("tp", "pp", "dp", "num_microbatches", "microbatch_size")] == [2, 2, 4, 8, 2]
+    assert (setup.cluster.name, setup.precision, setup.plan["recompute"], setup.plan["schedule"]) == (
         *("a100-80-nvs8", "bf16"),
         *("none", "1f1b"),
     )
@@ -45,11 +45,12 @@ def test_blank_cells_are_filled_and_counted(made):
     assert bare.sizes == dataclasses.replace(
         bare.sizes, heads=32, kv_heads=32, ffn_hidden=16384, vocab=51200, experts=0, gated_mlp=False
     )
-    assert (bare.tp, bare.dp, bare.sp, bare.vpp, bare.zero_stage, bare.recompute) == (1, 8, False, 1, 1, "none")
+    assert [bare.plan[name] for name in ("tp", "dp", "vpp", "zero_stage", "recompute")] == [1, 8, 1, 1, "none"]
+    assert not bare.sp
     # What says nothing in a row is not counted there: a dense model has no expert groups.
     assert not {"ep", "topk", "experts", "vpp", "sp"} & {*bare.filled}
     assert {"ep", "topk", "gated_mlp"} <= {*experts.filled}
-    assert (experts.sizes.topk, experts.sizes.gated_mlp, experts.ep) == (2, True, 1)
+    assert (experts.sizes.topk, experts.sizes.gated_mlp, experts.plan["ep"]) == (2, True, 1)
     assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.dp == 2
     counts = count_filled([bare, experts, parallel, Reason("none")])
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
@@ -208,7 +209,7 @@ def test_a_smaller_node_cuts_the_fast_domain():
 )
 def test_words_for_schedules(made, changes, schedule):
     (setup,) = made(changes)
-    assert setup.schedule == schedule
+    assert setup.plan["schedule"] == schedule
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import math
 import pytest
 from runs.tables import write
 
-from dsx.predict.placement import shares
 from dsx.runs.setups import setups
 from dsx.runs.table import read_runs
 
@@ -17,7 +16,7 @@ def placed(tmp_path, tp, cp, dp, pp, **changes):
     count = math.prod(degrees.values())
     row = {name: str(value) for name, value in degrees.items()} | {"n_gpus": str(count), "global_batch": str(8 * dp)}
     (setup,) = setups(read_runs(write(tmp_path / "runs.csv", row | {"layers": "48"} | changes)))
-    return tuple(shares(setup).values())
+    return tuple(setup.plan[f"{axis}_nvs"] for axis in degrees)
 
 
 @pytest.mark.parametrize(
