@@ -51,7 +51,7 @@ def test_blank_cells_are_filled_and_counted(made):
     assert not {"ep", "topk", "experts", "vpp", "sp"} & {*bare.filled}
     assert {"ep", "topk", "gated_mlp"} <= {*experts.filled}
     assert (experts.sizes.topk, experts.sizes.gated_mlp, experts.plan["ep"]) == (2, True, 1)
-    assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.dp == 2
+    assert {"sp", "vpp"} <= {*parallel.filled} and parallel.sp and parallel.plan["dp"] == 2
     counts = count_filled([bare, experts, parallel, Reason("none")])
     assert counts["vocab"] == 3 and counts["heads"] == 2 and counts["sp"] == 1
 
