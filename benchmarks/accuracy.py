@@ -22,11 +22,11 @@ import numpy as np
 from calibration import BASE, left_out
 from parity import draw_memory, draw_step_time
 
-from dsx.calibrate.held_out import LEAST_SOURCES, leave_one_source_out
-from dsx.calibrate.intervals import Coverage, coverage, unseen_intervals
-from dsx.calibrate.observations import Observations, is_trusted, observe
-from dsx.calibrate.report import ALL_SOURCES, report
-from dsx.calibrate.specialise import REPETITIONS, RUNS, specialised
+from dsx.calibration.held_out import LEAST_SOURCES, leave_one_source_out
+from dsx.calibration.intervals import Coverage, coverage, unseen_intervals
+from dsx.calibration.observations import Observations, is_trusted, observe
+from dsx.calibration.report import ALL_SOURCES, report
+from dsx.calibration.specialise import REPETITIONS, RUNS, specialised
 from dsx.predict.of_setups import predict
 from dsx.predict.rows import Rows, compare
 from dsx.runs.setups import count_filled, count_from_notes, setups

@@ -1,42 +1,122 @@
 """dsx: a design-space explorer for distributed training.
 
     import dsx
-    df = dsx.load("results/gpt3-1t-b200")                  # a pandas DataFrame; units in df.attrs
-    best = dsx.pareto(df, "step_time_s", "peak_bytes")     # the feasible rows that nothing beats
+    job = dsx.Job(model="llama-3-70b", cluster="h100-nvs8", num_gpus=512, global_batch_size=1024)
+    found = dsx.best(job)                                   # the fastest plans; found.frame is a DataFrame
+    print(dsx.evaluate(job, found.plan))                    # one of them, part by part
+    more = dsx.best(job.replace(set={"cluster.device.hbm_capacity": "141 GB"}))
+    df = dsx.sweep("sweep.yaml", out="results/sweep").frame # every configuration; units in df.attrs
+    front = dsx.pareto(df, "step_time_s", "peak_bytes")     # the feasible rows that nothing beats
     dsx.plot.save(dsx.plot.front(df), "front.png")
-    table = dsx.compare(df, dsx.load("results/141-gb"))    # where the best plan changes, and by how much
 
-The names are resolved when they are first used, so that `import dsx` alone loads neither JAX nor pandas.
+An answer prints as the shell prints it, and `to_data()` is what the shell prints with --json. Remarks go to the logger
+"dsx". The names are resolved when they are first used, so that `import dsx` alone loads neither JAX nor pandas.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsx.api.best import BestPlans as BestPlans
+    from dsx.api.best import best as best
+    from dsx.api.calibrate import Calibrated as Calibrated
+    from dsx.api.calibrate import calibrate as calibrate
+    from dsx.api.cluster_times import ClusterTimes as ClusterTimes
+    from dsx.api.cluster_times import cluster_times as cluster_times
+    from dsx.api.comparison import Comparison as Comparison
+    from dsx.api.comparison import compare_sets as compare_sets
+    from dsx.api.evaluation import Evaluation as Evaluation
+    from dsx.api.evaluation import evaluate as evaluate
+    from dsx.api.front import Front as Front
+    from dsx.api.front import front as front
+    from dsx.api.import_hf import Imported as Imported
+    from dsx.api.import_hf import import_hf as import_hf
+    from dsx.api.job import Job as Job
+    from dsx.api.layer import LayerDescription as LayerDescription
+    from dsx.api.layer import layer as layer
+    from dsx.api.layer_table import TablePartition as TablePartition
+    from dsx.api.layer_table import partition_table as partition_table
+    from dsx.api.names import names as names
+    from dsx.api.partition import Partition as Partition
+    from dsx.api.partition import partition as partition
+    from dsx.api.picture import draw as draw
+    from dsx.api.show import ShownSet as ShownSet
+    from dsx.api.show import show as show
+    from dsx.api.sweep import Swept as Swept
+    from dsx.api.sweep import SweptShard as SweptShard
+    from dsx.api.sweep import finish_sweep as finish_sweep
+    from dsx.api.sweep import sweep as sweep
+    from dsx.api.sweep import sweep_shard as sweep_shard
+    from dsx.api.validate import Validation as Validation
+    from dsx.api.validate import validate as validate
+    from dsx.api.why import Explanation as Explanation
+    from dsx.api.why import why as why
+    from dsx.api.why_row import why_row as why_row
     from dsx.results import plot as plot
     from dsx.results.compare import compare as compare
     from dsx.results.pareto import pareto as pareto
+    from dsx.results.plot.file import image_format as image_format
     from dsx.results.store import load as load
+    from dsx.space.plan import Plan as Plan
 
     __version__: str
 
-__all__ = ["__version__", "compare", "load", "pareto", "plot"]
+# Each name with the module that has it.
+_HOMES = {
+    "BestPlans": "dsx.api.best",
+    "Calibrated": "dsx.api.calibrate",
+    "ClusterTimes": "dsx.api.cluster_times",
+    "Comparison": "dsx.api.comparison",
+    "Evaluation": "dsx.api.evaluation",
+    "Explanation": "dsx.api.why",
+    "Front": "dsx.api.front",
+    "Imported": "dsx.api.import_hf",
+    "Job": "dsx.api.job",
+    "LayerDescription": "dsx.api.layer",
+    "Partition": "dsx.api.partition",
+    "Plan": "dsx.space.plan",
+    "ShownSet": "dsx.api.show",
+    "Swept": "dsx.api.sweep",
+    "SweptShard": "dsx.api.sweep",
+    "TablePartition": "dsx.api.layer_table",
+    "Validation": "dsx.api.validate",
+    "best": "dsx.api.best",
+    "calibrate": "dsx.api.calibrate",
+    "image_format": "dsx.results.plot.file",
+    "cluster_times": "dsx.api.cluster_times",
+    "compare": "dsx.results.compare",
+    "compare_sets": "dsx.api.comparison",
+    "draw": "dsx.api.picture",
+    "evaluate": "dsx.api.evaluation",
+    "finish_sweep": "dsx.api.sweep",
+    "front": "dsx.api.front",
+    "import_hf": "dsx.api.import_hf",
+    "layer": "dsx.api.layer",
+    "load": "dsx.results.store",
+    "names": "dsx.api.names",
+    "pareto": "dsx.results.pareto",
+    "partition": "dsx.api.partition",
+    "partition_table": "dsx.api.layer_table",
+    "show": "dsx.api.show",
+    "sweep": "dsx.api.sweep",
+    "sweep_shard": "dsx.api.sweep",
+    "validate": "dsx.api.validate",
+    "why": "dsx.api.why",
+    "why_row": "dsx.api.why_row",
+}
+
+__all__ = ["__version__", "plot", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    match name:
-        case "__version__":
-            value = importlib.import_module("importlib.metadata").version("dsx")
-        case "compare":
-            value = importlib.import_module("dsx.results.compare").compare
-        case "load":
-            value = importlib.import_module("dsx.results.store").load
-        case "pareto":
-            value = importlib.import_module("dsx.results.pareto").pareto
-        case "plot":
-            value = importlib.import_module("dsx.results.plot")
-        case _:
-            raise AttributeError(f"module 'dsx' has no attribute {name!r}")
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("dsx")
+    elif name == "plot":
+        value = importlib.import_module("dsx.results.plot")
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'dsx' has no attribute {name!r}")
     globals()[name] = value
     return value
 

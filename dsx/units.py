@@ -95,6 +95,22 @@ def parse_number(text: object) -> int | float:
     raise SpecError(f"{text!r} is not a finite number")
 
 
+LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
+
+
+def parse_count(text: object) -> int:
+    """Return `text` as a whole number from 1 to `LARGEST_COUNT`; "1e3" is one, "1.5" is not.
+
+    Raises SpecError for anything else.
+    """
+    number = parse_number(text)
+    if number != int(number):
+        raise SpecError(f"{number!r} is not a whole number")
+    if not 1 <= number <= LARGEST_COUNT:
+        raise SpecError(f"{int(number)} is not a whole number from 1 to {LARGEST_COUNT}")
+    return int(number)
+
+
 def format_quantity(value: float, unit: str) -> str:
     """Return `value`, in the SI `unit`, for people: three digits and the prefix that fits ("65.7 GB", "3.00 s").
 

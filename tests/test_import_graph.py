@@ -27,9 +27,9 @@ ALLOWED = {
     "results": _MODEL | {"pricing", "search"},
     "runs": _MODEL,
     "predict": _MODEL | {"pricing", "runs"},
-    "calibrate": _MODEL | {"pricing", "runs", "predict"},
+    "calibration": _MODEL | {"pricing", "runs", "predict"},
     "layer_table": {"spec", "cost", "pricing"},
-    "cli": _MODEL | {"pricing", "search", "trace", "place", "results", "runs", "predict", "calibrate", "layer_table"},
+    "cli": _MODEL | {"pricing", "search", "trace", "place", "results", "runs", "predict", "calibration", "layer_table"},
     "__main__.py": {"cli"},
 }
 WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py", "files.py")

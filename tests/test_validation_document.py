@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from runs.tables import write
 
-from dsx.calibrate.intervals import Coverage
-from dsx.calibrate.observations import observe
+from dsx.calibration.intervals import Coverage
+from dsx.calibration.observations import observe
 from dsx.predict.of_setups import predict
 from dsx.predict.predictions import Predictions
 from dsx.predict.rows import compare

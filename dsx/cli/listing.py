@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import dsx
 from dsx.cli import options
 from dsx.cli.output import print_json
 
@@ -24,17 +25,9 @@ def list_names(
     as_json: options.Json = False,
 ) -> None:
     """List models, clusters, strategies, layers or assumption sets."""
-    from dsx.graph.library import layer_names, strategy_names
-    from dsx.spec.locate import names
-
-    if kind is Kind.strategies:
-        found = strategy_names()
-    elif kind is Kind.layers:
-        found = layer_names()
-    else:
-        found = names(kind.value, ".yaml")
+    found = dsx.names(kind.value)
     if as_json:
-        print_json({kind.value: list(found)})
+        print_json({kind.value: found})
     else:
         for name in found:
             print(name)

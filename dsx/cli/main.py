@@ -4,11 +4,14 @@ stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input;
 ``dsx evaluate`` is not; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
 """
 
+import logging
 import os
 import reprlib
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -88,7 +91,7 @@ def main() -> None:
     """Run the command line."""
     # A reader that closes early (`dsx ... | head`) ends dsx quietly, as it does other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    with escaped(), interrupts.remembered() as interrupted:
+    with escaped(), remarks_shown(), interrupts.remembered() as interrupted:
         try:
             _run()
         except DsxError as error:
@@ -106,6 +109,29 @@ def main() -> None:
                 file=sys.stderr,
             )
             sys.exit(1)
+
+
+class _OnStderr(logging.Handler):
+    """Prints remarks on stderr, whichever stream that is at the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"dsx: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def remarks_shown() -> Iterator[None]:
+    """Print the remarks of the library on stderr."""
+    log, handler = logging.getLogger("dsx"), _OnStderr()
+    before, spread = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+        log.propagate = spread
 
 
 def _run() -> None:

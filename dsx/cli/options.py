@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from dsx.spec import quantities
+import dsx
+from dsx.errors import SpecError
+from dsx.units import parse_count
 
 DEFAULT_ASSUMPTIONS = "default"
 
@@ -21,8 +23,8 @@ class Partition(StrEnum):
 def count(text: str) -> int:
     """Return an option's value as a whole number of at least 1."""
     try:
-        return quantities.count(text)
-    except ValueError as error:
+        return parse_count(text)
+    except SpecError as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -70,4 +72,21 @@ Assignments = Annotated[
         help="Override a field, as in cluster.device.hbm_capacity='141 GB' or model.dimensions.e=8192.",
     ),
 ]
+
+
+def job(
+    model: str,
+    cluster: str,
+    num_gpus: int,
+    global_batch_size: int,
+    sequence_length: int | None,
+    assumptions: str,
+    assignments: list[str] | None,
+    operator_times: str | None = None,
+) -> "dsx.Job":
+    """Return the job that the options of a verb state."""
+    sizes = (num_gpus, global_batch_size, sequence_length)
+    return dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
+
+
 ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a result set.")]

@@ -3,21 +3,15 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import dsx
 from dsx.cli import options
 from dsx.cli.compiled import keep_compiled
-from dsx.cli.inputs import load_inputs, split_overrides
-from dsx.cli.output import counted, print_table
-from dsx.errors import InputError, NothingFeasible
-from dsx.layer_table.instance import Instance, NetworkLevels, read_instance, read_network
-from dsx.units import format_quantity
-
-if TYPE_CHECKING:
-    from dsx.layer_table.partition import Partition
-    from dsx.layer_table.problem import PartitionProblem
+from dsx.cli.output import show
+from dsx.errors import InputError
 
 
 class Recompute(StrEnum):
@@ -119,14 +113,25 @@ def partition(
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
     _refuse_mixed(model, of_model | with_model, instance, of_table | with_table, settings)
     if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
-        from dsx.cli.model_partition import partition_model
-
+        if plot is not None:
+            dsx.image_format(plot)
         beliefs = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
-        inputs = load_inputs(model, cluster, beliefs, split_overrides(assignments))
-        partition_model(inputs, strategy, num_gpus, global_batch_size, sequence_length, settings or [], plot, as_json)
+        job = options.job(model, cluster, num_gpus, global_batch_size, sequence_length, beliefs, assignments)
+        keep_compiled()
+        found = dsx.partition(job, settings, strategy=strategy)
+        if plot is not None:
+            found.plot(plot)
+        show(found, as_json)
     elif not (instance is None or network is None or devices is None):
-        again, keeps = recompute or Recompute.best, optimizer or Optimizer.adam
-        _partition_table(instance, network, devices, width, zero, again, keeps, as_json)
+        keep_compiled()
+        stages = None if zero is None else (int(zero),)
+        states: dict[str, Any] = {
+            "recompute": (recompute or Recompute.best).value,
+            "optimizer": (optimizer or Optimizer.adam).value,
+        }
+        cut = dsx.partition_table(instance, network, devices, width=width, zero_stages=stages, **states)
+        # The form is one that other tools read too, and has no schema version.
+        print(json.dumps(cut.to_data(), indent=2) if as_json else cut)
     else:
         given, needed = ("--instance", of_table) if model is None else ("--model", of_model)
         missing = [name for name, value in needed.items() if value is None]
@@ -159,112 +164,3 @@ def _refuse_mixed(
             raise InputError(f"{name} does not go with {own}{_OF_A_MODEL.get(name, '')}")
     if settings and model is None:
         raise InputError(f"{settings[0]!r}: columns are held fixed with --model; a table has --width and --zero")
-
-
-def _partition_table(
-    instance: str,
-    network: str,
-    devices: int,
-    width: int | None,
-    zero: ZeroStage | None,
-    recompute: Recompute,
-    optimizer: Optimizer,
-    as_json: bool,
-) -> None:
-    table = read_instance(instance)
-    levels = read_network(network, devices)
-    table = table if width is None else table.only(width)
-    keep_compiled()
-    from dsx.layer_table.from_instance import problem_of
-    from dsx.layer_table.partition import solve
-    from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
-
-    problem = problem_of(
-        table,
-        levels,
-        optimizer_factor=OPTIMIZER_FACTORS[optimizer.value],
-        zero_stages=STAGES if zero is None else (int(zero),),
-        recompute=(False, True) if recompute is Recompute.best else (recompute is Recompute.full,),
-    )
-    found = solve(problem)
-    if found is None:
-        raise NothingFeasible(_why_nothing(problem, devices))
-    if as_json:
-        # The form is one that other tools read too, and has no schema version.
-        print(json.dumps(_data(found, table), indent=2))
-    else:
-        _print(found, table, levels, devices)
-
-
-def _data(found: "Partition", table: Instance) -> dict[str, Any]:
-    return {
-        "t_step_s": found.step_time_s,
-        "bottleneck_s": found.bottleneck_s,
-        "stages": [
-            {
-                "layers": stage.num_layers,
-                "first_layer": table.layer_ids[stage.first_layer],
-                "devices": found.devices_per_stage,
-                "first_device": stage.first_device,
-                "load_s": stage.load_s,
-                "memory_bytes": stage.memory_bytes,
-                "parameter_bytes": stage.parameter_bytes,
-                "producer_level": stage.producer_level,
-            }
-            for stage in found.stages
-        ],
-        "replicas": found.num_replicas,
-        "width": found.width,
-        "zero_stage": found.zero_stage,
-        "recompute": _recompute_text(found.recompute),
-    }
-
-
-def _print(found: "Partition", table: Instance, levels: NetworkLevels, devices: int) -> None:
-    print(
-        f"{table.file} on {counted(devices, 'device')} of {levels.name}: "
-        f"step {format_quantity(found.step_time_s, 's')}, bottleneck {format_quantity(found.bottleneck_s, 's')}"
-    )
-    print(
-        f"{counted(len(found.stages), 'stage')} x {counted(found.num_replicas, 'replica')}, width={found.width} "
-        f"zero_stage={found.zero_stage} recompute={_recompute_text(found.recompute)}"
-    )
-    print()
-    rows = [
-        [
-            f"{number}",
-            f"{table.layer_ids[stage.first_layer]}",
-            f"{stage.num_layers}",
-            f"{stage.first_device}",
-            f"{found.devices_per_stage}",
-            format_quantity(stage.load_s, "s"),
-            format_quantity(stage.memory_bytes, "bytes"),
-            format_quantity(stage.parameter_bytes, "bytes"),
-            "-" if stage.producer_level is None else f"{stage.producer_level}",
-        ]
-        for number, stage in enumerate(found.stages, 1)
-    ]
-    header = ["stage", "first\nlayer", "layers", "first\ndevice", "devices", "load", "memory", "parameters"]
-    print_table([*header, "level of link\nto producer"], rows, text=())
-
-
-def _why_nothing(problem: "PartitionProblem", devices: int) -> str:
-    """Return what is short, and by how much."""
-    from dsx.layer_table.partition import smallest
-
-    least = smallest(problem)
-    if least is None:
-        fewest = min(width.devices_per_stage for width in problem.widths)
-        return f"no plan: a stage takes {counted(fewest, 'device')} at least, and there are {devices}"
-    short = least.memory_bytes - problem.device_bytes
-    return (
-        f"no plan fits: the one that needs least memory needs {format_quantity(least.memory_bytes, 'bytes')} on a "
-        f"device, which has {format_quantity(problem.device_bytes, 'bytes')}: {format_quantity(short, 'bytes')} short, "
-        f"{least.memory_bytes:.0f} bytes against {problem.device_bytes:.0f} "
-        f"({counted(least.num_stages, 'stage')} x {counted(least.num_replicas, 'replica')}, width={least.width} "
-        f"zero_stage={least.zero_stage} recompute={_recompute_text(least.recompute)}); try more devices"
-    )
-
-
-def _recompute_text(recompute: bool) -> str:
-    return (Recompute.full if recompute else Recompute.none).value

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from dsx.errors import SpecError, UnknownNameError
 from dsx.spec.json_text import Part, load_json
-from dsx.spec.quantities import LARGEST_COUNT
+from dsx.units import LARGEST_COUNT
 
 GIB = 2**30
 _MOST_LEVELS = 40  # of a network; no machine has more than four

@@ -19,8 +19,8 @@ from dsx.results.plain_json import reason
 from dsx.spec.keep import Keep
 from dsx.spec.plot import PlotSpec
 from dsx.spec.points import WhatIfPoints
-from dsx.spec.quantities import LARGEST_COUNT
 from dsx.spec.what_if import WhatIf
+from dsx.units import LARGEST_COUNT
 
 _Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
 _Sizes = Annotated[list[_Size], Field(min_length=1)]

@@ -17,7 +17,7 @@ from dsx.errors import SpecError, did_you_mean
 from dsx.space.divisors import divisors
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
-from dsx.spec.quantities import LARGEST_COUNT
+from dsx.units import LARGEST_COUNT
 
 Level = Literal["job", "key", "placement", "step"]
 Values = tuple[int, ...] | tuple[str, ...]

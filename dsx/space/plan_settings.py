@@ -19,7 +19,7 @@ from dsx.space.placement import fill_in_order
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import nearest_of
 from dsx.space.tiers import ORDERS, axes_in
-from dsx.spec.quantities import LARGEST_COUNT
+from dsx.units import LARGEST_COUNT
 
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
 from dsx.spec.extends import extended
-from dsx.spec.load import Spec, load_overridden
+from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.locate import find
 from dsx.spec.named_texts import check_names
 from dsx.spec.overrides import Assignment
@@ -195,26 +195,24 @@ class AssumptionsSpec(Spec):
         return value
 
 
-def load_assumptions(
-    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
-) -> AssumptionsSpec:
-    """Return the assumption set of that name or path; `near` is the file that mentions it.
+def load_assumptions(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> AssumptionsSpec:
+    """Return the assumption set that is given, by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError that lists all faults of the file, or else all tables and blocks that it names
     and nobody has: they are looked for from `near`, as they are when a model is built.
     """
-    return load_fitted(name_or_path, overrides, near)[0]
+    return load_fitted(given, overrides, near)[0]
 
 
 def load_fitted(
-    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
+    given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None
 ) -> tuple[AssumptionsSpec, dict[str, Bounds]]:
-    """Return the assumption set of that name or path, and the bounds of the fields that are fitted.
+    """Return the assumption set that is given, by name, path or content, and the bounds of the fields that are fitted.
 
     Raises what `load_assumptions` raises.
     """
     # A column that a set searches can be held fixed; which columns there are is not known here.
-    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, name_or_path, overrides, near, ["fixed"])
+    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, given, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
     check_names(spec, document, near)

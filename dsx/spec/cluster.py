@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from dsx.errors import SpecError
-from dsx.spec.load import Spec, load_overridden
+from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Sourced, Watts
 from dsx.spec.topology import AnyTopology, Topology, fits_network
@@ -136,14 +136,10 @@ class ClusterSpec(Spec):
     run_tables: RunTableSpec | None = None
 
 
-def load_cluster(
-    name_or_path: str | Path, overrides: Sequence[Assignment] = (), near: Path | None = None
-) -> ClusterSpec:
-    """Return the cluster of that name or path; `near` is the file that mentions it.
+def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
+    """Return the cluster that is given, by name, path or content; `near` is the file that mentions it.
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.
     """
-    document = load_overridden(
-        "clusters", "cluster", ClusterSpec, name_or_path, overrides, near, open_keys=("network",)
-    )
+    document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
     return validate(document, ClusterSpec)

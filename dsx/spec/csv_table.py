@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.errors import InputError, did_you_mean, nearest_names
-from dsx.spec.quantities import LARGEST_COUNT
-from dsx.units import parse_number
+from dsx.units import LARGEST_COUNT, parse_number
 
 # The largest packaged table has 50 columns and 2,882 rows. A row of such width takes two kilobytes of memory.
 _MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000

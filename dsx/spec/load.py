@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from dsx.spec.document import Document
+from dsx.spec.document import Document, merge
 from dsx.spec.extends import load_extended
 from dsx.spec.locate import Kind, find
 from dsx.spec.overrides import Assignment, override
@@ -20,11 +20,15 @@ class Spec(BaseModel):
     former_keys: ClassVar[Mapping[str, str]] = {}  # keys that it had before -> what is written now
 
 
+# A spec as users give it: the name of a packaged one, the path of a file, its content, or the spec itself.
+Given = str | Path | Mapping[str, Any] | Spec
+
+
 def load_spec(
     kind: Kind,
     target: str,
     model: type[S],
-    name: str | Path,
+    name: Given,
     overrides: Sequence[Assignment],
     near: Path | None,
 ) -> S:
@@ -40,7 +44,7 @@ def load_overridden(
     kind: Kind,
     target: str,
     model: type[BaseModel],
-    name: str | Path,
+    name: Given,
     overrides: Sequence[Assignment],
     near: Path | None,
     open_keys: Collection[str] = (),
@@ -49,10 +53,20 @@ def load_overridden(
 
     `open_keys` are the fields to which an override may add a key.
     """
-    document = load_extended(find(kind, str(name), ".yaml", near), kind)
+    document = _document(kind, target, name, near)
     fields = {(field,) for field in model.model_fields}
 
     def may_add(path: tuple[str, ...]) -> bool:
         return path in fields or (len(path) == 2 and path[0] in open_keys)
 
     return override(document, overrides, target, may_add)
+
+
+def _document(kind: Kind, target: str, given: Given, near: Path | None) -> Document:
+    """Return what is given as a document, merged over what it extends; content has the place `target`."""
+    if isinstance(given, str | Path):
+        return load_extended(find(kind, str(given), ".yaml", near), kind)
+    data = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
+    base = data.pop("extends", None)
+    document = Document(data, {(): target})
+    return merge(_document(kind, target, str(base), near), document) if base is not None else document

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from dsx.errors import did_you_mean
-from dsx.spec.load import Spec, load_overridden
+from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.quantities import Count, Total
 from dsx.spec.validate import validate
@@ -160,14 +160,16 @@ def has_experts(dimensions: Mapping[str, int]) -> bool:
 
 
 def load_model(
-    name_or_path: str | Path,
+    given: Given,
     overrides: Sequence[Assignment] = (),
     near: Path | None = None,
     check: LayerCheck | None = None,
 ) -> ModelSpec:
-    """Return the model of that name or path; `near` is the file that mentions it, `check` looks at its layers.
+    """Return the model that is given, by name, path or content.
+
+    `near` is the file that mentions it, `check` looks at its layers.
 
     Raises UnknownNameError, or SpecError that lists all faults of the file.
     """
-    document = load_overridden("models", "model", ModelSpec, name_or_path, overrides, near)
+    document = load_overridden("models", "model", ModelSpec, given, overrides, near)
     return validate(document, ModelSpec, check)

@@ -11,9 +11,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, Strict
 
 from dsx.errors import SpecError, UnitError, did_you_mean
 from dsx.spec.document import is_sourced
-from dsx.units import Dimension, parse_number, parse_quantity
-
-LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
+from dsx.units import LARGEST_COUNT, Dimension, parse_count, parse_number, parse_quantity
 
 _BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s", "W": "W"}
 
@@ -50,10 +48,10 @@ def whole_number(value: Any) -> int:
 
 def count(value: Any) -> int:
     """Return `value`, plain or with its source, as a whole number from 1 to `LARGEST_COUNT`."""
-    plain = whole_number(value)
-    if not 1 <= plain <= LARGEST_COUNT:
-        raise ValueError(f"{plain!r} is not a whole number from 1 to {LARGEST_COUNT}")
-    return plain
+    try:
+        return parse_count(unsourced(value))
+    except SpecError as error:
+        raise ValueError(str(error)) from error
 
 
 def choice(value: Any) -> int | str:

@@ -17,7 +17,8 @@ from pydantic import field_validator as validated
 
 from dsx.errors import did_you_mean
 from dsx.spec.load import Spec
-from dsx.spec.quantities import LARGEST_COUNT, BytesPerSecond, Count, Flag, Seconds, Sourced, number
+from dsx.spec.quantities import BytesPerSecond, Count, Flag, Seconds, Sourced, number
+from dsx.units import LARGEST_COUNT
 
 Oversubscription = Annotated[float, Field(ge=1), BeforeValidator(number)]  # bytes/s into a switch over those out of it
 INNERMOST = "nvs"

@@ -14,9 +14,9 @@ from dsx.spec.hf.family import FamilySpec, KeySpec, load_family
 from dsx.spec.hf.formula import Formula, evaluate
 from dsx.spec.json_text import parse_json
 from dsx.spec.locate import names, shown
-from dsx.spec.quantities import LARGEST_COUNT
 from dsx.spec.text_file import read_text
 from dsx.spec.yaml_text import parse_document
+from dsx.units import LARGEST_COUNT
 
 MODEL_TYPE = "model_type"
 

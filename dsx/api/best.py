@@ -1,0 +1,145 @@
+"""The fastest plans of a job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.infeasible import why_infeasible
+from dsx.api.job import Job
+from dsx.api.pipelines import say_few_pipelines
+from dsx.display.frame import plans_frame
+from dsx.display.job import job_text, step_text
+from dsx.display.launch import launch_data, launch_of, launch_text
+from dsx.display.operator_times import coverage_data, coverage_text, idle_data, idle_text, shares_text
+from dsx.display.placement import placement_text
+from dsx.display.plans import not_told_apart, plans_text, told_apart_text
+from dsx.display.quantities import counted
+from dsx.errors import NothingFeasible
+from dsx.pricing.evaluate import priced_plans
+from dsx.pricing.layers import price_keys
+from dsx.pricing.measured_kernels import Coverage, IdleRow, coverage, idle_rows, shapes_of
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import Counts
+from dsx.printable import printable
+from dsx.progress import Watch, progress
+from dsx.results.launch import Launch
+from dsx.search.search import search_of
+from dsx.search.space import Space
+from dsx.search.study import Study
+from dsx.space.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class BestPlans(Answer):
+    """The fastest plans of a job, and how many there were."""
+
+    job: Job
+    problem: Problem = field(repr=False)
+    plans: Sequence[dict[str, Any]] = field(repr=False)  # fastest first: the `plan`, and its costs by column
+    counts: Counts
+    idle: Sequence[IdleRow] = field(repr=False)  # of operator times: rows that are the time of no kernel of any plan
+    infeasible: str = ""  # why there is no plan; empty if there is one
+
+    @property
+    def plan(self) -> Plan:
+        """The fastest plan; raises NothingFeasible, with the reason, if there is none."""
+        if not self.plans:
+            raise NothingFeasible(self.infeasible)
+        return self.plans[0]["plan"]
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step of the fastest plan; raises NothingFeasible if there is none."""
+        return self.plans[0]["step_time_s"] if self.plan else float("nan")
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows, with the columns of a result set; units in `attrs`."""
+        return plans_frame(self.plans)
+
+    def launch(self, number: int = 1) -> Launch:
+        """Return the Megatron-LM flags of a plan, counted from 1."""
+        return launch_of(self.plans[number - 1]["plan"], self.problem, self.job.cluster.device)
+
+    @property
+    def _covered(self) -> list[Coverage]:
+        return [found for plan in self.plans if (found := coverage(self.problem, plan["plan"]))]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        told_apart = self.job.assumptions.told_apart
+        described = [
+            plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
+            for number, plan in enumerate(self.plans, 1)
+        ]
+        for plan, found in zip(described, self._covered, strict=False):
+            plan["operator_times"] = coverage_data(found)
+        return {
+            "candidates": self.counts.candidates,
+            "feasible": self.counts.feasible,
+            "told_apart": told_apart,
+            "not_told_apart": not_told_apart(self.plans, told_apart),
+            **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
+            "plans": described,
+        }
+
+    def __str__(self) -> str:
+        if not self.plans:
+            return self.infeasible
+        head = searched_text(self.problem, self.job, self.counts)
+        parts = [f"{head}\n{plans_text(self.plans)}", told_apart_text(self.plans, self.job.assumptions.told_apart)]
+        if (times := self.problem.operator_times) is not None:
+            covered = self._covered
+            of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))
+            parts.append("\n".join(filter(None, (*of_plans, idle_text(times.file, self.idle, "any plan")))))
+        parts.append(placement_text(self.plan, self.problem, "plan 1: "))
+        parts.append(launch_text(self.launch(), "plan 1"))
+        return paragraphs(parts)
+
+
+def searched_text(problem: Problem, job: Job, counts: Counts) -> str:
+    """Return what a search was asked, and how many plans it priced."""
+    return (
+        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of one strategy, "
+        f"{printable(problem.strategies[0])}; {counts.feasible:,} feasible\n"
+        f"{step_text(job.global_batch_size, problem.sequence_length)}"
+    )
+
+
+def best(
+    job: Job,
+    top: int = 5,
+    *,
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] = "even",
+    watch: Watch | None = None,
+) -> BestPlans:
+    """Price every plan of one strategy, and return the fastest that fit.
+
+        found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
+        found.frame                                 # a DataFrame
+        dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
+
+    Args:
+        job: what is asked.
+        top: how many plans.
+        strategy: a name or a .layer file; that of the assumption set by default.
+        partition: how layers are cut into the stages of a pipeline: evenly, or as is best for each plan.
+        watch: told how many candidates are done, of how many; a bar is shown without.
+    """
+    problem = job.problem(strategy, partition)
+    say_few_pipelines(problem)
+    space = Space(problem, [job.num_gpus], [job.global_batch_size])
+    with progress(space.size, "pricing", watch) as advance:
+        search = search_of(problem, space, price_keys(problem, space.keys))
+        rows, counts = search.best(top, progress=advance)
+    plans = priced_plans(problem, rows)
+    times = problem.operator_times
+    idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()
+    why = "" if plans else why_infeasible([Study(problem, space, 0, {})], problem, watch=watch)
+    return BestPlans(job, problem, plans, counts, idle, why)

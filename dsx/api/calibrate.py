@@ -1,0 +1,251 @@
+"""An assumption set fitted to measured runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.api.output_file import check_output_file
+from dsx.calibration.assumption_file import text_of
+from dsx.calibration.calibration import (
+    ROWS_PER_FIELD,
+    Calibration,
+    adapt,
+    check_adapted,
+    check_fitted,
+    errors,
+)
+from dsx.calibration.calibration import calibrate as fit_all
+from dsx.calibration.held_out import LEAST_SOURCES
+from dsx.calibration.observations import Observations, observe
+from dsx.calibration.outliers import Outlier, without_outliers
+from dsx.display.quantities import counted
+from dsx.display.table import table
+from dsx.errors import InputError, RunTableError, StoreError
+from dsx.files import OpenFolder
+from dsx.printable import printable
+from dsx.progress import Watch, progress
+from dsx.remarks import warn
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import setups
+from dsx.runs.table import read_runs
+from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, load_fitted
+from dsx.spec.between import Bounds
+from dsx.spec.locate import find, is_path, shown
+from dsx.spec.what_if import field as field_of
+from dsx.units import format_quantity
+
+_FAR_OFF = 0.5  # a median error that no cluster or framework explains
+_SHOWN_ROWS = 3  # of those that no run can be
+_SUFFIX = ".yaml"
+_WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
+
+
+@dataclass(frozen=True)
+class Calibrated(Answer):
+    """A fitted assumption set, which is written to a file, and how far off it is."""
+
+    out: Path
+    calibration: Calibration = field(repr=False)
+    between: Mapping[str, Bounds] = field(repr=False)
+    observations: Observations = field(repr=False)
+    outliers: Sequence[Outlier] = field(repr=False)  # left out
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The fitted numbers by field."""
+        return self.calibration.fit.values
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the fit as plain data; errors are relative."""
+        found = _data(self.calibration, self.between, self.observations)
+        return found | {"outliers": [asdict(outlier) for outlier in self.outliers]}
+
+    def __str__(self) -> str:
+        return _text(self.calibration, self.between, self.observations, self.out)
+
+
+def calibrate(
+    runs: str | Path,
+    out: str | Path,
+    *,
+    assumptions: str | None = None,
+    specialise: str | None = None,
+    watch: Watch | None = None,
+) -> Calibrated:
+    """Fit an assumption set to a table of measured runs, and write it.
+
+    Fitted are the numbers that state `between`; every source of the table weighs the same. Outliers, whose times no
+    cluster explains beside the other rows, are named and left out.
+
+    Args:
+        runs: a CSV file.
+        out: file of the new set; one that a fit wrote is replaced, any other kept.
+        assumptions: the set that the fit begins with, `default` by default.
+        specialise: adapt this set to a few runs of one cluster and framework instead, for which a single run is enough.
+        watch: told how much is done of what; a bar is shown without.
+
+    Raises RunTableError for rows that no training run could be, StoreError if `out` cannot be written.
+    """
+    if assumptions is not None and specialise is not None:
+        raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
+    path, output = Path(runs), Path(out)
+    base = specialise or assumptions or DEFAULT_ASSUMPTIONS
+    assumed, between = load_fitted(base)
+    (check_fitted if specialise is None else check_adapted)(assumed, between)
+    check_output(output, path, base)
+    observations, left_out = _observed(path, assumed, watch)
+    found = _fitted(observations, assumed, between, specialise is not None, watch)
+    _warn_if_far_off(found, observations)
+    fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
+    _write(output, base, found, between, fitted_to, "Adapted" if specialise else "Fitted")
+    return Calibrated(output, found, between, observations, left_out)
+
+
+def check_output(output: Path, runs: Path, base: str) -> None:
+    """Raise StoreError if an assumption set cannot be written to `output`, or would replace what no fit has written."""
+    if output.suffix != _SUFFIX:
+        raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
+    check_output_file(output, [runs, *files_of(base)])
+    if output.is_file() and _WRITTEN_BY not in output.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+        raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
+
+
+def _observed(path: Path, assumed: AssumptionsSpec, watch: Watch | None) -> tuple[Observations, list[Outlier]]:
+    """Return the usable rows of a table without its outliers, and these.
+
+    Raises RunTableError if there is no usable row, if one can be no run, or if too many are outliers.
+    """
+    runs = read_runs(path)
+    made = setups(runs)
+    faults = [
+        f"{path}:{r.line}: {printable(r.id)}: {s}" for r, s in zip(runs, made, strict=True) if isinstance(s, Reason)
+    ]
+    if faults:
+        more = [f"and {counted(len(faults) - _SHOWN_ROWS, 'row')} more"] if len(faults) > _SHOWN_ROWS else []
+        raise RunTableError("\n".join([*faults[:_SHOWN_ROWS], *more]))
+    observations = observe(runs, made, assumed)
+    left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
+    if not observations.source:
+        raise RunTableError(f"{path}: no row can be fitted to: {left_out}")
+    if left_out:
+        warn(f"not fitted to: {left_out}")
+    with progress(len(observations.parts), "compiling", watch) as advance:
+        observations.compile(advance)
+    found, outliers = without_outliers(observations, runs, made, assumed)
+    for outlier in outliers:
+        warn(f"not fitted to, an outlier: {outlier}")
+    return found, outliers
+
+
+def _fitted(
+    observations: Observations,
+    assumed: AssumptionsSpec,
+    between: Mapping[str, Bounds],
+    specialise: bool,
+    watch: Watch | None,
+) -> Calibration:
+    if specialise:
+        return adapt(observations, assumed, between)
+    sources = len(observations.sources)
+    with progress(
+        1 + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source", watch
+    ) as advance:
+        return fit_all(observations, assumed, between, advance)
+
+
+def _warn_if_far_off(found: Calibration, observations: Observations) -> None:
+    median = errors(observations, found.after_s)[-1]["median_ape"]
+    if median > _FAR_OFF:
+        warn(f"the set is still off by {100 * median:.3g} % in the median: are the times seconds of one step?")
+
+
+def _write(
+    output: Path, base: str, found: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
+) -> None:
+    """Write the set, at once; StoreError if that fails."""
+    file = find("assumptions", base, _SUFFIX)
+    # A path is written as it is seen from the new file.
+    extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
+    text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
+    try:
+        with OpenFolder(output.parent) as folder, folder.passing(_SUFFIX) as draft:
+            folder.create(draft, text.encode("utf-8"))
+            load_assumptions(output.absolute().with_name(draft))
+            folder.rename(draft, folder, output.name)
+    except OSError as error:
+        raise StoreError(f"cannot write {shown(output)}: {error.strerror}") from error
+
+
+def _data(found: Calibration, between: Mapping[str, Bounds], observations: Observations) -> dict[str, Any]:
+    fit = found.fit
+    held_out = None if found.held_out is None else errors(observations, found.held_out.predicted_s)
+    return {
+        "rows": len(observations.source),
+        "left_out": observations.left_out,
+        "fields": [
+            {
+                "name": name,
+                "before": found.start[name],
+                "after": value,
+                "between": [between[name].low, between[name].high],
+                "standard_error": fit.standard_errors[name],
+                "at_bound": name in fit.at_bound,
+                "determined": name not in fit.undetermined,
+            }
+            for name, value in fit.values.items()
+        ],
+        "errors": {
+            "before": errors(observations, found.before_s),
+            "after": errors(observations, found.after_s),
+            "held_out": held_out,
+        },
+        "interval": [entry.model_dump(mode="json") for entry in found.interval],
+        "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
+        "told_apart": found.told_apart,
+    }
+
+
+def _text(found: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
+    def said(name: str, value: float) -> str:
+        return "-" if value != value else format_quantity(value, field_of(f"assumptions.{name}").unit)
+
+    fit = found.fit
+    rows = []
+    for name, value in fit.values.items():
+        remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
+        low, high, error = (said(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name]))
+        rows.append([name, said(name, found.start[name]), said(name, value), f"{low} to {high}", error, remark])
+    parts = [table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))]
+    tables = [errors(observations, found.before_s), errors(observations, found.after_s)]
+    titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
+    if found.held_out is not None:
+        tables.append(errors(observations, found.held_out.predicted_s))
+        titles += ["median,\nheld out", "mean,\nheld out"]
+    body = [
+        [first["source_id"], f"{first['rows']:,}"]
+        + [f"{100 * one[figure]:.1f} %" for one in (first, *others) for figure in ("median_ape", "mape")]
+        for first, *others in zip(*tables, strict=True)
+    ]
+    if found.coverage:
+        titles.append("inside others'\ninterval")
+        known = {name: f"{100 * one.inside:.0f} %" for name, one in found.coverage.items()}
+        body = [[*row, known.get(row[0], "")] for row in body]
+    parts.append(table(["source", "rows", *titles], body))
+    lines: list[str] = []
+    if found.held_out is None and not found.adapted:
+        lines.append(
+            f"no source was held out: that needs {LEAST_SOURCES} of them, and {ROWS_PER_FIELD} rows for each number "
+            "without the largest; how far off it is elsewhere is not known, and the set has no interval of its own"
+        )
+    for entry in found.interval:
+        stated = entry.where.model_dump(exclude_none=True)
+        where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
+        lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
+    if found.told_apart is not None:
+        lines.append(f"plans of one job within {100 * found.told_apart:.2g} % of each other are not told apart")
+    lines.append(f"written: {shown(output)}")
+    return paragraphs([*parts, "\n".join(lines)])

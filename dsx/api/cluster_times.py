@@ -1,0 +1,118 @@
+"""The tiers of a cluster's network, and what its collectives take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.cost.cluster_times import collective_times, group_sizes
+from dsx.display.table import table
+from dsx.errors import InputError
+from dsx.graph.match import ALL_REDUCE, ALL_TO_ALL
+from dsx.hardware.cluster import cluster_from_spec
+from dsx.hardware.network import Network
+from dsx.printable import printable
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.load import Given
+from dsx.spec.overrides import split
+from dsx.units import format_quantity
+
+_VOLUMES = tuple(10.0**power for power in range(3, 10))  # bytes
+
+
+@dataclass(frozen=True)
+class ClusterTimes(Answer):
+    """The tiers of a cluster, and the time of an all-reduce and an all-to-all on them."""
+
+    name: str
+    description: str
+    assumptions: str
+    network: Network
+    groups: tuple[int, ...]  # GPUs
+    times: Mapping[str, list[list[float]]] = field(repr=False)  # by kind: s of each volume and group
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the times into a file; its suffix is the format."""
+        from dsx.results.plot.collectives import collectives
+        from dsx.results.plot.file import save
+
+        title = f"collectives on {self.name}, under {self.assumptions}"
+        save(collectives(title, dict(self.times), self.groups, _VOLUMES), Path(path))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; seconds, bytes and bytes per second."""
+        return {
+            "cluster": self.name,
+            "assumptions": self.assumptions,
+            "tiers": _tiers(self.network),
+            "collectives": [
+                {"kind": kind, "num_gpus": group, "bytes": volume, "time_s": seconds}
+                for kind, rows in self.times.items()
+                for volume, row in zip(_VOLUMES, rows, strict=True)
+                for group, seconds in zip(self.groups, row, strict=True)
+            ],
+        }
+
+    def __str__(self) -> str:
+        parts = [printable(f"{self.name}: {self.description}"), _tiers_text(self.network)]
+        for kind, times in self.times.items():
+            rows = [
+                [format_quantity(volume, "bytes"), *(format_quantity(seconds, "s") for seconds in row)]
+                for volume, row in zip(_VOLUMES, times, strict=True)
+            ]
+            head = f"{kind} over groups of so many GPUs, under {self.assumptions}"
+            parts.append(f"{head}\n{table(['bytes', *map(str, self.groups)], rows, text=())}")
+        return paragraphs(parts)
+
+
+def cluster_times(cluster: Given, assumptions: Given = DEFAULT_ASSUMPTIONS, *, set: Sequence[str] = ()) -> ClusterTimes:
+    """Return the tiers of a cluster, and the time of an all-reduce and an all-to-all on them.
+
+    A group fills the tiers from the innermost out. A size is that of the tensor on each GPU.
+    """
+    by_target = split(set)
+    for target in ("model", "sweep"):
+        for path, value in by_target[target]:
+            raise InputError(
+                f"--set {target}.{path}={value}: clusters show reads no {target}; it has cluster.* and assumptions.*"
+            )
+    spec = load_cluster(cluster, by_target["cluster"])
+    beliefs = load_assumptions(assumptions, by_target["assumptions"])
+    network = cluster_from_spec(spec).network
+    groups = group_sizes(network)
+    times = {
+        kind: collective_times(kind, network, assumptions_from_spec(beliefs), groups, _VOLUMES).tolist()
+        for kind in (ALL_REDUCE, ALL_TO_ALL)
+    }
+    return ClusterTimes(spec.name, spec.description, beliefs.name, network, groups, times)
+
+
+def _tiers(network: Network) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tier.name,
+            "size": tier.size or None,
+            "bandwidth": tier.bandwidth,
+            "latency": tier.latency,
+            "oversubscription": network.oversubscription(number),
+        }
+        for number, tier in enumerate(network.tiers)
+    ]
+
+
+def _tiers_text(network: Network) -> str:
+    rows = [
+        [
+            tier["name"],
+            str(tier["size"] or "any"),
+            format_quantity(tier["bandwidth"], "bytes/s"),
+            format_quantity(tier["latency"], "s"),
+            f"{tier['oversubscription']:.3g}",
+        ]
+        for tier in _tiers(network)
+    ]
+    return table(["tier", "GPUs", "bandwidth\nper GPU", "latency", "over-\nsubscription"], rows)

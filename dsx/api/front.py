@@ -1,0 +1,93 @@
+"""The Pareto front of a result set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer
+from dsx.api.picture import draw_picture
+from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
+from dsx.display.quantities import hardware_text, quantity
+from dsx.display.table import table
+from dsx.errors import InputError
+from dsx.remarks import remark
+from dsx.results.best import as_plans
+from dsx.results.pareto import column_of
+from dsx.results.pareto import pareto as front_of
+from dsx.results.store import load_chosen, read_manifest
+from dsx.units import format_quantity
+
+OBJECTIVES = ("step_time_s", "peak_bytes")
+
+
+@dataclass(frozen=True)
+class Front(Answer):
+    """The plans of a result set that no other plan beats in every objective."""
+
+    objectives: Sequence[str]
+    plans: Sequence[dict[str, Any]] = field(repr=False)
+    infeasible: str = ""  # why there is no plan; empty if there is one
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.plans]
+        return {"objectives": list(self.objectives), "plans": plans}
+
+    def __str__(self) -> str:
+        return _text(self.plans, [column_of(objective) for objective in self.objectives]) if self.plans else ""
+
+
+def front(folder: str | Path, objectives: Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
+    """Return the plans of a result set that no other plan beats in every objective.
+
+    Args:
+        folder: of the set.
+        objectives: columns to minimise; one with a leading minus is maximised.
+        plot: also draw the first two into this file.
+
+    Raises StoreError if the set cannot be read, UnknownNameError for a column that it does not have.
+    """
+    folder, chosen = Path(folder), list(dict.fromkeys(objectives))
+    if plot is not None and len(chosen) < 2:
+        raise InputError(
+            f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
+        )
+    names = [column_of(objective) for objective in chosen]
+    plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
+    if plot is not None:
+        x, y, *more = chosen
+        draw_picture(folder, {"kind": "front", "x": [x], "y": y}, Path(plot))
+        if more:
+            remark(f"{plot} is the front of {x} and {y} alone")
+    why = ""
+    if not plans:
+        rows = sum(part.rows for part in read_manifest(folder).parts)
+        why = f"no front: none of the {rows} rows of {folder} is feasible and has a number in {' and '.join(names)}"
+    return Front(chosen, plans, why)
+
+
+def _text(plans: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    settings = [name for name in ("num_gpus", "global_batch_size", "strategy") if name not in columns]
+    hardware = [name for name in plans[0]["hardware"] if any(_differs(plans, name))]
+    header = [*columns, *hardware, *settings, "plan"]
+    rows = [
+        [
+            *(_value(name, plan[name] if name in plan else plan["plan"][name]) for name in columns),
+            *(hardware_text(name, plan["hardware"][name]) for name in hardware),
+            *(str(plan["plan"][name]) for name in settings),
+            plan["plan"].text,
+        ]
+        for plan in plans
+    ]
+    return table(header, rows, text=[header.index(name) for name in ("cluster", "strategy", "plan") if name in header])
+
+
+def _differs(plans: Sequence[dict[str, Any]], name: str) -> list[bool]:
+    return [plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans]
+
+
+def _value(name: str, value: float) -> str:
+    costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+    return quantity(name, value) if name in costs else format_quantity(value, "")

@@ -1,0 +1,149 @@
+"""A model file from the config.json of a Hugging Face checkpoint."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.display.quantities import share
+from dsx.graph.model import build_model, parameters
+from dsx.printable import printable
+from dsx.remarks import remark
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.hf.config import Config, load_config
+from dsx.spec.hf.convert import model_name, model_source, published_total, to_model
+from dsx.spec.hf.family import PublishedSpec
+from dsx.spec.hf.ignored import Ignored, ignored_keys
+from dsx.spec.hf.write import check_target, model_text, write
+from dsx.spec.locate import find_path
+from dsx.spec.model import ModelSpec
+
+_LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read
+
+
+@dataclass(frozen=True)
+class Imported(Answer):
+    """A model of a checkpoint, and what of its config.json was not used."""
+
+    model: ModelSpec
+    config: Config = field(repr=False)
+    published: PublishedSpec | None = field(repr=False)
+    ignored: Ignored = field(repr=False)
+    out: Path | None  # the file that it was written to
+
+    @property
+    def text(self) -> str:
+        """The model file."""
+        return model_text(self.model, self.published)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters, as the layer definitions count them."""
+        return _count(self.model)
+
+    @property
+    def report(self) -> list[str]:
+        """What was made of the config, line by line."""
+        return _report(self.model, self.config, self.parameters, self.published, self.ignored)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return _as_data(self.model, self.config.model_type, self.out, self.parameters, self.published, self.ignored)
+
+    def __str__(self) -> str:
+        return self.text.rstrip("\n") if self.out is None else "\n".join(self.report)
+
+
+def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: bool = False) -> Imported:
+    """Return the model of a checkpoint for the transformers library.
+
+    Args:
+        config: its config.json.
+        out: model file to write.
+        overwrite: replace it if it exists.
+
+    Raises InputError for a config that cannot be read or is of no known family, StoreError if `out` cannot be written.
+    """
+    output = None if out is None else Path(out)
+    if output is not None:
+        check_target(output, overwrite)
+    file = find_path("config", str(config))
+    read = load_config(file)
+    model = to_model(read, model_name(read, file, output), model_source(read, file))
+    found = Imported(model, read, published_total(read), ignored_keys(read), output)
+    _ = found.parameters  # a model that cannot be built is not written
+    if output is not None:
+        write(found.text, output)
+        remark(f"wrote {output}")
+    return found
+
+
+def _count(model: ModelSpec) -> int:
+    believed = load_assumptions(DEFAULT_ASSUMPTIONS)
+    return parameters(build_model(model, believed, believed.default_strategy))
+
+
+def _as_data(
+    model: ModelSpec,
+    family: str,
+    output: Path | None,
+    counted: int,
+    published: PublishedSpec | None,
+    ignored: Ignored,
+) -> dict[str, Any]:
+    return {
+        "family": family,
+        "model": model.model_dump(mode="json", exclude_none=True),
+        "output": str(output) if output else None,
+        "parameters": {
+            "counted": counted,
+            "published": published and published.total,
+            "difference": published and counted - published.total,
+            "rounding": published and published.rounding,
+            "source": published and published.source,
+        },
+        "ignored": {"changes_cost": ignored.unpriced, "unknown": ignored.unknown, "no_cost": ignored.no_cost},
+    }
+
+
+def _report(
+    model: ModelSpec, config: Config, counted: int, published: PublishedSpec | None, ignored: Ignored
+) -> list[str]:
+    sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
+    lines = [f"{printable(model.name)}, of the family {config.model_type}: {sizes}", _check(counted, published)]
+    lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
+    if ignored.unpriced:
+        lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
+    if ignored.unknown:
+        values = {key: f"{value!r:.60}" for key, value in ignored.unknown.items()}
+        lines += ["not used, and not known whether it changes the cost:", *_listed(values)]
+    if ignored.no_cost:
+        topics = {topic: ", ".join(keys) for topic, keys in ignored.no_cost.items()}
+        lines += ["not used, and without effect on the cost:", *_listed(topics)]
+    return lines
+
+
+def _length(assumed: int, longest: int | None) -> str:
+    """Return which sequences the verbs take, since no config says which ones a model is trained with."""
+    read = f"; the model reads up to {longest:,} tokens" if longest not in (None, assumed) else ""
+    return (
+        f"sequences of {assumed:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not say "
+        f"how long those of the training were{read}"
+    )
+
+
+def _listed(entries: dict[str, str]) -> list[str]:
+    return [f"  {key}: {text}" for key, text in entries.items()]
+
+
+def _check(counted: int, published: PublishedSpec | None) -> str:
+    if published is None:
+        return f"{counted:,} parameters; no published total is known"
+    difference = counted - published.total
+    if 2 * abs(difference) < published.rounding:
+        stated = "as published" if not difference else f"which rounds to the published {published.total:,}"
+        return f"{counted:,} parameters, {stated} ({published.source})"
+    off = f"{abs(difference):,} ({share(abs(difference), published.total, 2)}) {'more' if difference > 0 else 'fewer'}"
+    return f"{counted:,} parameters, {off} than the published {published.total:,} ({published.source})"

@@ -1,0 +1,101 @@
+"""Why a search has no plan to show: no candidate at all, or none that fits."""
+
+from collections.abc import Sequence
+
+from dsx.display.job import step_text
+from dsx.display.quantities import counted
+from dsx.pricing.evaluate import priced_plans
+from dsx.pricing.problem import Problem
+from dsx.progress import Watch, progress
+from dsx.search.infeasible import Blocker, blockers
+from dsx.search.space import Selection, Space
+from dsx.search.study import Study
+from dsx.search.sweep import smallest
+from dsx.space.choices import CODES
+from dsx.space.plan_rules import OPTIMAL_SCHEDULES
+from dsx.spec.sweep import SweepSpec
+from dsx.units import format_quantity
+
+
+def why_infeasible(
+    studies: Sequence[Study],
+    problem: Problem,
+    sweep: SweepSpec | None = None,
+    settings: Selection | None = None,
+    watch: Watch | None = None,
+) -> str:
+    """Return why no plan of any study is left, and what comes nearest.
+
+    `problem` is that of the first study, as its files state it; `sweep` or the `settings` of a command may fix it.
+    """
+    searched = [study for study in studies if study.space.size]
+    return (
+        _why_none_fits(searched, watch)
+        if searched
+        else _why_no_candidate(studies[0].space, problem, sweep, settings or {})
+    )
+
+
+def _why_no_candidate(space: Space, problem: Problem, sweep: SweepSpec | None, settings: Selection) -> str:
+
+    num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
+    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else {})
+    job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
+    if not found:
+        return (
+            f"no candidate: the rules of {' and '.join(problem.strategies)} leave no combination of degrees for {job} "
+            f"({_pipelines_text(problem)}, dp must divide the batch)"
+        )
+    together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
+    lines = [f"{_place(blocker, problem, sweep)}: {_said(blocker)}" for blocker in found]
+    return "\n".join([f"no candidate for {job}: what is stated of the plans leaves none{together}", *lines])
+
+
+def _pipelines_text(problem: Problem) -> str:
+
+    if not problem.optimal_cuts:
+        return f"pp must divide the {problem.num_layers} layers"
+    return (
+        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers "
+        f"{OPTIMAL_SCHEDULES} with vpp = 1"
+    )
+
+
+def _said(blocker: Blocker) -> str:
+    nearest = f"; nearest: {blocker.nearest}" if blocker.nearest else ""
+    return f"{blocker.said}: {blocker.rule}{nearest}"
+
+
+def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
+    if blocker.section == "fixed":
+        return f"assumption set {problem.assumptions_spec.name!r}: fixed"
+    if sweep is None:
+        return "the command"
+    return f"{sweep.place(blocker.section, blocker.column)}: {blocker.section}"
+
+
+def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
+
+    with progress(sum(study.space.size for study in searched), "looking for the smallest", watch) as advance:
+        nearest, rows = smallest(searched, advance)
+    plan = priced_plans(nearest.problem, rows)[0]
+    made = plan["plan"]
+    capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
+    largest = max(float(capacity.max()) for capacity in capacities)
+    varied = any(capacity.min() < largest for capacity in capacities)
+    capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
+    return (
+        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
+        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
+        f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
+        f"({made['num_gpus']} GPUs, {step_text(made['global_batch_size'], made['sequence_length'])}, "
+        f"{made.text}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or what more memory "
+        "would change: --set cluster.device.hbm_capacity='...'"
+    )
+
+
+def _settings_text(problem: Problem) -> str:
+    """Return how to make activations again, if no plan of a search does."""
+    *_, most = CODES["recompute"]
+    known = problem.workload.open.recompute
+    return f"--set assumptions.fixed.recompute={most}, " if known == (0,) else ""

@@ -1,0 +1,142 @@
+"""From names to a problem: files are found, overrides set, and what should be known is said.
+
+Layer definitions may lie beside the file that names them: that of the sweep, or, where there is none, that of the
+model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, TypeVar, cast
+
+from dsx.errors import SpecError, did_you_mean
+from dsx.graph.model import layer_check
+from dsx.pricing.problem import Problem, make_problem
+from dsx.remarks import warn
+from dsx.space.choices import OPEN
+from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
+from dsx.spec.cluster import ClusterSpec, load_cluster
+from dsx.spec.load import Given, Spec
+from dsx.spec.locate import is_path
+from dsx.spec.model import ModelSpec, load_model
+from dsx.spec.operator_times import OperatorTimes, read_operator_times
+from dsx.spec.overrides import Assignment, split
+from dsx.spec.sweep import SweepSpec
+
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The validated files of a problem; `near` is the file beside which layer texts may lie."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    assumptions: AssumptionsSpec
+    near: Path | None = None
+    operator_times: OperatorTimes | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the files as plain data; `operator_times` only where there are some."""
+        data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
+        return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any], near: Path | None) -> "Inputs":
+        """Return the inputs that `to_data` wrote."""
+        return cls(
+            ModelSpec.model_validate(data["model"]),
+            ClusterSpec.model_validate(data["cluster"]),
+            AssumptionsSpec.model_validate(data["assumptions"]),
+            near,
+            OperatorTimes.from_data(data["operator_times"]) if "operator_times" in data else None,
+        )
+
+    def problem(
+        self,
+        strategies: Sequence[str],
+        sequence_length: int | None,
+        train_tokens: float | None = None,
+        partition: str = "even",
+    ) -> Problem:
+        """Return the problem of these files; without strategies, that of the assumption set's default."""
+        chosen = [*strategies] or [self.assumptions.default_strategy]
+        return make_problem(
+            self.model,
+            self.cluster,
+            self.assumptions,
+            chosen,
+            sequence_length,
+            train_tokens,
+            self.near,
+            self.operator_times,
+            partition,
+        )
+
+
+# Fields of a sweep that are options of every verb that reads none.
+_OPTIONS = ("model", "cluster", "assumptions", "num_gpus", "global_batch_size", "sequence_length", "strategy")
+_OPTIONS += ("operator_times",)
+
+
+def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
+    """Return ``--set`` assignments by target, where no sweep is read; SpecError if one is for a sweep."""
+    overrides = split(assignments or ())
+    for path, value in overrides["sweep"]:
+        raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; {_advice(path, value)}")
+    return overrides
+
+
+def _advice(path: str, value: str) -> str:
+    """Return what takes the place of a field of a sweep where none is read."""
+    section, _, column = path.partition(".")
+    if path in _OPTIONS:
+        return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
+    if section == "fix" and column:
+        name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
+        held = column in OPEN and not value.startswith("[")
+        searched = f", and a search takes --set assumptions.fixed.{column}={value}" if held else ""
+        return f"a plan says it: {name}={value}{searched}"
+    fields = [*SweepSpec.model_fields]
+    if section not in fields:
+        return f"nor has one a field {section!r}{did_you_mean(section, fields)}"
+    return f"write a sweep file of this search, and dsx sweep FILE --set {quote(f'sweep.{path}={value}')} sets it there"
+
+
+def load_inputs(
+    model: Given,
+    cluster: Given,
+    assumptions: Given,
+    overrides: Mapping[str, Sequence[Assignment]],
+    near: Path | None = None,
+    operator_times: str | Path | None = None,
+) -> Inputs:
+    """Load a problem's files, named in the file `near`; warns if the assumption set is not calibrated.
+
+    Raises SpecError for operator times on a machine that `overrides` change: they are of one machine.
+    """
+    if operator_times is not None and overrides["cluster"]:
+        path, value = overrides["cluster"][0]
+        raise SpecError(
+            f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
+            "of the changed one; leave out either"
+        )
+    path = Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
+    beside = near or path
+
+    def given(spec: Given, target: str, load: Callable[[], S]) -> S:
+        # A spec that nothing changes is itself.
+        return cast(S, spec) if isinstance(spec, Spec) and not overrides[target] else load()
+
+    inputs = Inputs(
+        given(model, "model", lambda: load_model(model, overrides["model"], near, layer_check(beside))),
+        given(cluster, "cluster", lambda: load_cluster(cluster, overrides["cluster"], near)),
+        given(assumptions, "assumptions", lambda: load_assumptions(assumptions, overrides["assumptions"], near)),
+        beside,
+        read_operator_times(str(operator_times), near) if operator_times is not None else None,
+    )
+    if not inputs.assumptions.calibrated:
+        name = inputs.assumptions.name
+        warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
+    return inputs

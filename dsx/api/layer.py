@@ -1,0 +1,189 @@
+"""Everything that is derived from a layer definition."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.display.table import table
+from dsx.errors import InputError, did_you_mean
+from dsx.graph.derived import derive
+from dsx.graph.description import describe
+from dsx.graph.layer import Layer
+from dsx.graph.library import check_settable, load_layer, load_operators, needs_strategy
+from dsx.graph.model import settings_of
+from dsx.graph.notation import Settings
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.load import Given
+from dsx.spec.model import load_model
+from dsx.units import LARGEST_COUNT
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class LayerDescription(Answer):
+    """What follows from a layer: operators, kernels, collectives, saved tensors, weights, rules."""
+
+    described: Mapping[str, Any] = field(repr=False)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the description as plain data."""
+        return dict(self.described)
+
+    def __str__(self) -> str:
+        return _text(self.described)
+
+
+def layer(
+    name: str | Path,
+    *settings: str,
+    strategy: str | None = None,
+    sizes: Mapping[str, int] | Sequence[str] | None = None,
+    model: Given | None = None,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+) -> LayerDescription:
+    """Return what follows from a layer: work, collectives, memory.
+
+        dsx.layer("transformer", "gated", "qk_norm", model="llama-3-8b", sizes={"tp": 8, "s": 8192})
+
+    Args:
+        name: of a layer or block, or a .layer file.
+        settings: options, as in gated, and block parameters, as in ffn=experts; what `model` sets for the first such
+            layers, where none is given.
+        strategy: fills in the roles; that of the assumption set by default.
+        sizes: of dimensions and degrees, as in {"tp": 8}, or texts such as "tp=8". Quantities whose names all have a
+            size are numbers; the others stay formulas.
+        model: gives the dimensions.
+        assumptions: the assumption set.
+
+    Raises UnknownNameError, NotationError or InputError for what there is not.
+    """
+    name = str(name)
+    stated = [f"{key}={value}" for key, value in sizes.items()] if isinstance(sizes, Mapping) else sizes
+    believed = load_assumptions(assumptions)
+    spec = load_model(model) if model is not None else None
+    of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
+    chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
+    inherited = settings_of(believed.set)
+    check_settable(inherited, f"assumption set {believed.name!r}")
+    overlay = strategy or (believed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
+    built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
+    values: dict[str, int] = {
+        "activation_bytes": believed.activation_bytes,
+        "weight_bytes": believed.weight_bytes,
+        "gradient_bytes": believed.gradient_bytes,
+    }
+    if spec:
+        values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
+        values |= dict.fromkeys((*built.axes, "panels"), 1)
+    described = describe(built, believed.fused_backward_reads, believed.uncounted, values, _sizes(stated, built))
+    return LayerDescription(described)
+
+
+def _chosen(settings: Sequence[str]) -> Settings:
+    """Return options and block parameters as they are given: ``gated ffn=experts``."""
+    pairs = [setting.partition("=") for setting in settings]
+    for name, sign, block in pairs:
+        if not name or (sign and not block):
+            raise InputError(f"{name}{sign}{block} is no option, as gated is, nor a block parameter, as ffn=experts is")
+    blocks = tuple((name, block) for name, sign, block in pairs if sign)
+    return Settings(frozenset(name for name, sign, _ in pairs if not sign), blocks)
+
+
+def _sizes(assignments: Sequence[str] | None, built: Layer) -> dict[str, int]:
+    known = {
+        *derive(built).letters,
+        *built.axes,
+        "panels",
+        "b",
+        "s",
+        "activation_bytes",
+        "weight_bytes",
+        "gradient_bytes",
+    }
+    sizes: dict[str, int] = {}
+    for assignment in assignments or ():
+        name, _, value = assignment.partition("=")
+        if name not in known:
+            raise InputError(
+                f"--set {assignment}: layer {built.name!r} has no dimension or degree {name!r}"
+                f"{did_you_mean(name, known)} (it has {', '.join(sorted(known))})"
+            )
+        sizes[name] = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+        if not 1 <= sizes[name] <= LARGEST_COUNT:
+            raise InputError(
+                f"--set {assignment}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}"
+            )
+    return sizes
+
+
+def _shown(value: dict[str, Any]) -> str:
+    return value["formula"] if value["value"] is None else f"{value['value']:,}"
+
+
+def _text(described: Mapping[str, Any]) -> str:
+    title = described["layer"] + (f" under {described['strategy']}" if described["strategy"] else "")
+    lines: list[str] = []
+    lines.append(f"{title}; axes: {', '.join(described['axes']) or 'none'}")
+    for label, names in (
+        ("options set", [name for name, is_set in described["options"].items() if is_set]),
+        ("options not set", [name for name, is_set in described["options"].items() if not is_set]),
+        ("block parameters", [f"{parameter} = {block}" for parameter, block in described["blocks"].items()]),
+    ):
+        if names:
+            lines.append(f"{label}: {', '.join(names)}")
+    lines.append("\noperators, with the local shape of each result:")
+    for operator in described["operators"]:
+        kernel = f"  [kernel {operator['kernel']}]" if operator["kernel"] != operator["name"] else ""
+        for output in operator["outputs"]:
+            lines.append(f"  {output['name']}{output['distribution']} = {operator['kind']}{kernel}")
+            if output["local_shape"]:
+                lines.append(f"      local shape {' x '.join(map(str, output['local_shape']))}")
+    lines.append("\nwork of each kernel (one microbatch):")
+    for kernel in described["kernels"]:
+        if not kernel["counted"]:
+            continue
+        # Ranks of such an axis have equal values or partial sums of them: as much work, and all of it either way.
+        whole = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
+        lines.append(f"  {kernel['name']}{whole}")
+        for direction in DIRECTIONS:
+            work = kernel[direction]
+            parts = [f"{label} {_shown(work[key])}" for key, label in _WORK if _shown(work[key]) != "0"]
+            lines.append(f"      {direction:9}{'; '.join(parts) or '-'}")
+    lines.append("\ncollectives (one microbatch, volume in bytes on one GPU):")
+    rows = [
+        [
+            f"  {direction}",
+            c["kind"],
+            c["axis"],
+            c["tensor"],
+            _shown(c["bytes"]) + (" in panels" if c["panelled"] else ""),
+        ]
+        for direction in DIRECTIONS
+        for kernel in described["kernels"]
+        for c in kernel[direction]["collectives"]
+    ]
+    lines.append(table(["", "", "axis", "tensor", "bytes"], rows, text=range(4)) if rows else "  none")
+    lines.append("\nsaved for the backward:")
+    for kernel in described["kernels"]:
+        for saved in kernel["saved"]:
+            lines.append(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
+    lines.append(f"  in all {_shown(described['saved_bytes'])} bytes")
+    lines.append("\nweights, and the axes that reduce their gradients once a step:")
+    for weight in described["weights"]:
+        nested = "; one rank in ep has the same part" if weight["over_ep"] else ""
+        axes = ", ".join(weight["reduced_over"]) or "none"
+        lines.append(f"  {weight['name']}: {_shown(weight['bytes'])} bytes; {axes}{nested}")
+    if described["rules"]:
+        lines.append("\nrules of the strategy:")
+        for rule in described["rules"]:
+            broken = "" if rule["holds"] in (True, None) else "  (does not hold here)"
+            lines.append(f"  {rule['reason']}: {rule['rule']}{broken}")
+    return "\n".join(lines)
+
+
+_WORK = (("matrix_flops", "matrix FLOP"), ("vector_flops", "vector FLOP"), ("bytes", "bytes"))

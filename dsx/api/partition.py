@@ -1,0 +1,148 @@
+"""The best plan of a job whose layers are cut as is best for it, stage by stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.best import searched_text
+from dsx.api.evaluation import PlanLike, settings_of
+from dsx.api.infeasible import why_infeasible
+from dsx.api.job import Job
+from dsx.display.launch import launch_data, launch_of, launch_text
+from dsx.display.placement import placement_text
+from dsx.display.quantities import quantity
+from dsx.display.stages import bottleneck, stages_data, stages_text
+from dsx.errors import NothingFeasible
+from dsx.pricing.cuts import cuts_of_text
+from dsx.pricing.evaluate import priced_plans
+from dsx.pricing.layers import price_keys
+from dsx.pricing.plan_stages import PlanStage, stages_of_plan
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import Counts
+from dsx.progress import Watch, progress
+from dsx.remarks import remark
+from dsx.results.launch import Launch
+from dsx.search.search import search_of
+from dsx.search.space import Space
+from dsx.search.study import Study
+from dsx.space.codes import OPTIMAL
+from dsx.space.plan import Plan
+from dsx.space.plan_settings import fixed_settings
+from dsx.units import format_quantity
+
+
+@dataclass(frozen=True)
+class Partition(Answer):
+    """The fastest plan with the cut that is best for it."""
+
+    job: Job
+    problem: Problem = field(repr=False)
+    priced: dict[str, Any] = field(repr=False)  # the `plan`, and its costs by column
+    stages: tuple[PlanStage, ...]
+    counts: Counts
+
+    @property
+    def plan(self) -> Plan:
+        """Every choice by its column; `stage_layers` are the layers of the stages."""
+        return self.priced["plan"]
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one step."""
+        return self.priced["step_time_s"]
+
+    @property
+    def launch(self) -> Launch:
+        """The Megatron-LM flags of the plan."""
+        return launch_of(self.plan, self.problem, self.job.cluster.device)
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the stages into a file; its suffix is the format.
+
+        Raises InputError for a format that cannot be written, StoreError if the file cannot be.
+        """
+        from dsx.results.plot.file import save
+        from dsx.results.plot.stages import placement_of, stages
+
+        title = (
+            f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.name}: "
+            f"step {format_quantity(self.step_time_s, 's')}\n{self.plan.text}"
+        )
+        tiers = [tier.name for tier in self.problem.cluster.network.tiers]
+        save(stages(self.stages, placement_of(self.plan, tiers), title), Path(path))
+        remark(f"wrote {path}")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        counts = {"candidates": self.counts.candidates, "feasible": self.counts.feasible}
+        data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
+        return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
+
+    def __str__(self) -> str:
+        plan, priced = self.plan, self.priced
+        slowest = format_quantity(bottleneck(self.stages).load_s, "s")
+        state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
+        head = [
+            searched_text(self.problem, self.job, self.counts),
+            f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
+            f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
+            f"{quantity('peak_bytes', priced['peak_bytes'])}",
+            f"{plan.text} ({state})",
+        ]
+        return paragraphs(
+            [
+                "\n".join(head),
+                placement_text(plan, self.problem),
+                stages_text(plan, self.stages),
+                launch_text(self.launch, "the plan"),
+            ]
+        )
+
+
+def partition(
+    job: Job,
+    fix: PlanLike | None = None,
+    *,
+    strategy: str | None = None,
+    watch: Watch | None = None,
+    **choices: Any,
+) -> Partition:
+    """Cut the layers of a job into pipeline stages, exactly: of all plans, each cut as is best for it, the fastest.
+
+    Args:
+        job: what is asked.
+        fix: columns that have these values alone, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
+        strategy: a name or a .layer file; that of the assumption set by default.
+        watch: told how many candidates are done, of how many; a bar is shown without.
+        choices: further columns, likewise.
+
+    Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
+    """
+    stated = job.problem(strategy, OPTIMAL)
+    settings = settings_of(*_as_texts(fix, choices))
+    fixed = fixed_settings(settings, job.num_gpus, stated.limits())
+    problem = stated.opening(fixed)
+    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
+    counts, plans, rows = Counts(0, 0), [], {}
+    if space.size:
+        with progress(space.size, "pricing", watch) as advance:
+            search = search_of(problem, space, price_keys(problem, space.keys))
+            rows, counts = search.best(1, progress=advance)
+        plans = priced_plans(problem, rows)
+    if not plans:
+        raise NothingFeasible(why_infeasible([Study(problem, space, 0, {})], stated, settings=fixed, watch=watch))
+    (plan,) = plans
+    (cut,) = cuts_of_text([plan["plan"]["stage_layers"]], int(problem.workload.stack.num_layers))
+    return Partition(job, problem, plan, stages_of_plan(problem, rows, cut), counts)
+
+
+def _as_texts(fix: PlanLike | None, choices: dict[str, Any]) -> tuple[PlanLike | None, dict[str, Any]]:
+    """Return fixed columns with several values of one as a text."""
+
+    def text(value: Any) -> Any:
+        return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+    texts = {name: text(value) for name, value in choices.items()}
+    return {name: text(value) for name, value in fix.items()} if isinstance(fix, dict) else fix, texts

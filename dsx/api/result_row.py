@@ -1,0 +1,147 @@
+"""One row of a result set, with what it was priced from: its files, its hardware, its plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dsx.api.inputs import Inputs
+from dsx.display.quantities import counted
+from dsx.display.result_set import hardware_of
+from dsx.errors import InputError, did_you_mean
+from dsx.pricing.problem import Problem
+from dsx.remarks import warn
+from dsx.results.manifest import Manifest
+from dsx.results.schema import CUT
+from dsx.results.stated_sweep import stated_files
+from dsx.results.store import load_chosen, read_manifest
+from dsx.space.choices import OPEN, PLAN_COLUMNS
+from dsx.space.plan import Plan
+from dsx.spec.what_if import field, value_type
+from dsx.units import exact_quantity
+
+_SHOWN = 5  # hardware points in an error
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A row as it was priced."""
+
+    inputs: Inputs
+    strategy: str  # the name or path that the sweep gave
+    plan: Plan
+    train_tokens: float | None
+    opened: dict[str, list[int | str]]  # columns that the sweep opened, with their values
+    partition: str
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the row is of, under its strategy."""
+        length = self.plan["sequence_length"]
+        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).opening(self.opened)
+
+
+def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
+    """Return the row of a candidate id; `hardware` says at which cluster or what-if values, as COLUMN=VALUE.
+
+    Raises InputError if there is no such row, or if there are several.
+    """
+    manifest = read_manifest(folder)
+    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+
+    def choose(frame: Any) -> Any:
+        return frame[frame["candidate"] == wanted]
+
+    found: Any = load_chosen(folder, ["candidate"], choose)
+    if found.empty:
+        rows = sum(part.rows for part in manifest.parts)
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(rows, 'row')} of {folder}: an id is a number of its "
+            f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
+        )
+    columns = hardware_of(manifest)
+    for choice in hardware:
+        found = _at(found, choice, columns)
+    if len(found) > 1:
+        points = [_written(row, columns) for row in found.head(_SHOWN).to_dict(orient="records")]
+        more = ", ..." if len(found) > _SHOWN else ""
+        raise InputError(
+            f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; say behind it which one, as "
+            f"in {points[0]} (there are {'; '.join(points)}{more})"
+        )
+    return _as_row(folder, manifest, found.to_dict(orient="records")[0])
+
+
+def _at(found: Any, choice: str, columns: list[str]) -> Any:
+    """Return the rows at one value of a hardware column."""
+    name, _, text = choice.partition("=")
+    if name not in columns:
+        known = f"it varies {', '.join(columns)}" if columns else "it varies none"
+        raise InputError(
+            f"{choice!r}: {name!r} is no hardware that the sweep varies{did_you_mean(name, columns)} ({known})"
+        )
+    wanted = text if name == "cluster" else _value(name, text)
+    rows = found[found[name] == wanted]
+    if rows.empty:
+        there = ", ".join(_text(name, value) for value in sorted(found[name].unique().tolist()))
+        raise InputError(f"{choice!r}: the candidate was not priced there; it was at {there}")
+    return rows
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return value_type(name).validate_python(text)
+    except ValidationError as error:
+        raise InputError(f"{name}={text}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value of a hardware column as a sweep file writes it."""
+    return value if name == "cluster" else exact_quantity(value, field(name).unit)
+
+
+def _written(row: dict[str, Any], columns: list[str]) -> str:
+    return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
+
+
+def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, Any]) -> Inputs:
+    """Return the files that rows at one hardware point were priced from; `hardware` has its columns.
+
+    Raises StoreError where the manifest, of the set in `folder`, states files that this version cannot read.
+    """
+    resolved = manifest.spec["resolved"]
+    stated = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
+    stated["cluster"] = resolved["clusters"][manifest.names["cluster"].index(hardware["cluster"])]
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    with stated_files(folder):
+        data = Inputs.from_data(stated, near).to_data()
+        for extra in manifest.what_if:
+            _set(data if extra.name.startswith("assumptions.") else data["cluster"], extra.name, hardware[extra.name])
+        return Inputs.from_data(data, near)
+
+
+def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:
+    resolved, sweep = manifest.spec["resolved"], manifest.sweep
+    inputs = inputs_of(folder, manifest, row)
+    # A row has the name of its strategy, the sweep may have given a path.
+    strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
+    if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
+        warn("the layer texts have changed since the row was priced; the numbers are those of today's texts")
+
+    return ResultRow(
+        inputs,
+        strategy,
+        Plan({name: row[name] for name in (*PLAN_COLUMNS, CUT.name) if name in row}),
+        sweep.train_tokens,
+        {name: values for name, values in sweep.fix.items() if name in OPEN},
+        sweep.partition,
+    )
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        data = data[section]
+    data[name] = _text(path, value) if isinstance(value, float) else value

@@ -1,0 +1,187 @@
+"""What a result set is, and its fastest plans."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.result_row import inputs_of
+from dsx.display.costs import costs_text
+from dsx.display.frame import plans_frame
+from dsx.display.launch import launch_data, launch_text
+from dsx.display.plans import plans_text
+from dsx.display.quantities import counted, hardware_text, share
+from dsx.display.result_set import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.display.table import table
+from dsx.errors import InputError
+from dsx.graph.model import Model
+from dsx.remarks import warn
+from dsx.results.best import as_plans, fastest
+from dsx.results.launch import Launch, megatron_lm
+from dsx.results.manifest import Manifest
+from dsx.results.store import load_chosen, read_manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TOP = 10
+
+
+@dataclass(frozen=True)
+class ShownSet(Answer):
+    """A result set and some of its plans."""
+
+    folder: Path
+    manifest: Manifest = field(repr=False)
+    plans: Sequence[dict[str, Any]] = field(repr=False)
+    single: bool  # whether they are the rows of one candidate
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows; units in `attrs`."""
+        return plans_frame(self.plans)
+
+    @property
+    def infeasible(self) -> str:
+        """Why there is no plan; empty if there is one."""
+        if self.plans:
+            return ""
+        rows = sum(part.rows for part in self.manifest.parts)
+        return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        launches = _launches(self.folder, self.plans, self.manifest)
+        described = [
+            plan | {"plan": dict(plan["plan"]), "launch": launch and launch_data(launch)}
+            for plan, launch in zip(self.plans, launches, strict=True)
+        ]
+        return {"folder": str(self.folder)} | _as_data(self.manifest) | {"plans": described}
+
+    def __str__(self) -> str:
+        parts = [_set_text(self.manifest)]
+        if self.plans:
+            lines = [plans_text(self.plans, with_settings=True, hardware=hardware_of(self.manifest))]
+            if self.single:
+                rejected = [(number, plan["reject"]) for number, plan in enumerate(self.plans, 1) if plan["reject"]]
+                lines += [f"{number} is rejected: {', '.join(names)}" for number, names in rejected]
+            parts.append("\n".join(lines))
+            if self.single and len(self.plans) == 1:
+                parts.append(costs_text(self.plans[0]))
+            if launch := _launches(self.folder, self.plans[:1], self.manifest)[0]:
+                parts.append(launch_text(launch, "plan 1"))
+        return paragraphs(parts)
+
+
+def show(
+    folder: str | Path, top: int | None = None, *, per: Sequence[str] = (), candidate: int | str | None = None
+) -> ShownSet:
+    """Return what a result set is, and its fastest plans.
+
+    Args:
+        folder: of the set.
+        top: how many plans, 10 by default; with `per` of each group, 1 by default.
+        per: columns, for each value of which the fastest are returned.
+        candidate: an id; the rows of this candidate alone, whether they fit or not.
+
+    Raises StoreError if the set cannot be read, InputError for a candidate that it does not have.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    columns = list(dict.fromkeys(per))
+    if candidate is not None:
+        if top is not None or columns:
+            raise InputError(f"--candidate {candidate} shows that candidate alone: leave out --top and --per")
+        plans = _rows_of(folder, str(candidate), sum(part.rows for part in manifest.parts))
+    elif columns:
+        plans = fastest(folder, None, columns, top or 1)
+    else:
+        plans = fastest(folder, top or _TOP)
+    return ShownSet(folder, manifest, plans, candidate is not None)
+
+
+def _rows_of(folder: Path, candidate: str, count: int) -> list[dict[str, Any]]:
+    wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
+
+    def choose(frame: Any) -> Any:
+        return frame[frame["candidate"] == wanted]
+
+    rows = load_chosen(folder, ["candidate"], choose)
+    if rows.empty:
+        raise InputError(
+            f"no candidate {candidate!r} among the {counted(count, 'row')} of {folder}: an id is a number of its "
+            f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
+        )
+    return as_plans(rows)
+
+
+def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest) -> list[Launch | None]:
+    """Return the launch flags of rows; None, with a note, where the layer texts are gone."""
+    models: dict[str, Model | None] = {}
+    for strategy in dict.fromkeys(plan["plan"]["strategy"] for plan in plans):
+        try:
+            models[strategy] = model_of(folder, manifest, strategy)
+        except InputError as error:
+            warn(f"no launch flags under {strategy}: {error}")
+            models[strategy] = None
+    launches: list[Launch | None] = []
+    for plan in plans:
+        model = models[plan["plan"]["strategy"]]
+        inputs = inputs_of(folder, manifest, plan["hardware"]) if model else None
+        launches.append(
+            megatron_lm(plan["plan"], model, inputs.assumptions, inputs.cluster.device) if model and inputs else None
+        )
+    return launches
+
+
+def _as_data(manifest: Manifest) -> dict[str, Any]:
+    counts, sweep = manifest.counts, manifest.sweep
+    return {
+        "model": sweep.resolved.model.name,
+        "clusters": list(manifest.names["cluster"]),
+        "strategies": list(manifest.names["strategy"]),
+        "assumptions": sweep.resolved.assumptions.name,
+        "num_gpus": sweep.num_gpus,
+        "global_batch_size": sweep.global_batch_size,
+        "sequence_length": sweep.tokens,
+        "what_if": what_if_values(manifest),
+        "keep": manifest.spec["keep"],
+        "precision": manifest.precision,
+        "spec_file": manifest.spec_file or None,
+        "complete": manifest.complete,
+        "started": manifest.started,
+        "finished": manifest.finished or None,
+        "dsx_version": manifest.dsx_version,
+        "candidates": counts.candidates if counts else None,
+        "feasible": counts.feasible if counts else None,
+        "rejected": counts.rejected if counts else None,
+        "rows": sum(part.rows for part in manifest.parts),
+        "parts": len(manifest.parts),
+    }
+
+
+def _set_text(manifest: Manifest) -> str:
+    sweep, counts = manifest.sweep, manifest.counts
+    state = f"finished {manifest.finished}"
+    if not manifest.complete:
+        state = f"incomplete, {len(manifest.parts)} of {counted(manifest.num_parts, 'part')}; begun {manifest.started}"
+    rows = [
+        ["num_gpus", ", ".join(map(str, sweep.num_gpus))],
+        ["global_batch_size", ", ".join(map(str, sweep.global_batch_size))],
+        ["sequence_length", f"{sweep.tokens:,} tokens"],
+        ["tokens a step", ", ".join(f"{size * sweep.tokens:,}" for size in sweep.global_batch_size)],
+        ["strategy", ", ".join(manifest.names["strategy"])],
+        *(
+            [name, ", ".join(hardware_text(name, v) for v in values)]
+            for name, values in what_if_values(manifest).items()
+        ),
+        ["assumptions", f"{sweep.resolved.assumptions.name}, in {manifest.precision}"],
+        ["sweep file", manifest.spec_file or "-"],
+        ["state", f"{state}, by dsx {manifest.dsx_version}"],
+    ]
+    if counts:
+        part = share(counts.feasible, counts.candidates, 1)
+        rows.append(["candidates", f"{counts.candidates:,}, {counts.feasible:,} of them feasible ({part})"])
+    rows.append(["kept", f"{kept_text(manifest)}: {rows_text(manifest)}"])
+    return f"{title_of(manifest)}\n" + table(["", ""], [[f"  {name}", text] for name, text in rows], text=(0, 1))

@@ -1,0 +1,178 @@
+"""One run of a sweep: from its file to a manifest and parts, and the parts that are missing priced and written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dsx.api.inputs import load_inputs
+from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
+from dsx.display.quantities import counted
+from dsx.errors import IncompleteSweep, InputError, SpecError
+from dsx.pricing.measured_kernels import IdleRow, idle_rows, shapes_of
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import column_names
+from dsx.progress import Watch, progress
+from dsx.remarks import remark
+from dsx.results import manifest as manifests
+from dsx.results import store
+from dsx.results.manifest import Counts, Manifest
+from dsx.results.schema import ExtraColumn
+from dsx.results.store import Writer
+from dsx.search.most_groups import fault_of_groups
+from dsx.search.parts import reduces
+from dsx.search.space import fault_of_fix, fault_of_limit
+from dsx.search.study import make_studies
+from dsx.search.sweep import Sweep
+from dsx.space.choices import NAMED, PLAN_COLUMNS
+from dsx.space.rules import MEMORY
+from dsx.spec.cluster import load_cluster
+from dsx.spec.column_names import Columns
+from dsx.spec.overrides import split
+from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
+from dsx.spec.what_if import field
+
+Shard = tuple[int, int]
+
+
+class SweepRun:
+    """A sweep file, a folder for its result set, and what is to be priced."""
+
+    def __init__(
+        self, stated: str | Path | Mapping[str, Any], folder: Path, assignments: Sequence[str], watch: Watch | None
+    ) -> None:
+        columns = Columns(
+            tuple(PLAN_COLUMNS),
+            tuple(StepCosts.__dataclass_fields__),
+            NAMED,
+            intervals=tuple(StepInterval.__dataclass_fields__),
+        )
+        overrides = split(assignments)
+        if isinstance(stated, Mapping):
+            self.spec = sweep_from_data(dict(stated), columns, overrides["sweep"])
+        else:
+            self.spec: SweepSpec = load_sweep(stated, columns, overrides["sweep"])
+        self._watch = watch
+        self._refuse_impossible_values()
+        self.folder = folder
+        self.priced = 0  # candidates, over all hardware points, in this run
+        first, *others = self.spec.cluster
+        inputs = load_inputs(
+            self.spec.model, first, self.spec.assumptions, overrides, self.spec.file, self.spec.operator_times
+        )
+        clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
+        self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
+        self._refuse_equal_names()
+
+    def _refuse_impossible_values(self) -> None:
+        stated = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
+        stated += [("limit", column, fault_of_limit(column)) for column in self.spec.limit]
+        faults = [f"{self.spec.place(section, column)}: {section}: {said}" for section, column, said in stated if said]
+        if faults:
+            raise SpecError("\n".join(faults))
+
+    def _refuse_equal_names(self) -> None:
+        names = [inputs.cluster.name for inputs in self.inputs]
+        for name, given in zip(names, self.spec.cluster, strict=True):
+            if names.count(name) > 1:
+                raise InputError(
+                    f"two clusters of the sweep are called {name!r}, {given} among them: results could not tell them "
+                    "apart; give one of the files another 'name'"
+                )
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """The problem on each cluster."""
+        spec = self.spec
+        settings = (spec.strategy, spec.sequence_length, spec.train_tokens, spec.partition)
+        return [inputs.problem(*settings) for inputs in self.inputs]
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        """The sweep and its parts; SpecError if it keeps more rows than may be kept."""
+        spec = self.spec
+        studies = make_studies(self.problems, spec.what_if, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
+        sweep = Sweep(studies, spec.keep, spec.precision, spec.part_size)
+        if fault := fault_of_groups(studies, sweep.parts, spec.keep):
+            raise SpecError(f"{spec.place('keep')}: keep: {fault}")
+        return sweep
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the result set says of itself when it is begun."""
+        problem, spec = self.problems[0], self.spec
+        resolved: dict[str, Any] = self.inputs[0].to_data()
+        del resolved["cluster"]
+        resolved["clusters"] = [inputs.to_data()["cluster"] for inputs in self.inputs]
+        resolved["strategy"] = spec.strategy or [self.inputs[0].assumptions.default_strategy]
+        resolved["layers"] = problem.fingerprint()
+        fields = [field(path) for path in spec.what_if.fields]
+        return manifests.begin(
+            spec.model_dump(mode="json") | {"resolved": resolved},
+            column_names(problem) | {"cluster": [inputs.cluster.name for inputs in self.inputs]},
+            [(reason.name, reason.description) for reason in problem.reasons],
+            spec.precision,
+            str(spec.file.resolve()) if spec.file else "",
+            [ExtraColumn(f.path, f.unit, f.description, f.integer) for f in fields],
+        )
+
+    def idle_rows(self) -> Sequence[IdleRow]:
+        """Return the rows of the operator times, if there are some, that are the time of no kernel of any plan."""
+        times = self.problems[0].operator_times
+        if times is None:
+            return ()
+        shapes: dict[Any, set[Any]] = {}
+        for space in {id(study.space): study.space for study in self.sweep.studies}.values():
+            for name, there in shapes_of(self.problems[0], space.keys).items():
+                shapes[name] = shapes.get(name, set()) | there
+        return idle_rows(times, shapes)
+
+    def finished(self) -> Manifest | None:
+        """Return the manifest of the whole set, if an earlier run has finished it."""
+        return store.finished(self.folder, self.manifest)
+
+    def price(self, shard: Shard | None) -> Manifest | None:
+        """Price and write the missing parts; return the manifest of the set, or None after a shard.
+
+        Raises IncompleteSweep if it was interrupted.
+        """
+        with store.create(self.folder, self.manifest, len(self.sweep.parts), shard) as writer:
+            missing = writer.missing()
+            self._say_what_is_there(missing, shard)
+            try:
+                self._price(writer, missing)
+                return None if shard else writer.finish(self._merge)
+            except KeyboardInterrupt:
+                there = len(self.sweep.parts) - len(writer.unfinished())
+                raise IncompleteSweep(
+                    f"interrupted, with {there} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
+                    "the same command goes on from there"
+                ) from None
+
+    def finish(self) -> Manifest:
+        """Make the parts that are there the set; raises IncompleteSweep if some are missing."""
+        with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
+            return writer.finish(self._merge)
+
+    def _say_what_is_there(self, missing: list[int], shard: Shard | None) -> None:
+        i, n = shard or (1, 1)
+        own = len(range(i - 1, len(self.sweep.parts), n))
+        if len(missing) < own:
+            remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; going on with the others")
+
+    def _price(self, writer: Writer, missing: list[int]) -> None:
+        self.priced = sum(self.sweep.parts[number].size for number in missing)
+        with progress(self.priced, "pricing", self._watch) as advance:
+
+            def write(number: int, rows: Any, counts: Any) -> None:
+                # Enumeration leaves only one rule to break.
+                rejected = {MEMORY.name: counts.candidates - counts.feasible}
+                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected))
+
+            self.sweep.run(missing, write, advance)
+
+    @property
+    def _merge(self) -> Any:
+        return self.sweep.merged if reduces(self.spec.keep) else None

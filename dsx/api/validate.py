@@ -1,0 +1,220 @@
+"""How far the predictions are from a table of measured runs."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsx.api.answer import Answer
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.api.output_file import check_output_file, write_output_file
+from dsx.calibration.outliers import Outlier, outliers
+from dsx.calibration.report import report
+from dsx.display.quantities import counted
+from dsx.display.table import table
+from dsx.errors import RunTableError
+from dsx.predict.of_setups import predict
+from dsx.predict.predictions import Predict
+from dsx.predict.rows import Rows, compare
+from dsx.printable import printable
+from dsx.remarks import warn
+from dsx.runs.reasons import Reason
+from dsx.runs.setups import Setup, count_filled, count_from_notes, setups
+from dsx.runs.table import Run, read_runs
+from dsx.spec.assumptions import files_of, load_assumptions
+from dsx.spec.load import Given
+from dsx.spec.locate import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
+# A spreadsheet takes a cell that begins so, in half or full width, for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
+
+
+@dataclass(frozen=True)
+class Validation(Answer):
+    """Measured runs beside what is predicted for them."""
+
+    runs: Path
+    assumptions: str
+    figures: Mapping[str, Any] = field(repr=False)  # errors by source and overall, regret, memory
+    rows: Rows = field(repr=False)
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The rows of the table: measured_s, predicted_s and its interval, bytes, and why a row is not modelled."""
+        import pandas as pd
+
+        rows = self.rows
+        names = (
+            "id",
+            "source",
+            "measured_s",
+            "predicted_s",
+            "low",
+            "high",
+            "measured_bytes",
+            "predicted_bytes",
+            "fits",
+        )
+        frame = pd.DataFrame({name: getattr(rows, name) for name in names})
+        frame["reason"] = [str(reason) if reason else "" for reason in rows.reason]
+        seconds = dict.fromkeys(("measured_s", "predicted_s", "low", "high"), "s")
+        frame.attrs["units"] = seconds | dict.fromkeys(("measured_bytes", "predicted_bytes"), "bytes")
+        return frame
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the figures as plain data; errors are relative."""
+        return dict(self.figures)
+
+    def __str__(self) -> str:
+        parts = (_figures_text(self.figures, self.runs, self.assumptions), _not_modelled_text(self.rows))
+        return "\n".join(filter(None, parts))
+
+
+def validate(
+    runs: str | Path,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+    out: str | Path | None = None,
+    *,
+    predict: Predict = predict,
+) -> Validation:
+    """Compare a table of measured runs with what is predicted for them.
+
+    A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default.
+
+    Args:
+        runs: a CSV file.
+        assumptions: the assumption set.
+        out: write the times of all rows to this file, which is replaced.
+        predict: what predicts.
+
+    Raises RunTableError for a table that cannot be read or holds no row that a training run could be; StoreError if
+    `out` cannot be written.
+    """
+    path = Path(runs)
+    if out is not None:
+        read = files_of(str(assumptions)) if isinstance(assumptions, str | Path) else []
+        check_output_file(Path(out), [path, *read])
+    assumed = load_assumptions(assumptions)
+    measured = read_runs(path)
+    made = setups(measured)
+    _check(path, measured, made)
+    rows = compare(measured, made, predict, assumed)
+    if out is not None:
+        write_rows(rows, Path(out))
+    found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
+    _say_outliers(found)
+    figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}
+    return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
+
+
+def _check(path: Path, runs: Sequence[Run], made: Sequence[Setup | Reason]) -> None:
+    """Say which rows can be no setup; raise RunTableError if that is every row."""
+    faults = [
+        f"{path}:{run.line}: {printable(run.id)}: {setup}"
+        for run, setup in zip(runs, made, strict=True)
+        if isinstance(setup, Reason)
+    ]
+    more = [f"and {counted(len(faults) - SHOWN_ROWS, 'row')} more"] if len(faults) > SHOWN_ROWS else []
+    lines = [*faults[:SHOWN_ROWS], *more]
+    if len(faults) == len(runs):
+        raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
+    for line in lines:
+        warn(f"not modelled: {line}")
+
+
+def _say_outliers(found: Sequence[Outlier]) -> None:
+    """Name the outliers; they stay in all figures, of which medians hardly move and means do."""
+    for outlier in found[:SHOWN_ROWS]:
+        warn(f"an outlier: {outlier}")
+    if found:
+        more = f"and {counted(len(found) - SHOWN_ROWS, 'outlier')} more; " if len(found) > SHOWN_ROWS else ""
+        warn(f"{more}outliers are in all figures: medians hardly move with them, means and biases do")
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
+
+    A text that a spreadsheet would run as a formula has an apostrophe before it; control characters are escaped.
+    """
+    times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["id", "measured_s", "predicted_s", "low", "high", "reason"])
+    for name, reason, *seconds in zip(rows.id, rows.reason, *times, strict=True):
+        writer.writerow([_inert(name), *map(_number, seconds), _inert(str(reason or ""))])
+    write_output_file(path, text.getvalue())
+
+
+def _inert(text: str) -> str:
+    return f"'{printable(text)}" if text.startswith(_FORMULA) else printable(text)
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else ""
+
+
+_COLUMNS = {
+    "median_ape": "median\nerror",
+    "mape": "mean\nerror",
+    "bias": "bias",
+    "inside_interval": "inside\ninterval",
+    "memory_mape": "memory\nerror",
+}
+
+
+def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> str:
+    overall = figures["overall"]
+    modelled = f"{counted(overall['rows'], 'row')}, {overall['modelled']:,} modelled"
+    lines = [f"{shown(path)} under {assumptions!r}: {modelled}"]
+    header = ["source", "rows", "modelled", *_COLUMNS.values()]
+    body = [
+        [source["source_id"], *(f"{source[count]:,}" for count in ("rows", "modelled"))]
+        + [_percent(source[column]) for column in _COLUMNS]
+        for source in [*figures["sources"], overall]
+    ]
+    lines.append(table(header, body))
+    regret, oom = figures["regret"], figures["oom"]
+    lines.append("")
+    lines.append(
+        f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
+        f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
+        f"{_percent(regret['within_5_percent'])} of them"
+    )
+    correlation = figures["spearman_median"]
+    lines.append(
+        f"rank correlation (Spearman), median over groups: {'-' if correlation is None else f'{correlation:.3f}'}"
+    )
+    lines.append(
+        f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
+        "out of memory predicted so"
+    )
+    for title, counts in (("blank, filled", figures["filled"]), ("blank, in the notes", figures["from_notes"])):
+        if counts:
+            lines.append(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
+    return "\n".join(lines)
+
+
+def _not_modelled_text(rows: Rows) -> str:
+    """Return why rows are not modelled, the most frequent reason first, and the ids of the first ones."""
+    found: dict[str, list[str]] = {}
+    for name, reason in zip(rows.id, rows.reason, strict=True):
+        if reason is not None:
+            found.setdefault(reason.rule, []).append(name)
+    lines = ["not modelled:"] if found else []
+    for rule, names in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        more = ", ..." if len(names) > SHOWN_IDS else ""
+        lines.append(f"  {rule}: {counted(len(names), 'row')} ({', '.join(map(printable, names[:SHOWN_IDS]))}{more})")
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,101 @@
+"""What speaks against a plan, or what it spends its time on, beside the fastest plan of its job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dsx.api.answer import Answer, paragraphs
+from dsx.api.evaluation import PlanLike, plan_text, rules_text, settings_of
+from dsx.api.job import Job
+from dsx.display.costs import costs_text
+from dsx.display.placement import filled_text, placement_text
+from dsx.display.quantities import counted
+from dsx.display.stages import stages_data, stages_text
+from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import Problem
+from dsx.pricing.rows import Counts
+from dsx.search.search import search_of
+from dsx.search.space import Space
+from dsx.space.plan import Plan
+from dsx.units import format_quantity
+
+
+@dataclass(frozen=True)
+class Explanation(Answer):
+    """A priced plan, the rules that it breaks, and the fastest plan of the same job and strategy."""
+
+    problem: Problem = field(repr=False)
+    priced: Evaluation
+    fastest: Mapping[str, Any] | None = field(repr=False)  # its `plan`, and its costs by column; None if none fits
+    counts: Counts
+
+    @property
+    def plan(self) -> Plan:
+        """Every choice by its column, with the candidate id."""
+        return self.priced.plan
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; times in seconds, sizes in bytes."""
+        priced = self.priced
+        violations = [{"reason": one.reason.name, "detail": one.detail} for one in priced.broken]
+        data: dict[str, Any] = {"plan": dict(priced.plan), **priced.costs, "fits": priced.fits}
+        data |= {"reject": [one["reason"] for one in violations]}
+        data |= {"stages": stages_data(priced.plan, priced.stages)} if priced.stages else {}
+        best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
+        return data | {"why": violations, "best": best, "candidates": self.counts.candidates}
+
+    def __str__(self) -> str:
+        priced = self.priced
+        number = len(priced.broken)
+        rejected = f"is rejected, for {number} reason{'s' if number > 1 else ''}:"
+        head = [
+            plan_text(self.problem, priced.plan),
+            filled_text(priced.plan, priced.filled),
+            rules_text(priced, rejected, "fits, and breaks no rule."),
+        ]
+        return paragraphs(
+            [
+                "\n".join(filter(None, head)),
+                placement_text(priced.plan, self.problem),
+                costs_text(priced.costs),
+                stages_text(priced.plan, priced.stages) if priced.stages else "",
+                self._beside_the_fastest(),
+            ]
+        )
+
+    def _beside_the_fastest(self) -> str:
+        fastest, counts = self.fastest, self.counts
+        if fastest is None:
+            return f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits."
+        if fastest["plan"]["candidate"] == self.plan["candidate"]:
+            return (
+                f"It is the fastest of {counted(counts.candidates, 'candidate')}, {counts.feasible:,} of them feasible."
+            )
+        ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
+        return (
+            f"The fastest of {counted(counts.feasible, 'feasible candidate')} of this job and strategy takes "
+            f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
+            f"this plan takes {ratio:.3g} times as long."
+        )
+
+
+def why(
+    job: Job,
+    plan: PlanLike | None = None,
+    *,
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] = "even",
+    **choices: Any,
+) -> Explanation:
+    """Explain a plan: the rules that it breaks, its time, its memory. Arguments are those of `evaluate`."""
+    problem = job.problem(strategy, partition)
+    settings = settings_of(plan, choices)
+    return explained(problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size))
+
+
+def explained(problem: Problem, priced: Evaluation) -> Explanation:
+    """Return a priced plan beside the fastest one of its job."""
+    space = Space(problem, [priced.plan["num_gpus"]], [priced.plan["global_batch_size"]])
+    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
+    return Explanation(problem, priced, next(iter(priced_plans(problem, rows)), None), counts)

@@ -1,0 +1,77 @@
+"""A calibrated assumption set as a YAML text: what differs from the set that it extends."""
+
+import json
+import math
+from collections.abc import Mapping
+
+from dsx.calibration.calibration import Calibration
+from dsx.spec.assumptions import IntervalSpec
+from dsx.spec.between import Bounds
+from dsx.spec.what_if import field
+from dsx.units import exact_quantity
+
+_DIGITS = 6  # of a fitted value
+_ERROR_DIGITS = 2
+
+
+def text_of(
+    calibration: Calibration, between: Mapping[str, Bounds], name: str, extends: str, fitted_to: str, title: str
+) -> str:
+    """Return the text of a set called `name` that extends the set `extends`.
+
+    `fitted_to` says in words what was fitted to, as in "34 rows of runs.csv"; `title` is the first line, a comment.
+    A set that was adapted to a few rows states nothing of `calibrated`: it has that of the set that it extends.
+    """
+    lines = [
+        f"# {title}",
+        f"extends: {json.dumps(extends, ensure_ascii=False)}",
+        f"name: {json.dumps(name, ensure_ascii=False)}",
+        f"description: {json.dumps(f'{title} Other fields are those of the set that it extends.', ensure_ascii=False)}",
+        f"source: {json.dumps(f'fitted to {fitted_to}', ensure_ascii=False)}",
+        *([] if calibration.adapted else ["calibrated: true"]),
+        "",
+    ]
+    fit = calibration.fit
+    for field_name, value in fit.values.items():
+        if field_name not in fit.undetermined:
+            lines.append(_field(calibration, field_name, value, between[field_name], fitted_to))
+    if fit.undetermined:
+        lines += ["", f"# Kept, since no row depends on them: {', '.join(fit.undetermined)}."]
+    if calibration.interval:
+        lines += [
+            "",
+            "# 80 % of measured / predicted step time, of sources that were left out of the fit.",
+            "interval:",
+        ]
+        lines += [f"  - {_interval(entry)}" for entry in calibration.interval]
+    if calibration.told_apart is not None:
+        lines += ["", "# By how much the errors of two plans of one job differ, in 80 % of the pairs."]
+        lines += [f"told_apart: {calibration.told_apart:.{_ERROR_DIGITS}g}"]
+    return "\n".join(lines) + "\n"
+
+
+def _field(calibration: Calibration, name: str, value: float, bounds: Bounds, fitted_to: str) -> str:
+    error = calibration.fit.standard_errors[name]
+    said = f"standard error {written(name, error, _ERROR_DIGITS)}" if math.isfinite(error) else "no standard error"
+    if name in calibration.fit.at_bound:
+        said = "at a bound"
+    source = json.dumps(f"fitted to {fitted_to}, {said}", ensure_ascii=False)
+    # Rounding must not lead outside.
+    inside = min(max(float(f"{value:.{_DIGITS}g}"), bounds.low), bounds.high)
+    ends = ", ".join(written(name, end) for end in (bounds.low, bounds.high))
+    return f"{name}: {{value: {written(name, inside)}, between: [{ends}], source: {source}}}"
+
+
+def written(name: str, value: float, digits: int = 15) -> str:
+    """Return a value of a field of an assumption set as its file states it, with its unit."""
+    return exact_quantity(float(f"{value:.{digits}g}"), field(f"assumptions.{name}").unit)
+
+
+def _interval(entry: IntervalSpec) -> str:
+    stated = {"domains": entry.where.domains, "experts": entry.where.experts}
+    where = ", ".join(
+        f"{key}: {json.dumps(value) if isinstance(value, bool) else value}"
+        for key, value in stated.items()
+        if value is not None
+    )
+    return f"{{{f'where: {{{where}}}, ' if where else ''}low: {entry.low:g}, high: {entry.high:g}}}"

@@ -1,0 +1,93 @@
+"""Intervals of the step time from log residuals, log(measured / predicted), of sources that were held out.
+
+The ends are quantiles in which every source weighs the same. A new source is one more of its kind, and it may lie
+outside of all that were seen: with S of them, 1 / (S + 1) of the weight is held to be beyond the ends, half on either
+side, as in conformal prediction over groups (Dunn, Wasserman and Ramdas, arXiv 1809.07441).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.calibration.held_out import LEAST_SOURCES
+from dsx.calibration.weighted import weighted_quantile, weights
+from dsx.cost.interval import PlanFacts, holds, step_interval
+from dsx.spec.assumptions import IntervalSpec, WhereSpec
+
+LEVEL = 0.8  # share of the measurements that an interval is to hold
+_DIGITS = 4
+
+# The kinds of plans that have an interval of their own where enough sources have such.
+_KINDS = [WhereSpec(domains=domains, experts=experts) for domains in ("one", "several") for experts in (False, True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How an interval made from other sources holds for a source."""
+
+    inside: float  # share of its rows
+    width: float  # mean of high / low - 1 over its rows
+
+
+def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> list[IntervalSpec]:
+    """Return the intervals of [N] log residuals, for each kind of plan with enough sources, then for any plan.
+
+    None if there are not enough sources at all.
+    """
+    found: list[IntervalSpec] = []
+    for where in [*_KINDS, WhereSpec()]:
+        here = holds(where, facts)
+        names = np.array(source)[here]
+        if len(set(names)) >= LEAST_SOURCES:
+            low, high = _ends(residuals[here], names)
+            found.append(IntervalSpec(where=where, low=_rounded(low), high=_rounded(high)))
+    return found
+
+
+def _rounded(log_ratio: float) -> float:
+    return float(f"{np.exp(log_ratio):.{_DIGITS}g}")
+
+
+def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
+    """Return the lower and upper quantile of log residuals, sources weighing the same."""
+    sources = len(set(source.tolist()))
+    unseen = 1 / (sources + 1)
+    tail = max((1 - LEVEL) / 2 - unseen / 2, 0.0) / (1 - unseen)
+    own = weights(source)
+    return weighted_quantile(residuals, own, tail), -weighted_quantile(-residuals, own, tail)
+
+
+def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the intervals that the residuals of all other sources make for each of [N] rows, as ratios.
+
+    NaN where the others are too few.
+    """
+    low, high = np.full(len(residuals), np.nan), np.full(len(residuals), np.nan)
+    names = np.array(source)
+    for name in dict.fromkeys(source):
+        own = names == name
+        others = make_intervals(residuals[~own], names[~own].tolist(), _chosen(facts, ~own))
+        interval = step_interval(others, np.ones(int(own.sum())), _chosen(facts, own))
+        low[own], high[own] = interval.step_time_s_low, interval.step_time_s_high
+    return low, high
+
+
+def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> dict[str, Coverage]:
+    """Return, by source, how the intervals that the residuals of the other sources make hold for its own.
+
+    Sources are left out for which the others make no interval.
+    """
+    low, high = unseen_intervals(residuals, source, facts)
+    ratio, names = np.exp(residuals), np.array(source)
+    found: dict[str, Coverage] = {}
+    for name in dict.fromkeys(source):
+        own = (names == name) & np.isfinite(low)
+        if own.any():
+            inside = (low[own] <= ratio[own]) & (ratio[own] <= high[own])
+            found[name] = Coverage(float(inside.mean()), float(np.mean(high[own] / low[own] - 1)))
+    return found
+
+
+def _chosen(facts: PlanFacts, rows: np.ndarray) -> PlanFacts:
+    return PlanFacts(several_domains=facts.several_domains[rows], experts=facts.experts[rows])

@@ -1,0 +1,78 @@
+"""How far off the predictions are, as `dsx validate --json` states it.
+
+Over the rows of one source, with the relative error e = predicted / measured - 1:
+
+    rows            rows of the table
+    modelled        those without a reason
+    median_ape      median of |e| of the step time
+    mape            mean of |e|
+    bias            mean of e
+    inside_interval share of the rows with low <= measured <= high, of those that have an interval
+    memory_mape     mean of |e| of the memory, of rows that ran
+
+`overall` has the same fields over all rows, where every source weighs the same: a row weighs 1 / (rows of its source
+that the figure is over), so a mean is the mean over sources of their means, and the median is the weighted one. A
+figure over no rows is None.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from dsx.calibration.regret import groups, regret, regret_figures, spearman
+from dsx.calibration.weighted import weighted_mean, weighted_median, weights
+from dsx.predict.rows import Rows
+
+ALL_SOURCES = "all"  # the source_id of `overall`
+
+
+def report(rows: Rows) -> dict[str, Any]:
+    """Return every figure of a validation as plain data; fractions, not per cent."""
+    sources = list(dict.fromkeys(rows.source))
+    source = np.array([sources.index(name) for name in rows.source])
+    found = groups(rows)
+    correlations = np.array([spearman(group) for group in found])
+    correlations = correlations[np.isfinite(correlations)]
+    return {
+        "overall": _figures(rows, np.ones(len(source), dtype=bool), source, ALL_SOURCES),
+        "sources": [_figures(rows, source == number, source, name) for number, name in enumerate(sources)],
+        "regret": regret_figures([regret(group) for group in found]),
+        "spearman_median": float(np.median(correlations)) if len(correlations) else None,
+        "oom": _oom(rows),
+        "not_modelled": dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common()),
+    }
+
+
+def _figures(rows: Rows, chosen: np.ndarray, source: np.ndarray, name: str) -> dict[str, Any]:
+    error = _relative(rows.predicted_s, rows.measured_s)
+    memory = _relative(rows.predicted_bytes, np.where(rows.oom == 1, np.nan, rows.measured_bytes))
+    inside = (rows.low <= rows.measured_s) & (rows.measured_s <= rows.high)
+    timed = chosen & np.isfinite(error)
+    bounded = timed & np.isfinite(rows.low) & np.isfinite(rows.high)
+    weighed = chosen & np.isfinite(memory)
+    return {
+        "source_id": name,
+        "rows": int(chosen.sum()),
+        "modelled": int((chosen & rows.modelled).sum()),
+        "median_ape": weighted_median(np.abs(error[timed]), weights(source[timed])),
+        "mape": weighted_mean(np.abs(error[timed]), weights(source[timed])),
+        "bias": weighted_mean(error[timed], weights(source[timed])),
+        "inside_interval": weighted_mean(inside[bounded], weights(source[bounded])),
+        "memory_mape": weighted_mean(np.abs(memory[weighed]), weights(source[weighed])),
+    }
+
+
+def _relative(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    return predicted / measured - 1
+
+
+def _oom(rows: Rows) -> dict[str, int]:
+    """Return the confusion of what fits: rows that ran and that did not, and how many of each were told right."""
+    ran, failed = (rows.modelled & (rows.oom == value) for value in (0, 1))
+    return {
+        "fit": int(ran.sum()),
+        "fit_correct": int((ran & rows.fits).sum()),
+        "oom": int(failed.sum()),
+        "oom_correct": int((failed & ~rows.fits).sum()),
+    }

@@ -1,0 +1,1 @@
+"""What people read: quantities, tables and plans as text, the same in the shell and in Python."""

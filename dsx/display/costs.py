@@ -1,0 +1,50 @@
+"""A step's time and memory, part by part."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsx.display.quantities import quantity, share
+from dsx.display.table import table
+from dsx.units import format_quantity
+
+
+def costs_text(costs: Mapping[str, float]) -> str:
+    """Return a step's time and memory as tables, with the interval and what follows from both."""
+    parts: list[str] = []
+    for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
+        total = costs[whole]
+        names = [n for n in costs if n.endswith(unit) and n != whole and not n.endswith("_per_s")]
+        rows = [[name, quantity(name, costs[name]), share(costs[name], total, 1)] for name in names]
+        parts.append(table(["", "", "share"], [*rows, [whole, quantity(whole, total), share(total, total, 1)]]))
+    if costs["step_time_s_low"] == costs["step_time_s_low"]:
+        low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
+        parts.append(f"80 % interval of step_time_s: {low} to {high}")
+    rest = [name for name in ("mfu", "tokens_per_s", "training_days") if costs[name] == costs[name]]
+    parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
+    return "\n\n".join(parts)
+
+
+def operators_text(kernels: Sequence[Mapping[str, Any]]) -> str:
+    """Return the kernels of one layer for one microbatch as a table."""
+    figures = ("matrix FLOP", "vector FLOP", "HBM traffic", "compute", "memory", "communication", "saved")
+    rows: list[list[str]] = []
+    for kernel in kernels:
+        for direction in ("forward", "backward"):
+            part = kernel[direction]
+            comm = part["tp_comm_s"] + part["cp_comm_s"] + part["ep_comm_s"]
+            if not kernel["counted"] and not comm:
+                continue
+            rows.append(
+                [
+                    kernel["name"],
+                    direction,
+                    f"{part['matrix_flops']:.4g}",
+                    f"{part['vector_flops']:.4g}",
+                    format_quantity(part["bytes"], "bytes"),
+                    format_quantity(part["compute_s"], "s"),
+                    format_quantity(part["memory_s"], "s"),
+                    format_quantity(comm, "s"),
+                    format_quantity(kernel["saved_bytes"], "bytes") if direction == "forward" else "",
+                ]
+            )
+    return "one layer, one microbatch:\n" + table(["", "", *figures], rows, text=(0, 1))

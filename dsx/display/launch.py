@@ -1,0 +1,36 @@
+"""Launch flags for people: a block to paste behind a command, and plain data."""
+
+import shlex
+from typing import Any
+
+from dsx.pricing.problem import Problem
+from dsx.results.launch import Launch, megatron_lm
+from dsx.space.plan import Plan
+from dsx.spec.cluster import DeviceSpec
+
+_WIDTH = 100  # columns of a line of flags
+
+
+def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
+    """Return the launch flags of a plan of a search in `problem` on copies of `device`."""
+    model = problem.models[problem.strategies.index(plan["strategy"])]
+    return megatron_lm(plan, model, problem.assumptions_spec, device)
+
+
+def launch_data(launch: Launch) -> dict[str, Any]:
+    """Return launch flags as plain data, by launcher."""
+    return {"megatron_lm": {"flags": launch.arguments, "lost": list(launch.lost)}}
+
+
+def launch_text(launch: Launch, title: str) -> str:
+    """Return the flags so that they can be pasted into a shell, and what they do not express."""
+    head = f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
+    lines: list[str] = []
+    for flag in launch.flags:
+        text = shlex.join(filter(None, flag))
+        if lines and len(f"{lines[-1]} {text}") <= _WIDTH:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(f"  {text}")
+    flags = [" \\\n".join(lines)] if lines else []
+    return "\n".join([head, *flags, *(f"cannot be expressed: {lost}" for lost in launch.lost)])

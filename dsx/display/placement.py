@@ -1,0 +1,36 @@
+"""How a plan is placed, in words: what of it ranks in order filled, and its tiers on a network of more than two.
+
+With two tiers its shares of a fast domain say all.
+"""
+
+from collections.abc import Mapping
+
+from dsx.display.table import table
+from dsx.pricing.problem import Problem
+from dsx.space.limits import DEGREES
+from dsx.space.plan import Plan
+from dsx.space.tiers import straddling
+
+
+def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
+    """Return the shares of a fast domain that a plan does not name and that its ranks fill in order; empty if none."""
+    shares = " ".join(f"{name}={share}" for name, share in filled.items())
+    return f"{shares} filled in rank order, {plan['order']}" if shares else ""
+
+
+def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
+    """Return how many members of each group share a unit of each tier, and the rank order that makes it so.
+
+    `which` plan it is begins the line. Empty on two tiers, and for one GPU, which has no groups.
+    """
+    network = problem.cluster.network
+    axes = [axis for axis in DEGREES if plan[axis] > 1]
+    if not network.middle or not axes:
+        return ""
+    rows = [[tier.name, *(str(plan[f"{axis}_{tier.name}"]) for axis in axes)] for tier in network.tiers[:-1]]
+    rows.append([network.tiers[-1].name, *(str(plan[axis]) for axis in axes)])
+    lines = [f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:"]
+    lines.append(table(["", *axes], rows))
+    for axis, tier in straddling(plan.codes, network):
+        lines.append(f"{axis} lies unevenly on the units of {tier}: it is counted as crossing that tier")
+    return "\n".join(lines)

@@ -1,0 +1,85 @@
+"""Plans side by side: time, memory and what dominates, and which of them measurements do not tell from the first."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, shares
+from dsx.display.table import table
+from dsx.units import format_quantity
+
+Priced = Mapping[str, Any]  # a plan as `dsx.pricing.evaluate.priced_plans` and `dsx.results.best` give it
+
+
+def not_told_apart(plans: Sequence[Priced], told_apart: float | None) -> list[int]:
+    """Return which of some plans of one job, fastest first and counted from 1, measurements do not tell from the first.
+
+    `told_apart` is the assumption set's bound on the difference, as a share of the step time; None tells nothing.
+    """
+    if told_apart is None or not plans:
+        return []
+    most = plans[0]["step_time_s"] * (1 + told_apart)
+    return [number for number, plan in enumerate(plans[1:], 2) if plan["step_time_s"] <= most]
+
+
+def told_apart_text(plans: Sequence[Priced], told_apart: float | None) -> str:
+    """Return what measurements do not tell apart, in words; empty if there is nothing to say."""
+    close = not_told_apart(plans, told_apart)
+    if told_apart is None or not close:
+        return ""
+    which, them = ("plan 2 is", "the two") if len(close) == 1 else (f"plans 2 to {close[-1]} are", "them")
+    more = "; plans that are not shown may be as near (--top)" if close[-1] == len(plans) else ""
+    return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart{more}"
+
+
+# The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.
+SHARES = {
+    "compute": ("compute_s", "memory_s"),
+    "recompute": ("recompute_s",),
+    "communication": ("tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s"),
+    "bubble": ("bubble_s",),
+    "optimizer": ("optimizer_s",),
+}
+_WHERE_THERE = ("recompute", "optimizer")
+
+
+def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: Collection[str] = ()) -> str:
+    """Return plans as a table, with their time, memory and what dominates.
+
+    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`. The
+    shares of a step add up to 100 %; recomputation and optimizer have a column where some plan has such a share.
+    """
+    settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
+    shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
+    titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
+    parts = [
+        shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
+    ]
+    named = [
+        (at, title)
+        for at, title in enumerate(SHARES)
+        if title not in _WHERE_THERE or any(part[at] not in ("0 %", "-") for part in parts)
+    ]
+    cut = any("stage_layers" in plan["plan"] for plan in plans)
+    stages = ["layers of stages"] if cut else []
+    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), *stages, "plan"]
+    rows = []
+    for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
+        rows.append(
+            [
+                f"{number}",
+                *(hardware_text(name, plan["hardware"][name]) for name in shown),
+                *(str(plan["plan"][name]) for name in settings),
+                format_quantity(plan["step_time_s"], "s"),
+                quantity("mfu", plan["mfu"]),
+                format_quantity(plan["peak_bytes"], "bytes"),
+                *(part[at] for at, _ in named),
+                *([cut_text(plan["plan"]["stage_layers"])] if cut else []),
+                plan["plan"].text,
+            ]
+        )
+    text = ("cluster", "strategy", *stages, "plan")
+    return table(header, rows, text=[header.index(name) for name in text if name in header])
+
+
+def _varies(plans: Sequence[Priced], name: str) -> bool:
+    return any(plan["hardware"][name] != plans[0]["hardware"][name] for plan in plans)

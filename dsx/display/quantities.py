@@ -1,0 +1,64 @@
+"""Numbers as people read them."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsx.cost.columns import StepCosts
+from dsx.cost.interval import StepInterval
+from dsx.records import columns
+from dsx.spec.what_if import field
+from dsx.units import format_quantity
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 plan", "2,027 plans"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def share(part: float, whole: float, digits: int = 0) -> str:
+    """Return `part` in percent of `whole`, or a dash where that is no number."""
+    known = math.isfinite(part) and math.isfinite(whole) and whole > 0
+    return f"{100 * part / whole:.{digits}f} %" if known else "-"
+
+
+def shares(parts: Sequence[float], whole: float) -> list[str]:
+    """Return parts of a whole in percent, without digits, that add up to 100 %; dashes where that is no number.
+
+    Rounded up are those that lose most by rounding down.
+    """
+    if not (math.isfinite(whole) and whole > 0 and all(map(math.isfinite, parts))):
+        return ["-"] * len(parts)
+    exact = [100 * part / whole for part in parts]
+    percent = [math.floor(value) for value in exact]
+    missing = round(sum(exact)) - sum(percent)
+    by_loss = sorted(range(len(parts)), key=lambda at: percent[at] - exact[at])
+    for at in by_loss[:missing]:
+        percent[at] += 1
+    return [f"{value} %" for value in percent]
+
+
+def cut_text(stage_layers: str) -> str:
+    """Return the layers of stages with runs of equal ones together: "20 21*6 20"."""
+    runs = [(size, len(list(run))) for size, run in itertools.groupby(stage_layers.split(","))]
+    return " ".join(size if count == 1 else f"{size}*{count}" for size, count in runs)
+
+
+def quantity(name: str, value: float) -> str:
+    """Return a result column's value with its unit, for people."""
+    unit = (columns(StepCosts) | columns(StepInterval))[name][0]
+    if name == "mfu":
+        return f"{100 * value:.1f} %"
+    return "-" if not math.isfinite(value) else format_quantity(value, unit)
+
+
+def hardware_title(name: str) -> str:
+    """Return the title of a hardware column, a path over two lines: "network.nvs." above "bandwidth"."""
+    section, dot, field = name.rpartition(".")
+    return f"{section}.\n{field}" if dot else name
+
+
+def hardware_text(name: str, value: Any) -> str:
+    """Return a cluster's name, or a what-if value with its unit, for people."""
+    return value if isinstance(value, str) else format_quantity(value, field(name).unit)

@@ -1,0 +1,135 @@
+"""A result set as verbs describe it: from its manifest, which keeps the sweep and the files that it names."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from dsx.display.quantities import counted
+from dsx.errors import UnitError
+from dsx.printable import printable
+from dsx.spec.keep import KeepPareto, KeepTop
+from dsx.units import Dimension, format_quantity, parse_quantity
+
+if TYPE_CHECKING:
+    from dsx.graph.model import Model
+    from dsx.results.manifest import Manifest
+
+# Of a spec, the names whose content is compared instead, and what changes no row.
+_NOT_COMPARED = ("cluster", "strategy", "plot", "part_size")
+_BY_NAME = ("clusters", "layers")
+_WHOLE = (("keep",),)
+_WORDS = ("description", "source")
+
+
+def hardware_of(manifest: "Manifest") -> list[str]:
+    """Return the hardware columns that the sweep varies."""
+    several = ["cluster"] if len(manifest.names["cluster"]) > 1 else []
+    return [*several, *(extra.name for extra in manifest.what_if)]
+
+
+def title_of(manifest: "Manifest") -> str:
+    """Return what was priced on what, on one line."""
+    what_if = f", {counted(len(manifest.sweep.what_if.points), 'what-if point')}" if manifest.what_if else ""
+    clusters = ", ".join(manifest.names["cluster"])
+    return printable(f"{manifest.sweep.resolved.model.name} on {clusters}{what_if}")
+
+
+def what_if_values(manifest: "Manifest") -> dict[str, list[float | int]]:
+    """Return the values of each what-if column, in the order of the sweep."""
+    # The spec of a manifest has its keys in alphabetical order.
+    what_if = manifest.sweep.what_if
+    values = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
+    return {extra.name: list(dict.fromkeys(values[extra.name])) for extra in manifest.what_if}
+
+
+def kept_text(manifest: "Manifest") -> str:
+    """Return which rows the sweep kept, in words: "all", "the 10 fastest at each of 12 hardware points"."""
+    points = len(manifest.names["cluster"]) * len(manifest.sweep.what_if.points)
+    where = f" at each of {points:,} hardware points" if points > 1 else ""
+    match manifest.sweep.keep:
+        case KeepTop(top=top, per=per):
+            fastest = "the fastest" if top == 1 else f"the {top:,} fastest"
+            choices = [name for name in per if name not in hardware_of(manifest)]
+            return fastest + (f" for each {', '.join(choices)}" if choices else "") + where
+        case KeepPareto(pareto=objectives):
+            return f"the Pareto front of {', '.join(objectives)}{where}"
+        case word:
+            return word
+
+
+def rows_text(manifest: "Manifest") -> str:
+    """Return how many rows the set has, and in how many files."""
+    rows = sum(part.rows for part in manifest.parts)
+    return f"{counted(rows, 'row')} in {counted(len(manifest.parts), 'file')}"
+
+
+def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
+    """Return the model that was priced under a strategy of the set in `folder`, as its texts say today.
+
+    Raises InputError if there are no such texts any more.
+    """
+    from dsx.graph.model import build_model
+    from dsx.results.stated_sweep import stated_files
+    from dsx.spec.assumptions import AssumptionsSpec
+    from dsx.spec.model import ModelSpec
+
+    resolved = manifest.spec["resolved"]
+    # A row has the name of its strategy, the sweep may have given a path.
+    given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
+    with stated_files(folder):
+        model, assumptions = (
+            ModelSpec.model_validate(resolved["model"]),
+            AssumptionsSpec.model_validate(resolved["assumptions"]),
+        )
+    near = Path(manifest.spec_file) if manifest.spec_file else None
+    return build_model(model, assumptions, given, near)
+
+
+def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:
+    """Return what two sweeps state differently, by its path: (value of a, value of b), None where one is silent.
+
+    Of clusters and layer texts that only one of them has, no more is said than their names.
+    """
+    pairs: dict[str, tuple[Any, Any]] = {}
+    for column in ("cluster", "strategy"):
+        pairs[column] = (list(a.names[column]), list(b.names[column]))
+    stated = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
+    for path in dict.fromkeys((*stated[0], *stated[1])):
+        if path[0] not in _BY_NAME or (path in stated[0] and path in stated[1]):
+            pairs[".".join(path)] = (stated[0].get(path), stated[1].get(path))
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _content(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec with the files that it names in place of their names."""
+    whole = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
+    return {key: value for key, value in whole.items() if key not in _NOT_COMPARED}
+
+
+def _stated(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every value that decides about costs or about what is kept, with its path."""
+    if (path and path[-1] in _WORDS) or value in (None, {}, []):
+        return
+    if isinstance(value, list) and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value):
+        value = {item["name"]: item for item in value}
+    if isinstance(value, dict) and path not in _WHOLE:
+        for key, inner in value.items():
+            yield from _stated(inner, (*path, key))
+    else:
+        yield path, value
+
+
+def stated_text(value: Any) -> str:
+    """Return a value of a spec for people: quantities with the prefix that fits, the rest as it is."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(stated_text, value))
+    if not isinstance(value, str):
+        return json.dumps(value).replace('"', "")
+    for dimension in get_args(Dimension):
+        with suppress(UnitError):
+            return format_quantity(parse_quantity(value, dimension), dimension)
+    return value

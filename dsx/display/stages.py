@@ -1,0 +1,51 @@
+"""The stages of a plan with a cut of its own, for people, and as plain data."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsx.display.table import table
+from dsx.pricing.plan_stages import PlanStage
+from dsx.units import format_quantity
+
+_BOTTLENECK = "<- bottleneck"
+
+
+def stages_data(plan: Mapping[str, Any], stages: Sequence[PlanStage]) -> list[dict[str, Any]]:
+    """Return stages as plain data; `devices` are the GPUs of a stage in all replicas."""
+    return [dataclasses.asdict(stage) | {"devices": devices_of(plan)} for stage in stages]
+
+
+def devices_of(plan: Mapping[str, Any]) -> int:
+    """Return the GPUs of a stage, in all replicas."""
+    return plan["num_gpus"] // plan["pp"]
+
+
+def stages_text(plan: Mapping[str, Any], stages: Sequence[PlanStage]) -> str:
+    """Return the stages of a plan as a table, the slowest one marked."""
+    slowest = bottleneck(stages)
+    rows = [
+        [
+            f"{number}",
+            f"{stage.first_layer}",
+            f"{stage.num_layers}",
+            f"{devices_of(plan)}",
+            format_quantity(stage.load_s, "s"),
+            format_quantity(stage.compute_s, "s"),
+            format_quantity(stage.comm_s, "s"),
+            format_quantity(stage.recompute_s, "s"),
+            f"{stage.in_flight}",
+            format_quantity(stage.peak_bytes, "bytes"),
+            stage.link or "-",
+            _BOTTLENECK if stage is slowest else "",
+        ]
+        for number, stage in enumerate(stages, 1)
+    ]
+    header = ["stage", "first\nlayer", "layers", "GPUs", "time of a\nmicrobatch", "compute", "commu-\nnication"]
+    header += ["recom-\nputation", "in\nflight", "memory", "link\nbefore", ""]
+    return table(header, rows, text=(len(header) - 1,))
+
+
+def bottleneck(stages: Sequence[PlanStage]) -> PlanStage:
+    """Return the slowest of some stages; of equals the first."""
+    return max(stages, key=lambda stage: stage.load_s)

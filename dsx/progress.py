@@ -1,0 +1,107 @@
+"""Progress of long work: told to a callback, or shown.
+
+It is a bar on a terminal, a line that changes in a notebook, else a line on stderr every 30 seconds.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LINE_INTERVAL_S = 30.0
+_NOTEBOOK_INTERVAL_S = 0.5
+
+# Told how much is done, of how much, and of what.
+Watch = Callable[[int, int, str], None]
+
+
+@contextmanager
+def progress(total: int, what: str, watch: Watch | None = None) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many of `total` are newly done; they are shown unless somebody watches."""
+    if watch is not None:
+        yield _told(total, what, watch)
+    elif (handle := _notebook()) is not None:
+        yield _lines(total, what, _NOTEBOOK_INTERVAL_S, handle)
+    elif sys.stderr.isatty():
+        with _bar(total, what) as advance:
+            yield advance
+    else:
+        yield _lines(total, what, LINE_INTERVAL_S, _print)
+
+
+def _told(total: int, what: str, watch: Watch) -> Callable[[int], None]:
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        watch(done, total, what)
+
+    return advance
+
+
+def _notebook() -> Callable[[str], None] | None:
+    """Return what shows a line in place of the one before in a notebook's cell; None where there is no notebook."""
+    ipython: Any = sys.modules.get("IPython")  # a notebook has it; nobody else needs it
+    shell = ipython.get_ipython() if ipython else None
+    if not hasattr(shell, "kernel"):
+        return None
+    handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: handle.update({"text/plain": line}, raw=True)
+
+
+def _print(line: str) -> None:
+    print(f"dsx: {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TaskProgressColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Candidates per second."""
+
+        def render(self, task: Task) -> Text:
+            return Text(rate_text(task.speed or 0.0))
+
+    columns = (BarColumn(), TaskProgressColumn(), Rate(), TimeRemainingColumn(compact=True))
+    # The bar moves by escape characters, which the stream that verbs print to would show.
+    console = Console(file=sys.__stderr__)
+    with Progress(what, *columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, advance=done)
+
+
+def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]) -> Callable[[int], None]:
+    start = last = time.monotonic()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done, last
+        done += more
+        now = time.monotonic()
+        if now - last >= interval_s:
+            last = now
+            rate = done / (now - start)
+            left = (total - done) / rate
+            show(f"{what}: {100 * done / total:.0f} %, {rate_text(rate)}, {left:.0f} s left")
+
+    return advance
+
+
+def rate_text(per_second: float) -> str:
+    """Return a rate of candidates, as in "2.31 M/s"."""
+    for size, prefix in ((1e6, "M"), (1e3, "k")):
+        if per_second >= size:
+            return f"{per_second / size:.3g} {prefix}/s"
+    return f"{per_second:.3g}/s"
