@@ -105,7 +105,7 @@ _HOMES = {
     "why_row": "dsx.api.why_row",
 }
 
-__all__ = ["__version__", "plot", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(("__version__", "plot", *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DSX = Path(__file__).parents[1] / "dsx"
-ROOT = {"errors", "files", "printable", "records", "units"}
+ROOT = {"errors", "files", "printable", "progress", "records", "remarks", "units"}
 
 # Each package with those it may import from. `trace` and `place` hang on the cost model.
 _MODEL = {"spec", "graph", "hardware", "space", "cost"}
@@ -29,7 +29,10 @@ ALLOWED = {
     "predict": _MODEL | {"pricing", "runs"},
     "calibration": _MODEL | {"pricing", "runs", "predict"},
     "layer_table": {"spec", "cost", "pricing"},
-    "cli": _MODEL | {"pricing", "search", "trace", "place", "results", "runs", "predict", "calibration", "layer_table"},
+    "display": _MODEL | {"pricing", "results"},
+    "api": _MODEL
+    | {"pricing", "search", "trace", "place", "results", "runs", "predict", "calibration", "layer_table", "display"},
+    "cli": set(),
     "__main__.py": {"cli"},
 }
 WITHOUT_JAX = ("spec", "graph", "units.py", "errors.py", "files.py")
@@ -95,3 +98,16 @@ def test_plans_are_priced_in_two_places():
     callers = {name_of(path) for path in FILES if "dsx.cost.step.step_costs" in imports(path)}
     # Plans that are given, and the kernel of a search.
     assert callers == {"pricing/batch.py", "search/blockwise/minima.py"}
+
+
+def test_the_command_line_has_the_api_alone():
+    """What the shell can do, Python can: a verb parses, calls one function of `dsx` and prints its answer."""
+    may = ("dsx.cli.", "dsx.errors.", "dsx.units.parse_count", "dsx.printable.")
+    found = {
+        name_of(path): name
+        for path in FILES
+        if path.parent.name == "cli"
+        for name in imports(path)
+        if name.startswith("dsx.") and not name.startswith(may)
+    }
+    assert not found

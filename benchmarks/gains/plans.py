@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.api.inputs import load_inputs, split_overrides
 from dsx.graph.model import parameters
 from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_cuts
 from dsx.pricing.plans import price_keys

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from dsx.cli.best import SHARES
 from dsx.cost.columns import StepCosts
+from dsx.display.plans import SHARES
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 

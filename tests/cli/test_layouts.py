@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.api.inputs import load_inputs, split_overrides
 from dsx.pricing.evaluate import price_plan
 from dsx.space.codes import OPTIMAL
 from dsx.space.plan import Plan

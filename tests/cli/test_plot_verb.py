@@ -6,7 +6,7 @@ import pytest
 from results.frames import candidates
 from results.sets import SPEC
 
-from dsx.cli.plot import check, draw
+from dsx.api.picture import check_picture, draw_picture
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import manifest as manifests
 from dsx.results import plot as pictures
@@ -203,12 +203,12 @@ def test_bad_files(run, silent, folder, file, says):
 
 
 def test_a_picture_is_checked_before_anything_is_read(tmp_path, monkeypatch):
-    check(ASKED, tmp_path / "a.png")
+    check_picture(ASKED, tmp_path / "a.png")
     with pytest.raises(UnknownNameError, match="did you mean 'front'"):
-        check({"kind": "fornt"}, tmp_path / "a.png")
+        check_picture({"kind": "fornt"}, tmp_path / "a.png")
     with pytest.raises(InputError, match="a heatmap plot takes no baseline"):
-        check(ASKED | {"baseline": "flat"}, tmp_path / "a.png")
+        check_picture(ASKED | {"baseline": "flat"}, tmp_path / "a.png")
     monkeypatch.setattr(store, "load", None)
     with pytest.raises(InputError, match="unknown image suffix"):
-        draw(tmp_path / "nowhere", ASKED, tmp_path / "a.b")
+        draw_picture(tmp_path / "nowhere", ASKED, tmp_path / "a.b")
     assert files.image_format("a.PNG") == "png"

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from runs.tables import write
 
-from dsx.cli.validate import validated
+import dsx
+from dsx.cli.main import remarks_shown
+from dsx.cli.output import show
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
 from dsx.predict.predictions import Predictions
 from dsx.runs.reasons import Reason
+
+
+def validated(table, assumptions, predict, as_json, out):
+    with remarks_shown():
+        show(dsx.validate(table, assumptions, out, predict=predict), as_json)
 
 
 def half(setups, assumptions):

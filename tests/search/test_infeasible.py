@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.api.inputs import load_inputs, split_overrides
 from dsx.search.infeasible import blockers
 from dsx.search.space import Space
 from dsx.spec.ranges import Limit

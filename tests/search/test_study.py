@@ -9,7 +9,7 @@ from laws.spaces import assert_rows_equal, hardware, on, problem_of
 from search.sweeps import everything
 from validation.cases import priced
 
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.api.inputs import load_inputs, split_overrides
 from dsx.search import study as study_module
 from dsx.search.space import Space
 from dsx.search.study import at_points, make_studies, points_of

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from dsx.cli.inputs import load_inputs, split_overrides
+from dsx.api.inputs import load_inputs, split_overrides
 from dsx.errors import SpecError
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.layers import price_keys

@@ -5,32 +5,33 @@ import math
 
 import pytest
 
-from dsx.cli.output import counted, plan_text, print_json, print_table, quantity, share, shares
-from dsx.cli.progress import progress, rate_text
+from dsx.cli.output import print_json
+from dsx.display.quantities import counted, quantity, share, shares
+from dsx.display.table import table
+from dsx.progress import progress, rate_text
+from dsx.space.choices import CHOICES
+from dsx.space.plan import Plan
 
 
-def test_tables_align_text_left_and_numbers_right(capsys):
-    print_table(["name", "step", "plan"], [["a", "3.00 s", "tp=8"], ["bcdefg", "12.1 s", "dp=16"]], text=(0, 2))
-    assert capsys.readouterr().out == "name      step  plan\na       3.00 s  tp=8\nbcdefg  12.1 s  dp=16\n"
+def test_tables_align_text_left_and_numbers_right():
+    made = table(["name", "step", "plan"], [["a", "3.00 s", "tp=8"], ["bcdefg", "12.1 s", "dp=16"]], text=(0, 2))
+    assert made == "name      step  plan\na       3.00 s  tp=8\nbcdefg  12.1 s  dp=16"
 
 
-def test_an_empty_header_is_left_out(capsys):
-    print_table(["", ""], [["mfu", "38.8 %"]])
-    assert capsys.readouterr().out == "mfu  38.8 %\n"
+def test_an_empty_header_is_left_out():
+    assert table(["", ""], [["mfu", "38.8 %"]]) == "mfu  38.8 %"
 
 
-def test_a_title_of_several_lines_ends_where_the_others_do(capsys):
-    print_table(["plan", "device.\nhbm_capacity", "step"], [["tp=8", "80.0 GB", "3.00 s"]])
-    assert capsys.readouterr().out.splitlines() == [
+def test_a_title_of_several_lines_ends_where_the_others_do():
+    assert table(["plan", "device.\nhbm_capacity", "step"], [["tp=8", "80.0 GB", "3.00 s"]]).splitlines() == [
         "           device.",
         "plan  hbm_capacity    step",
         "tp=8       80.0 GB  3.00 s",
     ]
 
 
-def test_nothing_is_no_table(capsys):
-    print_table(["", ""], [])
-    assert capsys.readouterr().out == ""
+def test_nothing_is_no_table():
+    assert table(["", ""], []) == ""
 
 
 def test_json_has_a_version_and_only_numbers(capsys):
@@ -62,22 +63,19 @@ def test_quantities_by_column():
 
 
 def test_a_plan_reads_as_it_is_written():
-    ones = dict.fromkeys(("tp", "tp2", "cp", "ep", "pp", "dp", "panels", "microbatch_size"), 1)
-    ones |= {f"{axis}_nvs": 1 for axis in ("tp", "tp2", "cp", "ep", "pp", "dp")}
-    ones |= {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "order": "tp-cp-ep-dp-pp"}
-    ones |= {"vpp": 1, "zero_stage": 1, "recompute": "none", "schedule": "1f1b"}
-    assert plan_text(ones) == "microbatch_size=1"
-    plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}
-    assert plan_text(plan) == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"
-    plan = ones | {"dp": 4, "zero_replicas": 2, "stored_layers": 3, "offload": "both"}
-    assert plan_text(plan) == "dp=4 microbatch_size=1 zero_replicas=2 stored_layers=3 offload=both"
-    plan = ones | {"dp": 4, "vpp": 2, "zero_stage": 3, "recompute": "full", "schedule": "gpipe"}
-    assert plan_text(plan) == "dp=4 microbatch_size=1 vpp=2 zero_stage=3 recompute=full schedule=gpipe"
+    ones = Plan({choice.name: choice.usual for choice in CHOICES}).replaced(zero_stage=1)
+    assert ones.text == "microbatch_size=1"
+    plan = ones.replaced(tp=8, dp=4, panels=16, dp_nvs=2)
+    assert plan.text == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"
+    plan = ones.replaced(dp=4, zero_replicas=2, stored_layers=3, offload="both")
+    assert plan.text == "dp=4 microbatch_size=1 zero_replicas=2 stored_layers=3 offload=both"
+    plan = ones.replaced(dp=4, vpp=2, zero_stage=3, recompute="full", schedule="gpipe")
+    assert plan.text == "dp=4 microbatch_size=1 vpp=2 zero_stage=3 recompute=full schedule=gpipe"
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter([0.0, 10.0, 31.0, 40.0])
-    monkeypatch.setattr("dsx.cli.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("dsx.progress.time.monotonic", lambda: next(clock))
     with progress(400_000, "pricing") as advance:
         for _ in range(3):
             advance(100_000)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dsx.cli.output_file import write_output_file
+from dsx.api.output_file import write_output_file
 from dsx.errors import StoreError
 from dsx.results.plot.file import save
 from dsx.spec.hf.write import write
