@@ -11,7 +11,7 @@ Of layouts predicted alike the slowest counts, so that a model that tells nothin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -88,8 +88,8 @@ def spearman(group: Group) -> float:
 
     if np.ptp(group.predicted_s) == 0 or np.ptp(group.measured_s) == 0:  # scipy warns of it
         return float("nan")
-    correlation, _ = spearmanr(group.predicted_s, group.measured_s)
-    return float(correlation)
+    found: Any = spearmanr(group.predicted_s, group.measured_s)
+    return float(found.statistic)
 
 
 def regret_figures(regrets: Sequence[float]) -> dict[str, float | int | None]:
