@@ -12,7 +12,8 @@ from dsx.cli.compiled import keep_compiled
 from dsx.cli.inputs import load_inputs, split_overrides
 from dsx.cli.output import counted, print_table
 from dsx.errors import InputError, NothingFeasible
-from dsx.layer_table.instance import Instance, NetworkLevels, read_instance, read_network
+from dsx.layer_table.instance import Instance, read_instance
+from dsx.layer_table.network_levels import NetworkLevels, read_network
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
