@@ -56,10 +56,7 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
             known = _known_keys(model, location[:-1])
             return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
         case "missing":
-            part = _part(model, location[:-1])
-            # Where no key may stand that is not known, a misspelt one is a fault of its own.
-            unknown = [] if part.model_config.get("extra") == "forbid" else given.keys() - part.model_fields.keys()
-            return f"is required, but missing{did_you_mean(str(location[-1]), unknown)}"
+            return f"is required, but missing{_misspelt(model, location, given)}"
         case "model_type":
             known = _known_keys(model, location)
             return f"expected a section with the keys {', '.join(known)}, got {reprlib.repr(given)}"
@@ -84,6 +81,14 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
 def _length(found: int, wanted: str, bound: int) -> str:
     entries = "one entry" if found == 1 else f"{found or 'no'} entries"
     return f"has {entries}, and {wanted} {'is' if bound == 1 else 'are'} wanted"
+
+
+def _misspelt(model: type[BaseModel], location: KeyPath, given: Any) -> str:
+    """Return which of the keys that are `given` a missing one may be, where any key may stand."""
+    # A pair with one entry misses an entry, and no key.
+    if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
+        return ""
+    return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
 
 
 def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
