@@ -22,7 +22,7 @@ def _bounded(value: Any) -> int | float:
     return plain
 
 
-def _width(key: str) -> int:
+def _count_key(key: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,9}", key) or int(key) > LARGEST_COUNT:
         raise ValueError(f"{key!r} is not a whole number from 1 to {LARGEST_COUNT}")
     return int(key)
@@ -31,7 +31,7 @@ def _width(key: str) -> int:
 Amount = Annotated[float, Field(ge=0), BeforeValidator(_bounded)]
 Above0 = Annotated[float, Field(gt=0), BeforeValidator(_bounded)]
 LayerId = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT), BeforeValidator(whole_number)]
-CountKey = Annotated[int, BeforeValidator(_width)]  # of a JSON object: a width, or a number of devices
+CountKey = Annotated[int, BeforeValidator(_count_key)]  # of a JSON object: a width, or a number of devices
 
 
 def nearest(wanted: int, known: Iterable[int]) -> int:
