@@ -23,7 +23,8 @@ from sections import table, write_section
 
 from dsx.cost.protocols import Linear
 from dsx.layer_table.from_instance import problem_of
-from dsx.layer_table.instance import read_instance, read_network
+from dsx.layer_table.instance import read_instance
+from dsx.layer_table.network_levels import read_network
 from dsx.layer_table.partition import Partition, solve
 from dsx.layer_table.problem import PartitionProblem, Pipelines, pipelines, priced
 from dsx.layer_table.ring import joining_level, path_bandwidth, transfer_s

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
+import numpy as np
 
 T = TypeVar("T")
+Array = jax.Array | np.ndarray | float  # what a leaf holds: numbers, traced ones, or one number for all
 
 
 def column(unit: str, description: str) -> Any:
@@ -38,12 +40,14 @@ def made(name: str, module: str, fields: Iterable[tuple[str, Any]]) -> Any:
 
 
 def _registered(cls: type[T]) -> type[T]:
-    names = [(f.name, bool(f.metadata.get("static"))) for f in dataclasses.fields(cast(Any, cls))]
-    return jax.tree_util.register_dataclass(
-        cls,
-        data_fields=[name for name, is_static in names if not is_static],
-        meta_fields=[name for name, is_static in names if is_static],
-    )
+    data = leaves(cls)
+    meta = [f.name for f in dataclasses.fields(cast(Any, cls)) if f.name not in data]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+
+def leaves(cls: type) -> list[str]:
+    """Return the names of a record's fields that are not `static`, in order."""
+    return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
 
 
 def columns(cls: type) -> dict[str, tuple[str, str]]:

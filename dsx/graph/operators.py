@@ -117,7 +117,7 @@ class _Reader:
         self.document = document
 
     def fail(self, path: tuple[Any, ...], message: str) -> SpecError:
-        return SpecError(f"{self.document.place(path)}: {'.'.join(map(str, path))}: {message}")
+        return self.document.fault(path, message)
 
     def mapping(
         self, path: tuple[Any, ...], entry: Any, allowed: tuple[str, ...], needed: bool = False

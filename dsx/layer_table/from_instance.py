@@ -3,7 +3,8 @@
 import numpy as np
 
 from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.instance import Instance, LayerTable, NetworkLevels
+from dsx.layer_table.instance import Instance, LayerTable
+from dsx.layer_table.network_levels import NetworkLevels
 from dsx.layer_table.problem import PartitionProblem, Width
 from dsx.layer_table.segments import Chain
 from dsx.pricing.chain import check_length

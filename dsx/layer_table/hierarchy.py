@@ -5,15 +5,13 @@ through all levels up to the lowest one that joins them, so it is as wide as the
 topology inside a level, and links that several paths share.
 """
 
-from typing import Any
-
-from dsx.records import record
+from dsx.records import Array, record
 
 
 @record
 class Hierarchy:
     """The levels, innermost first; [Q] arrays, or of any shape that ends so."""
 
-    devices_per_level: Any  # integers: domains (of level 0: devices) that one domain of each level joins
-    bandwidth: Any  # bytes/s, of a device's link into each level
-    latency: Any  # s, of one transfer through each level
+    devices_per_level: Array  # integers: domains (of level 0: devices) that one domain of each level joins
+    bandwidth: Array  # bytes/s, of a device's link into each level
+    latency: Array  # s, of one transfer through each level

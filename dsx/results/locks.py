@@ -9,6 +9,10 @@ that has gone tries again.
 
 Not covered: file systems without locks, where a second writer is not noticed. Since parts are whole files that
 do not depend on who wrote them, both then write the same set.
+
+The `filelock` package (4.2) does not replace this: its FileLock has no shared mode, and its ReadWriteLock refuses to
+turn a shared lock into an exclusive one or back (RuntimeError), which is how shards share a run and the last one
+finishes it. Where a file system has no locks (ENOTSUP, ENOLCK) it raises OSError, and a sweep goes on here.
 """
 
 import errno

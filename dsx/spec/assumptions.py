@@ -109,23 +109,24 @@ class AssumptionsSpec(Spec):
     default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
-    matrix_efficiency: Fraction  # of matrix_flops
+    matrix_efficiency: Fraction  # share of matrix_flops that is reached
     clock_exponent: Share  # a device that may draw a share of its full power has that to this power of its clock
-    vector_efficiency: Fraction  # of vector_flops
+    vector_efficiency: Fraction  # share of vector_flops that is reached
     # How a multiply falls behind matrix_efficiency (dsx.cost.multiply): by its contracted size, by the tiles that its
     # result is cut into and the waves that these run in; attention in fused kernels, and 8 bits, over it.
-    contracted_half: NonNegative  # elements
-    tile_half: NonNegative  # elements
-    tile_quantisation: Share
-    wave_quantisation: Share
+    contracted_half: NonNegative  # elements: the contracted size at which it reaches half of it
+    tile_half: NonNegative  # elements: the side of a tile at which loading takes as long as multiplying
+    tile_quantisation: Share  # of the work beyond a result's edges, that is done
+    wave_quantisation: Share  # of the idle part of the last wave of tiles, that is waited for
     tiles: list[tuple[Count, Count]]  # rows and columns, the first one is the best; none: as if any fitted
-    attention_efficiency: Fraction
-    attention_gradient_efficiency: Fraction
-    attention_half: NonNegative  # elements
+    attention_efficiency: Fraction  # of a fused kernel's multiplies of activations, over matrix_efficiency
+    attention_gradient_efficiency: Fraction  # the same in the backward
+    attention_half: NonNegative  # elements: the head dimension at which they reach half of it
     linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
-    fp8_efficiency: Fraction
+    fp8_efficiency: Fraction  # of multiplies in 8 bits, over matrix_efficiency
     cast_traffic: NonNegative  # bytes moved to cast an element of an operand to 8 bits
-    grouped_efficiency: Fraction  # of one multiply per expert: uneven loads, and what the grouping costs
+    # Of one multiply per expert, over matrix_efficiency: uneven loads, and what the grouping costs.
+    grouped_efficiency: Fraction
     hbm_efficiency: Fraction  # of hbm_bandwidth
     # Of the bytes that operators move beside their own where a framework runs them as several kernels: 0 is all fused.
     unfused_share: Share

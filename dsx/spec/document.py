@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.errors import SpecError
+
 KeyPath = tuple[str | int, ...]
 
 
@@ -22,6 +24,16 @@ class Document:
         while path and path not in self.places:
             path = path[:-1]
         return self.places[path]
+
+    def message(self, path: KeyPath, text: object) -> str:
+        """Return what `text` says of `path`, with its place in front: "file:line: key.key: text"."""
+        # What concerns the whole document has no path.
+        keys = [".".join(map(str, path))] if path else []
+        return ": ".join([self.place(path), *keys, str(text)])
+
+    def fault(self, path: KeyPath, text: object) -> SpecError:
+        """Return the error that says `text` of `path`."""
+        return SpecError(self.message(path, text))
 
 
 def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

@@ -27,7 +27,7 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
     faults: list[str] = []
 
     def fault(path: KeyPath, message: object) -> None:
-        faults.append(f"{document.place(path)}: {'.'.join(map(str, path))}: {message}")
+        faults.append(document.message(path, message))
 
     tables: dict[KeyPath, str] = {("operators", index): name for index, name in enumerate(spec.operators)}
     tables |= {("unfused_operators", operator): name for operator, name in spec.unfused_operators.items()}

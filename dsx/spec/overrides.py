@@ -73,7 +73,7 @@ def override(
     data = apply(document.data, assignments, target, may_add)
     places = dict(document.places)
     for path, _ in assignments:
-        for at in paths_of(data):
+        for at in (*document.places, *paths_of(data)):  # also what is replaced: an entry may be missing there now
             if f"{'.'.join(map(str, at))}.".startswith(f"{path}."):
                 places[at] = _place(target, path)
     return Document(data, places)

@@ -43,9 +43,7 @@ def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) ->
     if location and location[-1] == "[key]":  # a fault of the key itself, which pydantic marks this way
         location = location[:-1]
     path: KeyPath = tuple(step for step in location if not _is_tag(step))
-    # What concerns the whole document has no path.
-    where = [document.place(path), *([".".join(map(str, path))] if path else [])]
-    return ": ".join([*where, _message(model, location, details)])
+    return document.message(path, _message(model, location, details))
 
 
 def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -> str:
@@ -58,7 +56,7 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
             known = _known_keys(model, location[:-1])
             return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
         case "missing":
-            return "is required, but missing"
+            return f"is required, but missing{_misspelt(model, location, given)}"
         case "model_type":
             known = _known_keys(model, location)
             return f"expected a section with the keys {', '.join(known)}, got {reprlib.repr(given)}"
@@ -67,6 +65,8 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
         case "literal_error":
             known = re.findall(r"'([^']*)'", context["expected"])
             return f"{given!r} is not one of {', '.join(known)}{did_you_mean(str(given), known)}"
+        case "dict_type":
+            return f"expected keys and values, got {reprlib.repr(given)}"
         case "list_type":
             return f"expected a list, as in [a, b], got {reprlib.repr(given)}"
         case "too_short":
@@ -83,8 +83,21 @@ def _length(found: int, wanted: str, bound: int) -> str:
     return f"has {entries}, and {wanted} {'is' if bound == 1 else 'are'} wanted"
 
 
+def _misspelt(model: type[BaseModel], location: KeyPath, given: Any) -> str:
+    """Return which of the keys that are `given` a missing one may be, where any key may stand."""
+    # A pair with one entry misses an entry, and no key.
+    if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
+        return ""
+    return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
+
+
 def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
     """Return the keys that the part of the schema at `location` allows."""
+    return list(_part(model, location).model_fields)
+
+
+def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
+    """Return the part of the schema at `location`, which is one with keys."""
     kind: Any = model
     for step in location:
         if _is_tag(step):
@@ -98,4 +111,4 @@ def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
             kind = get_args(kind)[0]
         if get_origin(kind) is Annotated and not isinstance(get_args(kind)[1], Tag):
             kind = get_args(kind)[0]
-    return list(kind.model_fields)
+    return kind

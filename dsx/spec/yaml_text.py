@@ -4,6 +4,10 @@ The text is composed, not loaded, so that the marks stay; scalars are read by th
 1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always text. Numbers are
 decimal, with _ between digits to read them by. Not supported: tags of one's own, merge keys (`<<`), several
 documents in a file.
+
+ruamel.yaml (0.19), which keeps positions too, does not replace this: it is all Python and several times slower, has
+no limit of depth (RecursionError at 1,000 levels) or of aliases, and lets half characters and merge keys through. It
+also reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so its values would be read again.
 """
 
 import re

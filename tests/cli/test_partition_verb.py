@@ -105,7 +105,7 @@ def test_too_few_devices(run, folder, files):
         (job(network="networks.json:fats"), "unknown network 'fats'; did you mean 'fast'? (known: fast, slow)"),
         (job(network="networks.json"), "network 'networks.json': write FILE:NAME"),
         (job(network="network.json:fast"), "is not a file; did you mean 'networks.json'?"),
-        (job(devices=6), "networks.json: fast.devices_per_level: 6 devices are none of 4, 8; the nearest is 4"),
+        (job(devices=6), "networks.json: fast: devices_per_level: 6 devices are none of 4, 8; the nearest is 4"),
         (job(devices=0), "'--devices': 0 is not a whole number from 1"),
         ((*job(), "--width", 3), "small.json: has no width 3; the nearest is 2 (it has 1, 2)"),
         ((*job(), "--width", "wide"), "'--width': 'wide' is not a finite number"),
@@ -131,8 +131,12 @@ def test_bad_options(run, files, arguments, says):
         (("edges", "1", 0), [1, 0, 8], "small.json: edges.1.0: the edge from layer 1 to 0 leads back"),
         (("edges", "1", 0), [0, 5, 8], "small.json: edges.1.0.dst: there is no layer 5; the nearest is 1"),
         (("layers", "b", "2", 2), REMOVED, "small.json: layers.b.2: layer 1 is missing, which width 1 has"),
-        (("layers", "b", "2", 2, 1), -1, "small.json: layers.b.2.2.fw_latency: -1 is less than 0"),
-        (("layers",), [], "small.json: layers: expected an object"),
+        (
+            ("layers", "b", "2", 2, 1),
+            -1,
+            "small.json: layers.b.2.2.fw_latency: input should be greater than or equal to 0",
+        ),
+        (("layers",), [], "small.json: layers: expected keys and values, got []"),
     ],
 )
 def test_bad_instances(run, folder, files, path, to, says):

@@ -8,7 +8,8 @@ import pytest
 from spec.instances import REMOVED, changed, networks, small, write
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.layer_table.instance import GIB, read_instance, read_network
+from dsx.layer_table.instance import read_instance
+from dsx.layer_table.network_levels import GIB, read_network
 
 
 @pytest.fixture(autouse=True)
@@ -45,26 +46,29 @@ def test_a_network(here):
 
 ROW = ("layers", "b", "2", 0)
 INSTANCE_FAULTS = [
-    (("time_unit_s",), REMOVED, "small.json: has no 'time_unit_s' (it has tag, "),
-    (("time_unit_s",), 0, "small.json: time_unit_s: 0 is not above 0"),
-    (("time_unit_s",), True, "small.json: time_unit_s: expected a number, got True"),
-    (("microbatches_in_batch",), 0, "small.json: microbatches_in_batch: 0 is less than 1"),
+    (("time_unit_s",), REMOVED, "small.json: time_unit_s: is required, but missing"),
+    (("time_unit_s",), 0, "small.json: time_unit_s: input should be greater than 0, got 0"),
+    (("time_unit_s",), True, "small.json: time_unit_s: True is not a finite number"),
+    (("microbatches_in_batch",), 0, "small.json: microbatches_in_batch: 0 is not a whole number from 1 to 2147483647"),
     (("microbatches_in_batch",), 2.5, "microbatches_in_batch: 2.5 is not a whole number"),
-    (("microbatches_in_batch",), 2**40, "microbatches_in_batch: 1099511627776 is more than"),
-    (("max_memory_bytes",), -1, "max_memory_bytes: -1 is not above 0"),
-    (("max_memory_bytes",), 10**400, "max_memory_bytes: expected a finite number"),
-    (("max_memory_bytes",), "80 GB", "max_memory_bytes: expected a number, got '80 GB'"),
-    (("devices_per_stage", "2"), REMOVED, "small.json: devices_per_stage: has no '2' (it has 1)"),
-    (("devices_per_stage", "2"), 0, "devices_per_stage.2: 0 is less than 1"),
-    (("edges", "2"), REMOVED, "small.json: edges: has no '2' (it has 1)"),
-    (("layers",), {}, "small.json: layers: expected an object with keys, got {}"),
-    (("layers", "b"), {"two": []}, "small.json: layers.b: 'two' is not a whole number from 1 to"),
-    (("layers", "b", "2"), [], "small.json: layers.b.2: expected a list with entries, got []"),
+    (("microbatches_in_batch",), 2**40, "microbatches_in_batch: 1099511627776 is not a whole number from 1 to"),
+    (("max_memory_bytes",), -1, "max_memory_bytes: input should be greater than 0, got -1"),
+    (("max_memory_bytes",), 10**400, "max_memory_bytes: 100000000000000000...0000000000000000000 is beyond 1e+30"),
+    (("max_memory_bytes",), "80 GB", "max_memory_bytes: '80 GB' is not a finite number"),
+    (("devices_per_stage", "2"), REMOVED, "small.json: devices_per_stage: has no width 2 (it has 1)"),
+    (("devices_per_stage", "2"), 0, "devices_per_stage.2: 0 is not a whole number from 1 to 2147483647"),
+    (("edges", "2"), REMOVED, "small.json: edges: has no width 2 (it has 1)"),
+    (("layers",), {}, "small.json: layers: has no entries, and at least 1 is wanted"),
+    (("layers", "b"), {"two": []}, "small.json: layers.b.two: 'two' is not a whole number from 1 to 2147483647"),
+    (("layers", "b", "2"), [], "small.json: layers.b.2: has no entries, and at least 1 is wanted"),
     (("layer_columns", 1), "forward", "small.json: layer_columns: has no 'fw_latency' (it has id, forward, "),
     ((*ROW,), [0, 1.0], "small.json: layers.b.2.0: has 2 values, but there are 5 columns: id, fw_latency"),
-    ((*ROW, 1), -2.0, "small.json: layers.b.2.0.fw_latency: -2.0 is less than 0"),
-    ((*ROW, 2), None, "small.json: layers.b.2.0.bw_latency: expected a number, got None"),
-    ((*ROW, 3), float("nan"), "small.json: layers.b.2.0.param_bytes: expected a finite number, got nan"),
+    ((*ROW,), {"id": 0}, "small.json: layers.b.2.0: expected a list of the 5 values of a row, got {'id': 0}"),
+    ((*ROW, 1), -2.0, "small.json: layers.b.2.0.fw_latency: input should be greater than or equal to 0, got -2.0"),
+    ((*ROW, 1), 1e31, "small.json: layers.b.2.0.fw_latency: 1e+31 is beyond 1e+30, the largest number that is read"),
+    ((*ROW, 2), None, "small.json: layers.b.2.0.bw_latency: None is not a finite number"),
+    ((*ROW, 3), float("nan"), "small.json: layers.b.2.0.param_bytes: nan is not a finite number"),
+    ((*ROW, 4), float("inf"), "small.json: layers.b.2.0.activation_bytes: inf is not a finite number"),
     ((*ROW, 0), 0.5, "small.json: layers.b.2.0.id: 0.5 is not a whole number"),
     ((*ROW, 0), 1, "small.json: layers.b.2: layer 1 stands there twice"),
     ((*ROW,), REMOVED, "small.json: layers.b.2: layer 0 is missing, which width 1 has"),
@@ -79,10 +83,10 @@ INSTANCE_FAULTS = [
         "transfer between the two would be free; add one from -1 to 0",
     ),
     (("edges", "2"), [[-1, 0, 8]], "small.json: edges.2: no edge leads from layer 0 or an earlier one to layer 1 or"),
-    (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: -16 is less than 0"),
+    (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: input should be greater than or equal to 0, got -16"),
     (("edge_columns",), ["src", "dst"], "small.json: edge_columns: has no 'bytes' (it has src, dst)"),
     (("edge_columns",), ["src", "dst", "bytes", "dst"], "small.json: edge_columns: 'dst' stands there twice"),
-    (("devices_per_stage", "2"), 2**62, "small.json: devices_per_stage.2: 4611686018427387904 is more than 2147483647"),
+    (("devices_per_stage", "2"), 2**62, "small.json: devices_per_stage.2: 4611686018427387904 is not a whole number"),
 ]
 
 
@@ -122,10 +126,25 @@ def test_a_cut_may_be_crossed_by_edges_past_it(here):
     assert read_instance(write(here / "small.json", document)).tables[0].cut_bytes == (0, 9, 1, 0)
 
 
+def test_all_faults_of_an_instance_are_listed_at_once(here):
+    document = changed(small(), "edges", "1", 2, 2, to=-16) | {"time_unit_s": "a"}
+    document["layers"]["b"]["2"][0][1] = -1
+    with pytest.raises(SpecError) as raised:
+        read_instance(write(here / "small.json", document))
+    assert [line.split(": ")[1] for line in str(raised.value).splitlines()] == [
+        "layers.b.2.0.fw_latency", "edges.1.2.bytes", "time_unit_s"
+    ]  # fmt: skip
+
+
+def test_of_core_configurations_before_the_last_nothing_is_read(here):
+    document = changed(small(), "layers", "a", to={"two": [[]]})
+    assert read_instance(write(here / "small.json", document)) == read_instance(write(here / "small.json", small()))
+
+
 def test_a_misspelt_key_is_told(here):
     document = small()
     document["time_units_s"] = document.pop("time_unit_s")
-    with pytest.raises(SpecError, match="has no 'time_unit_s'; did you mean 'time_units_s'"):
+    with pytest.raises(SpecError, match="time_unit_s: is required, but missing; did you mean 'time_units_s'"):
         read_instance(write(here / "small.json", document))
 
 
@@ -167,14 +186,15 @@ def test_a_file_that_there_is_not(here):
 
 
 NETWORK_FAULTS = [
-    (("fast", "latency_s"), [0], "networks.json: fast.latency_s: has 1 levels, but devices_per_level.8 has 2"),
-    (("fast", "latency_s", 0), -1, "networks.json: fast.latency_s.0: -1 is less than 0"),
-    (("fast", "bandwidth_GiBps", 1), 0, "networks.json: fast.bandwidth_GiBps.1: 0 is not above 0"),
-    (("fast", "devices_per_level", "8"), [4, 4], "fast.devices_per_level.8: 4 x 4 = 16 devices are not 8"),
-    (("fast", "devices_per_level", "8"), [4, 0], "fast.devices_per_level.8.1: 0 is less than 1"),
-    (("fast", "devices_per_level", "eight"), [8], "fast.devices_per_level: 'eight' is not a whole number"),
+    (("fast", "latency_s"), [0], "networks.json: fast: latency_s: has 1 levels, but devices_per_level.8 has 2"),
+    (("fast", "latency_s", 0), -1, "fast: latency_s.0: input should be greater than or equal to 0, got -1"),
+    (("fast", "bandwidth_GiBps", 1), 0, "fast: bandwidth_GiBps.1: input should be greater than 0, got 0"),
+    (("fast", "devices_per_level", "8"), [4, 4], "fast: devices_per_level.8: 4 x 4 = 16 devices are not 8"),
+    (("fast", "devices_per_level", "8"), [4, 0], "fast: devices_per_level.8.1: 0 is not a whole number from 1"),
+    (("fast", "devices_per_level", "eight"), [8], "fast: devices_per_level.eight: 'eight' is not a whole number"),
     (("fast", "devices_per_level", "8"), REMOVED, "devices_per_level: 8 devices are none of 4; the nearest is 4"),
-    (("fast", "latency_s"), REMOVED, "networks.json: fast: has no 'latency_s'"),
+    (("fast", "latency_s"), REMOVED, "networks.json: fast: latency_s: is required, but missing"),
+    (("fast",), 5, "networks.json: fast: expected a section with the keys bandwidth_GiBps, latency_s"),
 ]
 
 
@@ -252,5 +272,5 @@ def test_a_network_of_many_levels_is_refused(here):
     document = networks()
     name = next(iter(document))
     document[name]["devices_per_level"] = {"4": [3] * 100_000}
-    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 levels; a network has at most 40"):
+    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 entries, and at most 40 are wanted"):
         read_network(f"{write(here / 'n.json', document)}:{name}", 4)

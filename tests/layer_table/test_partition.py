@@ -11,7 +11,8 @@ from layer_table.chains import plan_of, problem_of, random_case, tense_case
 from oracles import partition as oracle
 
 from dsx.layer_table import from_instance
-from dsx.layer_table.instance import read_instance, read_network
+from dsx.layer_table.instance import read_instance
+from dsx.layer_table.network_levels import read_network
 from dsx.layer_table.partition import smallest, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"

@@ -53,6 +53,7 @@ def test_the_default_set():
         ("algorithms.all_gather", "[rings]", "'rings' is not one of ring, hierarchical; did you mean 'ring'?"),
         ("algorithms.all_gather", "[tree]", "'tree' is not one of ring, hierarchical"),
         ("algorithms.all_gather", "[]", "has no entries, and at least 1 is wanted"),
+        ("tiles", "[[128]]", "tiles.0.1: is required, but missing"),
         ("protocols", "[lazy]", "'lazy' is not one of bulk, eager"),
     ],
 )

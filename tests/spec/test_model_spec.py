@@ -111,7 +111,7 @@ layers:
         (
             "{e: 64, h: 4, g: 4, k: 16, f: 256}",
             "[64]",
-            "dimensions: input should be a valid dictionary, got [64]",
+            "dimensions: expected keys and values, got [64]",
         ),
         (
             "{kind: head, count: 1}",

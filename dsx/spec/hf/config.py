@@ -97,9 +97,9 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
     if not isinstance(given, dict):
         what = "is missing" if given is None else f"is {given!r}"
         near = did_you_mean(family.section, document.data) if given is None else ""
-        raise SpecError(
-            f"{document.place((family.section,))}: {family.section}: the section that describes the language model of "
-            f"a config of {MODEL_TYPE} {model_type!r} {what}{near}"
+        raise document.fault(
+            (family.section,),
+            f"the section that describes the language model of a config of {MODEL_TYPE} {model_type!r} {what}{near}",
         )
     return (family.section,)
 
@@ -127,12 +127,10 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
                 stated[key] = _checked(value, spec)
             elif spec.default is None:
                 near = did_you_mean(key, part.keys() - known_keys(family))
-                raise SpecError(
-                    f"{document.place((*section, key))}: {_dotted(section, key)}: is required, but missing{near}"
-                )
+                raise document.fault((*section, key), f"is required, but missing{near}")
         except ValueError as error:
             spelt = next(name for name in _spellings(family, key) if part.get(name) is not None)
-            faults.append(f"{document.place((*section, spelt))}: {_dotted(section, spelt)}: {error}")
+            faults.append(document.message((*section, spelt), error))
         except SpecError as error:
             faults.append(str(error))
     if faults:
@@ -144,9 +142,8 @@ def _stated(document: Document, section: KeyPath, part: dict[str, Any], spelling
     given = [name for name in spellings if part.get(name) is not None]
     for name in given[1:]:
         if part[name] != part[given[0]]:
-            raise SpecError(
-                f"{document.place((*section, name))}: {_dotted(section, name)} is {part[name]!r}, but {given[0]}, "
-                f"another name of it, is {part[given[0]]!r}"
+            raise document.fault(
+                (*section, name), f"is {part[name]!r}, but {given[0]}, another name of it, is {part[given[0]]!r}"
             )
     return part[given[0]] if given else None
 
@@ -192,7 +189,3 @@ def _in_order(family: FamilySpec, stated: dict[str, Any]) -> Iterator[tuple[str,
         pending = {key: default for key, default in pending.items() if key not in ready}
     if pending:
         raise SpecError(f"the defaults of {', '.join(pending)} need each other: the family's file is at fault")
-
-
-def _dotted(section: KeyPath, key: str) -> str:
-    return ".".join(map(str, (*section, key)))

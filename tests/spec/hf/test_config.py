@@ -79,7 +79,7 @@ def test_faults_name_key_and_line_and_come_together(tmp_path):
         (
             "gpt-oss-20b",
             {"experts_per_token": 8},
-            "experts_per_token is 8, but num_experts_per_tok, another name of it",
+            "experts_per_token: is 8, but num_experts_per_tok, another name of it",
         ),
         ("gemma-3-4b", {"text_config": None}, "text_config: the section that describes the language model of a config"),
         ("gemma-3-4b", {"text_config": {"hidden_size": 0}}, "text_config.hidden_size: expected a whole number from 1"),
