@@ -80,7 +80,7 @@ def main() -> None:
     beliefs = load_fitted(BASE)[0] if options.assumptions == FITTED else assumptions
     start = {name: float(getattr(beliefs, name)) for name in between}
     unseen = predicted_unseen(kept, observations, assumptions, between, start)
-    blank = {"were filled": count_filled(made), "stand in the notes": count_from_notes(made)}
+    blank = {"were filled": count_filled(made), "were read from the notes": count_from_notes(made)}
     text = document(kept, unseen, options.assumptions, blank, chosen(rows, aside), len(runs))
     if options.write:
         pictures = options.write.parent / "figures"
@@ -172,7 +172,7 @@ def document(
 ) -> str:
     """Return the document.
 
-    `unseen` is what is predicted of the same rows without their own source, `blank` counts blank cells by column
+    `unseen` is what is predicted of the same rows without their own source, `blank` counts missing values by column
     and by what became of them, `aside` are rows that are not fitted to, and `count` is how many rows the table has.
     """
     figures = report(rows)
@@ -188,7 +188,7 @@ def document(
         _ranking(figures),
         "## Pictures\n\n![Step time](figures/validation-step-time.png)\n\n![Memory](figures/validation-memory.png)\n",
         _counts("Not modelled", "reason", figures["not_modelled"]),
-        *(_counts(f"Blank cells that {what}", "column", counts) for what, counts in blank.items()),
+        *(_counts(f"Missing values that {what}", "column", counts) for what, counts in blank.items()),
     ]
     return "\n".join(parts)
 
@@ -200,7 +200,7 @@ def _aside(rows: Rows) -> list[str]:
     error = rows.predicted_s / rows.measured_s - 1
     error = error[np.isfinite(error)]
     return [
-        f"Apart stand {len(error)} timed runs of ZeRO 3 in {rows.source[0]}, which nothing was fitted to: errors from "
+        f"{len(error)} timed runs of ZeRO 3 in {rows.source[0]} are not fitted to and not counted: errors from "
         f"{_cell(float(error.min()))} to {_cell(float(error.max()))}.\n"
     ]
 

@@ -229,19 +229,19 @@ def report(found: list[Row]) -> str:
         )
         for (name, as_artifact), group in groups.items()
     ]
-    head = ("instance", "run as", f"best plan on {_SHOWN} devices", "blind, %", "even, %")
+    head = ("instance", "run as", f"best plan on {_SHOWN} devices", "network-agnostic, %", "even, %")
     return table(("claim", "of", "dsx"), claims) + "\n" + _BETWEEN + "\n" + table(head, lines, 2)
 
 
 _BETWEEN = """\
-By how much a step of the blind plan, and of the best even one, is longer than that of the best plan; the least and the
-most of 64, 128, 256, 512 and 1,024 devices. As the artifact runs it: no optimizer state, no ZeRO, recomputation as the
-instance says. As dsx does: Adam, any ZeRO stage, with and without recomputation.
+By how much a step of the network-agnostic plan, and of the best even one, is longer than that of the best plan; the
+least and the most of 64, 128, 256, 512 and 1,024 devices. As the artifact runs it: no optimizer state, no ZeRO,
+recomputation as the instance says. As dsx does: Adam, any ZeRO stage, with and without recomputation.
 """
 
 
 def _run_again(found: list[Row], claim: Claim) -> str:
-    """Return the step of blind plans over that of the best, for the instances of a claim."""
+    """Return the step of network-agnostic plans over that of the best, for the instances of a claim."""
     if not claim.instances:
         return f"not run again: {claim.reason}"
     texts = []

@@ -6,13 +6,13 @@ For each model on each cluster five plans are priced on the true network; by how
 of the first is the result.
 
 * optimal: the best plan of `partition: optimal`, as `dsx partition --model` finds it;
-* blind, flat: the best plan of that search where all GPUs share one fast domain;
-* blind, free: the best plan of that search where the network costs nothing;
+* network-agnostic, flat: the best plan of that search where all GPUs share one fast domain;
+* network-agnostic, free: the best plan of that search where the network costs nothing;
 * even: the best plan of `partition: even`;
 * same plan, even: the degrees of the optimal plan, its body layers as evenly over the stages as they go.
 
-A blind plan keeps its degrees, its microbatch and its cut. Its ranks lie as is best on the true network. The first run
-takes half an hour or more on a core, nearly all of it compilation, which is kept for the next.
+A network-agnostic plan keeps its degrees, its microbatch and its cut; its ranks get the best placement on the true
+network. The first run takes half an hour or more on a core, nearly all of it compilation, which is kept for the next.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def report(found: Sequence[Case]) -> str:
     parts = [summary(found)]
     if left := sorted({path.stem for path in MODELS.glob("*")} - {case.model for case in found}):
         parts.append(f"Models that this run did not price: {', '.join(left)}.\n")
-    titles = {"flat": "a blind plan", "even": "the best even plan", "alike": "the optimal plan, cut evenly,"}
+    titles = {"flat": "a network-agnostic plan", "even": "the best even plan", "alike": "the optimal plan, cut evenly,"}
     for way, title in titles.items():
         parts += [f"Where {title} loses most on each cluster:\n", largest(found, way)]
     return "\n".join(parts)

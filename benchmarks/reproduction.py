@@ -50,7 +50,7 @@ What the paper claims, what its released code gives, and what dsx gives.
 
 * **The claims** are statements of the paper's text and figures.
 * **Released code** is transformer-perf-estimates of 2024-10-02, unmodified.
-* **dsx** is the assumption set `paper-2410.00273`, with the [corrections C1 to C7](model.md#corrections). `make
+* **dsx** is the assumption set `paper-2410.00273`, with the [corrections C1 to C7](model/corrections.md). `make
   reproduction` prices the sweep files of the figures in [sweeps/](../sweeps), draws the pictures and writes this file:
   every number of dsx and every verdict comes from that run. Nothing in the model is fitted.
 

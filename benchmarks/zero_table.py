@@ -1,4 +1,4 @@
-"""ZeRO where nothing fits without it: the degrees of the NEST paper's table 7 beside the plans of dsx.
+"""ZeRO where plans are infeasible without it: the degrees of the NEST paper's table 7 beside the plans of dsx.
 
     python benchmarks/zero_table.py [--file tests/data/partition/zero_table7.json] [--write docs/partition.md]
 

@@ -1,5 +1,6 @@
 """What the documents show is true: their examples build, their names exist, their links lead somewhere."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -12,14 +13,26 @@ from dsx.graph.parse import parse
 from dsx.spec.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NOTATION = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
 
 
+@functools.cache
+def anchors(document):
+    """Return the anchors that the headings of a document get: lower case, without punctuation, hyphens for blanks."""
+    prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    found = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    assert len(found) == len(set(found)), f"{document}: headings of one name"
+    return found
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_files(document):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
-        assert (document.parent / target).exists(), target
+def test_links_lead_to_files_and_headings(document):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")):
+        file = document.parent / target if target else document
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
 def test_the_example_of_the_notation_has_the_collectives_that_its_comments_say():

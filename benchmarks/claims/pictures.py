@@ -15,7 +15,7 @@ PICTURES = {
     ),
     "figure-2b": (
         "Figure 2b: pipeline stages, domains of 64",
-        "The same in domains of 64, where TP and a share of DP both lie in the domain. Fewer stages are faster "
+        "The same in domains of 64, where TP and a share of DP are both placed in the domain. Fewer stages are faster "
         "down to two; at one, DP communication outweighs the bubble. One and two do not fit.",
     ),
     "figure-3a": (

@@ -1,8 +1,8 @@
-"""The plans of one case, a model on a cluster: aware of the network, blind to it, and cut evenly.
+"""The plans of one case, a model on a cluster: aware of the network, network-agnostic, and cut evenly.
 
-Blind plans are searched on the same devices with another network, and keep what such a search decides: all degrees,
-the microbatch and the cut. Where the ranks of those degrees lie is not decided there, since one place is as good as
-another; they lie as is best on the true network, which is kind to the blind.
+Network-agnostic plans are searched on the same devices with another network, and keep what such a search decides: all
+degrees, the microbatch and the cut. It does not decide the placement of ranks, since one is as good as another there;
+they get the best placement on the true network, which favours these plans.
 """
 
 from dataclasses import dataclass, replace

@@ -8,7 +8,7 @@ from sections import table
 
 from gains.plans import PARTS, Case, Plan
 
-WAYS = {"flat": "blind, flat", "free": "blind, free", "even": "even", "alike": "same plan, even"}
+WAYS = {"flat": "network-agnostic, flat", "free": "network-agnostic, free", "even": "even", "alike": "same plan, even"}
 _SHOWN = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size")
 _SHOWN_FROM = 0.001
 _MENTIONED = 0.02  # of the step: parts that a loss is explained by

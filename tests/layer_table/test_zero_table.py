@@ -1,4 +1,4 @@
-"""ZeRO where nothing fits without it: the layers of a published table, and the plans of dsx for them."""
+"""ZeRO where plans are infeasible without it: the layers of a published table, and the plans of dsx for them."""
 
 import json
 from pathlib import Path

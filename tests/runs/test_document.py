@@ -25,7 +25,7 @@ def test_every_column_is_listed_and_the_required_ones_are_bold():
 
 
 def test_every_default_is_stated():
-    stated = {row[0].strip("`"): row[1] for row in table("Blank cells")}
+    stated = {row[0].strip("`"): row[1] for row in table("Missing values")}
     assert stated == {column: default.rule for column, default in DEFAULTS.items()}
     assert [*stated] == [*DEFAULTS]
 

@@ -1,11 +1,11 @@
-"""docs/model.md says what the code computes: its names, units, operator formulas, constants and counts."""
+"""The pages of docs/model say what the code computes: its names, units, operator formulas, constants and counts."""
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 import yaml
+from model_document.pages import PAGES, ROOT, TEXT, cells, rows, sections
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.columns import StepCosts
@@ -22,20 +22,8 @@ from dsx.spec.sweep import SweepSpec
 from dsx.spec.what_if import _numbers as what_if_fields
 from dsx.spec.what_if import field
 
-ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 TABLES = ("standard", "unfused-norm", "unfused-softmax", "arxiv-2410.00273")
 SETS = ("default", "uncalibrated", "paper-2410.00273")
-
-
-def rows(section):
-    """Return the table rows of a section."""
-    return [cells(line) for line in SECTIONS[section].splitlines() if line.startswith("| ")]
-
-
-def cells(line):
-    return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def leaves(record):
@@ -56,12 +44,13 @@ def test_every_field_of_an_assumption_set_is_mentioned():
 
 
 def test_every_column_of_a_step_has_its_unit():
-    documented = {row[0].strip("`"): row[1] for row in rows("A step") if row[0].startswith("`")}
+    stated = [*rows("step", "Formulas"), *rows("memory", "Formulas")]
+    documented = {row[0].strip("`"): row[1] for row in stated if row[0].startswith("`")}
     assert documented == {name: unit for name, (unit, _) in columns(StepCosts).items()}
 
 
 def test_every_column_of_an_interval_has_its_unit():
-    documented = {row[0].strip("`"): row[1] for row in rows("Fits and intervals") if "_s_" in row[0]}
+    documented = {row[0].strip("`"): row[1] for row in rows("intervals", "Intervals") if "_s_" in row[0]}
     assert documented == {name: unit for name, (unit, _) in columns(StepInterval).items()}
 
 
@@ -79,7 +68,7 @@ def formulas(entry):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_operator_has_the_formulas_of_its_table(table):
-    found = SECTIONS["Work of a kernel"].split("| operator |")[1 + TABLES.index(table)]
+    found = PAGES["work"].split("| operator |")[1 + TABLES.index(table)]
     documented = {}
     for line in found.splitlines():
         if name := re.match(r"\| `(\w+)` (in panels )?", line):
@@ -101,7 +90,7 @@ def test_what_operators_do_inside_a_kernel_is_said():
     operators = yaml.safe_load((ROOT / "data" / "operators" / "standard.yaml").read_text(encoding="utf-8"))
     inside = {name: entry["in_kernel"] for name, entry in operators.items() if "in_kernel" in entry}
     assert inside.keys() == {"softmax", "dropout"}
-    fused = SECTIONS["Work of a kernel"].split("**Fused kernels**")[1]
+    fused = sections("work")["Fused kernels"]
     for entry in inside.values():
         assert all(f"`{saved['bytes']}`" in fused for saved in entry["saved"])
         assert f"`{entry.get('writes', entry['saved'][0]['bytes'])}`" in fused
@@ -115,7 +104,7 @@ def with_what_it_extends(path):
 def test_the_constants_are_those_of_the_assumption_sets():
     files = [with_what_it_extends(ROOT / "data" / "assumptions" / f"{name}.yaml") for name in SETS]
     stated = {name for name, entry in files[0].items() if isinstance(entry, dict) and "value" in entry}
-    documented = {row[0].strip("`"): row[1:] for row in rows("Assumption sets")[1:]}
+    documented = {row[0].strip("`"): row[1:] for row in rows("assumptions", "Parameters")[1:]}
     assert documented.keys() == stated
 
     def text(value):
@@ -126,7 +115,7 @@ def test_the_constants_are_those_of_the_assumption_sets():
 
 
 def test_every_what_if_field_is_listed_with_its_kind():
-    documented = {path: row[1] for row in rows("Hardware what-ifs") for path in re.findall(r"`([\w.]+)`", row[0])}
+    documented = {path: row[1] for row in rows("what-ifs", "Fields") for path in re.findall(r"`([\w.]+)`", row[0])}
     assert documented == {path: "integer" if field(path).integer else "real" for path in what_if_fields()}
 
 
@@ -137,11 +126,11 @@ def test_choices_schedules_and_rules_are_those_of_their_records(benchmark_script
 
 def test_the_precision_is_what_a_sweep_takes_where_it_says_nothing():
     assert SweepSpec.model_fields["precision"].default == "float32"
-    assert "float32 unless it says `float64`" in SECTIONS["Precision"].replace("\n", " ")
+    assert "float32 unless it says `float64`" in PAGES["precision"]
 
 
 def test_the_space_has_the_counts_of_its_table():
-    numbers = {name: [int(count.replace(",", "")) for count in counts] for name, *counts in rows("The space")[-4:]}
+    numbers = {name: [int(count.replace(",", "")) for count in counts] for name, *counts in rows("space", "Keys")[-4:]}
     strategies = {"1d": ["1d"], "2d": ["2d"], "summa": ["summa"], "all three": ["1d", "2d", "summa"]}
     assert numbers.keys() == strategies.keys()
     model, cluster, assumptions = load_model("gpt3-1t"), load_cluster("b200-nvs8"), load_assumptions(SETS[-1])
