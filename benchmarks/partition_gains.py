@@ -26,7 +26,7 @@ from gains.plans import WAYS_OF_CASE, Case, Model
 from gains.tables import largest, summary
 from sections import write_section
 
-from dsx.cli.compiled import keep_compiled
+import dsx
 
 CLUSTERS = (
     "h100-nvs8",
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--clusters", nargs="+", metavar="NAME", default=CLUSTERS)
     parser.add_argument("--write", type=Path, metavar="FILE", help="put it between the markers of this document")
     options = parser.parse_args()
-    keep_compiled()
+    dsx.keep_compiled()
     text = report(list(cases(options.models, options.clusters)))
     if options.write:
         write_section(options.write, "partition_gains", text)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dsx.api.cluster_times import cluster_times as cluster_times
     from dsx.api.comparison import Comparison as Comparison
     from dsx.api.comparison import compare_sets as compare_sets
+    from dsx.api.compiled import keep_compiled as keep_compiled
     from dsx.api.evaluation import Evaluation as Evaluation
     from dsx.api.evaluation import evaluate as evaluate
     from dsx.api.front import Front as Front
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dsx.api.layer_table import TablePartition as TablePartition
     from dsx.api.layer_table import partition_table as partition_table
     from dsx.api.names import names as names
+    from dsx.api.parameters import parameters as parameters
     from dsx.api.partition import Partition as Partition
     from dsx.api.partition import partition as partition
     from dsx.api.picture import draw as draw
@@ -82,7 +84,6 @@ _HOMES = {
     "Validation": "dsx.api.validate",
     "best": "dsx.api.best",
     "calibrate": "dsx.api.calibrate",
-    "image_format": "dsx.results.plot.file",
     "cluster_times": "dsx.api.cluster_times",
     "compare": "dsx.results.compare",
     "compare_sets": "dsx.api.comparison",
@@ -90,10 +91,13 @@ _HOMES = {
     "evaluate": "dsx.api.evaluation",
     "finish_sweep": "dsx.api.sweep",
     "front": "dsx.api.front",
+    "image_format": "dsx.results.plot.file",
     "import_hf": "dsx.api.import_hf",
+    "keep_compiled": "dsx.api.compiled",
     "layer": "dsx.api.layer",
     "load": "dsx.results.store",
     "names": "dsx.api.names",
+    "parameters": "dsx.api.parameters",
     "pareto": "dsx.results.pareto",
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
@@ -108,17 +112,21 @@ _HOMES = {
 __all__ = sorted(("__version__", "plot", *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value = importlib.import_module("importlib.metadata").version("dsx")
-    elif name == "plot":
-        value = importlib.import_module("dsx.results.plot")
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    else:
-        raise AttributeError(f"module 'dsx' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            value = importlib.import_module("importlib.metadata").version("dsx")
+        elif name == "plot":
+            value = importlib.import_module("dsx.results.plot")
+        elif name in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        else:
+            from dsx.errors import did_you_mean
+
+            raise AttributeError(f"module 'dsx' has no attribute {name!r}{did_you_mean(name, __all__)}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

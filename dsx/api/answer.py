@@ -1,13 +1,19 @@
 """What every answer can do: be printed as the shell prints it, be shown in a notebook, become plain data."""
 
 import html
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from dsx.space.plan import Plan
 
 
 class Answer(ABC):
-    """An answer of the API. `str(answer)` is what the shell prints, `to_data()` what it prints with --json."""
+    """An answer of the API. `str(answer)` is what the shell prints, `to_data()` what it prints with --json.
+
+    Two answers are equal if they say the same as plain data.
+    """
 
     __slots__ = ()
 
@@ -18,8 +24,34 @@ class Answer(ABC):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
 
+    def __eq__(self, other: object) -> bool:
+        # As text, since a time that is no number equals itself there.
+        return isinstance(other, Answer) and type(self) is type(other) and _written(self) == _written(other)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>\n{self}"
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class PricedPlans(Answer):
+    """An answer that has plans with their costs."""
+
+    __slots__ = ()
+
+    priced: Sequence[dict[str, Any]]  # of each plan: it, under `plan`, and its costs by column
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans, the best first; `frame` has their costs too."""
+        return tuple(priced["plan"] for priced in self.priced)
+
+
+def _written(answer: Answer) -> str:
+    return json.dumps(answer.to_data(), sort_keys=True)
 
 
 def paragraphs(parts: Iterable[str]) -> str:

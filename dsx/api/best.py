@@ -1,13 +1,14 @@
 """The fastest plans of a job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsx.api.answer import Answer, paragraphs
+from dsx.api.answer import PricedPlans, paragraphs
+from dsx.api.arguments import count
 from dsx.api.infeasible import why_infeasible
-from dsx.api.job import Job
+from dsx.api.job import Job, checked
 from dsx.api.pipelines import say_few_pipelines
 from dsx.display.frame import plans_frame
 from dsx.display.job import job_text, step_text
@@ -16,7 +17,7 @@ from dsx.display.operator_times import coverage_data, coverage_text, idle_data, 
 from dsx.display.placement import placement_text
 from dsx.display.plans import not_told_apart, plans_text, told_apart_text
 from dsx.display.quantities import counted
-from dsx.errors import NothingFeasible
+from dsx.errors import InputError, NothingFeasible
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.measured_kernels import Coverage, IdleRow, coverage, idle_rows, shapes_of
@@ -34,48 +35,62 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class BestPlans(Answer):
+@dataclass(frozen=True, eq=False, repr=False)
+class BestPlans(PricedPlans):
     """The fastest plans of a job, and how many there were."""
 
     job: Job
-    problem: Problem = field(repr=False)
-    plans: Sequence[dict[str, Any]] = field(repr=False)  # fastest first: the `plan`, and its costs by column
+    problem: Problem
+    priced: Sequence[dict[str, Any]]
     counts: Counts
-    idle: Sequence[IdleRow] = field(repr=False)  # of operator times: rows that are the time of no kernel of any plan
+    idle: Sequence[IdleRow]  # of operator times: rows that are the time of no kernel of any plan
     infeasible: str = ""  # why there is no plan; empty if there is one
 
     @property
     def plan(self) -> Plan:
         """The fastest plan; raises NothingFeasible, with the reason, if there is none."""
-        if not self.plans:
-            raise NothingFeasible(self.infeasible)
-        return self.plans[0]["plan"]
+        return self._fastest["plan"]
 
     @property
     def step_time_s(self) -> float:
         """Seconds of a step of the fastest plan; raises NothingFeasible if there is none."""
-        return self.plans[0]["step_time_s"] if self.plan else float("nan")
+        return self._fastest["step_time_s"]
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
         """The plans as rows, with the columns of a result set; units in `attrs`."""
-        return plans_frame(self.plans)
+        hardware = {"hardware": {"cluster": self.job.cluster.name}}
+        return plans_frame([{**priced, **hardware} for priced in self.priced])
 
     def launch(self, number: int = 1) -> Launch:
-        """Return the Megatron-LM flags of a plan, counted from 1."""
-        return launch_of(self.plans[number - 1]["plan"], self.problem, self.job.cluster.device)
+        """Return the Megatron-LM flags of a plan, counted from 1 as they are printed.
+
+        Raises InputError for a plan that there is not, NothingFeasible if there is none.
+        """
+        if not 1 <= number <= len(self._nonempty):
+            raise InputError(f"no plan {number}: there are {counted(len(self.priced), 'plan')}, counted from 1")
+        return launch_of(self.plans[number - 1], self.problem, self.job.cluster.device)
+
+    @property
+    def _nonempty(self) -> Sequence[dict[str, Any]]:
+        if not self.priced:
+            raise NothingFeasible(self.infeasible)
+        return self.priced
+
+    @property
+    def _fastest(self) -> dict[str, Any]:
+        return self._nonempty[0]
 
     @property
     def _covered(self) -> list[Coverage]:
-        return [found for plan in self.plans if (found := coverage(self.problem, plan["plan"]))]
+        return [found for plan in self.priced if (found := coverage(self.problem, plan["plan"]))]
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         told_apart = self.job.assumptions.told_apart
         described = [
             plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
-            for number, plan in enumerate(self.plans, 1)
+            for number, plan in enumerate(self.priced, 1)
         ]
         for plan, found in zip(described, self._covered, strict=False):
             plan["operator_times"] = coverage_data(found)
@@ -83,16 +98,16 @@ class BestPlans(Answer):
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
             "told_apart": told_apart,
-            "not_told_apart": not_told_apart(self.plans, told_apart),
+            "not_told_apart": not_told_apart(self.priced, told_apart),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
             "plans": described,
         }
 
     def __str__(self) -> str:
-        if not self.plans:
+        if not self.priced:
             return self.infeasible
         head = searched_text(self.problem, self.job, self.counts)
-        parts = [f"{head}\n{plans_text(self.plans)}", told_apart_text(self.plans, self.job.assumptions.told_apart)]
+        parts = [f"{head}\n{plans_text(self.priced)}", told_apart_text(self.priced, self.job.assumptions.told_apart)]
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
             of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))
@@ -127,17 +142,21 @@ def best(
 
     Args:
         job: what is asked.
-        top: how many plans.
+        top: how many plans to return.
         strategy: a name or a .layer file; that of the assumption set by default.
         partition: how layers are cut into the stages of a pipeline: evenly, or as is best for each plan.
-        watch: told how many candidates are done, of how many; a bar is shown without.
+        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
+
+    A job that no plan fits is no error: `plans` is empty, and `infeasible` says why. Raises UnknownNameError or
+    SpecError for a strategy that cannot be used.
     """
-    problem = job.problem(strategy, partition)
+    problem = checked(job).problem(strategy, partition)
+    most = count("top", top)
     say_few_pipelines(problem)
     space = Space(problem, [job.num_gpus], [job.global_batch_size])
     with progress(space.size, "pricing", watch) as advance:
         search = search_of(problem, space, price_keys(problem, space.keys))
-        rows, counts = search.best(top, progress=advance)
+        rows, counts = search.best(most, progress=advance)
     plans = priced_plans(problem, rows)
     times = problem.operator_times
     idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()

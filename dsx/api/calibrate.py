@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,15 @@ _SUFFIX = ".yaml"
 _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Calibrated(Answer):
     """A fitted assumption set, which is written to a file, and how far off it is."""
 
     out: Path
-    calibration: Calibration = field(repr=False)
-    between: Mapping[str, Bounds] = field(repr=False)
-    observations: Observations = field(repr=False)
-    outliers: Sequence[Outlier] = field(repr=False)  # left out
+    calibration: Calibration
+    between: Mapping[str, Bounds]
+    observations: Observations
+    outliers: Sequence[Outlier]  # left out
 
     @property
     def values(self) -> Mapping[str, float]:

@@ -1,11 +1,12 @@
 """The tiers of a cluster's network, and what its collectives take."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer, paragraphs
+from dsx.api.arguments import Fields, assignments
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.cluster_times import collective_times, group_sizes
@@ -24,7 +25,7 @@ from dsx.units import format_quantity
 _VOLUMES = tuple(10.0**power for power in range(3, 10))  # bytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ClusterTimes(Answer):
     """The tiers of a cluster, and the time of an all-reduce and an all-to-all on them."""
 
@@ -33,7 +34,7 @@ class ClusterTimes(Answer):
     assumptions: str
     network: Network
     groups: tuple[int, ...]  # GPUs
-    times: Mapping[str, list[list[float]]] = field(repr=False)  # by kind: s of each volume and group
+    times: Mapping[str, list[list[float]]]  # by kind: s of each volume and group
 
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the format."""
@@ -69,12 +70,14 @@ class ClusterTimes(Answer):
         return paragraphs(parts)
 
 
-def cluster_times(cluster: Given, assumptions: Given = DEFAULT_ASSUMPTIONS, *, set: Sequence[str] = ()) -> ClusterTimes:
+def cluster_times(
+    cluster: Given, assumptions: Given = DEFAULT_ASSUMPTIONS, *, set: Fields | None = None
+) -> ClusterTimes:
     """Return the tiers of a cluster, and the time of an all-reduce and an all-to-all on them.
 
     A group fills the tiers from the innermost out. A size is that of the tensor on each GPU.
     """
-    by_target = split(set)
+    by_target = split(assignments(set))
     for target in ("model", "sweep"):
         for path, value in by_target[target]:
             raise InputError(

@@ -1,7 +1,7 @@
 """Where the best plan differs between two result sets, and by how much."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from dsx.remarks import warn
 from dsx.results.best import as_plans
 from dsx.results.compare import FITS, NOT_THERE, SETTINGS
 from dsx.results.compare import compare as compared
+from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
 from dsx.results.store import load, load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS
@@ -31,15 +32,15 @@ _TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
 _Differences = dict[str, tuple[Any, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Answer):
     """The best plans of two result sets, A and B, side by side."""
 
     folders: Sequence[Path]
-    manifests: Sequence[Manifest] = field(repr=False)
-    frame: "pd.DataFrame" = field(repr=False)  # as `dsx.compare` gives it
-    differences: _Differences = field(repr=False)  # what the sweeps state differently
-    groups: Sequence[dict[str, Any]] = field(repr=False)
+    manifests: Sequence[Manifest]
+    frame: "pd.DataFrame"  # as `dsx.compare` gives it
+    differences: _Differences  # what the sweeps state differently
+    groups: Sequence[dict[str, Any]]
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds."""
@@ -63,8 +64,8 @@ class Comparison(Answer):
         return paragraphs(["\n".join(lines), _groups_text(self.groups), _summary_text(self.frame.attrs["summary"])])
 
 
-def compare_sets(a: str | Path, b: str | Path, per: Sequence[str] = ()) -> Comparison:
-    """Return the best plans of two result sets side by side.
+def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) -> Comparison:
+    """Return the best plans of two result sets side by side; `compare` does so with two DataFrames.
 
     Rows are joined on the candidate, which is the same choice on every cluster.
 
@@ -78,12 +79,13 @@ def compare_sets(a: str | Path, b: str | Path, per: Sequence[str] = ()) -> Compa
     """
     folders = [Path(a), Path(b)]
     manifests = [read_manifest(folder) for folder in folders]
-    choices = [name for name in per if name in PLAN_COLUMNS]
+    chosen = column_list(per)
+    choices = [name for name in chosen if name in PLAN_COLUMNS]
     frames = [
         load(folder, ["candidate", *SETTINGS, *choices, *hardware_of(manifest), "step_time_s", "reject"])
         for folder, manifest in zip(folders, manifests, strict=True)
     ]
-    table = compared(*frames, per=per)
+    table = compared(*frames, per=chosen)
     differences = differing(*manifests)
     _say(folders, manifests, differences, table)
     return Comparison(folders, manifests, table, differences, _groups(table, _plans(folders, table)))

@@ -1,14 +1,16 @@
 """One plan priced: what it takes, whether it fits, and every operator of it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.api.job import Job
+from dsx.api.job import Job, checked
+from dsx.api.plan_like import PlanLike, given_plan
 from dsx.display.costs import costs_text, operators_text
 from dsx.display.job import job_text, step_text
+from dsx.display.launch import launch_of
 from dsx.display.operator_times import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.stages import stages_data, stages_text
@@ -17,19 +19,19 @@ from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
+from dsx.results.launch import Launch
 from dsx.space.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PlanLike = str | Sequence[str] | Mapping[str, Any]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Answer):
     """A priced plan."""
 
-    problem: Problem = field(repr=False)
+    job: Job
+    problem: Problem
     priced: Priced
     with_operators: bool = False  # whether the operators are part of what is printed
 
@@ -62,6 +64,16 @@ class Evaluation(Answer):
     def reject(self) -> tuple[str, ...]:
         """The names of the rules that the plan breaks, memory among them."""
         return tuple(violation.reason.name for violation in self.priced.broken)
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The rules that the plan breaks, by name: what breaks each, and the nearest value that obeys it."""
+        return broken_rules(self.priced)
+
+    @property
+    def launch(self) -> Launch:
+        """The Megatron-LM flags of the plan."""
+        return launch_of(self.plan, self.problem, self.job.cluster.device)
 
     @cached_property
     def operators(self) -> "pd.DataFrame":
@@ -117,22 +129,15 @@ def plan_text(problem: Problem, plan: Plan) -> str:
     return f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}\n{step}"
 
 
+def broken_rules(priced: Priced) -> dict[str, str]:
+    """Return the rules that a plan breaks, by name, with what breaks each."""
+    return {violation.reason.name: violation.detail for violation in priced.broken}
+
+
 def rules_text(priced: Priced, rejected: str, passed: str) -> str:
     """Return which rules a plan breaks, behind the line `rejected`, or the line `passed`."""
     lines = [f"  {violation.reason.name}: {violation.detail}" for violation in priced.broken]
     return "\n".join([rejected, *lines]) if lines else passed
-
-
-def settings_of(plan: PlanLike | None, choices: Mapping[str, Any]) -> list[str]:
-    """Return a plan as settings: texts or a mapping of columns, and single columns beside it."""
-    if plan is None or isinstance(plan, Mapping):
-        return _settings({**(plan or {}), **choices})
-    return [*(plan.split() if isinstance(plan, str) else plan), *_settings(choices)]
-
-
-def _settings(columns: Mapping[str, Any]) -> list[str]:
-    names = {name: f"nvs.{name.removesuffix('_nvs')}" if name.endswith("_nvs") else name for name in columns}
-    return [f"{names[name]}={value}" for name, value in columns.items()]
 
 
 def evaluate(
@@ -140,7 +145,7 @@ def evaluate(
     plan: PlanLike | None = None,
     *,
     strategy: str | None = None,
-    partition: Literal["even", "optimal"] = "even",
+    partition: Literal["even", "optimal"] | None = None,
     operators: bool = False,
     **choices: Any,
 ) -> Evaluation:
@@ -148,18 +153,25 @@ def evaluate(
 
         dsx.evaluate(job, tp=8, pp=4, dp=16, microbatch_size=2)
         dsx.evaluate(job, "tp=8 pp=4 dp=16 nvs.tp=8 recompute=full")
+        dsx.evaluate(job, found.plan, recompute="full")          # a plan of a search, changed
+        dsx.evaluate(job, found.frame.iloc[2])                   # a row of a result set
 
     Args:
         job: what is asked.
-        plan: a text as the command line takes it, its settings one by one, or a mapping of columns.
-        strategy: a name or a .layer file; that of the assumption set by default.
-        partition: how layers are cut into the stages of the pipeline: evenly, or as is best.
+        plan: a text as the command line takes it, its settings one by one, a mapping of columns, a `Plan`, or a row of
+            a DataFrame. Of the last two only the choices count: the job says the GPUs, the batch and the machine.
+        strategy: a name or a .layer file; by default that of the plan, or else of the assumption set.
+        partition: how layers are cut into the stages of the pipeline: evenly, or as is best; by default as the plan
+            was cut, or else evenly.
         operators: whether the operators of a layer are part of what is printed.
-        choices: columns of the plan; what is left out is as the command line has it. `tp_nvs` is the share of tp in a
-            fast domain.
+        choices: columns of the plan, in place of what a mapping or a row has there. `tp_nvs` is the share of tp in a
+            fast domain. What no one says is as the command line has it (docs/choices.md): degrees are 1, shares are
+            filled in rank order, and the rest is what the assumption set holds fixed.
 
-    Raises PlanError for what is no plan of the job.
+    Raises PlanError for what is no plan of the job; one that breaks rules is priced, and `reject` names them.
     """
-    problem = job.problem(strategy, partition)
-    priced = evaluate_plan(problem, settings_of(plan, choices), job.num_gpus, job.global_batch_size)
-    return Evaluation(problem, priced, operators)
+    given = given_plan(plan, choices, checked(job))
+    problem = job.problem(strategy or given.strategy, partition or given.partition)
+    return Evaluation(
+        job, problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size), operators
+    )

@@ -1,46 +1,57 @@
 """The Pareto front of a result set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dsx.api.answer import Answer
+from dsx.api.answer import PricedPlans
 from dsx.api.picture import draw_picture
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
+from dsx.display.frame import plans_frame
 from dsx.display.quantities import hardware_text, quantity
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.remarks import remark
 from dsx.results.best import as_plans
+from dsx.results.frames import column_list
 from dsx.results.pareto import column_of
 from dsx.results.pareto import pareto as front_of
 from dsx.results.store import load_chosen, read_manifest
 from dsx.units import format_quantity
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 OBJECTIVES = ("step_time_s", "peak_bytes")
 
 
-@dataclass(frozen=True)
-class Front(Answer):
+@dataclass(frozen=True, eq=False, repr=False)
+class Front(PricedPlans):
     """The plans of a result set that no other plan beats in every objective."""
 
     objectives: Sequence[str]
-    plans: Sequence[dict[str, Any]] = field(repr=False)
+    priced: Sequence[dict[str, Any]]
     infeasible: str = ""  # why there is no plan; empty if there is one
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plans as rows, the best by the first objective first; units in `attrs`."""
+        return plans_frame(self.priced)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.plans]
+        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
         return {"objectives": list(self.objectives), "plans": plans}
 
     def __str__(self) -> str:
-        return _text(self.plans, [column_of(objective) for objective in self.objectives]) if self.plans else ""
+        return _text(self.priced, [column_of(objective) for objective in self.objectives]) if self.priced else ""
 
 
-def front(folder: str | Path, objectives: Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
-    """Return the plans of a result set that no other plan beats in every objective.
+def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
+    """Return the plans of a result set that no other plan beats in every objective; `pareto` does so with a DataFrame.
 
     Args:
         folder: of the set.
@@ -49,7 +60,7 @@ def front(folder: str | Path, objectives: Sequence[str] = OBJECTIVES, plot: str 
 
     Raises StoreError if the set cannot be read, UnknownNameError for a column that it does not have.
     """
-    folder, chosen = Path(folder), list(dict.fromkeys(objectives))
+    folder, chosen = Path(folder), column_list(objectives)
     if plot is not None and len(chosen) < 2:
         raise InputError(
             f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"

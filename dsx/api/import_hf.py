@@ -1,6 +1,6 @@
 """A model file from the config.json of a Hugging Face checkpoint."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,14 @@ from dsx.spec.model import ModelSpec
 _LONGEST = "max_position_embeddings"  # the key of the longest sequence that a model can read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Imported(Answer):
     """A model of a checkpoint, and what of its config.json was not used."""
 
     model: ModelSpec
-    config: Config = field(repr=False)
-    published: PublishedSpec | None = field(repr=False)
-    ignored: Ignored = field(repr=False)
+    config: Config
+    published: PublishedSpec | None
+    ignored: Ignored
     out: Path | None  # the file that it was written to
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
@@ -104,6 +104,11 @@ def _advice(path: str, value: str) -> str:
     return f"write a sweep file of this search, and dsx sweep FILE --set {quote(f'sweep.{path}={value}')} sets it there"
 
 
+def file_of(model: Given) -> Path | None:
+    """Return the file of a model that is given by its path, beside which its layer texts may lie; None of any other."""
+    return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
+
+
 def load_inputs(
     model: Given,
     cluster: Given,
@@ -122,17 +127,17 @@ def load_inputs(
             f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
             "of the changed one; leave out either"
         )
-    path = Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
-    beside = near or path
+    beside = near or file_of(model)
 
-    def given(spec: Given, target: str, load: Callable[[], S]) -> S:
+    def given(spec: Given, target: str, kind: type[S], load: Callable[..., S], *check: object) -> S:
         # A spec that nothing changes is itself.
-        return cast(S, spec) if isinstance(spec, Spec) and not overrides[target] else load()
+        changes = overrides[target]
+        return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
     inputs = Inputs(
-        given(model, "model", lambda: load_model(model, overrides["model"], near, layer_check(beside))),
-        given(cluster, "cluster", lambda: load_cluster(cluster, overrides["cluster"], near)),
-        given(assumptions, "assumptions", lambda: load_assumptions(assumptions, overrides["assumptions"], near)),
+        given(model, "model", ModelSpec, load_model, layer_check(beside)),
+        given(cluster, "cluster", ClusterSpec, load_cluster),
+        given(assumptions, "assumptions", AssumptionsSpec, load_assumptions),
         beside,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,
     )

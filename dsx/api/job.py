@@ -1,26 +1,25 @@
 """A job: a model on so many GPUs of a cluster, and what one step takes in."""
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import EllipsisType
 
+from dsx.api.arguments import Fields, assignments, count
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
 from dsx.display.job import step_text
-from dsx.errors import InputError, SpecError
+from dsx.errors import InputError, UnknownNameError
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
+from dsx.space.codes import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.load import Given
 from dsx.spec.model import ModelSpec
-from dsx.units import parse_count
 
 DEFAULT_ASSUMPTIONS = "default"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Job:
     """What is asked of every plan: the model, the machine, the GPUs, the batch.
 
@@ -56,11 +55,10 @@ class Job:
         sequence_length: int | None = None,
         assumptions: Given = DEFAULT_ASSUMPTIONS,
         *,
-        set: Mapping[str, Any] | Sequence[str] | None = None,
+        set: Fields | None = None,
         operator_times: str | Path | None = None,
     ) -> None:
-        stated = [f"{path}={_text(value)}" for path, value in set.items()] if isinstance(set, Mapping) else set
-        overrides = split_overrides(stated)
+        overrides = split_overrides(assignments(set))
         inputs = load_inputs(model, cluster, assumptions, overrides, operator_times=operator_times)
         self._fill(inputs, num_gpus, global_batch_size, sequence_length)
 
@@ -69,7 +67,7 @@ class Job:
         sizes = {"num_gpus": num_gpus, "global_batch_size": global_batch_size, "sequence_length": length}
         object.__setattr__(self, "inputs", inputs)
         for name, value in sizes.items():
-            object.__setattr__(self, name, _count(name, value))
+            object.__setattr__(self, name, count(name, value))
 
     @classmethod
     def of(cls, inputs: Inputs, num_gpus: int, global_batch_size: int, sequence_length: int | None = None) -> "Job":
@@ -93,36 +91,61 @@ class Job:
         """The assumption set."""
         return self.inputs.assumptions
 
-    def replace(self, **changes: Any) -> "Job":
-        """Return the job with other values of some arguments; what is not given stays.
+    def replace(
+        self,
+        *,
+        model: Given | EllipsisType = ...,
+        cluster: Given | EllipsisType = ...,
+        num_gpus: int | EllipsisType = ...,
+        global_batch_size: int | EllipsisType = ...,
+        sequence_length: int | EllipsisType | None = ...,
+        assumptions: Given | EllipsisType = ...,
+        set: Fields | None = None,
+        operator_times: str | Path | EllipsisType | None = ...,
+    ) -> "Job":
+        """Return the job with other values of some arguments; what is left out stays.
 
-        A sequence length stays too, whatever the model.
+        A sequence length stays too, whatever the model; None is that of the model. Operator times stay, but not on
+        another machine: those of it, or None, must be given then.
         """
-        kept: dict[str, Any] = {name: getattr(self, name) for name in ("model", "cluster", "assumptions")}
-        kept |= {name: getattr(self, name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
-        job, inputs = Job(**(kept | changes)), self.inputs
-        near = job.inputs.near if "model" in changes else inputs.near
-        times = job.inputs.operator_times if "operator_times" in changes else inputs.operator_times
-        if times is inputs.operator_times is not None and job.cluster != self.cluster:
-            raise InputError("operator times are measured on one machine: give those of the changed one, or None")
-        changed = replace(job.inputs, near=near, operator_times=times)
-        return Job.of(changed, job.num_gpus, job.global_batch_size, job.sequence_length)
+        job = Job(
+            self.model if isinstance(model, EllipsisType) else model,
+            self.cluster if isinstance(cluster, EllipsisType) else cluster,
+            self.num_gpus if isinstance(num_gpus, EllipsisType) else num_gpus,
+            self.global_batch_size if isinstance(global_batch_size, EllipsisType) else global_batch_size,
+            self.sequence_length if isinstance(sequence_length, EllipsisType) else sequence_length,
+            self.assumptions if isinstance(assumptions, EllipsisType) else assumptions,
+            set=set,
+            operator_times=None if isinstance(operator_times, EllipsisType) else operator_times,
+        )
+        inputs = job.inputs if not isinstance(model, EllipsisType) else replace(job.inputs, near=self.inputs.near)
+        if isinstance(operator_times, EllipsisType) and self.inputs.operator_times is not None:
+            if job.cluster != self.cluster:
+                raise InputError("operator times are measured on one machine: give those of the changed one, or None")
+            inputs = replace(inputs, operator_times=self.inputs.operator_times)
+        return Job.of(inputs, job.num_gpus, job.global_batch_size, job.sequence_length)
 
     def problem(self, strategy: str | None = None, partition: str = "even") -> Problem:
-        """Return the problem of a strategy, that of the assumption set by default."""
+        """Return the problem of a strategy, that of the assumption set by default: what searches are made in."""
+        if partition not in PARTITIONS:
+            raise UnknownNameError("partition", str(partition), PARTITIONS)
         return self.inputs.problem([strategy] if strategy else [], self.sequence_length, partition=partition)
+
+    def __repr__(self) -> str:
+        named = {name: getattr(self, name).name for name in ("model", "cluster")}
+        sizes = {name: getattr(self, name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
+        stated = {**named, **sizes, "assumptions": self.assumptions.name}
+        return f"Job({', '.join(f'{name}={value!r}' for name, value in stated.items())})"
 
     def __str__(self) -> str:
         name = f"{printable(self.model.name)} on {self.num_gpus} x {printable(self.cluster.name)}"
         return f"{name}: {step_text(self.global_batch_size, self.sequence_length)}"
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        return parse_count(value)
-    except SpecError as error:
-        raise InputError(f"{name}: {error}") from None
+def checked(job: Job) -> Job:
+    """Return what should be a job; raises InputError if it is none."""
+    if not isinstance(job, Job):
+        raise InputError(
+            f"{job!r:.60} is no job: make one with dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
+        )
+    return job

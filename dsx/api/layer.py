@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from dsx.units import LARGEST_COUNT
 DIRECTIONS = ("forward", "backward")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerDescription(Answer):
     """What follows from a layer: operators, kernels, collectives, saved tensors, weights, rules."""
 
-    described: Mapping[str, Any] = field(repr=False)
+    described: Mapping[str, Any]
 
     def to_data(self) -> dict[str, Any]:
         """Return the description as plain data."""

@@ -1,7 +1,7 @@
 """The best cut of a table of layers into pipeline stages, on a network of its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,13 +18,13 @@ from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 from dsx.units import format_quantity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TablePartition(Answer):
     """The plan of a table of layers with the least step time; of equals the one with the fewest stages."""
 
     found: Partition
-    layers: Instance = field(repr=False)
-    network: NetworkLevels = field(repr=False)
+    layers: Instance
+    network: NetworkLevels
     num_devices: int
 
     def to_data(self) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """The best plan of a job whose layers are cut as is best for it, stage by stage."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer, paragraphs
 from dsx.api.best import searched_text
-from dsx.api.evaluation import PlanLike, settings_of
 from dsx.api.infeasible import why_infeasible
-from dsx.api.job import Job
+from dsx.api.job import Job, checked
+from dsx.api.plan_like import PlanLike, given_plan
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
@@ -33,13 +32,13 @@ from dsx.space.plan_settings import fixed_settings
 from dsx.units import format_quantity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Partition(Answer):
     """The fastest plan with the cut that is best for it."""
 
     job: Job
-    problem: Problem = field(repr=False)
-    priced: dict[str, Any] = field(repr=False)  # the `plan`, and its costs by column
+    problem: Problem
+    priced: dict[str, Any]  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]
     counts: Counts
 
@@ -120,9 +119,9 @@ def partition(
 
     Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
     """
-    stated = job.problem(strategy, OPTIMAL)
-    settings = settings_of(*_as_texts(fix, choices))
-    fixed = fixed_settings(settings, job.num_gpus, stated.limits())
+    given = given_plan(fix, choices, checked(job))
+    stated = job.problem(strategy or given.strategy, OPTIMAL)
+    fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
     problem = stated.opening(fixed)
     space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
     counts, plans, rows = Counts(0, 0), [], {}
@@ -136,13 +135,3 @@ def partition(
     (plan,) = plans
     (cut,) = cuts_of_text([plan["plan"]["stage_layers"]], int(problem.workload.stack.num_layers))
     return Partition(job, problem, plan, stages_of_plan(problem, rows, cut), counts)
-
-
-def _as_texts(fix: PlanLike | None, choices: dict[str, Any]) -> tuple[PlanLike | None, dict[str, Any]]:
-    """Return fixed columns with several values of one as a text."""
-
-    def text(value: Any) -> Any:
-        return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-    texts = {name: text(value) for name, value in choices.items()}
-    return {name: text(value) for name, value in fix.items()} if isinstance(fix, dict) else fix, texts

@@ -22,6 +22,8 @@ from dsx.space.plan import Plan
 from dsx.spec.what_if import field, value_type
 from dsx.units import exact_quantity
 
+Hardware = Mapping[str, Any] | Sequence[str]
+
 _SHOWN = 5  # hardware points in an error
 
 
@@ -43,12 +45,31 @@ class ResultRow:
         return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).opening(self.opened)
 
 
-def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
+def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
     """Return the row of a candidate id; `hardware` says at which cluster or what-if values, as COLUMN=VALUE.
 
+    Numbers of a mapping are in SI units. A row of the set's DataFrame in place of an id says its hardware itself.
     Raises InputError if there is no such row, or if there are several.
     """
     manifest = read_manifest(folder)
+    columns = hardware_of(manifest)
+    stated = [*hardware.items()] if isinstance(hardware, Mapping) else [_parted(choice) for choice in hardware]
+    if hasattr(candidate, "items"):
+        given: dict[str, Any] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
+        stated = [(name, given[name]) for name in columns if name in given] + stated
+        candidate = given.get("candidate")
+    return _as_row(folder, manifest, _found(folder, manifest, str(candidate), stated, columns))
+
+
+def _parted(choice: str) -> tuple[str, str]:
+    name, _, value = choice.partition("=")
+    return name, value
+
+
+def _found(
+    folder: Path, manifest: Manifest, candidate: str, stated: Sequence[tuple[str, Any]], columns: list[str]
+) -> dict[str, Any]:
+    """Return the one row of a candidate at the hardware that is stated."""
     wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
 
     def choose(frame: Any) -> Any:
@@ -61,9 +82,8 @@ def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
             f"no candidate {candidate!r} among the {counted(rows, 'row')} of {folder}: an id is a number of its "
             f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
         )
-    columns = hardware_of(manifest)
-    for choice in hardware:
-        found = _at(found, choice, columns)
+    for name, value in stated:
+        found = _at(found, name, value, columns)
     if len(found) > 1:
         points = [_written(row, columns) for row in found.head(_SHOWN).to_dict(orient="records")]
         more = ", ..." if len(found) > _SHOWN else ""
@@ -71,18 +91,18 @@ def row_of(folder: Path, candidate: str, hardware: Sequence[str]) -> ResultRow:
             f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; say behind it which one, as "
             f"in {points[0]} (there are {'; '.join(points)}{more})"
         )
-    return _as_row(folder, manifest, found.to_dict(orient="records")[0])
+    return found.to_dict(orient="records")[0]
 
 
-def _at(found: Any, choice: str, columns: list[str]) -> Any:
-    """Return the rows at one value of a hardware column."""
-    name, _, text = choice.partition("=")
+def _at(found: Any, name: str, value: Any, columns: list[str]) -> Any:
+    """Return the rows at one value of a hardware column: a name, a number, or the text of one with its unit."""
+    choice = f"{name}={value}"
     if name not in columns:
         known = f"it varies {', '.join(columns)}" if columns else "it varies none"
         raise InputError(
             f"{choice!r}: {name!r} is no hardware that the sweep varies{did_you_mean(name, columns)} ({known})"
         )
-    wanted = text if name == "cluster" else _value(name, text)
+    wanted = _value(name, value) if isinstance(value, str) and name != "cluster" else value
     rows = found[found[name] == wanted]
     if rows.empty:
         there = ", ".join(_text(name, value) for value in sorted(found[name].unique().tolist()))

@@ -1,11 +1,13 @@
 """What a result set is, and its fastest plans."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.api.answer import Answer, paragraphs
+from dsx.api.answer import PricedPlans, paragraphs
+from dsx.api.arguments import count
 from dsx.api.result_row import inputs_of
 from dsx.display.costs import costs_text
 from dsx.display.frame import plans_frame
@@ -18,6 +20,7 @@ from dsx.errors import InputError
 from dsx.graph.model import Model
 from dsx.remarks import warn
 from dsx.results.best import as_plans, fastest
+from dsx.results.frames import column_list
 from dsx.results.launch import Launch, megatron_lm
 from dsx.results.manifest import Manifest
 from dsx.results.store import load_chosen, read_manifest
@@ -28,54 +31,54 @@ if TYPE_CHECKING:
 _TOP = 10
 
 
-@dataclass(frozen=True)
-class ShownSet(Answer):
+@dataclass(frozen=True, eq=False, repr=False)
+class ShownSet(PricedPlans):
     """A result set and some of its plans."""
 
     folder: Path
-    manifest: Manifest = field(repr=False)
-    plans: Sequence[dict[str, Any]] = field(repr=False)
+    manifest: Manifest
+    priced: Sequence[dict[str, Any]]
     single: bool  # whether they are the rows of one candidate
 
-    @property
+    @cached_property
     def frame(self) -> "pd.DataFrame":
         """The plans as rows; units in `attrs`."""
-        return plans_frame(self.plans)
+        return plans_frame(self.priced, [reason.name for reason in self.manifest.reject_reasons])
 
     @property
     def infeasible(self) -> str:
         """Why there is no plan; empty if there is one."""
-        if self.plans:
+        if self.priced:
             return ""
         rows = sum(part.rows for part in self.manifest.parts)
         return f"no plan to show: none of the {counted(rows, 'row')} of {self.folder} is feasible"
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        launches = _launches(self.folder, self.plans, self.manifest)
+        launches = _launches(self.folder, self.priced, self.manifest)
         described = [
             plan | {"plan": dict(plan["plan"]), "launch": launch and launch_data(launch)}
-            for plan, launch in zip(self.plans, launches, strict=True)
+            for plan, launch in zip(self.priced, launches, strict=True)
         ]
         return {"folder": str(self.folder)} | _as_data(self.manifest) | {"plans": described}
 
     def __str__(self) -> str:
         parts = [_set_text(self.manifest)]
-        if self.plans:
-            lines = [plans_text(self.plans, with_settings=True, hardware=hardware_of(self.manifest))]
+        if self.priced:
+            lines = [plans_text(self.priced, with_settings=True, hardware=hardware_of(self.manifest))]
             if self.single:
-                rejected = [(number, plan["reject"]) for number, plan in enumerate(self.plans, 1) if plan["reject"]]
+                rejected = [(number, plan["reject"]) for number, plan in enumerate(self.priced, 1) if plan["reject"]]
                 lines += [f"{number} is rejected: {', '.join(names)}" for number, names in rejected]
             parts.append("\n".join(lines))
-            if self.single and len(self.plans) == 1:
-                parts.append(costs_text(self.plans[0]))
-            if launch := _launches(self.folder, self.plans[:1], self.manifest)[0]:
+            if self.single and len(self.priced) == 1:
+                parts.append(costs_text(self.priced[0]))
+            if launch := _launches(self.folder, self.priced[:1], self.manifest)[0]:
                 parts.append(launch_text(launch, "plan 1"))
         return paragraphs(parts)
 
 
 def show(
-    folder: str | Path, top: int | None = None, *, per: Sequence[str] = (), candidate: int | str | None = None
+    folder: str | Path, top: int | None = None, *, per: str | Sequence[str] = (), candidate: int | str | None = None
 ) -> ShownSet:
     """Return what a result set is, and its fastest plans.
 
@@ -89,19 +92,20 @@ def show(
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    columns = list(dict.fromkeys(per))
+    columns = column_list(per)
+    most = None if top is None else count("top", top)
     if candidate is not None:
         if top is not None or columns:
             raise InputError(f"--candidate {candidate} shows that candidate alone: leave out --top and --per")
         plans = _rows_of(folder, str(candidate), sum(part.rows for part in manifest.parts))
     elif columns:
-        plans = fastest(folder, None, columns, top or 1)
+        plans = fastest(folder, None, columns, most or 1)
     else:
-        plans = fastest(folder, top or _TOP)
+        plans = fastest(folder, most or _TOP)
     return ShownSet(folder, manifest, plans, candidate is not None)
 
 
-def _rows_of(folder: Path, candidate: str, count: int) -> list[dict[str, Any]]:
+def _rows_of(folder: Path, candidate: str, rows_there: int) -> list[dict[str, Any]]:
     wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
 
     def choose(frame: Any) -> Any:
@@ -110,7 +114,7 @@ def _rows_of(folder: Path, candidate: str, count: int) -> list[dict[str, Any]]:
     rows = load_chosen(folder, ["candidate"], choose)
     if rows.empty:
         raise InputError(
-            f"no candidate {candidate!r} among the {counted(count, 'row')} of {folder}: an id is a number of its "
+            f"no candidate {candidate!r} among the {counted(rows_there, 'row')} of {folder}: an id is a number of its "
             f"column 'candidate'; 'dsx show {folder} --json' prints those of the fastest"
         )
     return as_plans(rows)

@@ -7,11 +7,13 @@ interruption, and several processes can share the parts of one sweep.
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsx.api.answer import Answer
+from dsx.api.answer import Answer, PricedPlans
+from dsx.api.arguments import Fields, assignments
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines
@@ -19,7 +21,7 @@ from dsx.api.sweep_run import Shard, SweepRun
 from dsx.display.job import steps_text
 from dsx.display.plans import plans_text
 from dsx.display.quantities import counted
-from dsx.errors import IncompleteSweep, InputError
+from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.progress import Watch, rate_text
 from dsx.remarks import remark
 from dsx.results.best import fastest
@@ -35,7 +37,7 @@ _SHOWN = 10  # plans that are shown of a sweep
 _GROUPS_SHOWN = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SweptShard(Answer):
     """A share of the parts of a sweep that is priced: the i-th of n, counted from 1."""
 
@@ -56,43 +58,46 @@ class SweptShard(Answer):
         )
 
 
-@dataclass(frozen=True)
-class Swept(Answer):
+@dataclass(frozen=True, eq=False, repr=False)
+class Swept(PricedPlans):
     """A result set: how many candidates were priced, and the fastest plans (or the fastest of each group)."""
 
-    folder: Path | None  # None where nothing was written
-    candidates: int
+    folder: Path | None  # None where none was given, or nothing was written
+    candidates: int  # that were priced
     feasible: int
-    rows: int
-    plans: Sequence[dict[str, Any]] = field(repr=False)
-    varied: Sequence[str] = field(repr=False)  # columns of the hardware that the sweep varies
+    rows: int  # that were kept
+    priced: Sequence[dict[str, Any]]
+    varied: Sequence[str]  # columns of the hardware that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
-    loaded: "pd.DataFrame | None" = field(default=None, repr=False, compare=False)
+    loaded: "pd.DataFrame | None" = None  # the rows, where there is no folder
 
-    @property
+    @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The rows as a DataFrame, as `dsx.load` gives them; units in `attrs`."""
+        """The rows that were kept, as `dsx.load` gives them; units in `attrs`.
+
+        Raises NothingFeasible if there was no candidate.
+        """
         if self.loaded is not None:
             return self.loaded
         if self.folder is None:
-            raise InputError(self.infeasible)
+            raise NothingFeasible(self.infeasible)
         return load(self.folder)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.plans]
+        plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
         counts = {"candidates": self.candidates, "feasible": self.feasible, "rows": self.rows}
         return {"folder": self.folder and str(self.folder), **counts, "plans": plans}
 
     def __str__(self) -> str:
-        return plans_text(self.plans, with_settings=True, hardware=self.varied) if self.plans else ""
+        return plans_text(self.priced, with_settings=True, hardware=self.varied) if self.priced else ""
 
 
 def sweep(
     spec: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
-    set: Sequence[str] = (),
+    set: Fields | None = None,
     plot: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Swept:
@@ -106,31 +111,36 @@ def sweep(
         spec: a sweep file, or its content.
         out: folder of the result set, which `dsx.load` reads again. What an earlier run left there is not priced
             again. Without it the rows are kept in memory alone.
-        set: texts such as "sweep.num_gpus=[64, 128]" or "cluster.device.hbm_capacity=141 GB".
+        set: fields of the sweep or of what it names that are changed, as in {"sweep.num_gpus": [64, 128],
+            "cluster.device.hbm_capacity": "141 GB"}, or texts such as "sweep.num_gpus=[64, 128]".
         plot: also draw what the sweep's `plot` asks for into this file.
-        watch: told how many candidates are done, of how many; a bar is shown without.
+        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
 
-    Raises SpecError that lists the faults of the sweep; IncompleteSweep if it is interrupted.
+    A sweep of which no candidate fits is no error: `infeasible` says why. Raises SpecError that lists the faults of the
+    sweep, StoreError if `out` cannot be written, IncompleteSweep if it is interrupted.
     """
     if out is not None:
-        return _swept(spec, Path(out), set, plot, watch)
+        return _swept(spec, Path(out), assignments(set), plot, watch)
     with tempfile.TemporaryDirectory() as folder:
-        found = _swept(spec, Path(folder) / "set", set, plot, watch)
+        try:
+            found = _swept(spec, Path(folder) / "set", assignments(set), plot, watch)
+        except IncompleteSweep:
+            raise IncompleteSweep("interrupted; with a folder as `out` the same call would go on") from None
         rows = None if found.folder is None else load(found.folder)
     counts = (found.candidates, found.feasible, found.rows)
-    return Swept(None, *counts, found.plans, found.varied, found.infeasible, rows)
+    return Swept(None, *counts, found.priced, found.varied, found.infeasible, rows)
 
 
 def _swept(
     spec: str | Path | Mapping[str, Any],
     folder: Path,
-    assignments: Sequence[str],
+    stated: Sequence[str],
     plot: str | Path | None,
     watch: Watch | None,
 ) -> Swept:
     started = time.monotonic()
     try:
-        run = SweepRun(spec, folder, assignments, watch)
+        run = SweepRun(spec, folder, stated, watch)
         picture = None if plot is None else _picture(run, Path(plot))
         say_few_pipelines(run.problems[0])
         if not run.sweep.size:
@@ -153,7 +163,7 @@ def sweep_shard(
     out: str | Path,
     shard: Shard,
     *,
-    set: Sequence[str] = (),
+    set: Fields | None = None,
     watch: Watch | None = None,
 ) -> Swept | SweptShard:
     """Price a share of the parts of a sweep, (i, n) for the i-th of n; all may run at once, and `finish_sweep` ends it.
@@ -162,7 +172,7 @@ def sweep_shard(
     """
     started = time.monotonic()
     try:
-        run = SweepRun(spec, Path(out), set, watch)
+        run = SweepRun(spec, Path(out), assignments(set), watch)
         say_few_pipelines(run.problems[0])
         if not run.sweep.size:
             return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
@@ -182,7 +192,7 @@ def finish_sweep(
     spec: str | Path | Mapping[str, Any],
     out: str | Path,
     *,
-    set: Sequence[str] = (),
+    set: Fields | None = None,
     plot: str | Path | None = None,
 ) -> Swept:
     """Price nothing: check that all parts of a sweep are there, and make them the result set.
@@ -190,7 +200,7 @@ def finish_sweep(
     Raises IncompleteSweep if some are missing.
     """
     started = time.monotonic()
-    run = SweepRun(spec, Path(out), set, None)
+    run = SweepRun(spec, Path(out), assignments(set), None)
     picture = None if plot is None else _picture(run, Path(plot))
     if not run.sweep.size:
         return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))

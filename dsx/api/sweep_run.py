@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.inputs import load_inputs
+from dsx.api.specs_by_name import Contents, by_name
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.display.quantities import counted
@@ -30,6 +31,7 @@ from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.space.rules import MEMORY
 from dsx.spec.cluster import load_cluster
 from dsx.spec.column_names import Columns
+from dsx.spec.load import Given
 from dsx.spec.overrides import split
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
 from dsx.spec.what_if import field
@@ -50,19 +52,26 @@ class SweepRun:
             intervals=tuple(StepInterval.__dataclass_fields__),
         )
         overrides = split(assignments)
+        contents: Contents = {}
         if isinstance(stated, Mapping):
-            self.spec = sweep_from_data(dict(stated), columns, overrides["sweep"])
-        else:
+            named, contents = by_name(stated)
+            self.spec = sweep_from_data(named, columns, overrides["sweep"])
+        elif isinstance(stated, str | Path):
             self.spec: SweepSpec = load_sweep(stated, columns, overrides["sweep"])
+        else:
+            raise InputError(f"spec: {type(stated).__name__} is given, and a sweep file or its content is wanted")
         self._watch = watch
         self._refuse_impossible_values()
         self.folder = folder
         self.priced = 0  # candidates, over all hardware points, in this run
         first, *others = self.spec.cluster
-        inputs = load_inputs(
-            self.spec.model, first, self.spec.assumptions, overrides, self.spec.file, self.spec.operator_times
-        )
-        clusters = [load_cluster(name, overrides["cluster"], self.spec.file) for name in others]
+
+        def given(key: str, name: str) -> Given:
+            return contents.get((key, name), name)
+
+        files = (given("model", self.spec.model), given("cluster", first), given("assumptions", self.spec.assumptions))
+        inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
+        clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
         self._refuse_equal_names()
 

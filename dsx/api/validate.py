@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,14 +38,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Validation(Answer):
     """Measured runs beside what is predicted for them."""
 
     runs: Path
     assumptions: str
-    figures: Mapping[str, Any] = field(repr=False)  # errors by source and overall, regret, memory
-    rows: Rows = field(repr=False)
+    figures: Mapping[str, Any]  # errors by source and overall, regret, memory
+    rows: Rows
 
     @cached_property
     def frame(self) -> "pd.DataFrame":

@@ -1,12 +1,13 @@
 """What speaks against a plan, or what it spends its time on, beside the fastest plan of its job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.api.evaluation import PlanLike, plan_text, rules_text, settings_of
-from dsx.api.job import Job
+from dsx.api.evaluation import broken_rules, plan_text, rules_text
+from dsx.api.job import Job, checked
+from dsx.api.plan_like import PlanLike, given_plan
 from dsx.display.costs import costs_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.quantities import counted
@@ -21,19 +22,34 @@ from dsx.space.plan import Plan
 from dsx.units import format_quantity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation(Answer):
     """A priced plan, the rules that it breaks, and the fastest plan of the same job and strategy."""
 
-    problem: Problem = field(repr=False)
+    problem: Problem
     priced: Evaluation
-    fastest: Mapping[str, Any] | None = field(repr=False)  # its `plan`, and its costs by column; None if none fits
-    counts: Counts
+    fastest: Mapping[str, Any] | None  # its `plan`, and its costs by column; None if none fits
+    counts: Counts  # of the search that found the fastest
 
     @property
     def plan(self) -> Plan:
         """Every choice by its column, with the candidate id."""
         return self.priced.plan
+
+    @property
+    def costs(self) -> Mapping[str, float]:
+        """The costs by column; seconds and bytes."""
+        return self.priced.costs
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits in memory, and leaves every rank something."""
+        return self.priced.fits
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The rules that the plan breaks, by name: what breaks each, and the nearest value that obeys it."""
+        return broken_rules(self.priced)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
@@ -85,13 +101,18 @@ def why(
     plan: PlanLike | None = None,
     *,
     strategy: str | None = None,
-    partition: Literal["even", "optimal"] = "even",
+    partition: Literal["even", "optimal"] | None = None,
     **choices: Any,
 ) -> Explanation:
-    """Explain a plan: the rules that it breaks, its time, its memory. Arguments are those of `evaluate`."""
-    problem = job.problem(strategy, partition)
-    settings = settings_of(plan, choices)
-    return explained(problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size))
+    """Explain a plan: the rules that it breaks, its time, its memory, and the fastest plan of the same job.
+
+        print(dsx.why(job, "tp=16 pp=4 dp=16"))
+
+    Arguments are those of `evaluate`. Raises PlanError for what is no plan of the job.
+    """
+    given = given_plan(plan, choices, checked(job))
+    problem = job.problem(strategy or given.strategy, partition or given.partition)
+    return explained(problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size))
 
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:

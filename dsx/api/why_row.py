@@ -1,19 +1,27 @@
 """A row of a result set explained."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from dsx.api.result_row import row_of
+from dsx.api.plan_like import Row
+from dsx.api.result_row import Hardware, row_of
 from dsx.api.why import Explanation, explained
 from dsx.pricing.evaluate import price_plan
 
 
-def why_row(folder: str | Path, candidate: int | str, hardware: Sequence[str] = ()) -> Explanation:
-    """Explain a row of a result set by the id of its candidate.
+def why_row(folder: str | Path, candidate: int | str | Row, hardware: Hardware = ()) -> Explanation:
+    """Explain a row of a result set: the rules that it breaks, its time, its memory, and the fastest of its job.
 
-    `hardware` says at which cluster or values of what_if, as COLUMN=VALUE. Raises InputError if there is no such row,
-    or several.
+        dsx.why_row("results/sweep", df.iloc[0])
+        dsx.why_row("results/sweep", 8151892079365825710, {"device.hbm_capacity": "80 GB"})
+
+    Args:
+        folder: of the set.
+        candidate: its id, or the row itself as `dsx.load` gives it.
+        hardware: at which cluster or values of what_if, where the sweep varies them: a mapping, whose numbers are in SI
+            units, or texts such as "device.hbm_capacity=80 GB".
+
+    Raises InputError if there is no such row, or several; StoreError if the set cannot be read.
     """
-    row = row_of(Path(folder), str(candidate), hardware)
+    row = row_of(Path(folder), candidate, hardware)
     problem = row.problem
     return explained(problem, price_plan(problem, row.plan))

@@ -6,7 +6,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import print_json
 from dsx.errors import NothingFeasible
 
@@ -37,7 +36,7 @@ def best(
     job = options.job(
         model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments, operator_times
     )
-    keep_compiled()
+    dsx.keep_compiled()
     found = dsx.best(job, top, strategy=strategy, partition=partition.value)
     if as_json:
         print_json(found.to_data())

@@ -7,7 +7,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import show
 
 
@@ -32,5 +31,5 @@ def calibrate(
     numbers are adapted to one cluster and framework, for which a single run is enough. Outliers, whose times no cluster
     explains beside the other rows, are named and left out. A file that a fit wrote is replaced, any other kept.
     """
-    keep_compiled()
+    dsx.keep_compiled()
     show(dsx.calibrate(runs, output, assumptions=assumptions, specialise=specialise), as_json)

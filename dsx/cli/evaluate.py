@@ -7,7 +7,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import show
 from dsx.errors import NothingFeasible
 
@@ -44,7 +43,7 @@ def evaluate(
     job = options.job(
         model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments, operator_times
     )
-    keep_compiled()
+    dsx.keep_compiled()
     found = dsx.evaluate(job, settings, strategy=strategy, partition=partition.value, operators=operators)
     show(found, as_json)
     if found.reject:

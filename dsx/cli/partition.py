@@ -9,7 +9,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import show
 from dsx.errors import InputError
 
@@ -117,13 +116,13 @@ def partition(
             dsx.image_format(plot)
         beliefs = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
         job = options.job(model, cluster, num_gpus, global_batch_size, sequence_length, beliefs, assignments)
-        keep_compiled()
+        dsx.keep_compiled()
         found = dsx.partition(job, settings, strategy=strategy)
         if plot is not None:
             found.plot(plot)
         show(found, as_json)
     elif not (instance is None or network is None or devices is None):
-        keep_compiled()
+        dsx.keep_compiled()
         stages = None if zero is None else (int(zero),)
         states: dict[str, Any] = {
             "recompute": (recompute or Recompute.best).value,

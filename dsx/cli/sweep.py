@@ -13,7 +13,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import print_json
 from dsx.errors import InputError, NothingFeasible
 
@@ -62,7 +61,7 @@ def sweep(
         raise InputError("--plot draws the whole set, of which --shard prices a share: give --plot with --finish")
     folder = output or Path("results") / spec_file.stem
     stated = assignments or []
-    keep_compiled()
+    dsx.keep_compiled()
     if shard:
         found = dsx.sweep_shard(spec_file, folder, shard, set=stated)
     elif finish:

@@ -6,7 +6,6 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.compiled import keep_compiled
 from dsx.cli.output import show
 from dsx.errors import InputError
 
@@ -46,7 +45,7 @@ def why(
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
-        keep_compiled()
+        dsx.keep_compiled()
         show(dsx.why_row(given[0], given[1], given[2:]), as_json)
         return
     if model is None or cluster is None or num_gpus is None or global_batch_size is None:
@@ -57,5 +56,5 @@ def why(
             f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
         )
     job = options.job(model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments)
-    keep_compiled()
+    dsx.keep_compiled()
     show(dsx.why(job, given, strategy=strategy, partition=partition.value), as_json)

@@ -1,22 +1,39 @@
-"""Plans as a pandas DataFrame, with the columns of a result set."""
+"""Plans as a pandas DataFrame that reads as a result set does: what works on the one works on the other."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.records import columns
+from dsx.results.schema import COLUMNS, CUT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNITS = {name: unit for name, (unit, _) in (columns(StepCosts) | columns(StepInterval)).items()}
+_TYPES = {"name": np.object_, "real": np.float64}  # of columns without rows; the others hold whole numbers
+_COSTS = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
+_EMPTY = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column in COLUMNS}
+_KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
 
 
-def plans_frame(plans: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Return plans as rows: their choices, then their costs; `attrs["units"]` has the units of the costs."""
+def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return plans as rows: their choices, their hardware, their costs, and `reject`, 0 if they are feasible.
+
+    `reasons` are the names of the reasons that the bits of `reject` stand for. `attrs` has the units and descriptions
+    of the columns that every result set has.
+    """
     import pandas as pd
 
-    frame = pd.DataFrame([dict(plan["plan"]) | {name: plan[name] for name in _UNITS} for plan in plans])
-    frame.attrs["units"] = dict(_UNITS)
+    rows = [
+        {**plan["plan"], **plan["hardware"]}
+        | {name: plan[name] for name in _COSTS}
+        | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
+        for plan in plans
+    ]
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(_EMPTY)
+    known = [name for name in frame if name in _KNOWN]
+    frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in known}
+    frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in known}
     return frame

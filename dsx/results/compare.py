@@ -20,7 +20,7 @@ import pandas as pd
 
 from dsx.cost.columns import StepCosts
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.results.pareto import require
+from dsx.results.frames import check_frame, column_list, require
 from dsx.space.choices import PLAN_COLUMNS
 
 SETTINGS = ("num_gpus", "global_batch_size")
@@ -32,7 +32,7 @@ FITS, DOES_NOT_FIT, NOT_THERE = "fits", "does not fit", "not there"
 Frame = Any  # a DataFrame; the stubs of pandas do not know what its columns hold
 
 
-def compare(a: pd.DataFrame, b: pd.DataFrame, per: Sequence[str] = ()) -> pd.DataFrame:
+def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> pd.DataFrame:
     """Return one row for each group of equal `per` columns, in ascending order.
 
     The columns are those of `per`, and:
@@ -58,8 +58,10 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: Sequence[str] = ()) -> pd.Dat
     Raises UnknownNameError for a column that there is not, InputError for one that is a cost, or if the sets have
     no group in common; NothingFeasible if neither has a feasible row.
     """
+    for df in (a, b):
+        check_frame(df)
     varied_a, varied_b = hardware_columns(a), hardware_columns(b)
-    groups = _groups(per, varied_a, varied_b)
+    groups = _groups(column_list(per), varied_a, varied_b)
     shared = [name for name in varied_a if name in varied_b]
     rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
     _align_names(rows_a, rows_b)

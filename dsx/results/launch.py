@@ -14,6 +14,7 @@ Megatron-LM lacks, the documentation of its configuration (from memory of it). N
 such as the model's other dimensions, its embedding and head.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,9 @@ class Launch:
     def arguments(self) -> list[str]:
         """The flags as words of a command line."""
         return [word for flag in self.flags for word in flag if word]
+
+    def __str__(self) -> str:
+        return shlex.join(self.arguments)
 
 
 def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:

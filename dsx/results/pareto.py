@@ -7,12 +7,13 @@ search/pareto.py has the algorithm and the tie rule: rows equal in all objective
 Rows where an objective is NaN or infinite are left out.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsx.errors import InputError, UnknownNameError
+from dsx.errors import InputError
+from dsx.results.frames import check_frame, require
 from dsx.results.schema import COLUMNS
 from dsx.search.pareto import front
 
@@ -26,10 +27,12 @@ def pareto(df: "pd.DataFrame", *objectives: str) -> "pd.DataFrame":
     """Return the rows of `df` on the front, the best by the first objective first.
 
     Each objective is a numeric column to be minimised, or, as "-mfu", maximised. `df.attrs` are kept.
-    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers.
+    Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
+    DataFrame.
     """
     if not objectives:
         raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
+    check_frame(df)
     feasible = df.loc[require(df, "reject") == 0]
     points = np.column_stack([minimised(feasible, objective) for objective in objectives])
     on_front = front(points)
@@ -54,11 +57,3 @@ def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
         raise InputError(f"{column_of(objective)!r} is no objective: it does not hold quantities")
     numbers = values.astype(np.float64)
     return -numbers if objective.startswith("-") else numbers
-
-
-def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
-    """Return the values of a column, or raise UnknownNameError with the nearest that there is."""
-    if column not in df.columns:
-        hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
-        raise UnknownNameError("column", column, map(str, df.columns), hint)
-    return df[column].to_numpy()

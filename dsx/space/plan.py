@@ -11,7 +11,7 @@ from dsx.space.enumerate import Arrays
 from dsx.space.limits import DEGREES
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan(Mapping[str, Any]):
     """The columns of one plan with their values; codes are the names that they stand for.
 
@@ -30,6 +30,13 @@ class Plan(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def __repr__(self) -> str:
+        whole = self.columns.keys() >= BY_NAME.keys() - {"strategy"}
+        return f"Plan({self.text!r})" if whole else f"Plan({dict(self.columns)!r})"
+
+    def __str__(self) -> str:
+        return self.text
 
     def replaced(self, **columns: Any) -> "Plan":
         """Return the plan with other values in some columns."""

@@ -3,7 +3,7 @@
 The places are what lets a fault found by the schema, long after the text is gone, be shown as file:line.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,21 @@ class Document:
     def fault(self, path: KeyPath, text: object) -> SpecError:
         """Return the error that says `text` of `path`."""
         return SpecError(self.message(path, text))
+
+
+def stated_in_code(content: Mapping[Any, Any], place: str) -> Document:
+    """Return content that a program states as a document; `place` is the place of all of it."""
+    data: dict[str, Any] = _plain(content)
+    return Document(data, dict.fromkeys(paths_of(data), place))
+
+
+def _plain(value: Any) -> Any:
+    """Return what a program states as a file would: tuples and arrays are lists, numbers of NumPy are Python's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple | range) else value
 
 
 def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from dsx.spec.document import Document, merge
+from dsx.errors import SpecError
+from dsx.spec.document import Document, merge, stated_in_code
 from dsx.spec.extends import load_extended
 from dsx.spec.locate import Kind, find
 from dsx.spec.overrides import Assignment, override
@@ -53,7 +54,7 @@ def load_overridden(
 
     `open_keys` are the fields to which an override may add a key.
     """
-    document = _document(kind, target, name, near)
+    document = _document(kind, target, model, name, near)
     fields = {(field,) for field in model.model_fields}
 
     def may_add(path: tuple[str, ...]) -> bool:
@@ -62,11 +63,20 @@ def load_overridden(
     return override(document, overrides, target, may_add)
 
 
-def _document(kind: Kind, target: str, given: Given, near: Path | None) -> Document:
+def _check_given(target: str, model: type[BaseModel], given: Given) -> None:
+    """Raise SpecError for what is no spec of this `model`, nor the name, the path or the content of one."""
+    if isinstance(given, str | Path | Mapping | model):
+        return
+    wanted = f"a name, a path, a mapping or a {model.__name__} is wanted"
+    raise SpecError(f"{target}: {type(given).__name__} is given, and {wanted}")
+
+
+def _document(kind: Kind, target: str, model: type[BaseModel], given: Given, near: Path | None) -> Document:
     """Return what is given as a document, merged over what it extends; content has the place `target`."""
+    _check_given(target, model, given)
     if isinstance(given, str | Path):
         return load_extended(find(kind, str(given), ".yaml", near), kind)
-    data = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
-    base = data.pop("extends", None)
-    document = Document(data, {(): target})
-    return merge(_document(kind, target, str(base), near), document) if base is not None else document
+    content = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
+    base: Given | None = content.pop("extends", None)
+    document = stated_in_code(content, target)
+    return document if base is None else merge(_document(kind, f"{target}.extends", model, base, near), document)

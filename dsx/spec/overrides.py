@@ -17,6 +17,7 @@ from dsx.spec.yaml_text import parse_value
 Assignment = tuple[str, str]  # ("device.hbm_capacity", "141 GB")
 
 TARGETS = ("model", "cluster", "assumptions", "sweep")
+_OF_A_CLUSTER = ("device", "network")  # its sections, which a `what_if` names without it
 
 
 def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
@@ -26,7 +27,7 @@ def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
         name, equals, value = text.partition("=")
         target, _, path = name.strip().partition(".")
         if target not in by_target:
-            near = did_you_mean(target, TARGETS)
+            near = f"; did you mean 'cluster.{target}'?" if target in _OF_A_CLUSTER else did_you_mean(target, TARGETS)
             raise SpecError(f"--set {text}: unknown target {target!r}{near} (known: {', '.join(TARGETS)})")
         if not equals or not path:
             raise SpecError(f"--set {text}: expected TARGET.PATH=VALUE, such as model.dimensions.e=4096")

@@ -4,7 +4,7 @@ Names in it are names or paths of model, clusters and assumption set; they are l
 `near=sweep.file`. Every cluster at every point of `what_if` is a hardware point; the candidates are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from dsx.spec.column_names import CandidateColumn, Columns, NumberColumn
-from dsx.spec.document import Document
+from dsx.spec.document import Document, stated_in_code
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.load import Spec
 from dsx.spec.locate import find_path
@@ -129,13 +129,13 @@ def load_sweep(path: str | Path, columns: Columns, overrides: Sequence[Assignmen
 
 
 def sweep_from_data(
-    data: dict[str, Any], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
+    data: Mapping[str, Any], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
 ) -> SweepSpec:
-    """Return the sweep that plain `data` states, as if it had been read from `file`.
+    """Return the sweep that `data` states, as if it had been read from `file`.
 
     Raises SpecError that lists all faults.
     """
-    return _sweep(Document(data, {(): str(file) if file else "sweep"}), columns, overrides, file)
+    return _sweep(stated_in_code(data, str(file) if file else "sweep"), columns, overrides, file)
 
 
 def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment], file: Path | None) -> SweepSpec:

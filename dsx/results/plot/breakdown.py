@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsx.errors import InputError, UnknownNameError
-from dsx.results.pareto import require
+from dsx.results.frames import column_list, require
 from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, quantity_texts
 from dsx.results.plot.bar_labels import Heights, label_bars, label_totals
 from dsx.results.plot.capacity import capacities
 from dsx.results.plot.layout import Layout
-from dsx.results.plot.selection import column_list, fastest, refuse_many
+from dsx.results.plot.selection import fastest, refuse_many
 from dsx.results.plot.stacks import STACKS
 
 if TYPE_CHECKING:

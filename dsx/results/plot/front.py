@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dsx.results.pareto import column_of, pareto, require
+from dsx.results.frames import require
+from dsx.results.pareto import column_of, pareto
 from dsx.results.plot.axes import (
     NOTHING,
     Numbers,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 
 from dsx.errors import InputError, UnitError, UnknownNameError
-from dsx.results.pareto import require
+from dsx.results.frames import column_list, require
 from dsx.results.plot.axes import (
     NOTHING,
     Numbers,
@@ -27,7 +27,7 @@ from dsx.results.plot.axes import (
 )
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.marks import MAX_CATEGORIES, dashes, marks
-from dsx.results.plot.selection import best_table, column_list, refuse_many
+from dsx.results.plot.selection import best_table, refuse_many
 from dsx.units import Dimension, parse_quantity
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import InputError
-from dsx.results.pareto import minimised, require
+from dsx.results.frames import require
+from dsx.results.pareto import minimised
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 LARGER_IS_BETTER = frozenset(("mfu", "tokens_per_s"))
 
 _SETTINGS = ("cluster", "num_gpus", "global_batch_size")
-
-
-def column_list(columns: str | Sequence[str] | None) -> list[str]:
-    """Return one column, several, or none as a list without repetitions."""
-    given = [columns] if isinstance(columns, str) else list(columns or ())
-    return list(dict.fromkeys(given))
 
 
 def settings(columns: Iterable[str]) -> list[str]:

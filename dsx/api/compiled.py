@@ -1,7 +1,7 @@
-"""Compiled code is kept between runs, so that only the first one of its kind waits for the compiler.
+"""Compiled code is kept between processes, so that only the first one of its kind waits for the compiler.
 
 It lies where other caches of the user lie (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has
-told JAX of a folder. Without a folder that can be written to, every run compiles.
+told JAX of a folder. Without a folder that can be written to, every process compiles.
 """
 
 import os
@@ -10,7 +10,11 @@ from pathlib import Path
 
 
 def keep_compiled() -> None:
-    """Make JAX keep what it compiles, and use what earlier runs have kept."""
+    """Keep on disk what is compiled, and use what earlier processes have kept there.
+
+    The command line does so. In Python it is for you to say, since JAX then keeps what it compiles for others too: it
+    lies in `~/.cache/dsx`, or where JAX was told.
+    """
     import jax
 
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or _folder()

@@ -1,0 +1,46 @@
+"""A sweep that is stated in Python, with models and machines that it states by content.
+
+A result set knows its files by name, and keeps what is in them. So content gets its name here, and is handed on beside
+the sweep.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsx.errors import SpecError
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.load import Given, Spec
+from dsx.spec.model import load_model
+
+_LOADERS = {"model": load_model, "cluster": load_cluster, "assumptions": load_assumptions}
+
+Contents = dict[tuple[str, str], Given]  # by key of the sweep, and name
+
+
+def by_name(stated: Mapping[str, Any]) -> tuple[dict[str, Any], Contents]:
+    """Return a sweep with the names of what it states by content, and that content.
+
+    Raises SpecError for content that cannot be used, or if a name stands for two things.
+    """
+    contents: Contents = {}
+
+    def named(key: str, given: Any) -> Any:
+        if key not in _LOADERS or not isinstance(given, Mapping | Spec):
+            return given
+        name = _LOADERS[key](given).name
+        contents[key, name] = given
+        return name
+
+    def all_named(key: str, several: Sequence[Any]) -> list[Any]:
+        names = [named(key, each) for each in several]
+        for name in names:
+            if (key, name) in contents and names.count(name) > 1:
+                raise SpecError(f"sweep: {key}: two are called {name!r}: give one of them another 'name'")
+        return names
+
+    sweep = {
+        key: all_named(key, given) if isinstance(given, list | tuple) and key in _LOADERS else named(key, given)
+        for key, given in stated.items()
+    }
+    return sweep, contents

@@ -1,0 +1,37 @@
+"""Arguments of functions of a DataFrame: the frame itself, and the columns that are named."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from dsx.errors import InputError, UnknownNameError
+from dsx.results.schema import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def check_frame(df: object) -> None:
+    """Raise InputError for what is no DataFrame, such as a folder, or an answer that has one."""
+    if not hasattr(df, "columns"):
+        what = repr(df) if isinstance(df, str) else type(df).__name__
+        raise InputError(f"{what} is no DataFrame: dsx.load reads that of a folder, and `frame` is that of an answer")
+
+
+def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
+    """Return the values of a column, or raise UnknownNameError with the nearest that there is.
+
+    Raises InputError for what is no DataFrame.
+    """
+    check_frame(df)
+    if column not in df.columns:
+        hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
+        raise UnknownNameError("column", column, map(str, df.columns), hint)
+    return df[column].to_numpy()
+
+
+def column_list(columns: str | Sequence[str] | None) -> list[str]:
+    """Return one column, several, or none as a list without repetitions."""
+    given = [columns] if isinstance(columns, str) else list(columns or ())
+    return list(dict.fromkeys(given))
