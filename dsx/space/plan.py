@@ -31,7 +31,7 @@ class Plan(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.columns)
 
-    def replaced(self, **columns: Any) -> "Plan":
+    def __or__(self, columns: Mapping[str, Any]) -> "Plan":
         """Return the plan with other values in some columns."""
         return Plan({**self.columns, **columns})
 
