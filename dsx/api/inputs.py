@@ -95,9 +95,9 @@ def _advice(path: str, value: str) -> str:
         return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
     if section == "fix" and column:
         name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
-        held = column in OPEN and not value.startswith("[")
-        searched = f", and a search takes --set assumptions.fixed.{column}={value}" if held else ""
-        return f"a plan says it: {name}={value}{searched}"
+        if not value.startswith("["):
+            held = f"--set assumptions.fixed.{column}={value}" if column in OPEN else "a sweep file"
+            return f"a plan says it: {name}={value}; a search takes {held}"
     fields = [*SweepSpec.model_fields]
     if section not in fields:
         return f"nor has one a field {section!r}{did_you_mean(section, fields)}"

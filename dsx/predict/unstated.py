@@ -33,5 +33,5 @@ def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> lis
         needed = dict(zip(batch.rows.tolist(), peak.tolist(), strict=True))
         for row in open_rows:
             if needed[row] > MARGIN * found[row].cluster.device.hbm_capacity:
-                found[row] = replace(found[row], plan=found[row].plan.replaced(recompute="full"))
+                found[row] = replace(found[row], plan=found[row].plan | {"recompute": "full"})
     return found

@@ -7,7 +7,7 @@ takes about 0.6 KB, so the most that may be kept take a gigabyte or two: 104,857
 from collections.abc import Sequence
 
 from dsx.search.blockwise.cells import COUNTED, group_codes
-from dsx.search.blockwise.strips import Groups, block_ranges
+from dsx.search.blockwise.tiles import Groups, block_ranges
 from dsx.search.parts import Part
 from dsx.search.study import Study
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS

@@ -38,7 +38,7 @@ class Plan(Mapping[str, Any]):
     def __str__(self) -> str:
         return self.text
 
-    def replaced(self, **columns: Any) -> "Plan":
+    def __or__(self, columns: Mapping[str, Any]) -> "Plan":
         """Return the plan with other values in some columns."""
         return Plan({**self.columns, **columns})
 

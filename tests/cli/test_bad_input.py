@@ -101,8 +101,8 @@ def test_more_stages_than_layers(run, folder):
         ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
         ("assumptions.overhead=9e308 GB", "too large"),
         ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),
-        ("sweep.fix.zero_stage=3", "no sweep is read here; the plan says it: zero_stage=3"),
-        ("sweep.fix.tp_nvs=4", "no sweep is read here; the plan says it: nvs.tp=4"),
+        ("sweep.fix.zero_stage=3", "no sweep is read here; a plan says it: zero_stage=3"),
+        ("sweep.fix.tp_nvs=4", "no sweep is read here; a plan says it: nvs.tp=4"),
     ],
 )
 def test_set(run, folder, assignment, says):
@@ -113,10 +113,10 @@ def test_set(run, folder, assignment, says):
     ("assignment", "says"),
     [
         ("sweep.num_gpus=16", "give an option, such as --num-gpus 16"),
-        ("sweep.operator_times=a b.csv", "best and evaluate have an option, --operator-times 'a b.csv'"),
-        ("sweep.fix.zero_stage=3", "the assumption set holds it fixed: --set assumptions.fixed.zero_stage=3"),
+        ("sweep.operator_times=a b.csv", "give an option, such as --operator-times 'a b.csv'"),
+        ("sweep.fix.zero_stage=3", "a search takes --set assumptions.fixed.zero_stage=3"),
         ("sweep.fix.zero_stage=[1, 3]", "dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]' sets it there"),
-        ("sweep.fix.pp=4", "write a sweep file of this search, and dsx sweep FILE --set sweep.fix.pp=4 sets it there"),
+        ("sweep.fix.pp=4", "a plan says it: pp=4; a search takes a sweep file"),
         ("sweep.limit.tp=<=4", "dsx sweep FILE --set 'sweep.limit.tp=<=4' sets it there"),
         ("sweep.limmit.tp=4", "no sweep is read here; nor has one a field 'limmit'; did you mean 'limit'?"),
     ],

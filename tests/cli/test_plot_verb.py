@@ -6,6 +6,7 @@ import pytest
 from results.frames import candidates
 from results.sets import SPEC
 
+from dsx.api import picture
 from dsx.api.picture import check_picture, draw_picture
 from dsx.errors import InputError, UnknownNameError
 from dsx.results import manifest as manifests
@@ -67,8 +68,8 @@ def drawn(monkeypatch):
     axes, frames = [], []
     save, load, chosen = pictures.save, store.load, store.load_chosen
     monkeypatch.setattr(pictures, "save", lambda ax, path: (axes.append(ax), save(ax, path)))
-    monkeypatch.setattr(store, "load", lambda *arguments: frames.append(load(*arguments)) or frames[-1])
-    monkeypatch.setattr(store, "load_chosen", lambda *arguments: frames.append(chosen(*arguments)) or frames[-1])
+    monkeypatch.setattr(picture, "load", lambda *arguments: frames.append(load(*arguments)) or frames[-1])
+    monkeypatch.setattr(picture, "load_chosen", lambda *arguments: frames.append(chosen(*arguments)) or frames[-1])
     return axes, frames
 
 
@@ -208,7 +209,7 @@ def test_a_picture_is_checked_before_anything_is_read(tmp_path, monkeypatch):
         check_picture({"kind": "fornt"}, tmp_path / "a.png")
     with pytest.raises(InputError, match="a heatmap plot takes no baseline"):
         check_picture(ASKED | {"baseline": "flat"}, tmp_path / "a.png")
-    monkeypatch.setattr(store, "load", None)
+    monkeypatch.setattr(picture, "load", None)
     with pytest.raises(InputError, match="unknown image suffix"):
         draw_picture(tmp_path / "nowhere", ASKED, tmp_path / "a.b")
     assert files.image_format("a.PNG") == "png"

@@ -63,13 +63,13 @@ def test_quantities_by_column():
 
 
 def test_a_plan_reads_as_it_is_written():
-    ones = Plan({choice.name: choice.usual for choice in CHOICES}).replaced(zero_stage=1)
+    ones = Plan({choice.name: choice.usual for choice in CHOICES}) | {"zero_stage": 1}
     assert ones.text == "microbatch_size=1"
-    plan = ones.replaced(tp=8, dp=4, panels=16, dp_nvs=2)
+    plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}
     assert plan.text == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"
-    plan = ones.replaced(dp=4, zero_replicas=2, stored_layers=3, offload="both")
+    plan = ones | {"dp": 4, "zero_replicas": 2, "stored_layers": 3, "offload": "both"}
     assert plan.text == "dp=4 microbatch_size=1 zero_replicas=2 stored_layers=3 offload=both"
-    plan = ones.replaced(dp=4, vpp=2, zero_stage=3, recompute="full", schedule="gpipe")
+    plan = ones | {"dp": 4, "vpp": 2, "zero_stage": 3, "recompute": "full", "schedule": "gpipe"}
     assert plan.text == "dp=4 microbatch_size=1 vpp=2 zero_stage=3 recompute=full schedule=gpipe"
 
 

@@ -12,7 +12,7 @@ from oracles.space import enumerate_candidates
 from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
 from dsx.pricing.layers import price_keys
-from dsx.search.blockwise import strips
+from dsx.search.blockwise import tiles
 from dsx.search.search import search_of
 from dsx.search.space import Space
 
@@ -114,7 +114,7 @@ def test_best(name, per):
 def test_best_of_any_groups(top, per, name):
     problem, space, table = problem_and_space(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "_CHUNK", 500)
+        patch.setattr(tiles, "_CHUNK", 500)
         rows, _ = search_of(problem, space, table).best(top, per)
     compare(found_groups(problem, rows, per), groups_of(name, per), top)
 

@@ -1,4 +1,4 @@
-"""Padding, order, chunking, the shape of strips and compilation change nothing; float32 agrees with float64."""
+"""Padding, order, chunking, the shape of tiles and compilation change nothing; float32 agrees with float64."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.plans import price_rows, step_choices
 from dsx.pricing.rows import cost_columns
 from dsx.search.blockwise import best as best_module
-from dsx.search.blockwise import hot, minima, strips
+from dsx.search.blockwise import hot, minima, tiles
 from dsx.search.search import search_of
 
 REL = 1e-13
@@ -82,16 +82,17 @@ def test_rows_in_any_order(seed):
 
 
 @pytest.mark.parametrize(
-    ("keys", "choices", "strips_of_a_tile", "tiles"), [(1, 1, 70, 60), (3, 5, 40, 20), (32, 256, 7, 3), (5, 1000, 1, 2)]
+    ("keys", "choices", "tiles_of_a_bundle", "bundles"),
+    [(1, 1, 70, 60), (3, 5, 40, 20), (32, 256, 7, 3), (5, 1000, 1, 2)],
 )
-def test_any_shape_of_a_strip(monkeypatch, keys, choices, strips_of_a_tile, tiles):
+def test_any_shape_of_a_tile(monkeypatch, keys, choices, tiles_of_a_bundle, bundles):
     problem, space = problem_of("default"), space_of("default", num_gpus=(24,))
     rows = priced(problem, space)
     fits = rows["peak_bytes"] <= problem.cluster.device.hbm_capacity
-    # What is compiled knows the choices of a strip by heart, so each case has tiles of a shape of its own.
-    shape = {"KEYS": keys, "CHOICES": choices, "STRIPS": strips_of_a_tile, "TILES": tiles}
+    # What is compiled knows the choices of a tile by heart, so each case has bundles of a shape of its own.
+    shape = {"KEYS": keys, "CHOICES": choices, "TILES": tiles_of_a_bundle, "BUNDLES": bundles}
     for name, value in shape.items():
-        for module in (strips, hot, minima, best_module):
+        for module in (tiles, hot, minima, best_module):
             monkeypatch.setattr(module, name, value, raising=False)
     found, counts = search_of(problem, space, price_keys(problem, space.keys)).best(20)
     assert (counts.candidates, counts.feasible) == (len(fits), fits.sum())

@@ -13,7 +13,7 @@ from validation.cases import problem_for
 from dsx.pricing.rows import joined
 from dsx.search import parts
 from dsx.search.blockwise import front as fronts
-from dsx.search.blockwise import strips
+from dsx.search.blockwise import tiles
 from dsx.search.groups import objective_points
 from dsx.search.pareto import front
 from dsx.search.parts import block_parts, row_parts
@@ -208,7 +208,7 @@ def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
     chosen = [len(sweep.parts) - 1, 0, 7, len(sweep.parts) // 2]
     again = run(sweep, chosen)
     set_workers(monkeypatch, 4)
-    monkeypatch.setattr(strips, "_CHUNK", 100)
+    monkeypatch.setattr(tiles, "_CHUNK", 100)
     fresh = run(Sweep(studies(), keep, "float32", size), chosen)
     for number in chosen:
         for rows, counts in (again[number], fresh[number]):

@@ -1,9 +1,9 @@
-"""The best plans of a space: strips through the hot loop, then the winners' rows priced again.
+"""The best plans of a space: all tiles go through the hot loop, and the winners are priced again.
 
-What may hold a winner is kept while the space streams by (`dsx.search.blockwise.contenders`): runs of choices of a key
-where groups are few, candidates where they are many. It is priced again in float64 with every column at the end, some
-groups at a time. A few more than k are kept, since float32 may order near-ties differently. Equal values are ordered by
-key and choice, so what is found does not depend on which device was faster.
+While the space streams by, what may hold a winner is kept (`dsx.search.blockwise.contenders`): slices of choices of a
+key where groups are few, single candidates where groups are many. At the end it is priced again with every column in
+float64, some groups at a time. A few more than k are kept, since float32 may order near-ties differently. Equal values
+are ordered by key and choice, so the result does not depend on which device was faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from dsx.search.blockwise.contenders import Contenders, Kept, together
 from dsx.search.blockwise.few_groups import FewGroups
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.blockwise.many_groups import ManyGroups
-from dsx.search.blockwise.strips import Chunk, Groups, block_ranges
+from dsx.search.blockwise.tiles import Chunk, Groups, block_ranges
 from dsx.search.groups import leading_rows
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.space import Space
@@ -29,7 +29,7 @@ from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 
 _SLACK = 4
-_FEW = 1 << 12  # runs that are kept at most where runs are kept
+_FEW = 1 << 12  # slices that are kept at most where slices are kept
 _SPAN = 1 << 20  # codes of groups that are taken as they are, whether there are such groups or not
 _ROWS = 1 << 14  # rows that are priced in full at once, unless a group has more
 
@@ -61,10 +61,10 @@ def best(
         kept.add(together(found))
         counts = counts.plus(Counts(problem.num_points * chunk.size, feasible))
         progress(problem.num_points * chunk.size)
-    runs = kept.runs()
-    if runs is None:
+    slices = kept.slices()
+    if slices is None:
         return no_rows(problem, space.keys), counts
-    return _winners(problem, space, table, runs, top, per, objective), counts
+    return _winners(problem, space, table, slices, top, per, objective), counts
 
 
 def _finder(
@@ -77,7 +77,7 @@ def _finder(
     objective: str,
     count: int,
 ) -> FewGroups | ManyGroups:
-    """Return what finds the contenders: by runs where few are kept, else candidate by candidate."""
+    """Return what finds the contenders: by slices where few are kept, else candidate by candidate."""
     groups = Groups(space.keys, space.blocks, per)
     if problem.num_points * groups.span * count <= _FEW:
         return FewGroups(HotLoop(problem, space, table, groups, [objective], wide), objective, count)
@@ -91,14 +91,14 @@ def _finder(
 def _winners(
     problem: Problem, space: Space, table: Kinds, kept: Contenders, top: int, per: Sequence[str], objective: str
 ) -> Arrays:
-    """Price the kept runs in full, group by group, and return the best rows of each, sorted."""
+    """Price the kept slices in full, group by group, and return the best rows of each, sorted."""
     groups = ["point", *per]
 
     def run(device: Any, part: slice) -> Arrays:
-        runs = kept.take(part)
-        real = np.arange(runs.placement.shape[1])[None] < runs.length[:, None]
-        point, key = (np.repeat(column, runs.length) for column in (runs.point, runs.key))
-        choices = _choices(space, runs.placement[real], runs.global_batch_size[real], key)
+        slices = kept.take(part)
+        real = np.arange(slices.placement.shape[1])[None] < slices.length[:, None]
+        point, key = (np.repeat(column, slices.length) for column in (slices.point, slices.key))
+        choices = _choices(space, slices.placement[real], slices.global_batch_size[real], key)
         with jax.default_device(device):
             rows = priced_rows(problem, space.keys, table, point, key, choices)
         return leading_rows({n: c[rows["reject"] == 0] for n, c in rows.items()}, top, groups, objective)
@@ -112,19 +112,19 @@ def _choices(space: Space, placement: np.ndarray, batch: np.ndarray, key: np.nda
 
 
 def _by_columns(space: Space, kept: Contenders, per: Sequence[str]) -> np.ndarray:
-    """Return the order of runs by point and the columns of their group; runs of a group are neighbours already."""
+    """Return the order of slices by point and the columns of their group; slices of a group are neighbours already."""
     first = np.flatnonzero(changes(kept.group))
-    runs = kept.take(first)
-    known = _choices(space, runs.placement[:, 0], runs.global_batch_size[:, 0], runs.key)
-    columns = [space.keys[name][runs.key] if name in KEY_COLUMNS else known[name] for name in per]
-    order = np.lexsort((*reversed(columns), runs.point))
+    slices = kept.take(first)
+    known = _choices(space, slices.placement[:, 0], slices.global_batch_size[:, 0], slices.key)
+    columns = [space.keys[name][slices.key] if name in KEY_COLUMNS else known[name] for name in per]
+    order = np.lexsort((*reversed(columns), slices.point))
     rank = np.empty(len(first), dtype=np.int64)
     rank[order] = np.arange(len(first))
     return np.argsort(np.repeat(rank, np.diff(np.append(first, len(kept)))), kind="stable")
 
 
 def _whole_groups(kept: Contenders) -> Iterator[slice]:
-    """Yield ranges of runs that are whole groups, of about `_ROWS` choices together or a single group."""
+    """Yield ranges of slices that are whole groups, of about `_ROWS` choices together or a single group."""
     ends = np.append(np.flatnonzero(changes(kept.group))[1:], len(kept))
     choices = np.cumsum(kept.length, dtype=np.int64)[ends - 1] if len(kept) else ends
     start = group = done = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.search.blockwise.strips import Groups
+from dsx.search.blockwise.tiles import Groups
 from dsx.space.blocks import Blocks
 from dsx.space.enumerate import changes
 
@@ -36,9 +36,9 @@ def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
     """Return the cells of the blocks from `low` up to `high`, block after block."""
     segments = blocks.segments(low, high)
     # Segments are of one block each; only columns of the batch tell the choices of a segment apart.
-    parts = segments.singly() if groups.splits_runs else segments
+    parts = segments.singly() if groups.splits_slices else segments
     choice = _Parts.made(parts.block - low, groups.of_segments(blocks, parts), high - low)
-    of_choice = choice.number if groups.splits_runs else np.repeat(choice.number, segments.length)
+    of_choice = choice.number if groups.splits_slices else np.repeat(choice.number, segments.length)
     block = np.repeat(np.arange(high - low), np.diff(blocks.first_key[low : high + 1]))
     key = _Parts.made(block, groups.of_key[blocks.keys[blocks.first_key[low] : blocks.first_key[high]]], high - low)
     cells = key.count * choice.count

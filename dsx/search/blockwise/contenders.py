@@ -1,9 +1,9 @@
-"""What is kept while a space streams by: of each group the few runs of smallest value, whatever their number.
+"""What is kept while a space streams by: the few slices of smallest value of each group.
 
-A run is choices of one key, a single one where groups are many. Values that are equal are ordered by key and choice,
+A slice is choices of one key, a single one where groups are many. Values that are equal are ordered by key and choice,
 so what is kept does not depend on which device was faster. What comes is merged when it is as much as what is there,
-and only groups for which something came are sorted again, so a run is sorted a few times in all. Memory is that of
-the kept runs, and a number per group.
+and only groups for which something came are sorted again, so a slice is sorted a few times in all. Memory is that of
+the kept slices, and a number per group.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from dsx.search.groups import ranks
 
 @dataclass(frozen=True, slots=True)
 class Contenders:
-    """M runs of up to W choices of one key each that may hold a winner, with the smallest value of each."""
+    """M slices of up to W choices of one key each that may hold a winner, with the smallest value of each."""
 
     group: np.ndarray  # [M] number of the group, of all hardware points
     value: np.ndarray  # [M] positive
@@ -30,17 +30,17 @@ class Contenders:
         return len(self.group)
 
     def take(self, where: np.ndarray | slice) -> "Contenders":
-        """Return some of the runs."""
+        """Return some of the slices."""
         return Contenders(*(getattr(self, name)[where] for name in Contenders.__dataclass_fields__))
 
     def leading(self, count: int) -> "Contenders":
-        """Return the `count` runs of smallest value of each group, sorted."""
+        """Return the `count` slices of smallest value of each group, sorted."""
         first = (self.placement[:, 0], self.global_batch_size[:, 0])
         return self.take(leading(self.group, self.value, self.key, first, count))
 
 
 def together(parts: Sequence[Contenders]) -> Contenders:
-    """Return the runs of several as one."""
+    """Return the slices of several as one."""
     names = Contenders.__dataclass_fields__
     return Contenders(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -48,7 +48,7 @@ def together(parts: Sequence[Contenders]) -> Contenders:
 def leading(
     group: np.ndarray, value: np.ndarray, key: np.ndarray, first: tuple[np.ndarray, np.ndarray], count: int
 ) -> np.ndarray:
-    """Return the positions of the `count` smallest values of each group, sorted; `first` is a run's first choice.
+    """Return the positions of the `count` smallest values of each group, sorted; `first` is a slice's first choice.
 
     Equal values come in the order of key and choice.
     """
@@ -72,11 +72,11 @@ def packed(group: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 class Kept:
-    """The `count` runs of smallest value that have come so far, of each of G groups.
+    """The `count` slices of smallest value that have come so far, of each of G groups.
 
     Attributes:
         worst: [G] the largest value that may still be among them. It only ever falls, so that whoever reads it while
-            it changes passes a few runs too many, and never one too few.
+            it changes passes a few slices too many, and never one too few.
     """
 
     def __init__(self, num_groups: int, count: int, kind: type) -> None:
@@ -86,12 +86,12 @@ class Kept:
         self._new: list[Contenders] = []
 
     def add(self, found: Contenders) -> None:
-        """Take in some runs."""
+        """Take in some slices."""
         self._new.append(found)
         if sum(map(len, self._new)) >= (len(self._kept) if self._kept else 0):
             self._merge()
 
-    def runs(self) -> Contenders | None:
+    def slices(self) -> Contenders | None:
         """Return what is kept, sorted by group and value; None if nothing has come."""
         self._merge()
         return None if self._kept is None else self._kept.leading(self._count)

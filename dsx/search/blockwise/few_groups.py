@@ -1,8 +1,8 @@
-"""Contenders where groups are few: the smallest value of each run of choices of a key.
+"""Contenders where groups are few: the smallest value of each slice of choices of a key.
 
-A run has choices of one group, and of a run only its smallest value leaves the hot loop, so this is as fast as
-pricing. The k best of a group lie among its k runs of smallest value. Where groups are many, runs are short and most
-of a strip is empty (`dsx.search.blockwise.many_groups`).
+The choices of a slice belong to one group. Only the smallest value of a slice leaves the hot loop, so this is as fast
+as pricing. The k best of a group are among its k slices of smallest value. Where groups are many, slices are short and
+most of a tile is empty (`dsx.search.blockwise.many_groups`).
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from dsx.search.blockwise.contenders import Contenders, leading
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.blockwise.minima import minima
-from dsx.search.blockwise.strips import Chunk
+from dsx.search.blockwise.tiles import Chunk
 
 
 class FewGroups:
@@ -23,28 +23,28 @@ class FewGroups:
         self.num_groups = hot.problem.num_points * hot.groups.span
 
     def contenders(self, device: Any, chunk: Chunk, worst: np.ndarray) -> tuple[list[Contenders], int]:
-        """Return the runs of a chunk that may hold a winner, and how many of its candidates are feasible.
+        """Return the slices of a chunk that may hold a winner, and how many of its candidates are feasible.
 
         `worst` [G] is the largest value that matters in each group. To be used with the device as default.
         """
         # All calls are under way before the first one is waited for.
-        calls = [(strips, minima(*call, self._objective)) for strips, *call in self.hot.calls(device, chunk)]
-        found = [self._of_strips(chunk, strips, np.asarray(least), worst) for strips, (least, _) in calls]
+        calls = [(tiles, minima(*call, self._objective)) for tiles, *call in self.hot.calls(device, chunk)]
+        found = [self._of_tiles(chunk, tiles, np.asarray(least), worst) for tiles, (least, _) in calls]
         return found, sum(int(np.asarray(fitting).sum(dtype=np.float64)) for _, (_, fitting) in calls)
 
-    def _of_strips(self, chunk: Chunk, strips: slice, least: np.ndarray, worst: np.ndarray) -> Contenders:
-        """Return the contenders among some strips; `least` is [H, T, S, KEYS]."""
+    def _of_tiles(self, chunk: Chunk, tiles: slice, least: np.ndarray, worst: np.ndarray) -> Contenders:
+        """Return the contenders among some tiles; `least` is [H, T, S, KEYS]."""
         hot = self.hot
-        points, keys = len(least), hot.rows.keys[chunk.row[strips]]
+        points, keys = len(least), hot.rows.keys[chunk.row[tiles]]
         least = least.reshape(points, -1, least.shape[-1])[:, : len(keys)]
-        code = np.arange(points)[:, None, None] * hot.groups.span + chunk.group[chunk.run[strips]][None, :, None]
+        code = np.arange(points)[:, None, None] * hot.groups.span + chunk.group[chunk.slices[tiles]][None, :, None]
         if hot.groups.of_keys:
             code = code + hot.groups.of_key[keys]
-        point, strip, slot = np.nonzero(least <= worst[code])
-        group, value = np.broadcast_to(code, least.shape)[point, strip, slot], least[point, strip, slot]
-        key, run = keys[strip, slot].astype(np.int64), chunk.run[strip + strips.start]
-        first = (chunk.placement[chunk.start[run]], chunk.global_batch_size[chunk.start[run]])
+        point, tile, slot = np.nonzero(least <= worst[code])
+        group, value = np.broadcast_to(code, least.shape)[point, tile, slot], least[point, tile, slot]
+        key, chosen_slice = keys[tile, slot].astype(np.int64), chunk.slices[tile + tiles.start]
+        first = (chunk.placement[chunk.start[chosen_slice]], chunk.global_batch_size[chunk.start[chosen_slice]])
         chosen = leading(group, value, key, first, self._count)
-        placement, batch = chunk.choices(run[chosen])
-        length = chunk.length[run[chosen]]
+        placement, batch = chunk.choices(chosen_slice[chosen])
+        length = chunk.length[chosen_slice[chosen]]
         return Contenders(group[chosen], value[chosen], point[chosen], key[chosen], placement, batch, length)

@@ -19,7 +19,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts, joined, no_rows, priced_rows
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.blockwise.minima import Objective, undominated
-from dsx.search.blockwise.strips import Chunk, Groups
+from dsx.search.blockwise.tiles import Chunk, Groups
 from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.space import Space
@@ -57,10 +57,10 @@ def front(
         chunk, references = batch
         found, feasible = [no_rows(problem, space.keys)], 0
         with jax.enable_x64(wide), jax.default_device(device):
-            for strips, *arguments in hot.calls(device, chunk):
+            for tiles, *arguments in hot.calls(device, chunk):
                 survives, fitting = undominated(*arguments, references.astype(kind), sought)
                 feasible += int(np.asarray(fitting, dtype=np.int64).sum())
-                point, key, choices = hot.candidates(chunk, strips, np.asarray(survives))
+                point, key, choices = hot.candidates(chunk, tiles, np.asarray(survives))
                 found.append(priced_rows(problem, space.keys, table, point, key, choices))
         return _front_of(joined(found), objectives), feasible
 

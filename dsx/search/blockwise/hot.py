@@ -1,4 +1,4 @@
-"""The hot loop on devices: what a search needs there, once per device, and its strips call by call."""
+"""The hot loop on devices: what a search needs there, once per device, and its tiles call by call."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ import numpy as np
 from dsx.cost.layer import BY_TIER, LayerCosts
 from dsx.pricing.layers import Kinds, power_of_two
 from dsx.pricing.problem import Problem
-from dsx.search.blockwise.minima import SHARED, Common, Points, Runs, Strips, make_runs
-from dsx.search.blockwise.strips import (
+from dsx.search.blockwise.minima import SHARED, Common, Points, Slices, Tiles, make_slices
+from dsx.search.blockwise.tiles import (
+    BUNDLES,
     CHOICES,
     KEYS,
     PADDING,
-    STRIPS,
     TILES,
     Chunk,
     Groups,
@@ -31,8 +31,8 @@ from dsx.space.enumerate import Arrays
 
 # Columns of a layer that neither the time nor the memory of a step depends on.
 _BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
-# Choices and runs of a chunk, unless it has more: one length for nearly all chunks.
-_CHOICES, _RUNS = 1 << 17, 1 << 12
+# Choices and slices of a chunk, unless it has more: one length for nearly all chunks.
+_CHOICES, _SLICES = 1 << 17, 1 << 12
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 
@@ -41,7 +41,7 @@ class HotLoop:
 
     Args:
         table: [H, U] layer costs of the key table.
-        groups: those that a run must not cross.
+        groups: those that a slice must not cross.
         columns: what will be asked for, a cost or a column of the key.
     """
 
@@ -63,45 +63,47 @@ class HotLoop:
         for first, last in block_ranges(self.blocks, low, high):
             yield make_chunk(self.blocks, self.rows, self.groups, first, last)
 
-    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Runs, Strips]]:
-        """Yield the arguments of each call for a chunk, on a device, and which of its strips they are.
+    def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Slices, Tiles]]:
+        """Yield the arguments of each call for a chunk, on a device, and which of its tiles they are.
 
         To be used under `enable_x64(wide)`, with the device as default.
         """
         points, common, placements = self._on(device)
-        # At least one empty run, for strips that are padding.
-        num_runs = max(_RUNS, power_of_two(len(chunk.length) + 1))
+        # At least one empty slice, for tiles that are padding.
+        num_slices = max(_SLICES, power_of_two(len(chunk.length) + 1))
         num_choices = max(_CHOICES, power_of_two(len(chunk.placement)))
-        runs = make_runs(
+        slices = make_slices(
             placements,
             _filled(chunk.placement, num_choices),
             _filled(chunk.global_batch_size, num_choices).astype(self._kind),
-            _filled(chunk.start, num_runs),
-            _filled(chunk.length, num_runs),
-            _filled(chunk.microbatch_size, num_runs).astype(self._kind),
+            _filled(chunk.start, num_slices),
+            _filled(chunk.length, num_slices),
+            _filled(chunk.microbatch_size, num_slices).astype(self._kind),
             CHOICES,
         )
-        size = TILES * STRIPS
+        size = BUNDLES * TILES
         for start in range(0, len(chunk.row), size):
             here = slice(start, min(start + size, len(chunk.row)))
-            row = _filled(chunk.row[here], size).reshape(TILES, STRIPS)
-            run = _filled(chunk.run[here], size, num_runs - 1).reshape(TILES, STRIPS)
-            yield here, points, common, runs, Strips(row=row, run=run)
+            row = _filled(chunk.row[here], size).reshape(BUNDLES, TILES)
+            of_tile = _filled(chunk.slices[here], size, num_slices - 1).reshape(BUNDLES, TILES)
+            yield here, points, common, slices, Tiles(row=row, slices=of_tile)
 
-    def candidates(self, chunk: Chunk, strips: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
-        """Return (hardware points, positions in the key table, choices) of candidates of some strips of a chunk.
+    def candidates(self, chunk: Chunk, tiles: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
+        """Return (hardware points, positions in the key table, choices) of candidates of some tiles of a chunk.
 
         `wanted` says which, [H, T, S, KEYS, CHOICES].
         """
-        count = strips.stop - strips.start
+        count = tiles.stop - tiles.start
         where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
-        point, strip, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
-        strip = strip + strips.start
-        key = self.rows.keys[chunk.row[strip], slot].astype(np.int64)
-        run = chunk.run[strip]
-        choice = chunk.start[run] + position
+        point, tile, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
+        tile = tile + tiles.start
+        key = self.rows.keys[chunk.row[tile], slot].astype(np.int64)
+        chosen_slice = chunk.slices[tile]
+        choice = chunk.start[chosen_slice] + position
         choices = self.blocks.choices_at(
-            chunk.placement[choice], chunk.global_batch_size[choice], chunk.microbatch_size[run].astype(np.int64)
+            chunk.placement[choice],
+            chunk.global_batch_size[choice],
+            chunk.microbatch_size[chosen_slice].astype(np.int64),
         )
         return point, key, choices
 

@@ -1,9 +1,9 @@
-"""The hot loop: strips priced tile by tile, and only what is wanted of them kept.
+"""The hot loop: prices tiles, a bundle at a time, and keeps only what the search needs.
 
-`lax.scan` walks over tiles of strips. A strip is priced by the same function as a single plan; of the best
-only the minimum of each key and run leaves it, or the objective where groups are many, of a front only which
-candidates may be on it, so XLA fuses the whole cost model into one loop and drops every column that is not
-needed. (An argmin would be several times slower on a CPU: the winners' rows are priced again instead.)
+`lax.scan` walks over bundles of tiles. A tile is priced by the same function as a single plan. What leaves the loop is
+little: for the best the minimum of each key and slice, or the objective alone where groups are many; for a front which
+candidates may be on it. So XLA fuses the whole cost model into one loop and drops every column that nobody asked for.
+(An argmin would be several times slower on a CPU: the winners are priced again instead.)
 
 `vmap` runs the loop over hardware points.
 """
@@ -32,19 +32,19 @@ _COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
 
 @record
-class Runs:
-    """The runs of choices of a chunk; M of them, those behind the last one are empty."""
+class Slices:
+    """The slices of choices of a chunk; M of them, those behind the last one are empty."""
 
     choices: StepChoices  # [M, CHOICES]
     length: Any  # [M]
 
 
 @record
-class Strips:
-    """T tiles of S strips each, as `dsx.search.blockwise.strips.Chunk` describes them; [T, S] each."""
+class Tiles:
+    """T bundles of S tiles each, as `dsx.search.blockwise.tiles.Chunk` describes them; [T, S] each."""
 
     row: Any
-    run: Any  # an empty one for a strip that is padding
+    slices: Any  # an empty one for a tile that is padding
 
 
 @record
@@ -60,17 +60,17 @@ class Points:
 
 @record
 class Common:
-    """What is the same for all strips and points."""
+    """What is the same for all tiles and points."""
 
     keys: Any  # {column: [R, KEYS]} floats: the columns of the key that are objectives
     workload: Workload
 
 
 @functools.partial(jax.jit, static_argnames="width")
-def make_runs(
+def make_slices(
     placements: Any, placement: Any, global_batch_size: Any, start: Any, length: Any, microbatch_size: Any, width: int
-) -> Runs:
-    """Return runs of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its runs.
+) -> Slices:
+    """Return slices of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its slices.
 
     A column of placements that are all alike is [1]; one of several tiers is a tuple.
     """
@@ -81,18 +81,18 @@ def make_runs(
         lambda column: column[place] if len(column) > 1 else jnp.broadcast_to(column, place.shape), placements
     )
     microbatches = jnp.round(batch / (columns["dp"] * microbatch_size[:, None]))
-    return Runs(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
+    return Slices(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
 
 
-def _priced(point: Points, common: Common, runs: Runs, strip: Strips) -> tuple[StepCosts, StepChoices, Any]:
-    """Return the costs of a tile, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
-    run = jax.tree.map(lambda column: column[strip.run][:, None], runs.choices)
-    first, *others = jax.tree.map(lambda leaf: leaf[..., strip.row, :, None], point.table)
+def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Any]:
+    """Return the costs of a bundle, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
+    choices = jax.tree.map(lambda column: column[tile.slices][:, None], slices.choices)
+    first, *others = jax.tree.map(lambda leaf: leaf[..., tile.row, :, None], point.table)
     kinds = [first, *(_whole(kind, first) for kind in others)]
-    costs = step_costs(kinds, run, common.workload, point.hardware, point.assumptions)
-    position = jnp.arange(runs.choices.pp.shape[-1], dtype=jnp.int32)[None]
-    real = position < runs.length[strip.run][:, None]
-    return costs, run, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real[:, None]
+    costs = step_costs(kinds, choices, common.workload, point.hardware, point.assumptions)
+    position = jnp.arange(slices.choices.pp.shape[-1], dtype=jnp.int32)[None]
+    real = position < slices.length[tile.slices][:, None]
+    return costs, choices, (costs.peak_bytes <= point.hardware.device.hbm_capacity) & real[:, None]
 
 
 def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:
@@ -101,57 +101,57 @@ def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:
     return replace(kind, **{name: getattr(first, name) for name in missing})
 
 
-def _scan(tile: Callable[[Strips], Any], runs: Runs, strips: Strips) -> Any:
-    """Return what `tile` makes of each tile that is not all padding, and zeros of the others."""
-    first = jax.tree.map(lambda leaf: leaf[0], strips)
-    made = jax.eval_shape(tile, first)
+def _scan(bundle: Callable[[Tiles], Any], slices: Slices, tiles: Tiles) -> Any:
+    """Return what `bundle` makes of each bundle that is not all padding, and zeros of the others."""
+    first = jax.tree.map(lambda leaf: leaf[0], tiles)
+    made = jax.eval_shape(bundle, first)
 
-    def step(carry: None, strip: Strips) -> tuple[None, Any]:
-        def nothing(strip: Strips) -> Any:
-            del strip
+    def step(carry: None, tile: Tiles) -> tuple[None, Any]:
+        def nothing(tile: Tiles) -> Any:
+            del tile
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
 
-        return carry, jax.lax.cond(runs.length[strip.run[0]] > 0, tile, nothing, strip)
+        return carry, jax.lax.cond(slices.length[tile.slices[0]] > 0, bundle, nothing, tile)
 
-    return jax.lax.scan(step, None, strips)[1]
+    return jax.lax.scan(step, None, tiles)[1]
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
-def minima(points: Points, common: Common, runs: Runs, strips: Strips, objective: str) -> tuple[Any, Any]:
-    """Return the smallest feasible `objective` of each key and run, and how many of its candidates are feasible.
+def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
+    """Return the smallest feasible `objective` of each key and slice, and how many of its candidates are feasible.
 
-    Both are [H, T, S, KEYS]. Where nothing is feasible, the minimum is infinity; a tile of padding alone has
+    Both are [H, T, S, KEYS]. Where nothing is feasible, the minimum is infinity; a bundle of padding alone has
     zeros.
     """
 
     def at_point(point: Points) -> tuple[Any, Any]:
-        def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, _, feasible = _priced(point, common, runs, strip)
+        def bundle(tile: Tiles) -> tuple[Any, Any]:
+            costs, _, feasible = _priced(point, common, slices, tile)
             value = getattr(costs, objective)
             value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
             # Kept from being fused into both sums: the cost model would be evaluated twice.
             value = jax.lax.optimization_barrier(value)
             return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
 
-        return _scan(tile, runs, strips)
+        return _scan(bundle, slices, tiles)
 
     return jax.vmap(at_point)(points)
 
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
-def values(points: Points, point: Any, common: Common, runs: Runs, strips: Strips, objective: str) -> tuple[Any, Any]:
+def values(points: Points, point: Any, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
     """Return the `objective` of every candidate at one of the points, and how many are feasible.
 
-    They are [T, S, KEYS, CHOICES] and [T]. What is not feasible is infinite; a tile of padding alone has zeros.
+    They are [T, S, KEYS, CHOICES] and [T]. What is not feasible is infinite; a bundle of padding alone has zeros.
     """
     here = jax.tree.map(lambda leaf: leaf[point], points)
 
-    def tile(strip: Strips) -> tuple[Any, Any]:
-        costs, _, feasible = _priced(here, common, runs, strip)
+    def bundle(tile: Tiles) -> tuple[Any, Any]:
+        costs, _, feasible = _priced(here, common, slices, tile)
         value = getattr(costs, objective)
         return jnp.where(feasible, value, jnp.full_like(value, jnp.inf)), feasible.sum(dtype=jnp.int32)
 
-    return _scan(tile, runs, strips)
+    return _scan(bundle, slices, tiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ _MARGINS = {"dp_comm_s": 1e-3}
 def undominated(
     points: Points,
     common: Common,
-    runs: Runs,
-    strips: Strips,
+    slices: Slices,
+    tiles: Tiles,
     references: Any,
     objectives: tuple[Objective, ...],
 ) -> tuple[Any, Any]:
@@ -196,10 +196,10 @@ def undominated(
     """
 
     def at_point(point: Points, references: Any) -> tuple[Any, Any]:
-        def tile(strip: Strips) -> tuple[Any, Any]:
-            costs, run, feasible = _priced(point, common, runs, strip)
+        def bundle(tile: Tiles) -> tuple[Any, Any]:
+            costs, choices, feasible = _priced(point, common, slices, tile)
             dominated = jnp.zeros_like(feasible)
-            bounds = [_bound(objective, common, strip, costs, run) for objective in objectives]
+            bounds = [_bound(objective, common, tile, costs, choices) for objective in objectives]
             for reference in range(references.shape[0] if objectives else 0):
                 known = references[reference]
                 beats = functools.reduce(jnp.logical_and, [bound >= known[d] for d, bound in enumerate(bounds)])
@@ -208,17 +208,17 @@ def undominated(
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
 
-        return _scan(tile, runs, strips)
+        return _scan(bundle, slices, tiles)
 
     return jax.vmap(at_point)(points, references)
 
 
-def _bound(objective: Objective, common: Common, strip: Strips, costs: StepCosts, run: StepChoices) -> Any:
+def _bound(objective: Objective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices) -> Any:
     """Return the largest value of a reference that still dominates the candidates in this objective."""
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
     if name in common.keys:
-        return sign * common.keys[name][strip.row][..., None]
+        return sign * common.keys[name][tile.row][..., None]
     if objective.whole:
-        return sign * getattr(run, name)
+        return sign * getattr(choices, name)
     value = sign * getattr(costs, name)
     return value - _MARGINS.get(name, _MARGIN) * jnp.abs(value)

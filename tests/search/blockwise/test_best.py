@@ -15,7 +15,7 @@ from dsx.pricing import devices
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise import best as best_module
-from dsx.search.blockwise import strips
+from dsx.search.blockwise import tiles
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.search import search_of
 from dsx.search.space import Space
@@ -51,12 +51,12 @@ def compare(found, rows, per, top, rtol=1e-12):
 CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[::3])]
 
 
-@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize(
     ("per", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "all"
 )
 def test_best_of_groups(monkeypatch, per, precision, few):
-    monkeypatch.setattr(strips, "_CHUNK", 1000)
+    monkeypatch.setattr(tiles, "_CHUNK", 1000)
     monkeypatch.setattr(best_module, "_FEW", few)
     problem, space, table = searched()
     told = []
@@ -89,7 +89,7 @@ def test_all_of_them():
 def test_best_of_any_groups_in_any_chunks(per, top, size, precision, few, span):
     problem, space, table = searched()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "_CHUNK", size)
+        patch.setattr(tiles, "_CHUNK", size)
         patch.setattr(best_module, "_FEW", few)
         patch.setattr(best_module, "_SPAN", span)
         patch.setattr(best_module, "_ROWS", 50)
@@ -126,7 +126,7 @@ def sum_of(counts):
 
 
 def test_some_blocks(monkeypatch):
-    monkeypatch.setattr(strips, "_CHUNK", 500)
+    monkeypatch.setattr(tiles, "_CHUNK", 500)
     problem, space, table = searched()
     middle, last = len(space.blocks) // 3, len(space.blocks)
     found = []
@@ -141,7 +141,7 @@ def test_some_blocks(monkeypatch):
     assert sum_of(found) == search_of(problem, space, table).best(5)[1]
 
 
-@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, precision, few):
     """The order in which chunks are done decides nothing."""
@@ -157,7 +157,7 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
     found = []
     for count, size in ((1, 1 << 17), (1, 200), (4, 200), (4, 50)):
         set_workers(monkeypatch, count)
-        monkeypatch.setattr(strips, "_CHUNK", size)
+        monkeypatch.setattr(tiles, "_CHUNK", size)
         monkeypatch.setattr(HotLoop, "calls", at_its_own_pace if count > 1 else make)
         found.append(search_of(problem, space, table, precision).best(6, ("num_gpus",)))
     for rows, counts in found[1:]:
@@ -167,7 +167,7 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
     assert len(set(times.tolist())) < len(times)
 
 
-@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "runs"])
+@pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("slack", [0, 4])
 def test_of_many_ties_the_first_are_left(monkeypatch, slack, few):
     """Twelve plans are exactly as fast, in blocks that are not in the order of their keys."""
@@ -185,7 +185,7 @@ def test_of_many_ties_the_first_are_left(monkeypatch, slack, few):
     monkeypatch.setattr(best_module, "_SLACK", slack)
     monkeypatch.setattr(best_module, "_FEW", few)
     for size in (1, 1 << 17):
-        monkeypatch.setattr(strips, "_CHUNK", size)
+        monkeypatch.setattr(tiles, "_CHUNK", size)
         for top in (1, 3, 8):
             found, _ = search_of(problem, space, table).best(top)
             np.testing.assert_array_equal(found["candidate"], rows["candidate"][order[:top]])

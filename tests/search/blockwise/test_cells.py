@@ -9,7 +9,7 @@ from space.tables import BOUNDS, key_tables
 
 from dsx.search.blockwise import cells as cells_module
 from dsx.search.blockwise.cells import cells_of, group_codes
-from dsx.search.blockwise.strips import Groups
+from dsx.search.blockwise.tiles import Groups
 from dsx.space.blocks import Blocks
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 

@@ -9,7 +9,7 @@ from dsx.search.blockwise.contenders import Contenders, Kept
 
 
 def some(random, count, num_groups, values):
-    """Runs of one choice; few different values, so that many are equal."""
+    """Slices of one choice; few different values, so that many are equal."""
     return Contenders(
         group=random.integers(0, num_groups, count),
         value=random.choice(values, count),
@@ -21,8 +21,8 @@ def some(random, count, num_groups, values):
     )
 
 
-def rows(runs):
-    columns = (runs.group, runs.value, runs.key, runs.placement[:, 0], runs.global_batch_size[:, 0])
+def rows(slices):
+    columns = (slices.group, slices.value, slices.key, slices.placement[:, 0], slices.global_batch_size[:, 0])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -46,8 +46,8 @@ def test_the_smallest_of_each_group_are_kept(seed, num_groups, count, sizes, wid
         known = [sorted(row for row in everything if row[0] == group)[:count] for group in range(num_groups)]
         for group, best in enumerate(known):
             assert kept.worst[group] >= (best[-1][1] if len(best) == count else np.finfo(kind).max)
-    runs = kept.runs()
-    assert (rows(runs) if runs else []) == [row for best in known for row in best]
+    slices = kept.slices()
+    assert (rows(slices) if slices else []) == [row for best in known for row in best]
 
 
 @pytest.mark.parametrize("num_groups", [1, 500])

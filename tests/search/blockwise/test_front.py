@@ -13,7 +13,7 @@ from dsx.cost.columns import StepCosts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise import front as fronts
-from dsx.search.blockwise import strips
+from dsx.search.blockwise import tiles
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.groups import front_of_groups, objective_points
 from dsx.search.search import search_of
@@ -50,7 +50,7 @@ def begun_with_little(small, monkeypatch):
 
 def shrink(patch, sample=20, size=400):
     patch.setattr(fronts, "_SAMPLE", sample)
-    patch.setattr(strips, "_CHUNK", size)
+    patch.setattr(tiles, "_CHUNK", size)
 
 
 def on_the_front(rows, objectives):

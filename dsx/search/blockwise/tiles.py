@@ -1,8 +1,8 @@
-"""Blocks cut into strips of one shape, so that everything that consumes them is compiled once.
+"""Blocks cut into tiles of one shape, so that everything that consumes them is compiled once.
 
-A strip is KEYS keys times a run of up to CHOICES choices of one group. The shape is a compromise of the hot
-loop: wide enough to be vectorised, small enough that blocks of few keys and short runs waste little. Strips
-are priced STRIPS at a time (a tile), TILES tiles in one call.
+A tile is KEYS keys times a slice of up to CHOICES choices of one group. The shape is a compromise of the hot
+loop: wide enough to be vectorised, small enough that blocks of few keys and short slices waste little. Tiles
+are priced TILES at a time (a bundle), BUNDLES bundles in one call.
 """
 
 import math
@@ -17,7 +17,7 @@ from dsx.space.divisors import all_divisors
 from dsx.space.enumerate import Arrays
 
 KEYS, CHOICES = 8, 64
-STRIPS, TILES = 1024, 8
+TILES, BUNDLES = 1024, 8
 PADDING = -1
 _CHUNK = 1 << 17  # choices of a chunk, unless one block has more
 
@@ -70,7 +70,7 @@ class Groups:
         self.of_keys = bool(self.of_key.any())
 
     @property
-    def splits_runs(self) -> bool:
+    def splits_slices(self) -> bool:
         """Return whether the batch sizes of one placement belong to several groups."""
         return any(name not in PLACEMENT_COLUMNS for name in self.choice_columns)
 
@@ -114,27 +114,27 @@ def _values(column: str, blocks: Blocks) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The N choices of some blocks, in M runs, and the S strips that cover the blocks' candidates."""
+    """The N choices of some blocks, in M slices, and the S tiles that cover the blocks' candidates."""
 
     placement: np.ndarray  # [N] column of `Blocks.placements`
     global_batch_size: np.ndarray  # [N]
-    start: np.ndarray  # [M] first choice of a run
-    length: np.ndarray  # [M] choices of the run, at most CHOICES
+    start: np.ndarray  # [M] first choice of a slice
+    length: np.ndarray  # [M] choices of the slice, at most CHOICES
     microbatch_size: np.ndarray  # [M]
     group: np.ndarray  # [M] the choice's part of the group's code
     row: np.ndarray  # [S] of `KeyRows.keys`
-    run: np.ndarray  # [S]
+    slices: np.ndarray  # [S]
     size: int  # candidates
     blocks: tuple[int, int]  # the first one, and the one behind the last
 
-    def choices(self, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (placement, global_batch_size) of [R] runs, [R, CHOICES], the last one repeated."""
-        where = self.positions(runs)
+    def choices(self, slices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (placement, global_batch_size) of [R] slices, [R, CHOICES], the last one repeated."""
+        where = self.positions(slices)
         return self.placement[where], self.global_batch_size[where]
 
-    def positions(self, runs: np.ndarray) -> np.ndarray:
-        """Return which choices of the chunk those of [R] runs are, [R, CHOICES], the last one repeated."""
-        return self.start[runs, None] + np.minimum(np.arange(CHOICES), self.length[runs, None] - 1)
+    def positions(self, slices: np.ndarray) -> np.ndarray:
+        """Return which choices of the chunk those of [R] slices are, [R, CHOICES], the last one repeated."""
+        return self.start[slices, None] + np.minimum(np.arange(CHOICES), self.length[slices, None] - 1)
 
 
 def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -148,9 +148,9 @@ def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int
 
 
 def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: int) -> Chunk:
-    """Return the chunk of the blocks from `low` up to `high`; no run has choices of two groups."""
+    """Return the chunk of the blocks from `low` up to `high`; no slice has choices of two groups."""
     segments = blocks.segments(low, high)
-    if groups.splits_runs:
+    if groups.splits_slices:
         segments = segments.singly()
     code = groups.of_segments(blocks, segments)
     same_block = np.diff(segments.block) == 0
@@ -175,7 +175,7 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
         microbatch_size=blocks.microbatch_size[block].astype(np.int32),
         group=np.repeat(code[first], pieces),
         row=row.astype(np.int32),
-        run=np.repeat(np.arange(len(length), dtype=np.int32), tall),
+        slices=np.repeat(np.arange(len(length), dtype=np.int32), tall),
         size=int(blocks.first_candidate[high] - blocks.first_candidate[low]),
         blocks=(low, high),
     )

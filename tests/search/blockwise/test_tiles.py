@@ -1,4 +1,4 @@
-"""Strips cover every candidate exactly once, whatever their shape and that of a chunk, and never cross a group."""
+"""Tiles cover every candidate exactly once, whatever their shape and that of a chunk, and never cross a group."""
 
 from collections import Counter
 from itertools import pairwise
@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from space.tables import BOUNDS, bounds, key_tables
 
-from dsx.search.blockwise import strips
-from dsx.search.blockwise.strips import PADDING, Groups, KeyRows, block_ranges, make_chunk
+from dsx.search.blockwise import tiles
+from dsx.search.blockwise.tiles import PADDING, Groups, KeyRows, block_ranges, make_chunk
 from dsx.space.blocks import Blocks
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 
-# One strip holds a whole block, a few of its candidates, or, as everywhere else, 8 keys and 64 choices.
+# One tile holds a whole block, a few of its candidates, or, as everywhere else, 8 keys and 64 choices.
 SHAPES = st.sampled_from([(1, 1), (3, 7), (8, 64), (1000, 10_000)])
 CHUNKS = st.sampled_from([1, 40, 500, 1 << 17])
 PER = st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=4, unique=True)
@@ -26,12 +26,12 @@ def chunks_of(blocks, groups, low, high):
     return rows, ranges, [make_chunk(blocks, rows, groups, *blocks_of_it) for blocks_of_it in ranges]
 
 
-def runs(chunk):
-    """Every strip of a chunk with the choices of its run, as (strip, columns)."""
-    for strip in range(len(chunk.row)):
-        run = chunk.run[strip]
+def slices(chunk):
+    """Every tile of a chunk with the choices of its slice, as (tile, columns)."""
+    for tile in range(len(chunk.row)):
+        run = chunk.slices[tile]
         here = slice(chunk.start[run], chunk.start[run] + chunk.length[run])
-        yield strip, chunk.placement[here], chunk.global_batch_size[here]
+        yield tile, chunk.placement[here], chunk.global_batch_size[here]
 
 
 def rows_of(blocks, low, high):
@@ -40,27 +40,27 @@ def rows_of(blocks, low, high):
 
 
 def covered(blocks, rows, chunk):
-    """How often each (key, *choice) is in the strips of a chunk."""
+    """How often each (key, *choice) is in the tiles of a chunk."""
     found = Counter()
-    for strip, placement, batch in runs(chunk):
-        assert len(placement) == len(batch) == chunk.length[chunk.run[strip]]
-        sizes = np.full(len(batch), chunk.microbatch_size[chunk.run[strip]], dtype=np.int64)
+    for tile, placement, batch in slices(chunk):
+        assert len(placement) == len(batch) == chunk.length[chunk.slices[tile]]
+        sizes = np.full(len(batch), chunk.microbatch_size[chunk.slices[tile]], dtype=np.int64)
         made = list(zip(*(c.tolist() for c in blocks.choices_at(placement, batch, sizes).values()), strict=True))
-        for key in rows.keys[chunk.row[strip]].tolist():
+        for key in rows.keys[chunk.row[tile]].tolist():
             if key != PADDING:
                 found.update((key, *choice) for choice in made)
     return found
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, per=PER, shape=SHAPES, size=CHUNKS, data=st.data())
-def test_strips_cover_every_candidate_once(keys, given_bounds, per, shape, size, data):
+def test_tiles_cover_every_candidate_once(keys, given_bounds, per, shape, size, data):
     blocks = Blocks(keys, given_bounds)
     low = data.draw(st.integers(0, len(blocks)))
     high = data.draw(st.integers(low, len(blocks)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "KEYS", shape[0])
-        patch.setattr(strips, "CHOICES", shape[1])
-        patch.setattr(strips, "_CHUNK", size)
+        patch.setattr(tiles, "KEYS", shape[0])
+        patch.setattr(tiles, "CHOICES", shape[1])
+        patch.setattr(tiles, "_CHUNK", size)
         rows, ranges, chunks = chunks_of(blocks, Groups(keys, blocks, per), low, high)
     borders = [low, *(last for _, last in ranges)]
     assert ranges == list(pairwise(borders))
@@ -88,23 +88,23 @@ def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
     if not groups.of_keys:
         assert (groups.of_key == 0).all()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "CHOICES", choices)
-        patch.setattr(strips, "_CHUNK", 200)
+        patch.setattr(tiles, "CHOICES", choices)
+        patch.setattr(tiles, "_CHUNK", 200)
         rows, _, chunks = chunks_of(blocks, groups, 0, len(blocks))
     known = {}
     for chunk in chunks:
         lengths = {}
-        of_strips = (chunk.row, chunk.group[chunk.run], chunk.length[chunk.run])
-        for row, code, length in zip(*(column.tolist() for column in of_strips), strict=True):
+        of_tiles = (chunk.row, chunk.group[chunk.run], chunk.length[chunk.run])
+        for row, code, length in zip(*(column.tolist() for column in of_tiles), strict=True):
             lengths.setdefault((row, code), []).append(length)
-        # A group of a block is in no more runs than it must be.
+        # A group of a block is in no more slices than it must be.
         assert all(sorted(found)[1:] == [choices] * (len(found) - 1) for found in lengths.values())
-        for strip, placement, batch in runs(chunk):
-            run = chunk.run[strip]
+        for tile, placement, batch in slices(chunk):
+            run = chunk.slices[tile]
             sizes = np.full(len(batch), chunk.microbatch_size[run], dtype=np.int64)
             made = blocks.choices_at(placement, batch, sizes)
             (of_choice,) = set(zip(*(made[n].tolist() for n in groups.choice_columns), strict=True)) or {()}
-            row = rows.keys[chunk.row[strip]]
+            row = rows.keys[chunk.row[tile]]
             for key in row[row != PADDING].tolist():
                 of_key = tuple(int(keys[name][key]) for name in per if name in KEY_COLUMNS)
                 code = int(chunk.group[run] + groups.of_key[key])
@@ -117,7 +117,7 @@ def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
 def test_rows_of_keys_are_padded_behind_the_last_key_of_a_block(keys, given_bounds, wide):
     blocks = Blocks(keys, given_bounds)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "KEYS", wide)
+        patch.setattr(tiles, "KEYS", wide)
         rows = KeyRows(blocks)
     assert rows.keys.shape == (rows.first[-1], wide)
     assert len(rows.first) == len(blocks) + 1
@@ -129,15 +129,15 @@ def test_rows_of_keys_are_padded_behind_the_last_key_of_a_block(keys, given_boun
         assert len(here) - len(held) < wide
 
 
-def test_the_choices_of_some_strips_in_full_width():
-    """What is behind the last choice of a run repeats it."""
+def test_the_choices_of_some_tiles_in_full_width():
+    """What is behind the last choice of a slice repeats it."""
     keys = {name: np.ones(3, dtype=np.int64) for name in KEY_COLUMNS}
     blocks = Blocks(keys, bounds([16], range(16, 16 * 101, 16), num_layers=4))
     _, _, (chunk,) = chunks_of(blocks, Groups(keys, blocks, ["pp"]), 0, len(blocks))
     assert sorted(chunk.length.tolist()) == [36] * 3 + [64] * 3  # a hundred batch sizes of each of three pipelines
     chosen = np.arange(len(chunk.length))[::-1]
     placement, batch = chunk.choices(chosen)
-    assert placement.shape == batch.shape == (len(chosen), strips.CHOICES)
+    assert placement.shape == batch.shape == (len(chosen), tiles.CHOICES)
     for at, run in enumerate(chosen.tolist()):
         count = int(chunk.length[run])
         here = slice(int(chunk.start[run]), int(chunk.start[run]) + count)
