@@ -11,14 +11,14 @@ from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import PlanFacts
 from dsx.predict.batches import batches
-from dsx.predict.of_setups import facts_of
-from dsx.predict.rows import group_of, layout_of
+from dsx.predict.missing_recompute import with_recompute
+from dsx.predict.predictor import facts_of
 from dsx.predict.setup_costs import pricer
-from dsx.predict.unstated import with_recompute
+from dsx.predict.validation_rows import group_of, layout_of
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
-from dsx.runs.table import Run
 from dsx.spec.assumptions import AssumptionsSpec
 
 TRUSTED = ("A", "B")  # of the column `trust`, where it is not blank

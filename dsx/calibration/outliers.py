@@ -19,8 +19,8 @@ from dsx.calibration.observations import Observations, observe
 from dsx.errors import RunTableError
 from dsx.printable import printable
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
-from dsx.runs.table import Run
 from dsx.spec.assumptions import AssumptionsSpec
 
 _LEAST, _MOST = 3.0, 10.0  # times the median

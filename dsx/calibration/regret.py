@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 
 LEAST_LAYOUTS = 4
 CLOSE = 0.05  # a regret that is as good as none

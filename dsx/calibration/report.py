@@ -22,7 +22,7 @@ import numpy as np
 
 from dsx.calibration.regret import groups, regret, regret_figures, spearman
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 
 ALL_SOURCES = "all"  # the source_id of `overall`
 

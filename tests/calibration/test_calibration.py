@@ -14,9 +14,9 @@ from dsx.calibration.observations import observe
 from dsx.calibration.regret import groups_of
 from dsx.calibration.specialise import specialised
 from dsx.errors import RunTableError, SpecError
-from dsx.predict.of_setups import predict
+from dsx.predict.predictor import predict
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.what_if import field

@@ -5,9 +5,9 @@ import json
 import pytest
 from runs.tables import write
 
-from dsx.predict.of_setups import predict
+from dsx.predict.predictor import predict
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions, load_fitted
 
 SET = """extends: paper-2410.00273
