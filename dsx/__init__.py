@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from dsx.api.why import why as why
     from dsx.api.why_row import why_row as why_row
     from dsx.results import plot as plot
-    from dsx.results.compare import compare as compare
-    from dsx.results.pareto import pareto as pareto
+    from dsx.results.pareto_rows import pareto as pareto
     from dsx.results.plot.file import image_format as image_format
+    from dsx.results.set_comparison import compare as compare
     from dsx.results.store import load as load
     from dsx.space.plan import Plan as Plan
 
@@ -84,7 +84,7 @@ _HOMES = {
     "calibrate": "dsx.api.calibrate",
     "image_format": "dsx.results.plot.file",
     "cluster_times": "dsx.api.cluster_times",
-    "compare": "dsx.results.compare",
+    "compare": "dsx.results.set_comparison",
     "compare_sets": "dsx.api.comparison",
     "draw": "dsx.api.picture",
     "evaluate": "dsx.api.evaluation",
@@ -94,7 +94,7 @@ _HOMES = {
     "layer": "dsx.api.layer",
     "load": "dsx.results.store",
     "names": "dsx.api.names",
-    "pareto": "dsx.results.pareto",
+    "pareto": "dsx.results.pareto_rows",
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
     "show": "dsx.api.show",

@@ -17,9 +17,9 @@ from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
 from dsx.remarks import warn
-from dsx.results.best import as_plans, fastest
-from dsx.results.launch import Launch, megatron_lm
+from dsx.results.launch_flags import Launch, megatron_lm
 from dsx.results.manifest import Manifest
+from dsx.results.plan_rows import as_plans, fastest
 from dsx.results.store import load_chosen, read_manifest
 
 if TYPE_CHECKING:

@@ -28,9 +28,7 @@ class LayerTable:
     backward_s: tuple[float, ...]
     parameter_bytes: tuple[float, ...]
     activation_bytes: tuple[float, ...]  # saved for the backward
-    cut_bytes: tuple[
-        float, ...
-    ]  # of the edges across the cut before each layer and after the last; the outer two are 0
+    cut_bytes: tuple[float, ...]  # of the edges across the cut before each layer and after the last; 0 at both ends
 
 
 @dataclass(frozen=True, slots=True)
