@@ -27,10 +27,10 @@ from dsx.calibration.intervals import Coverage, coverage, unseen_intervals
 from dsx.calibration.observations import Observations, is_trusted, observe
 from dsx.calibration.report import ALL_SOURCES, report
 from dsx.calibration.specialise import REPETITIONS, RUNS, specialised
-from dsx.predict.of_setups import predict
-from dsx.predict.rows import Rows, compare
+from dsx.predict.predictor import predict
+from dsx.predict.validation_rows import Rows, compare
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import count_filled, count_from_notes, setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import AssumptionsSpec, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import packaged_data

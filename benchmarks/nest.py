@@ -25,10 +25,10 @@ from dsx.cost.protocols import Linear
 from dsx.layer_table.from_instance import problem_of
 from dsx.layer_table.instance import read_instance
 from dsx.layer_table.network_levels import read_network
-from dsx.layer_table.partition import Partition, solve
-from dsx.layer_table.problem import PartitionProblem, Pipelines, pipelines, priced
+from dsx.layer_table.partition_problem import PartitionProblem, Pipelines, pipelines, priced
 from dsx.layer_table.ring import joining_level, path_bandwidth, transfer_s
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
+from dsx.layer_table.solver import Partition, solve
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition"
 DEVICES = (64, 128, 256, 512, 1024)

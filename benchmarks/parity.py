@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 from dsx.results.plot.axes import log_ticks, plain_numbers
 from dsx.results.plot.marks import marks
 

@@ -22,9 +22,9 @@ import jax
 import numpy as np
 from sections import table, write_section
 
-from dsx.layer_table import bounds, partition
+from dsx.layer_table import bounds, solver
 from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.problem import PartitionProblem, Width, pipelines
+from dsx.layer_table.partition_problem import PartitionProblem, Width, pipelines
 from dsx.layer_table.ring import joining_level, path_bandwidth
 from dsx.layer_table.scans import Machine, Question
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain
@@ -118,15 +118,15 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
         return answer
 
     jax.clear_caches()
-    partition.least = bounds.least = recorded
+    solver.least = bounds.least = recorded
     start = time.perf_counter()
-    plan = partition.solve(given)
+    plan = solver.solve(given)
     first = time.perf_counter() - start
-    partition.least = bounds.least = least
+    solver.least = bounds.least = least
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()
-        partition.solve(given)
+        solver.solve(given)
         seconds.append(time.perf_counter() - start)
     if plan is None:
         sys.exit("no plan fits")
@@ -142,7 +142,7 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     ]
 
 
-def text(plan: partition.Partition) -> str:
+def text(plan: solver.Partition) -> str:
     """Return a plan in a few words."""
     return (
         f"{plan.step_time_s:.6g} s, {len(plan.stages)} stages x {plan.num_replicas} replicas x {plan.width}, "

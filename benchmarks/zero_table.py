@@ -19,9 +19,9 @@ import numpy as np
 from sections import table, write_section
 
 from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.partition import Partition, solve
-from dsx.layer_table.problem import PartitionProblem, Width
-from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain, state_copies
+from dsx.layer_table.partition_problem import PartitionProblem, Width
+from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain, state_factor
+from dsx.layer_table.solver import Partition, solve
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
 MICROBATCHES = 4096  # so many that the deepest stage holds its full stash
@@ -93,7 +93,7 @@ def least_degree(layer: dict[str, Any], device_bytes: float, depth: int, optimiz
     for degree in (2**power for power in range(LARGEST_DEGREE.bit_length())):
         for stage in (0,) if degree == 1 else (1, 2, 3):
             with jax.enable_x64(True):
-                states = float(state_copies(np.int64(stage), OPTIMIZER_FACTORS[optimizer], np.float64(degree)))
+                states = float(state_factor(np.int64(stage), OPTIMIZER_FACTORS[optimizer], np.float64(degree)))
             if states * layer["P"] <= free:
                 return None if degree == 1 else [degree, stage]
     raise ValueError(f"no degree up to {LARGEST_DEGREE} is enough")

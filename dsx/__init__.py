@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from dsx.api.why import why as why
     from dsx.api.why_row import why_row as why_row
     from dsx.results import plot as plot
-    from dsx.results.compare import compare as compare
-    from dsx.results.pareto import pareto as pareto
+    from dsx.results.pareto_rows import pareto as pareto
     from dsx.results.plot.file import image_format as image_format
+    from dsx.results.set_comparison import compare as compare
     from dsx.results.store import load as load
     from dsx.space.plan import Plan as Plan
 
@@ -85,7 +85,7 @@ _HOMES = {
     "best": "dsx.api.best",
     "calibrate": "dsx.api.calibrate",
     "cluster_times": "dsx.api.cluster_times",
-    "compare": "dsx.results.compare",
+    "compare": "dsx.results.set_comparison",
     "compare_sets": "dsx.api.comparison",
     "draw": "dsx.api.picture",
     "evaluate": "dsx.api.evaluation",
@@ -98,7 +98,7 @@ _HOMES = {
     "load": "dsx.results.store",
     "names": "dsx.api.names",
     "parameters": "dsx.api.parameters",
-    "pareto": "dsx.results.pareto",
+    "pareto": "dsx.results.pareto_rows",
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
     "show": "dsx.api.show",

@@ -19,11 +19,11 @@ def test_all_is_sorted_and_complete():
 
 
 def test_every_member_resolves():
-    from dsx.results import compare, pareto, plot, store
+    from dsx.results import pareto_rows, plot, set_comparison, store
 
-    assert dsx.compare is compare.compare
+    assert dsx.compare is set_comparison.compare
     assert dsx.load is store.load
-    assert dsx.pareto is pareto.pareto
+    assert dsx.pareto is pareto_rows.pareto
     assert dsx.plot is plot
     assert dsx.__version__.count(".") == 2
 

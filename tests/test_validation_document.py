@@ -10,12 +10,12 @@ from runs.tables import write
 
 from dsx.calibration.intervals import Coverage
 from dsx.calibration.observations import observe
-from dsx.predict.of_setups import predict
 from dsx.predict.predictions import Predictions
-from dsx.predict.rows import compare
+from dsx.predict.predictor import predict
+from dsx.predict.validation_rows import compare
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
 from dsx.runs.step_time import measured_step_time
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.between import Bounds
 

@@ -25,7 +25,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
 from dsx.printable import printable
 from dsx.progress import Watch, progress
-from dsx.results.launch import Launch
+from dsx.results.launch_flags import Launch
 from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study

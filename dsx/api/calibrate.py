@@ -30,8 +30,8 @@ from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.remarks import warn
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import find, is_path, shown

@@ -38,7 +38,7 @@ class ClusterTimes(Answer):
 
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the format."""
-        from dsx.results.plot.collectives import collectives
+        from dsx.results.plot.collective_lines import collectives
         from dsx.results.plot.file import save
 
         title = f"collectives on {self.name}, under {self.assumptions}"

@@ -11,11 +11,11 @@ from dsx.display.quantities import counted, hardware_text, hardware_title
 from dsx.display.result_set import differing, hardware_of, kept_text, rows_text, stated_text, title_of
 from dsx.display.table import table
 from dsx.remarks import warn
-from dsx.results.best import as_plans
-from dsx.results.compare import FITS, NOT_THERE, SETTINGS
-from dsx.results.compare import compare as compared
 from dsx.results.frames import column_list
 from dsx.results.manifest import Manifest
+from dsx.results.plan_rows import as_plans
+from dsx.results.set_comparison import FITS, NOT_THERE, SETTINGS
+from dsx.results.set_comparison import compare as compared
 from dsx.results.store import load, load_chosen, read_manifest
 from dsx.space.choices import PLAN_COLUMNS
 from dsx.units import format_quantity

@@ -19,7 +19,7 @@ from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.results.launch import Launch
+from dsx.results.launch_flags import Launch
 from dsx.space.plan import Plan
 
 if TYPE_CHECKING:

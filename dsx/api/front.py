@@ -15,10 +15,10 @@ from dsx.display.quantities import hardware_text, quantity
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.remarks import remark
-from dsx.results.best import as_plans
 from dsx.results.frames import column_list
-from dsx.results.pareto import column_of
-from dsx.results.pareto import pareto as front_of
+from dsx.results.pareto_rows import column_of
+from dsx.results.pareto_rows import pareto as front_of
+from dsx.results.plan_rows import as_plans
 from dsx.results.store import load_chosen, read_manifest
 from dsx.units import format_quantity
 

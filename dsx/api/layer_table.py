@@ -12,9 +12,9 @@ from dsx.errors import NothingFeasible
 from dsx.layer_table.from_instance import problem_of
 from dsx.layer_table.instance import Instance, read_instance
 from dsx.layer_table.network_levels import NetworkLevels, read_network
-from dsx.layer_table.partition import Partition, smallest, solve
-from dsx.layer_table.problem import PartitionProblem
+from dsx.layer_table.partition_problem import PartitionProblem
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
+from dsx.layer_table.solver import Partition, smallest, solve
 from dsx.units import format_quantity
 
 

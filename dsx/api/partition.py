@@ -22,7 +22,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
-from dsx.results.launch import Launch
+from dsx.results.launch_flags import Launch
 from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study
@@ -63,7 +63,7 @@ class Partition(Answer):
         Raises InputError for a format that cannot be written, StoreError if the file cannot be.
         """
         from dsx.results.plot.file import save
-        from dsx.results.plot.stages import placement_of, stages
+        from dsx.results.plot.stage_bars import placement_of, stages
 
         title = (
             f"{self.job.model.name} on {self.job.num_gpus} x {self.job.cluster.name}: "

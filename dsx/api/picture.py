@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.remarks import remark
-from dsx.results.pareto import column_of
+from dsx.results.pareto_rows import column_of
 from dsx.results.store import load, load_chosen, read_manifest
 
 if TYPE_CHECKING:

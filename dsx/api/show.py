@@ -19,10 +19,10 @@ from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
 from dsx.remarks import warn
-from dsx.results.best import as_plans, fastest
 from dsx.results.frames import column_list
-from dsx.results.launch import Launch, megatron_lm
+from dsx.results.launch_flags import Launch, megatron_lm
 from dsx.results.manifest import Manifest
+from dsx.results.plan_rows import as_plans, fastest
 from dsx.results.store import load_chosen, read_manifest
 
 if TYPE_CHECKING:

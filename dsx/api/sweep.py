@@ -24,8 +24,8 @@ from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.progress import Watch, rate_text
 from dsx.remarks import remark
-from dsx.results.best import fastest
 from dsx.results.manifest import Manifest
+from dsx.results.plan_rows import fastest
 from dsx.results.store import load
 from dsx.search.parts import size_for
 from dsx.spec.keep import KeepTop

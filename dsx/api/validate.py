@@ -17,14 +17,14 @@ from dsx.calibration.report import report
 from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import RunTableError
-from dsx.predict.of_setups import predict
 from dsx.predict.predictions import Predict
-from dsx.predict.rows import Rows, compare
+from dsx.predict.predictor import predict
+from dsx.predict.validation_rows import Rows, compare
 from dsx.printable import printable
 from dsx.remarks import warn
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run, read_runs
 from dsx.runs.setups import Setup, count_filled, count_from_notes, setups
-from dsx.runs.table import Run, read_runs
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.locate import shown

@@ -1,1 +1,1 @@
-"""Fitting an assumption set to measured runs, and how far it can be trusted."""
+"""Fit an assumption set to measured runs, and estimate the errors of its predictions."""

@@ -1,4 +1,4 @@
-"""A calibrated assumption set as a YAML text: what differs from the set that it extends."""
+"""A calibrated assumption set as YAML: the fields that differ from the set that it extends."""
 
 import json
 import math
@@ -17,10 +17,10 @@ _ERROR_DIGITS = 2
 def text_of(
     calibration: Calibration, between: Mapping[str, Bounds], name: str, extends: str, fitted_to: str, title: str
 ) -> str:
-    """Return the text of a set called `name` that extends the set `extends`.
+    """Return the YAML of a set called `name` that extends the set `extends`.
 
-    `fitted_to` says in words what was fitted to, as in "34 rows of runs.csv"; `title` is the first line, a comment.
-    A set that was adapted to a few rows states nothing of `calibrated`: it has that of the set that it extends.
+    `fitted_to` names the rows, as in "34 rows of runs.csv"; `title` is the first line, a comment. A set adapted to a
+    few rows does not state `calibrated`: it inherits it from the set that it extends.
     """
     lines = [
         f"# {title}",
@@ -56,14 +56,14 @@ def _field(calibration: Calibration, name: str, value: float, bounds: Bounds, fi
     if name in calibration.fit.at_bound:
         said = "at a bound"
     source = json.dumps(f"fitted to {fitted_to}, {said}", ensure_ascii=False)
-    # Rounding must not lead outside.
+    # Rounding must not leave the bounds.
     inside = min(max(float(f"{value:.{_DIGITS}g}"), bounds.low), bounds.high)
-    ends = ", ".join(written(name, end) for end in (bounds.low, bounds.high))
-    return f"{name}: {{value: {written(name, inside)}, between: [{ends}], source: {source}}}"
+    between = ", ".join(written(name, bound) for bound in (bounds.low, bounds.high))
+    return f"{name}: {{value: {written(name, inside)}, between: [{between}], source: {source}}}"
 
 
 def written(name: str, value: float, digits: int = 15) -> str:
-    """Return a value of a field of an assumption set as its file states it, with its unit."""
+    """Return a value of a field as the file of an assumption set states it, with its unit."""
     return exact_quantity(float(f"{value:.{digits}g}"), field(f"assumptions.{name}").unit)
 
 

@@ -1,4 +1,4 @@
-"""Calibration: the numbers of an assumption set fitted to a run table, and what is then known of its errors."""
+"""Calibration: fit the numbers of an assumption set to a run table, and estimate its errors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,37 +25,37 @@ ROWS_PER_FIELD = 2  # at least
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fit beside what it began with; times are of the N rows of the observations."""
+    """A fit and the values that it began with; times are those of the N rows of the observations."""
 
     start: dict[str, float]
     fit: Fit
     before_s: np.ndarray  # [N] predicted by the base
     after_s: np.ndarray  # [N] predicted by the fit
-    held_out: HeldOut | None  # where there are enough sources and rows
-    interval: list[IntervalSpec]  # empty = not known: that of the base stays
+    held_out: HeldOut | None  # None = too few sources or rows
+    interval: list[IntervalSpec]  # empty = not known: the set keeps the interval of the base
     told_apart: float | None  # None = not known
     coverage: dict[str, Coverage]  # by source
-    adapted: bool = False  # to a few rows, which stand for one cluster: the base is as calibrated as it was
+    adapted: bool = False  # to a few rows of one cluster, which do not make an uncalibrated base calibrated
 
 
 def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> None:
-    """Raise SpecError if no field, or more than `MOST_FIELDS`, are to be fitted."""
+    """Raise SpecError if there is no field to fit, or if there are more than `MOST_FIELDS`."""
     if not between:
         raise SpecError(
-            f"assumption set {assumptions.name!r} has no field that is fitted: state 'between' beside the value of "
-            "one, as in matrix_efficiency: {value: 0.8, between: [0.5, 1]}"
+            f"assumption set {assumptions.name!r} has no field to fit: state 'between' with the value of one, as in "
+            "matrix_efficiency: {value: 0.8, between: [0.5, 1]}"
         )
     if len(between) > MOST_FIELDS:
         raise SpecError(
-            f"assumption set {assumptions.name!r} has {len(between)} fields with 'between', and at most {MOST_FIELDS} "
-            "are fitted at once"
+            f"assumption set {assumptions.name!r} has {len(between)} fields with 'between', but at most {MOST_FIELDS} "
+            "can be fitted at once"
         )
 
 
 def check_adapted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> float:
     """Return the noise of a set that can be adapted to a few runs.
 
-    Raises SpecError if it does not say by which numbers, how far these usually are off, or between which bounds.
+    Raises SpecError if the set does not state the fields that may change, their deviations, their bounds, or the noise.
     """
     where = f"assumption set {assumptions.name!r}"
     deviations = assumptions.specialise
@@ -64,7 +64,7 @@ def check_adapted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -
         raise SpecError(f"{where} cannot be adapted to a few runs: it states no {missing!r}")
     for name in deviations:
         if name not in between:
-            raise SpecError(f"{where}: specialise: {name!r} needs bounds, as 'between' beside its value")
+            raise SpecError(f"{where}: specialise: {name!r} needs bounds: state 'between' with its value")
     return assumptions.noise
 
 
@@ -74,21 +74,21 @@ def calibrate(
     between: Mapping[str, Bounds],
     progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Return the fit of the fields `between` to all rows; `progress` is told after each of 1 + sources fits.
+    """Return the fit of the fields `between` to all rows; calls `progress` after each of 1 + sources fits.
 
-    Raises what `check_fitted` raises, and RunTableError if the rows are fewer than `ROWS_PER_FIELD` for each of the
-    fields that they say anything of.
+    Raises what `check_fitted` raises, and RunTableError if there are fewer than `ROWS_PER_FIELD` rows for each field
+    that they depend on.
     """
     check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}
     names = determined(observations.step_times, start, between)
     rows = len(observations.source)
     if not names:
-        raise RunTableError(f"no row depends on a field that is fitted: {', '.join(between)}")
+        raise RunTableError(f"no row depends on a field to fit: {', '.join(between)}")
     if rows < ROWS_PER_FIELD * len(names):
         raise RunTableError(
-            f"{rows} usable row{'' if rows == 1 else 's'} for {len(names)} fields that are fitted, and at least "
-            f"{ROWS_PER_FIELD * len(names)} are needed; to adapt a set to a few runs use --specialise"
+            f"{rows} usable row{'' if rows == 1 else 's'} for {len(names)} fields to fit, which need at least "
+            f"{ROWS_PER_FIELD * len(names)}; to adapt a set to a few runs use --specialise"
         )
     fit = fit_to(observations, np.ones(rows, dtype=bool), start, between)
     progress(1)
@@ -116,7 +116,7 @@ def _with_errors(found: Calibration, observations: Observations, held_out: HeldO
 
 
 def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> Calibration:
-    """Return a set adapted to all rows of `observations` by the few numbers that it says are a user's own.
+    """Return the set with the fields under its `specialise` adapted to all rows of `observations`.
 
     Raises what `check_adapted` raises.
     """
@@ -130,9 +130,9 @@ def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Map
 
 
 def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:
-    """Return the errors predicted / measured - 1 by source, then over all, where sources weigh the same.
+    """Return the errors predicted / measured - 1 by source, then over all rows, every source with the same weight.
 
-    The figures are those of `dsx.calibration.report`.
+    `dsx.calibration.report` defines the figures.
     """
     error = predicted_s / observations.measured_s - 1
     source = np.array(observations.source)

@@ -4,14 +4,14 @@ With r = log(predicted / measured) of a row, n rows of its source and t = r / SC
 
     sum over rows of  1/n * SCALE^2 * 2 (sqrt(1 + t^2) - 1)
 
-which is r^2/n for small errors and grows with |r| for large ones (the soft L1 loss), so that every source weighs the
-same and single rows that are far off do not decide. Fields are searched on a log scale where their bounds are
-positive, over [0, 1] between the bounds, by scipy.optimize.least_squares. A pull to the start, the belief,
-decides where the rows do not.
+which is r^2/n for small errors and grows with |r| for large ones (the soft L1 loss). So every source has the same
+weight, and single rows that are far off do not decide. scipy.optimize.least_squares searches each field between its
+bounds, mapped to [0, 1], on a log scale if the bounds are positive. A pull to the start values decides where the rows
+do not.
 
-The Jacobian is by central differences. Forward mode of JAX costs a second compilation of every structure of rows (5 s
-beside 4 s, and there are 20 in the published runs), and then as much per Jacobian as the differences do: pricing all
-rows takes 10 ms once it is compiled.
+The Jacobian uses central differences. Forward mode of JAX would compile every structure of rows a second time (5 s more
+on top of 4 s, for each of the 20 structures in the published runs), and then takes as long per Jacobian as the
+differences: pricing all rows takes 10 ms once compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +23,13 @@ from scipy.optimize import least_squares
 
 from dsx.spec.between import Bounds
 
-SCALE = 0.1  # of the loss: log errors beyond count less than their square
-_STEP = 1e-3  # of a difference, as a share of the way between the bounds
-AT_BOUND = 1e-3  # as a share of the way between the bounds; the method stays inside them
-# Towards the start, over the whole way between the bounds. Its square is what log errors of 2 % in all rows of a source
-# add: a belief gives way to any source that clearly says otherwise, and stays where the rows leave it open.
+SCALE = 0.1  # of the loss: larger log errors count less than their square
+_STEP = 1e-3  # of a difference, as a share of the distance between the bounds
+AT_BOUND = 1e-3  # as a share of the distance between the bounds; the method stays inside them
+# Towards the start, over the distance between the bounds. Log errors of 2 % in all rows of a source add its square: a
+# start value gives way to any source that clearly contradicts it, and stays where the rows do not determine it.
 PULL = 0.02
-_NOTHING = 1e-9  # change of a log time that is rounding
+_ROUNDING = 1e-9  # a change of a log time that is rounding
 _MOST_EVALUATIONS = 100  # of the residuals, differences aside
 
 Values = Mapping[str, float]
@@ -37,58 +37,65 @@ StepTimes = Callable[[Values], np.ndarray]  # values of fields -> [N] predicted 
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    """N measured rows and the function that predicts them."""
+
+    step_times: StepTimes  # under values of the fitted fields
+    measured_s: np.ndarray  # [N]
+    source: Sequence[str]  # [N]
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """Fitted values of fields, in SI units."""
 
-    values: dict[str, float]  # every field that was to be fitted
-    standard_errors: dict[str, float]  # NaN where it has none: at a bound, or not determined by itself
+    values: dict[str, float]  # every field to fit
+    standard_errors: dict[str, float]  # NaN at a bound, or if rows determine the field only together with another
     at_bound: tuple[str, ...]
     undetermined: tuple[str, ...]  # fields that no prediction depends on: they keep their value
 
 
 def fit(
-    step_times: StepTimes,
-    measured_s: np.ndarray,
-    source: Sequence[str],
+    sample: Sample,
     start: Values,
     between: Mapping[str, Bounds],
     near: Values | None = None,
     pull: float = PULL,
 ) -> Fit:
-    """Return the values, from `start` on, that make [N] predictions come closest to `measured_s`.
+    """Return the values that bring the predictions of a sample closest to its measurements.
 
     Args:
-        step_times: predicts the [N] rows under values of the fields `between`.
-        measured_s: [N] seconds.
-        source: [N] where a row is from.
-        start: values inside the bounds `between`, which say what is fitted.
-        near: where the search begins, if that is known better; what the rows leave open stays at `start` all the same.
-        pull: how strongly values are held at `start`: the log error that the whole way between their bounds is worth.
+        sample: the rows to fit to.
+        start: values to begin with, inside `between`.
+        between: the bounds of each field to fit.
+        near: values at which the search begins, if better ones are known; the pull is still to `start`.
+        pull: the strength of the pull: the log error that equals a move over the distance between the bounds.
 
-    Standard errors are those of heteroskedastic rows that are independent of each other (White's, times n / (n - p)),
-    so they are too small where the rows of a source err together.
+    Standard errors assume independent, heteroskedastic rows (White's, times n / (n - p)). They are too small if the
+    rows of a source err together.
     """
+    step_times, measured_s, source = sample.step_times, sample.measured_s, sample.source
     names = determined(step_times, start, between)
     if not names:
         return Fit(dict(start), dict.fromkeys(between, np.nan), (), tuple(between))
     weights = 1 / np.array([source.count(name) for name in source])
-    began = position_of(start, names, between)
+    pulled_to = position_of(start, names, between)
 
     def residuals(position: np.ndarray) -> np.ndarray:
         errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
-        return np.concatenate([np.sqrt(weights) * softened(errors, SCALE), pull * (position - began)])
+        return np.concatenate([np.sqrt(weights) * softened(errors, SCALE), pull * (position - pulled_to)])
 
-    position, jacobian = minimise(residuals, began if near is None else position_of(near, names, between))
+    position, jacobian = minimise(residuals, pulled_to if near is None else position_of(near, names, between))
     jacobian = jacobian[: len(measured_s)]
     values = {**start, **at(position, names, between)}
-    # What mattered where the search began need not matter where it ended.
-    late = {name for name, column in zip(names, jacobian.T, strict=True) if np.abs(column).max() <= _NOTHING}
-    restored = values | {name: start[name] for name in late}
-    if np.abs(np.log(step_times(restored) / step_times(values))).max() < _NOTHING:
+    # A field that mattered at the start of the search may not matter at its end.
+    idle = {name for name, column in zip(names, jacobian.T, strict=True) if np.abs(column).max() <= _ROUNDING}
+    restored = values | {name: start[name] for name in idle}
+    if np.abs(np.log(step_times(restored) / step_times(values))).max() < _ROUNDING:
         values = restored
-    bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - late
-    values |= {name: _end(values[name], between[name]) for name in bound}
-    free = np.array([name not in bound | late for name in names])
+    bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - idle
+    values |= {name: _nearest_bound(values[name], between[name]) for name in bound}
+    free = np.array([name not in bound | idle for name in names])
     errors = np.full(len(names), np.nan)
     errors[free] = _standard_errors(jacobian[:, free], residuals(position)[: len(measured_s)])
     errors[free] *= slope(position, names, between)[free]
@@ -97,41 +104,41 @@ def fit(
         values={name: float(values[name]) for name in between},
         standard_errors={name: known.get(name, np.nan) for name in between},
         at_bound=tuple(name for name in between if name in bound),
-        undetermined=tuple(name for name in between if name not in names or name in late),
+        undetermined=tuple(name for name in between if name not in names or name in idle),
     )
 
 
-def _end(value: float, bounds: Bounds) -> float:
-    """Return the bound that a value is at."""
+def _nearest_bound(value: float, bounds: Bounds) -> float:
+    """Return the bound that is nearest to a value."""
     return bounds.low if value - bounds.low < bounds.high - value else bounds.high
 
 
 def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bounds]) -> list[str]:
-    """Return the fields that some prediction depends on, of those `between`."""
-    here = step_times(start)
+    """Return the fields of `between` that at least one prediction depends on."""
+    at_start = step_times(start)
 
-    def moves(name: str, value: float) -> bool:
-        return bool(np.abs(np.log(step_times({**start, name: value}) / here)).max(initial=0) > _NOTHING)
+    def changes(name: str, value: float) -> bool:
+        return bool(np.abs(np.log(step_times({**start, name: value}) / at_start)).max(initial=0) > _ROUNDING)
 
-    return [name for name, bounds in between.items() if moves(name, bounds.low) or moves(name, bounds.high)]
+    return [name for name, bounds in between.items() if changes(name, bounds.low) or changes(name, bounds.high)]
 
 
 def softened(errors: np.ndarray, scale: float) -> np.ndarray:
-    """Return what has the soft L1 loss of `errors` as its square: e^2 far below `scale`, 2 scale |e| far above."""
+    """Return the root of the soft L1 loss of `errors`; the loss is e^2 far below `scale`, 2 scale |e| far above."""
     root = np.sqrt(1 + (errors / scale) ** 2)
     return np.sqrt(2 / (1 + root)) * errors
 
 
 def minimise(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the [P] position in [0, 1] of the least sum of squared [M] residuals, and the [M, P] Jacobian there."""
+    """Return the [P] position in [0, 1] with the least sum of squared [M] residuals, and the [M, P] Jacobian there."""
 
     def jacobian(position: np.ndarray) -> np.ndarray:
         columns: list[np.ndarray] = []
         for place in range(len(position)):
-            ends = np.repeat(position[None], 2, axis=0)
-            ends[:, place] = np.clip(position[place] + np.array([-_STEP, _STEP]), 0, 1)
-            before, after = map(residuals, ends)
-            columns.append((after - before) / (ends[1, place] - ends[0, place]))
+            pair = np.repeat(position[None], 2, axis=0)
+            pair[:, place] = np.clip(position[place] + np.array([-_STEP, _STEP]), 0, 1)
+            before, after = map(residuals, pair)
+            columns.append((after - before) / (pair[1, place] - pair[0, place]))
         return np.stack(columns, axis=1)
 
     options: dict[str, Any] = {"jac": jacobian, "bounds": (0, 1), "max_nfev": _MOST_EVALUATIONS}
@@ -140,7 +147,7 @@ def minimise(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -
 
 
 def position_of(values: Values, names: Sequence[str], between: Mapping[str, Bounds]) -> np.ndarray:
-    """Return where values lie between their bounds, [P] in [0, 1]."""
+    """Return the [P] positions of values between their bounds, in [0, 1]."""
     found = []
     for name in names:
         low, high, value = between[name].low, between[name].high, values[name]
@@ -150,7 +157,7 @@ def position_of(values: Values, names: Sequence[str], between: Mapping[str, Boun
 
 
 def at(position: np.ndarray, names: Sequence[str], between: Mapping[str, Bounds]) -> dict[str, float]:
-    """Return the values at a [P] position between their bounds."""
+    """Return the values at [P] positions between their bounds."""
     found: dict[str, float] = {}
     for name, share in zip(names, position, strict=True):
         low, high = between[name].low, between[name].high
@@ -160,7 +167,7 @@ def at(position: np.ndarray, names: Sequence[str], between: Mapping[str, Bounds]
 
 
 def slope(position: np.ndarray, names: Sequence[str], between: Mapping[str, Bounds]) -> np.ndarray:
-    """Return the derivatives of values by their [P] positions."""
+    """Return the derivatives of values with respect to their [P] positions."""
     values = at(position, names, between)
     return np.array(
         [
@@ -173,16 +180,16 @@ def slope(position: np.ndarray, names: Sequence[str], between: Mapping[str, Boun
 
 
 def _standard_errors(jacobian: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-    """Return the [P] standard errors of positions; NaN where another field makes the same difference."""
+    """Return the [P] standard errors of positions; NaN where another field has the same effect."""
     rows, count = jacobian.shape
     if not count or rows <= count:
         return np.full(count, np.nan)
     size = np.linalg.norm(jacobian, axis=0)
     scaled = jacobian / size
     eigenvalues, vectors = np.linalg.eigh(scaled.T @ scaled)
-    lost = eigenvalues < _NOTHING
+    lost = eigenvalues < _ROUNDING
     inverse = (vectors[:, ~lost] / eigenvalues[~lost]) @ vectors[:, ~lost].T
     spread = scaled * residuals[:, None]
     covariance = inverse @ spread.T @ spread @ inverse * rows / (rows - count)
-    shared = (np.abs(vectors[:, lost]) > np.sqrt(_NOTHING)).any(axis=1)
+    shared = (np.abs(vectors[:, lost]) > np.sqrt(_ROUNDING)).any(axis=1)
     return np.where(shared, np.nan, np.sqrt(np.diag(covariance)) / size)

@@ -1,15 +1,15 @@
-"""Every source predicted by a fit to the others: how far off dsx is on machines, software and sizes it has not seen."""
+"""Predict every source by a fit to the others: the errors of dsx on machines, software and sizes it has not seen."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.calibration.fit import Fit, Values, fit
+from dsx.calibration.fit import Fit, Sample, Values, fit
 from dsx.calibration.observations import Observations
 from dsx.spec.between import Bounds
 
-LEAST_SOURCES = 3  # to say anything of a source by the others
+LEAST_SOURCES = 3  # to judge a source by the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class HeldOut:
     """The predictions of N rows, each by the fit without its own source."""
 
     predicted_s: np.ndarray  # [N]
-    fits: dict[str, Fit]  # by the source that was left out
+    fits: dict[str, Fit]  # by the source that is left out
 
 
 def fit_to(
@@ -27,13 +27,13 @@ def fit_to(
     between: Mapping[str, Bounds],
     near: Values | None = None,
 ) -> Fit:
-    """Return the fit to the rows where [N] bools `chosen` hold; the other arguments are those of `fit`."""
+    """Return the fit to the rows where [N] bools `chosen` are true; the other arguments are those of `fit`."""
     source = [name for name, wanted in zip(observations.source, chosen, strict=True) if wanted]
 
     def step_times(values: Values) -> np.ndarray:
         return observations.step_times(values, chosen)[chosen]
 
-    return fit(step_times, observations.measured_s[chosen], source, start, between, near)
+    return fit(Sample(step_times, observations.measured_s[chosen], source), start, between, near)
 
 
 def leave_one_source_out(
@@ -43,10 +43,10 @@ def leave_one_source_out(
     progress: Callable[[int], None] = lambda done: None,
     near: Values | None = None,
 ) -> HeldOut:
-    """Return what each source is predicted to be by a fit, from `start`, to all the others.
+    """Return the predictions of each source by a fit to all the others, which begins at `start`.
 
-    `near` are values that a fit to all rows found: those to fewer are close to it. `progress` is told after each
-    source. A source with all the rows cannot be held out: there must be two at least.
+    `near` holds the values of a fit to all rows, which are close to those of a fit to fewer. Calls `progress` after
+    each source. There must be at least two sources.
     """
     predicted = np.full(len(observations.source), np.nan)
     fits: dict[str, Fit] = {}

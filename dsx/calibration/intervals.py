@@ -1,8 +1,8 @@
 """Intervals of the step time from log residuals, log(measured / predicted), of sources that were held out.
 
-The ends are quantiles in which every source weighs the same. A new source is one more of its kind, and it may lie
-outside of all that were seen: with S of them, 1 / (S + 1) of the weight is held to be beyond the ends, half on either
-side, as in conformal prediction over groups (Dunn, Wasserman and Ramdas, arXiv 1809.07441).
+The ends are quantiles, every source with the same weight. A new source may be outside of all S known ones: 1 / (S + 1)
+of the weight is assumed to be beyond the ends, half on either side, as in conformal prediction over groups (Dunn,
+Wasserman and Ramdas, arXiv 1809.07441).
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from dsx.calibration.weighted import weighted_quantile, weights
 from dsx.cost.interval import PlanFacts, holds, step_interval
 from dsx.spec.assumptions import IntervalSpec, WhereSpec
 
-LEVEL = 0.8  # share of the measurements that an interval is to hold
+LEVEL = 0.8  # share of the measurements in an interval
 _DIGITS = 4
 
-# The kinds of plans that have an interval of their own where enough sources have such.
+# The kinds of plans that get an interval of their own if enough sources have plans of the kind.
 _KINDS = [WhereSpec(domains=domains, experts=experts) for domains in ("one", "several") for experts in (False, True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How an interval made from other sources holds for a source."""
+    """How well an interval from the other sources covers a source."""
 
     inside: float  # share of its rows
     width: float  # mean of high / low - 1 over its rows
@@ -33,7 +33,7 @@ class Coverage:
 def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> list[IntervalSpec]:
     """Return the intervals of [N] log residuals, for each kind of plan with enough sources, then for any plan.
 
-    None if there are not enough sources at all.
+    The list is empty if there are too few sources for any.
     """
     found: list[IntervalSpec] = []
     for where in [*_KINDS, WhereSpec()]:
@@ -50,7 +50,7 @@ def _rounded(log_ratio: float) -> float:
 
 
 def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
-    """Return the lower and upper quantile of log residuals, sources weighing the same."""
+    """Return the lower and upper quantile of log residuals, every source with the same weight."""
     sources = len(set(source.tolist()))
     unseen = 1 / (sources + 1)
     tail = max((1 - LEVEL) / 2 - unseen / 2, 0.0) / (1 - unseen)
@@ -59,9 +59,9 @@ def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
 
 
 def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of the intervals that the residuals of all other sources make for each of [N] rows, as ratios.
+    """Return the ends of the interval for each of [N] rows, as ratios, from the residuals of all other sources.
 
-    NaN where the others are too few.
+    NaN if there are too few others.
     """
     low, high = np.full(len(residuals), np.nan), np.full(len(residuals), np.nan)
     names = np.array(source)
@@ -74,9 +74,9 @@ def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFa
 
 
 def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> dict[str, Coverage]:
-    """Return, by source, how the intervals that the residuals of the other sources make hold for its own.
+    """Return, by source, how well the intervals from the residuals of the other sources cover it.
 
-    Sources are left out for which the others make no interval.
+    Sources without such an interval are left out.
     """
     low, high = unseen_intervals(residuals, source, facts)
     ratio, names = np.exp(residuals), np.array(source)

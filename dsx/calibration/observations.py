@@ -11,27 +11,27 @@ from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import PlanFacts
 from dsx.predict.batches import batches
-from dsx.predict.of_setups import facts_of
-from dsx.predict.rows import group_of, layout_of
+from dsx.predict.missing_recompute import with_recompute
+from dsx.predict.predictor import facts_of
 from dsx.predict.setup_costs import pricer
-from dsx.predict.unstated import with_recompute
+from dsx.predict.validation_rows import group_of, layout_of
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
-from dsx.runs.table import Run
 from dsx.spec.assumptions import AssumptionsSpec
 
-TRUSTED = ("A", "B")  # of the column `trust`, where it is not blank
+TRUSTED = ("A", "B")  # values of the column `trust`; a blank cell is trusted too
 
 
 def is_trusted(run: Run) -> bool:
-    """Return whether a row may be fitted to, as far as the table says."""
+    """Return whether the table trusts a row enough to fit to it."""
     return run.trust is None or run.trust in TRUSTED
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of one structure."""
+    """Rows with the same structure."""
 
     rows: np.ndarray
     base: Assumptions
@@ -40,13 +40,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """N rows with a measured step time that dsx can price; `left_out` counts why others are not among them."""
+    """N rows with a measured step time that dsx can price; `left_out` counts the other rows by reason."""
 
     setups: tuple[Setup, ...]  # [N]
     source: tuple[str, ...]  # [N]
     measured_s: np.ndarray  # [N]
     facts: PlanFacts  # [N]
-    group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
+    group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
     left_out: dict[str, int]
     parts: tuple[_Part, ...]
@@ -57,11 +57,11 @@ class Observations:
         return list(dict.fromkeys(self.source))
 
     def of_source(self, name: str) -> np.ndarray:
-        """Return which rows are of a source, [N] bool."""
+        """Return which rows belong to a source, [N] bool."""
         return np.array([source == name for source in self.source], dtype=bool)
 
     def step_times(self, values: Mapping[str, float], wanted: np.ndarray | None = None) -> np.ndarray:
-        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools do not want it."""
+        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools `wanted` are false."""
         found = np.full(len(self.setups), np.nan)
         for part in self.parts:
             if wanted is None or wanted[part.rows].any():
@@ -70,7 +70,7 @@ class Observations:
         return found if wanted is None else np.where(wanted, found, np.nan)
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Price every part once, which compiles it; `progress` is told after each."""
+        """Price every part once, which compiles it; calls `progress` after each."""
         for part in self.parts:
             with jax.enable_x64(True):
                 part.price(part.base).step_time_s.block_until_ready()
@@ -78,13 +78,13 @@ class Observations:
 
 
 def observe(
-    runs: Sequence[Run], made: Sequence[Setup | Reason], assumptions: AssumptionsSpec, every_trust: bool = False
+    runs: Sequence[Run], resolved: Sequence[Setup | Reason], assumptions: AssumptionsSpec, every_trust: bool = False
 ) -> Observations:
-    """Return the usable ones of the rows of a table and their setups; with `every_trust` also those of less trust."""
+    """Return the usable rows of a table, from its runs and their setups; `every_trust` includes untrusted rows."""
     reasons: list[str] = []
     setups: list[Setup] = []
     seconds: list[float] = []
-    for run, setup in zip(runs, made, strict=True):
+    for run, setup in zip(runs, resolved, strict=True):
         time = setup if isinstance(setup, Reason) else measured_step_time(setup)
         if isinstance(time, Reason):
             reasons.append(time.rule)
@@ -100,9 +100,9 @@ def observe(
     reasons += [reason.rule for reason in why.values()]
     kept = [row for row in range(len(setups)) if row not in why]
     usable = [setups[row] for row in kept]
-    made_batches, _ = batches(usable, assumptions)
+    priced, _ = batches(usable, assumptions)
     with jax.enable_x64(True):
-        parts = tuple(_Part(b.rows, assumptions_from_spec(b.spec), pricer(b)) for b in made_batches)
+        parts = tuple(_Part(b.rows, assumptions_from_spec(b.spec), pricer(b)) for b in priced)
     return Observations(
         setups=tuple(usable),
         source=tuple(setup.run.source_id for setup in usable),

@@ -1,13 +1,13 @@
-"""Outliers of a run table: rows whose time no cluster explains beside the other rows.
+"""Outliers of a run table: rows whose time no cluster explains together with the other rows.
 
-With r = log(measured / predicted), m the median of r and s = 1.4826 times the median of |r - m| (the standard deviation
-of a normal one), a row is an outlier where
+With r = log(measured / predicted), m the median of r, and s = 1.4826 times the median of |r - m| (the standard
+deviation if r is normal), a row is an outlier if
 
     |r - m| > 5 s, but at least log 3 and at most log 10
 
-A set that is off for a whole cluster is off in all rows alike, which m takes up, so three rows are enough to name one
-that is not like the others. Rows of the published runs that the packaged set is fitted to are within 2.1 times of their
-median. Not covered: a table whose rows are all wrong alike.
+If a set is off for a whole cluster, it is off by the same factor in all rows, which is m; so three rows are enough to
+find one that differs. The published runs to which the packaged set is fitted are within 2.1 times of their median. Not
+found: the outliers of a table in which all rows are wrong by the same factor.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from dsx.calibration.observations import Observations, observe
 from dsx.errors import RunTableError
 from dsx.printable import printable
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
-from dsx.runs.table import Run
 from dsx.spec.assumptions import AssumptionsSpec
 
 _LEAST, _MOST = 3.0, 10.0  # times the median
 _DEVIATIONS = 5.0
 _NORMAL = 1.4826  # standard deviations per median absolute deviation of a normal distribution
-_MOST_SHARE = 1 / 3  # of the rows: where more are outliers, the table is wrong and not the rows
+_MOST_SHARE = 1 / 3  # of the rows: with more outliers the table is wrong, not the rows
 _SHOWN = 5  # in an error
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A row that is far off the others."""
+    """A row that is far from the others."""
 
     id: str
     measured_s: float
@@ -49,7 +49,7 @@ class Outlier:
 
 
 def outliers(ids: Sequence[str], measured_s: np.ndarray, predicted_s: np.ndarray) -> dict[int, Outlier]:
-    """Return the outliers among [N] rows by position; rows without both times (NaN) are none."""
+    """Return the outliers among [N] rows by position; a row in which a time is missing (NaN) is not an outlier."""
     with np.errstate(invalid="ignore"):
         ratio = np.log(measured_s / predicted_s)
     known = np.isfinite(ratio)
@@ -67,11 +67,12 @@ def outliers(ids: Sequence[str], measured_s: np.ndarray, predicted_s: np.ndarray
 
 
 def without_outliers(
-    observations: Observations, runs: Sequence[Run], made: Sequence[Setup | Reason], assumptions: AssumptionsSpec
+    observations: Observations, runs: Sequence[Run], resolved: Sequence[Setup | Reason], assumptions: AssumptionsSpec
 ) -> tuple[Observations, list[Outlier]]:
-    """Return the observations of a table and its setups without their outliers under a set, and these.
+    """Return the observations of a table without its outliers, and the outliers.
 
-    Raises RunTableError if they are more than a third of the rows.
+    `runs` and `resolved` are the rows of the table and their setups. Raises RunTableError if more than a third of the
+    rows are outliers.
     """
     ids = [setup.run.id for setup in observations.setups]
     found = outliers(ids, observations.measured_s, observations.step_times({}))
@@ -82,13 +83,13 @@ def without_outliers(
         raise RunTableError(
             "\n".join(
                 [
-                    f"the table looks wrong: {len(found):,} of {len(ids):,} rows are far off the others, and a fit to "
-                    "the rest would say nothing; are all times seconds of one step?",
+                    f"the table looks wrong: {len(found):,} of {len(ids):,} rows are far from the others, so a fit to "
+                    "the rest would mean nothing; are all times seconds of one step?",
                     *map(str, [*found.values()][:_SHOWN]),
                     *more,
                 ]
             )
         )
     lines = {observations.setups[row].run.line for row in found}
-    kept = [(run, setup) for run, setup in zip(runs, made, strict=True) if run.line not in lines]
+    kept = [(run, setup) for run, setup in zip(runs, resolved, strict=True) if run.line not in lines]
     return observe([run for run, _ in kept], [setup for _, setup in kept], assumptions), [*found.values()]

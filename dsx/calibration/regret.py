@@ -1,12 +1,13 @@
-"""Whether the fastest configuration is found: regret and rank correlation in groups of measured configurations.
+"""Whether predictions find the fastest configuration: regret and rank correlation in groups of measured configurations.
 
-A group holds the rows of one source that differ only in configuration. A layout that was measured several times (over
-software versions, say) has the median of its times. Groups of fewer than `LEAST_LAYOUTS` layouts say little and are
-left out, as are rows without a measured or a predicted time.
+A group holds the rows of one source that differ only in configuration. A layout that was measured several times (with
+several software versions, say) has the median of its times. Groups of fewer than `LEAST_LAYOUTS` layouts say little and
+are left out, as are rows without a measured or a predicted time.
 
-    regret = time measured of the layout predicted fastest / shortest time measured in the group - 1
+    regret = measured time of the layout that is predicted fastest / shortest measured time of the group - 1
 
-Of layouts predicted alike the slowest counts, so that a model that tells nothing apart gains nothing by their order.
+If several layouts are predicted equally fast, the slowest of them counts: a model that predicts the same time for all
+layouts must not profit from their order.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 
 LEAST_LAYOUTS = 4
-CLOSE = 0.05  # a regret that is as good as none
+CLOSE = 0.05  # a negligible regret
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,16 @@ class Group:
 
 
 class Grouped(Protocol):
-    """Measured rows that know of each other: a table, or the part of one that a fit uses."""
+    """Measured rows with their groups: a table, or the rows of a table that a fit uses."""
 
     @property
     def source(self) -> Sequence[str]:
-        """[N] where each row is from."""
+        """[N] the source of each row."""
         ...
 
     @property
     def group(self) -> Sequence[Hashable]:
-        """[N] what rows share that differ only in configuration."""
+        """[N] the same for rows that differ only in configuration."""
         ...
 
     @property
@@ -61,7 +62,7 @@ def groups(rows: Rows) -> list[Group]:
 
 
 def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
-    """Return the groups of the `rows` with finite [N] predictions, as `groups` does."""
+    """Return the groups of `rows` under other predictions, [N]; rows whose prediction is not finite are left out."""
     members: dict[Hashable, dict[Hashable, list[int]]] = {}
     for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
         members.setdefault(rows.group[row], {}).setdefault(rows.layout[row], []).append(row)
@@ -77,14 +78,14 @@ def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
 
 
 def regret(group: Group) -> float:
-    """Return how much longer than the best the layout predicted fastest takes, as a fraction."""
+    """Return how much longer the layout that is predicted fastest takes than the best, as a fraction."""
     chosen = group.predicted_s == group.predicted_s.min()
     return float(group.measured_s[chosen].max() / group.measured_s.min() - 1)
 
 
 def spearman(group: Group) -> float:
-    """Return the rank correlation of predicted and measured times; NaN where one of them is the same throughout."""
-    from scipy.stats import spearmanr  # a quarter of a second, for one figure of a report
+    """Return the rank correlation of predicted and measured times; NaN if either is constant."""
+    from scipy.stats import spearmanr  # importing it takes a quarter of a second, for one figure of a report
 
     if np.ptp(group.predicted_s) == 0 or np.ptp(group.measured_s) == 0:  # scipy warns of it
         return float("nan")
@@ -93,7 +94,7 @@ def spearman(group: Group) -> float:
 
 
 def regret_figures(regrets: Sequence[float]) -> dict[str, float | int | None]:
-    """Return the statistics of `regrets` over groups; None where there is no group."""
+    """Return the statistics of `regrets` over groups; None if there is no group."""
     values = np.array(regrets, dtype=np.float64)
     some = len(values) > 0
     return {

@@ -1,18 +1,18 @@
-"""How far off the predictions are, as `dsx validate --json` states it.
+"""The errors of predictions, as `dsx validate --json` states them.
 
 Over the rows of one source, with the relative error e = predicted / measured - 1:
 
     rows            rows of the table
-    modelled        those without a reason
+    modelled        rows without a reason
     median_ape      median of |e| of the step time
     mape            mean of |e|
     bias            mean of e
-    inside_interval share of the rows with low <= measured <= high, of those that have an interval
-    memory_mape     mean of |e| of the memory, of rows that ran
+    inside_interval share of the rows with low <= measured <= high, among rows with an interval
+    memory_mape     mean of |e| of the memory, over rows that ran
 
-`overall` has the same fields over all rows, where every source weighs the same: a row weighs 1 / (rows of its source
-that the figure is over), so a mean is the mean over sources of their means, and the median is the weighted one. A
-figure over no rows is None.
+`overall` has the same fields over all rows, every source with the same weight: a row weighs 1 / (rows of its source
+in the figure). So a mean is the mean over sources of their means, and a median is a weighted one. A figure over no rows
+is None.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ import numpy as np
 
 from dsx.calibration.regret import groups, regret, regret_figures, spearman
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 
 ALL_SOURCES = "all"  # the source_id of `overall`
 
 
 def report(rows: Rows) -> dict[str, Any]:
-    """Return every figure of a validation as plain data; fractions, not per cent."""
+    """Return every figure of a validation as plain data; fractions, not percentages."""
     sources = list(dict.fromkeys(rows.source))
     source = np.array([sources.index(name) for name in rows.source])
     found = groups(rows)
@@ -68,7 +68,7 @@ def _relative(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 
 def _oom(rows: Rows) -> dict[str, int]:
-    """Return the confusion of what fits: rows that ran and that did not, and how many of each were told right."""
+    """Return how many rows ran and how many ran out of memory, each with the number predicted correctly."""
     ran, failed = (rows.modelled & (rows.oom == value) for value in (0, 1))
     return {
         "fit": int(ran.sum()),

@@ -1,13 +1,13 @@
-"""An assumption set adapted to one cluster and framework by a handful of runs.
+"""Adapt an assumption set to one cluster and framework with a handful of runs.
 
-The set says which few of its numbers are free and how far they usually are off: a normal prior around its values. With
-u the share of the way between a field's bounds (on a log scale where these are positive, as in a fit), residuals
-r = log(predicted / measured), t = r over the set's `noise`, and its deviations d, what is minimised is
+The set states the few fields that are free and their usual deviations: a normal prior around its values. Let u be the
+position of a field between its bounds in [0, 1] (on a log scale if they are positive, as in a fit), r the residuals
+log(predicted / measured), t = r over the set's `noise`, and d its deviations. The minimised sum is
 
     sum over rows of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((u - u of the set) / d)^2
 
-so one run moves what it speaks of a little, many move it as far as they agree, and one that disagrees with the others
-counts less than its square (the loss of a fit).
+So one run changes the fields that it depends on a little, many runs change them as far as the runs agree, and a run
+that disagrees with the others counts less than its square (the loss of a fit).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from dsx.calibration.fit import AT_BOUND, Fit, StepTimes, Values, at, minimise, 
 from dsx.calibration.observations import Observations
 from dsx.spec.between import Bounds
 
-RUNS = 5  # of a source that it is adapted to, in `specialised`
+RUNS = 5  # runs of a source that `specialised` adapts to
 REPETITIONS = 20
 
 
@@ -30,17 +30,17 @@ def specialise(
     deviations: Mapping[str, float],
     noise: float,
 ) -> Fit:
-    """Return the most likely values of the fields `deviations` after [N] runs.
+    """Return the most likely values of the fields in `deviations` after [N] runs.
 
     Args:
         step_times: predicts the [N] runs under values of the fields.
         measured_s: [N] seconds.
         base: values of the set, inside `between`.
         between: bounds of each field.
-        deviations: standard deviation of each free field, as a share of the way between its bounds.
-        noise: of a run's r: from there on errors count less than their squares.
+        deviations: standard deviation of each free field, as a share of the distance between its bounds.
+        noise: standard deviation of a run's r; larger errors count less than their squares.
 
-    Standard errors are those of the posterior; NaN for what the runs say nothing of.
+    Standard errors are those of the posterior; NaN for a field that the runs do not depend on.
     """
     names = list(deviations)
     prior = np.array([deviations[name] for name in names])
@@ -53,7 +53,7 @@ def specialise(
 
     position, jacobian = minimise(residuals, centre)
     runs = jacobian[: len(measured_s)]
-    # The prior alone makes this one regular, whatever the runs say.
+    # The prior makes this matrix regular, whatever the runs.
     errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian))) * slope(position, names, between)
     idle = [name for name, column in zip(names, runs.T, strict=True) if not np.abs(column).max() > 1e-9]
     errors[[name in idle for name in names]] = np.nan
@@ -70,16 +70,16 @@ def specialised(
     noise: float,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return, by source, the median absolute relative error once the set is adapted to `RUNS` of its runs.
+    """Return, by source, the median absolute relative error after adapting the set to `RUNS` of its runs.
 
     Args:
         observations: measured rows.
-        bases: by source, the values that are adapted, best those of a fit without that source.
+        bases: by source, the values to adapt, best those of a fit without that source.
         between, deviations, noise: as `specialise` takes them.
         seed: of the choice of runs.
 
-    The runs are drawn `REPETITIONS` times, the rest of the source is predicted, and the median is over all of that.
-    Sources with no more rows than that are left out.
+    The runs are drawn `REPETITIONS` times; each time the rest of the source is predicted, and the median is over all
+    these predictions. Sources with at most `RUNS` rows are left out.
     """
     found: dict[str, float] = {}
     for name, base in bases.items():
@@ -106,7 +106,7 @@ def specialise_to(
     deviations: Mapping[str, float],
     noise: float,
 ) -> Fit:
-    """Return what `specialise` finds for the rows of `observations` at the positions `runs`."""
+    """Return the result of `specialise` for the rows of `observations` at the positions `runs`."""
     wanted = _mask(observations, runs)
 
     def step_times(values: Values) -> np.ndarray:

@@ -4,7 +4,7 @@ import shlex
 from typing import Any
 
 from dsx.pricing.problem import Problem
-from dsx.results.launch import Launch, megatron_lm
+from dsx.results.launch_flags import Launch, megatron_lm
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 

@@ -7,7 +7,7 @@ from dsx.display.quantities import cut_text, hardware_text, hardware_title, quan
 from dsx.display.table import table
 from dsx.units import format_quantity
 
-Priced = Mapping[str, Any]  # a plan as `dsx.pricing.evaluate.priced_plans` and `dsx.results.best` give it
+Priced = Mapping[str, Any]  # a plan as `dsx.pricing.evaluate.priced_plans` and `dsx.results.plan_rows` give it
 
 
 def not_told_apart(plans: Sequence[Priced], told_apart: float | None) -> list[int]:

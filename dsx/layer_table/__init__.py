@@ -1,5 +1,5 @@
-"""Cutting a measured table of layers: an instance of NEST, its own network and costs, solved exactly.
+"""Cut a measured table of layers into pipeline stages, exactly: instances of NEST with their own network and costs.
 
-Sealed: nothing else of dsx imports this package but its verb, ``dsx partition --instance``. Costs are those of NEST's
-tables and level networks; a model on a cluster is cut by `dsx.search` with the costs of a sweep.
+Only ``dsx partition --instance`` uses this package. Its costs are those of NEST's tables and level networks; to cut a
+model on a cluster, `dsx.search` uses the costs of a sweep.
 """

@@ -1,11 +1,11 @@
-"""From an instance file and a network to the problem of cutting its layers."""
+"""The partition problem of an instance file on a network."""
 
 import numpy as np
 
 from dsx.layer_table.hierarchy import Hierarchy
 from dsx.layer_table.instance import Instance, LayerTable
 from dsx.layer_table.network_levels import NetworkLevels
-from dsx.layer_table.problem import PartitionProblem, Width
+from dsx.layer_table.partition_problem import PartitionProblem, Width
 from dsx.layer_table.segments import Chain
 from dsx.pricing.chain import check_length
 
@@ -17,9 +17,9 @@ def problem_of(
     zero_stages: tuple[int, ...],
     recompute: tuple[bool, ...],
 ) -> PartitionProblem:
-    """Return the problem of an instance, in all of its widths, on a network; SpecError if it has too many layers."""
+    """Return the problem of an instance, with all its widths, on a network; SpecError if it has too many layers."""
     check_length(
-        len(instance.layer_ids), instance.file, "make one row of several neighbouring layers, times and bytes added"
+        len(instance.layer_ids), instance.file, "merge neighbouring layers into one row, adding their times and bytes"
     )
     return PartitionProblem(
         widths=tuple(Width(table.width, table.devices_per_stage, _chain(table)) for table in instance.tables),

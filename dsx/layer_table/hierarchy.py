@@ -1,8 +1,8 @@
-"""A hierarchy of network levels: devices share a level-0 domain, such domains share a level-1 domain, and so on.
+"""A hierarchy of network levels: devices form level-0 domains, level-0 domains form level-1 domains, and so on.
 
-Devices are numbered so that those of one domain, of any level, follow each other. A path between two devices goes
-through all levels up to the lowest one that joins them, so it is as wide as the narrowest of these. Not modelled: a
-topology inside a level, and links that several paths share.
+The devices of a domain, at any level, have consecutive numbers. A path between two devices goes through all levels up
+to the lowest one that joins them; its bandwidth is the least of these levels. Not modelled: a topology inside a level,
+and links that several paths share.
 """
 
 from dsx.records import Array, record
@@ -10,8 +10,8 @@ from dsx.records import Array, record
 
 @record
 class Hierarchy:
-    """The levels, innermost first; [Q] arrays, or of any shape that ends so."""
+    """The levels, innermost first; arrays of shape [..., Q]."""
 
-    devices_per_level: Array  # integers: domains (of level 0: devices) that one domain of each level joins
+    devices_per_level: Array  # integers: lower domains (at level 0: devices) in one domain of each level
     bandwidth: Array  # bytes/s, of a device's link into each level
     latency: Array  # s, of one transfer through each level

@@ -1,10 +1,10 @@
-"""Instances of the pipeline partition: tables of layers, measured or estimated elsewhere.
+"""Instances of the partition problem: tables of layers, measured or estimated elsewhere.
 
-An instance holds `layers` (core configuration, width: rows under `layer_columns`), `edges` (width: rows under
-`edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch` and `time_unit_s`, in which the times
-of its layers are. Of several core configurations the last in name order counts. Layers stand in the order of their
-ids, which follow each other, as the embedding does with -1. Every edge leads from a layer to a later one, and at least
-one crosses every cut between two layers. Other keys are for people.
+An instance holds `layers` (core configuration -> width -> rows under `layer_columns`), `edges` (width -> rows under
+`edge_columns`), `devices_per_stage`, `max_memory_bytes`, `microbatches_in_batch`, and `time_unit_s`, the unit of the
+layer times. Of several core configurations the last by name is read. The order of the layers is that of their ids,
+which are consecutive; the embedding may have id -1. Every edge leads from a layer to a later one, and at least one edge
+crosses each cut between two layers. Other keys are ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from dsx.errors import SpecError
+from dsx.layer_table.bounded_quantities import nearest
 from dsx.layer_table.instance_file import EdgeRow, LayerRow, instance_file, repeated
-from dsx.layer_table.quantities import nearest
 from dsx.spec.document import Document, KeyPath
 from dsx.spec.json_text import load_json
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """The layers of one width in pipeline order, for one microbatch; n of each, and n + 1 cuts."""
+    """The n layers of one width in pipeline order, and their n + 1 cuts, for one microbatch."""
 
     width: int
     devices_per_stage: int
@@ -28,8 +28,7 @@ class LayerTable:
     backward_s: tuple[float, ...]
     parameter_bytes: tuple[float, ...]
     activation_bytes: tuple[float, ...]  # saved for the backward
-    cut_bytes: tuple[float, ...]  # of all edges that cross in front of each layer; in front of the first, and behind
-    # the last, there are none
+    cut_bytes: tuple[float, ...]  # of the edges across the cut before each layer and after the last; 0 at both ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Instance:
     device_bytes: float
 
     def only(self, width: int) -> "Instance":
-        """Return the instance with one of its widths; raises SpecError for another."""
+        """Return the instance with this width alone; raises SpecError if it has no such width."""
         known = [table.width for table in self.tables]
         if width not in known:
             raise SpecError(
@@ -54,7 +53,7 @@ class Instance:
 
 
 def read_instance(name: str) -> Instance:
-    """Return the instance in the file at the path `name`; raises SpecError with file and key."""
+    """Return the instance in the file with path `name`; raises SpecError with file and key."""
     document = load_json("instance", name)
     given = instance_file(document)
     ((configuration, layers),) = given.layers.items()
@@ -90,29 +89,29 @@ def read_instance(name: str) -> Instance:
 
 
 def _same_layers(layers: Mapping[int, Sequence[LayerRow]], document: Document, path: KeyPath) -> tuple[int, ...]:
-    """Return the layers, in order, that all widths have."""
+    """Return the ids of the layers, in order; all widths must have the same."""
     ids = {width: [row.id for row in rows] for width, rows in sorted(layers.items())}
     every = sorted(set().union(*ids.values()))
     for width, found in ids.items():
-        if (again := repeated(found)) is not None:
-            raise document.fault((*path, width), f"layer {again} stands there twice")
+        if (twice := repeated(found)) is not None:
+            raise document.fault((*path, width), f"layer {twice} is listed twice")
         if len(found) < len(every):
             missing = min({*every}.difference(found))
             other = next(width for width, found in ids.items() if missing in found)
-            raise document.fault((*path, width), f"layer {missing} is missing, which width {other} has")
+            raise document.fault((*path, width), f"layer {missing} is missing; width {other} has it")
     for before, after in pairwise(every):
         if after > before + 1:
             raise document.fault(
                 (*path, min(ids)),
-                f"layer {before + 1} is missing, in this width and all others: the ids of layers follow each other, "
-                f"and after {before} comes {after}",
+                f"layer {before + 1} is missing, in this width and all others: layer ids must be consecutive, but "
+                f"{before} is followed by {after}",
             )
     return tuple(every)
 
 
 def _cuts(edges: Sequence[EdgeRow], ids: tuple[int, ...], document: Document, path: KeyPath) -> tuple[float, ...]:
-    """Return the bytes that cross in front of each layer, and behind the last."""
-    position = {one: index for index, one in enumerate(ids)}
+    """Return the bytes across the cut before each layer, and across the one after the last layer."""
+    position = {layer: index for index, layer in enumerate(ids)}
     for index, edge in enumerate(edges):
         for name, end in (("src", edge.src), ("dst", edge.dst)):
             if end not in position:
@@ -124,26 +123,25 @@ def _cuts(edges: Sequence[EdgeRow], ids: tuple[int, ...], document: Document, pa
             back = edge.src > edge.dst
             raise document.fault(
                 (*path, index),
-                f"the edge from layer {edge.src} to {edge.dst} leads {'back' if back else 'nowhere'}: layers "
-                "stand in the order of their ids, and an edge leads to a later one"
-                + (f", as {edge.dst} to {edge.src} would" if back else ""),
+                f"the edge from layer {edge.src} to {edge.dst} leads {'back' if back else 'nowhere'}: an edge must "
+                "lead to a layer with a larger id" + (f", as one from {edge.dst} to {edge.src} would" if back else ""),
             )
-    # An edge begins to cross behind its source, and no longer does behind its target.
+    # An edge crosses the cuts after its source, up to the one before its target.
     crossing = _sums([(position[edge.src] + 1, position[edge.dst] + 1, edge.bytes) for edge in edges], len(ids) + 1)
-    free = next((cut for cut in range(1, len(ids)) if not crossing[cut][0]), None)
-    if free is not None:
+    bare = next((cut for cut in range(1, len(ids)) if not crossing[cut][0]), None)
+    if bare is not None:
         raise document.fault(
             path,
-            f"no edge leads from layer {ids[free - 1]} or an earlier one to layer {ids[free]} or a later one, so a "
-            f"transfer between the two would be free; add one from {ids[free - 1]} to {ids[free]}, of 0 bytes if it is",
+            f"no edge crosses the cut between layers {ids[bare - 1]} and {ids[bare]}, so a transfer there would cost "
+            f"nothing; add an edge from {ids[bare - 1]} to {ids[bare]}, of 0 bytes if that is right",
         )
     return tuple(size for _, size in crossing)
 
 
 def _sums(intervals: list[tuple[int, int, float]], length: int) -> list[tuple[int, float]]:
-    """Return how many intervals [first, end) hold each position, and the nearest float to the sum of their values.
+    """Return how many intervals [first, end) contain each position, and the nearest float to the sum of their values.
 
-    The sums run in whole multiples of the smallest fraction, so that what is taken away again leaves no rounding.
+    The running sums are whole multiples of the smallest fraction, so that adding and subtracting a value is exact.
     """
     ratios = [float(value).as_integer_ratio() for _, _, value in intervals]
     smallest = max((below for _, below in ratios), default=1)  # powers of two, so each divides it

@@ -1,7 +1,7 @@
-"""What an instance file holds, each value by itself: the schema of its JSON.
+"""The schema of an instance file (JSON): checks that concern one value at a time.
 
-A row is a list of cells, and `layer_columns` and `edge_columns` say what they are; columns may stand in any order, and
-further ones are for people, as further keys are.
+A row is a list of cells; `layer_columns` and `edge_columns` name them. Columns may be in any order, and other columns
+and keys are ignored.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
 
 from dsx.errors import did_you_mean
-from dsx.layer_table.quantities import Above0, Amount, CountKey, LayerId
+from dsx.layer_table.bounded_quantities import Above0, Amount, CountKey, LayerId
 from dsx.spec.document import Document
 from dsx.spec.quantities import Count
 from dsx.spec.validate import validate
@@ -33,7 +33,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class EdgeRow:
-    """A tensor that a later layer reads."""
+    """A tensor from one layer that a later layer reads."""
 
     src: LayerId
     dst: LayerId
@@ -44,8 +44,8 @@ def _columns_of(row: type) -> AfterValidator:
     wanted = [field.name for field in fields(row)]
 
     def check(names: list[str]) -> list[str]:
-        if (again := repeated(names)) is not None:
-            raise ValueError(f"{again!r} stands there twice")
+        if (twice := repeated(names)) is not None:
+            raise ValueError(f"{twice!r} is listed twice")
         for name in wanted:
             if name not in names:
                 others = [other for other in names if other not in wanted]
@@ -82,7 +82,7 @@ Widths = Annotated[dict[CountKey, LayerRows], Field(min_length=1)]
 
 
 class InstanceFile(BaseModel):
-    """The keys of an instance file that are read."""
+    """The keys of an instance file that dsx reads."""
 
     layers: Annotated[dict[str, Widths], Field(min_length=1), BeforeValidator(_last_configuration)]
     edges: dict[CountKey, EdgeRows]  # by width
@@ -93,10 +93,10 @@ class InstanceFile(BaseModel):
 
 
 def instance_file(document: Document) -> InstanceFile:
-    """Return the document as an instance file; raises SpecError that lists the faults of its values."""
+    """Return the document as an instance file; raises SpecError with a list of all faulty values."""
     return validate(document, InstanceFile, validate(document, _Header))
 
 
 def repeated(found: Iterable[T]) -> T | None:
-    """Return what stands in a list more than once: the first that does."""
-    return next((one for one, count in Counter(found).items() if count > 1), None)
+    """Return the first entry that is listed more than once; None if there is none."""
+    return next((entry for entry, count in Counter(found).items() if count > 1), None)

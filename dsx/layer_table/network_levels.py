@@ -1,7 +1,7 @@
-"""Networks for layer tables: levels by number of devices.
+"""Networks for layer tables.
 
-A file of networks holds objects by name, with `bandwidth_GiBps` and `latency_s` by level, innermost first, and
-`devices_per_level` by number of devices.
+A network file (JSON) maps names to networks. A network has `bandwidth_GiBps` and `latency_s` by level, innermost first,
+and `devices_per_level` by number of devices.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, Field
 
 from dsx.errors import SpecError, UnknownNameError
-from dsx.layer_table.quantities import Above0, Amount, CountKey, nearest
+from dsx.layer_table.bounded_quantities import Above0, Amount, CountKey, nearest
 from dsx.spec.document import Document
 from dsx.spec.json_text import load_json
 from dsx.spec.quantities import Count
@@ -41,9 +41,9 @@ class _Network(BaseModel):
 
 
 def read_network(reference: str, num_devices: int) -> NetworkLevels:
-    """Return the network that FILE:NAME names, for so many devices.
+    """Return the network that FILE:NAME names, for `num_devices` devices.
 
-    Raises SpecError with file and key, UnknownNameError for a name that the file has not.
+    Raises SpecError with file and key, UnknownNameError if the file has no network of that name.
     """
     file, colon, name = reference.rpartition(":")
     if not colon or not file or not name:
@@ -57,20 +57,20 @@ def read_network(reference: str, num_devices: int) -> NetworkLevels:
     if num_devices not in sizes:
         raise document.fault(
             ("devices_per_level",),
-            f"{num_devices} devices are none of {', '.join(map(str, sorted(sizes)))}; "
+            f"has no entry for {num_devices} devices, only for {', '.join(map(str, sorted(sizes)))}; "
             f"the nearest is {nearest(num_devices, sizes)}",
         )
     levels = sizes[num_devices]
     if (product := math.prod(levels)) != num_devices:
         raise document.fault(
             ("devices_per_level", num_devices),
-            f"{' x '.join(map(str, levels))} = {product} devices are not {num_devices}",
+            f"{' x '.join(map(str, levels))} = {product} devices, not {num_devices}",
         )
     for key, values in (("bandwidth_GiBps", network.bandwidth_GiBps), ("latency_s", network.latency_s)):
         if len(values) != len(levels):
             raise document.fault(
                 (key,),
-                f"has {len(values)} levels, but devices_per_level.{num_devices} has {len(levels)}: each needs one",
+                f"has {len(values)} levels, but devices_per_level.{num_devices} has {len(levels)}: they must be equal",
             )
     return NetworkLevels(
         name, tuple(levels), tuple(value * GIB for value in network.bandwidth_GiBps), tuple(network.latency_s)

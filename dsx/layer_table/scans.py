@@ -1,8 +1,8 @@
 """The min-max scans of `dsx.pricing.chain` over the segments of a chain, for many pipelines at once.
 
-A question names one pipeline, what of its stages is to be least (load, parameters or memory), and limits of all three.
-One compiled function answers them for every number of stages. Chains are padded, so that those of similar length share
-what is compiled.
+A question states a pipeline, the quantity of its stages to minimise (load, parameters or memory), and limits of all
+three. One compiled function answers questions for every number of stages. Chains are padded, so that chains of similar
+length share compiled code.
 """
 
 from typing import Any, NamedTuple
@@ -13,22 +13,22 @@ import numpy as np
 
 from dsx.cost.protocols import Linear
 from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.problem import PartitionProblem, Pipelines
+from dsx.layer_table.partition_problem import PartitionProblem, Pipelines
 from dsx.layer_table.ring import joining_level, path_bandwidth
 from dsx.layer_table.segments import Chain, Links, Segments, load_s, memory_bytes, segments
 from dsx.pricing.chain import Maxima, first_layers, least_maxima
 
-_BATCH = 16  # questions side by side
-_PADDED = 8  # layers, of which the length of a chain becomes a multiple
+_BATCH = 16  # questions in one call
+_PADDED = 8  # layers: the length of a chain is padded to a multiple
 
-UNLIMITED = 1e300  # finite, since infinite is what does not fit
+UNLIMITED = 1e300  # finite, since infinite means that nothing fits
 
-# What may be least.
+# The quantity to minimise.
 LOAD, PARAMETERS, MEMORY = np.eye(3)
 
 
 class Machine(NamedTuple):
-    """What all questions share: W widths of N layers, padded."""
+    """The data that all questions share: W widths of N layers, padded."""
 
     chains: Chain  # [W, N], [W, N + 1]
     devices_per_stage: Any  # [W]
@@ -37,7 +37,7 @@ class Machine(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A pipeline, what is to be least, and the limits; [B] of each."""
+    """A pipeline, the quantity to minimise, and the limits; [B] of each."""
 
     width: Any
     recomputed: Any
@@ -46,12 +46,12 @@ class Question(NamedTuple):
     per_microbatch: Linear
     goal: Any  # [B, 3] LOAD, PARAMETERS or MEMORY
     most_load_s: Any
-    below_parameters: Any  # bytes; all stages have less
-    most_bytes: Any  # memory
+    below_parameters: Any  # bytes; every stage must have fewer
+    most_bytes: Any  # of memory
 
 
 class Cut(NamedTuple):
-    """The stages of one pipeline, numbered from the end; [S], rubbish past the pipeline's number of stages."""
+    """The stages of one pipeline, numbered from the end; [S], undefined past the pipeline's number of stages."""
 
     first_layer: Any
     last_layer: Any
@@ -62,7 +62,7 @@ class Cut(NamedTuple):
 
 
 def machine_of(problem: PartitionProblem) -> Machine:
-    """Return the chains, padded and side by side, and the machine of a problem, as NumPy arrays."""
+    """Return the stacked, padded chains of a problem, and its machine, as NumPy arrays."""
     padding = -problem.num_layers % _PADDED
     chains = [jax.tree.map(lambda column: np.pad(column, (0, padding)), width.chain) for width in problem.widths]
     return Machine(
@@ -80,7 +80,7 @@ def question(
     most_load_s: Any = UNLIMITED,
     below_parameters: Any = UNLIMITED,
 ) -> Question:
-    """Return a question about each of [B] pipelines; limits are one number or [B]."""
+    """Return a question about each of [B] pipelines; a limit is one number or [B]."""
     size = len(found.width)
     return Question(
         width=found.width,
@@ -103,7 +103,7 @@ def question(
 def least(machine: Machine, asked: Question, deepest: np.ndarray) -> np.ndarray:
     """Return [B, S] the least maximum over 1, 2, ... stages; infinite where nothing fits.
 
-    `deepest` [B] is how many stages are of interest; what is said of more may be infinite.
+    `deepest` [B] is the largest number of stages of interest; beyond it the answer may be infinite.
     """
     answer = np.empty((len(deepest), machine.chains.forward_s.shape[1]))
     order = np.argsort(deepest, kind="stable")
@@ -116,7 +116,7 @@ def least(machine: Machine, asked: Question, deepest: np.ndarray) -> np.ndarray:
 
 
 def cut(machine: Machine, asked: Question, num_stages: int) -> Cut:
-    """Return the cut that answers one question, of which `asked` has [1]."""
+    """Return the cut that answers one question; `asked` has shape [1]."""
     only = jax.tree.map(lambda column: column[0], asked)
     return jax.tree.map(np.asarray, _cut(machine, only, num_stages))
 
@@ -159,13 +159,13 @@ def _segments(machine: Machine, asked: Question) -> tuple[Chain, Segments]:
 
 
 def _links(machine: Machine, asked: Question) -> tuple[Any, Links]:
-    """Return [S] the level that joins each stage, from the end, with the one in front of it, and the links."""
+    """Return [S] the level that joins each stage with the previous one, and the links; stages count from the end."""
     num_stages = machine.chains.forward_s.shape[1]
     devices = machine.devices_per_stage[asked.width]
     first = devices * jnp.arange(num_stages)
     level = joining_level(first, first + devices, machine.hierarchy)
     latency, bandwidth = jnp.asarray(machine.hierarchy.latency)[level], path_bandwidth(machine.hierarchy)[level]
-    # The last stage sends nothing on, so the link that it is given does not matter.
-    behind = [jnp.concatenate([column[:1], column[:-1]]) for column in (latency, bandwidth)]
+    # The last stage sends nothing, so its link to a consumer can be any.
+    consumer = [jnp.concatenate([column[:1], column[:-1]]) for column in (latency, bandwidth)]
     in_flight = jnp.minimum(jnp.arange(1.0, num_stages + 1.0), asked.num_microbatches)
-    return level, Links(latency, bandwidth, behind[0], behind[1], in_flight)
+    return level, Links(latency, bandwidth, consumer[0], consumer[1], in_flight)

@@ -1,1 +1,1 @@
-"""What dsx predicts for measured runs, which are priced in batches of one structure."""
+"""Predict measured runs; those with the same structure are priced in one batch."""

@@ -1,6 +1,6 @@
-"""Measured setups as arrays: those of one structure are priced together, each with its own model and machine.
+"""Measured setups as arrays: setups with the same structure are priced together, each with its own model and machine.
 
-Sizes, counts, hardware and choices are arrays over the rows of a structure (`dsx.predict.structure`).
+Sizes, counts, hardware and choices are arrays over the setups of a structure (`dsx.predict.structure`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,22 +21,22 @@ from dsx.predict.structure import Strategies, columns_of, expert_axes, structure
 from dsx.pricing.plans import on_units, step_choices
 from dsx.pricing.problem import stack_of
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import FURTHER
 from dsx.runs.setups import Setup
-from dsx.runs.table import FURTHER
 from dsx.space.codes import opened
 from dsx.space.tiers import key_shares, units
 from dsx.spec.assumptions import AssumptionsSpec
 
-# Choices that few rows state: of those that none does no formula is compiled. Stored layers follow from recipes too.
-_SELDOM = tuple(name for name in FURTHER if name != "stored_layers")
+# Choices that few rows state; if no row of a batch does, their formulas are not compiled. Recipes set stored_layers.
+_RARE = tuple(name for name in FURTHER if name != "stored_layers")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N setups of one structure; every leaf begins with N."""
+    """N setups with the same structure; the first axis of every leaf is N."""
 
     rows: np.ndarray  # [N] positions among all setups
-    spec: AssumptionsSpec  # the assumption set as these setups need it
+    spec: AssumptionsSpec  # the assumption set, with the kernels and precision of these setups
     works: tuple[LayerWork, ...]  # per layer kind
     hardware: Cluster
     choices: StepChoices
@@ -44,7 +44,7 @@ class Batch:
 
 
 def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list[Batch], dict[int, Reason]]:
-    """Return the setups as batches, and why some cannot be priced, by position."""
+    """Return the setups as batches, and by position the reasons why some cannot be priced."""
     strategies = Strategies(assumptions)
     members: dict[Any, list[tuple[int, AssumptionsSpec, Model]]] = {}
     reasons: dict[int, Reason] = {}
@@ -64,11 +64,12 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     dimensions = _stacked([setup.model.dimensions for setup in own])
     columns = columns_of(own, first)
     length = columns["sequence_length"].astype(np.float64)
-    made = [layer_work(layer, dimensions, spec, length, columns) for layer in first.kinds]
+    unplaced = [layer_work(layer, dimensions, spec, length, columns) for layer in first.kinds]
     tiers = _units(own)
     placed = [key_shares(columns, unit, expert_axes(first)) for unit in tiers.values()]
     works = tuple(
-        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in placed)) for work in made
+        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in placed))
+        for work in unplaced
     )
     stacks = [stack_of(model) for _, _, model in members]
     machines = [anonymous(cluster_from_spec(setup.cluster)) for setup in own]
@@ -87,7 +88,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            open=opened({name: np.unique(columns[name]) for name in _SELDOM} | {"vpp": (1, 2)}),
+            open=opened({name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2)}),
         ),
     )
 
@@ -95,19 +96,19 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
 def _counts(model: Model, members: Sequence[tuple[int, AssumptionsSpec, Model]]) -> list[tuple[DerivedLayer, Any]]:
     """Return each layer kind of a model with its [N] counts.
 
-    Where kinds alternate the models of a structure may have different numbers of entries, but of the same kinds.
+    If kinds alternate, the models of a structure may differ in their number of entries, but not in their kinds.
     """
     counts = np.array([_by_kind(other) for _, _, other in members], dtype=np.float64)
     return [(layer, counts[:, kind]) for kind, layer in enumerate(model.kinds)]
 
 
 def _by_kind(model: Model) -> list[int]:
-    """Return the layers of each kind."""
+    """Return the number of layers of each kind."""
     return [sum(count for layer, count in model.layers if layer is kind) for kind in model.kinds]
 
 
 def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: np.ndarray) -> Any:
-    """Return the [N] matrix FLOPs of the forward of one sequence, undivided."""
+    """Return the [N] matrix FLOPs of the forward of one sequence, on all ranks together."""
     values = unsharded(layer, dimensions, length)
     return sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
 
@@ -121,6 +122,6 @@ def _stacked(dimensions: Sequence[Mapping[str, int]]) -> dict[str, Any]:
 
 
 def _units(setups: Sequence[Setup]) -> dict[str, np.ndarray]:
-    """Return, for each tier between the fast domain and the outermost one, the domains of a unit for each setup."""
+    """Return, by tier between the fast domain and the outermost tier, the domains in a unit of each setup."""
     found = [units(cluster_from_spec(setup.cluster).network) for setup in setups]
     return {f"tier {number}": np.array(column) for number, column in enumerate(zip(*found, strict=True))}

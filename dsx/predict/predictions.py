@@ -1,4 +1,4 @@
-"""What a predictor answers for measured setups; `dsx validate` and the fits compare it with what was measured."""
+"""The predictions of measured setups, which `dsx validate` and the fits compare with the measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from dsx.spec.assumptions import AssumptionsSpec
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Predictions of N setups, in their order. A row with a reason has NaN and its `fits` means nothing."""
+    """Predictions of N setups, in order. A setup with a reason has NaN, and its `fits` is meaningless."""
 
     step_time_s: np.ndarray  # [N] float64
-    low: np.ndarray  # [N] s, lower end of the 80 % interval; NaN where the assumption set states none
+    low: np.ndarray  # [N] s, lower end of the 80 % interval; NaN if the assumption set states none
     high: np.ndarray  # [N] s, its upper end
     peak_bytes: np.ndarray  # [N] on the fullest GPU
-    allocated_bytes: np.ndarray  # [N] of them in tensors
-    fits: np.ndarray  # [N] bool, whether peak_bytes are less than a GPU has
-    reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None where it was
+    allocated_bytes: np.ndarray  # [N] the part of peak_bytes in tensors
+    fits: np.ndarray  # [N] bool, whether peak_bytes fit in the memory of a GPU
+    reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None if it was
 
 
 class Predict(Protocol):
@@ -30,6 +30,6 @@ class Predict(Protocol):
     def __call__(self, setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
         """Return one prediction per setup; a setup that cannot be priced gets a reason.
 
-        Raises InputError where a text or table of the assumption set is at fault.
+        Raises InputError if a layer definition or a table of the assumption set is at fault.
         """
         ...

@@ -1,7 +1,8 @@
-"""The costs of batches of measured setups: once, or many times under assumptions that a fit changes.
+"""The costs of batches of measured setups: once, or many times while a fit changes the assumptions.
 
-Optimised code is ten times as fast, and takes several times as long to compile: it pays where a fit prices the same
-rows hundreds of times. What is priced once is compiled quickly and layer by layer, since most structures share some.
+Optimised code is ten times as fast but takes several times as long to compile, which pays off in a fit: it prices the
+same rows hundreds of times. To price rows once, layers are compiled one by one without optimisation, since most
+structures share layers.
 """
 
 from collections.abc import Callable
@@ -33,22 +34,22 @@ def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     length = padded_length(count)
     padded = jax.tree.map(lambda leaf: np.moveaxis(pad(np.moveaxis(leaf, 0, -1), length), -1, 0), (works, hardware))
     kinds = tuple(_price_layers(work, padded[1], assumptions) for work in padded[0])
-    # Rows last, as everywhere; the axis of one that layers were priced with goes.
+    # Rows last, as everywhere else; drop the axis of size one.
     rows = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[:count, ..., 0], 0, -1), kinds)
     return price_batch(Plans(rows, batch.choices, hardware, assumptions), batch.workload)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
-    """Return `price` of a batch for many assumptions: traceable, differentiable, the batch is put on the device once.
+    """Return a function that prices a batch under any assumptions; JAX can trace and differentiate it.
 
-    To be made and called under `enable_x64(True)`.
+    The batch is put on the device once. Call this and the returned function under `enable_x64(True)`.
     """
     given = jax.tree.map(jnp.asarray, _arguments(batch))
     return lambda assumptions: _price_often(*given, assumptions)
 
 
 def _arguments(batch: Batch) -> tuple[Any, ...]:
-    """Return works, hardware, choices and workload of a batch: rows first, then a last axis of one."""
+    """Return works, hardware, choices and workload of a batch: rows on the first axis, and a last axis of size one."""
     works = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[..., None], -2, 0), batch.works)
     works = tuple(_spread(work, len(batch.rows)) for work in works)
     choices = jax.tree.map(lambda leaf: leaf[:, None], batch.choices)
@@ -56,7 +57,7 @@ def _arguments(batch: Batch) -> tuple[Any, ...]:
 
 
 def _spread(work: LayerWork, count: int) -> LayerWork:
-    """Return the work with the launches, which no size changes, for every row."""
+    """Return the work with its launches, which depend on no size, repeated for every row."""
     return replace(work, launches=np.repeat(work.launches, count, axis=0))
 
 

@@ -1,7 +1,7 @@
 """Which measured setups share a structure, and the strategy of each.
 
-They do where their layers have the same texts under the same strategy and the machine has the same kind of network.
-The strategy of a run is the simplest of the packaged ones that divides what the run says is divided.
+Setups share a structure if their layers have the same definitions under the same strategy, and their machines the same
+kind of network. The strategy of a run is the simplest packaged one that divides what the run divides.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ from dsx.spec.assumptions import AssumptionsSpec
 
 
 def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
-    """Return what setups of one batch have in common."""
+    """Return a key that is equal for setups of one batch."""
     segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
-    texts = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
+    layers = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
     network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
-    return texts, tuple(setup.model.dimensions), spec.linear_dtype, _of_texts(spec), network
+    return layers, tuple(setup.model.dimensions), spec.linear_dtype, _definition_options(spec), network
 
 
-def _of_texts(spec: AssumptionsSpec) -> tuple[Any, ...]:
-    """Return what an assumption set changes in the texts of a model."""
+def _definition_options(spec: AssumptionsSpec) -> tuple[Any, ...]:
+    """Return what an assumption set changes in the layer definitions of a model."""
     return tuple(spec.operators), tuple(spec.set.items())
 
 
 class Strategies:
-    """The model of a setup under the strategy that its degrees ask for; each kind of layer derived once."""
+    """The model of a setup under the strategy that its degrees need; each kind of layer is derived once."""
 
     def __init__(self, assumptions: AssumptionsSpec) -> None:
         self._assumptions = assumptions
@@ -46,9 +46,10 @@ class Strategies:
         self._built: dict[Any, Model | NotationError] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
-        """Return the assumption set as a setup needs it, and its model; a Reason if no strategy divides it so.
+        """Return a setup's assumption set and model; a Reason if no strategy divides the model as the setup does.
 
-        Raises NotationError where no strategy divides the texts at all: the fault is one of the texts.
+        The set has the kernels and the precision of the setup. Raises NotationError if no strategy can divide the layer
+        definitions at all: the fault is in the definitions.
         """
         unfused = {} if setup.fused_attention else self._assumptions.unfused_attention
         tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
@@ -69,12 +70,12 @@ class Strategies:
         if len(faults) == len(self._strategies):
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
-        return Reason("no strategy divides the model so", f"{degrees}, sp={int(setup.sp)}")
+        return Reason("no strategy divides the model this way", f"{degrees}, sp={int(setup.sp)}")
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
-        """Return the model under a strategy, or why a layer text cannot be divided so."""
+        """Return the model under a strategy, or the error if the strategy cannot divide a layer definition."""
         kinds = tuple(entry.layer for entry in setup.model.sequence)
-        key = (kinds, tuple(setup.model.dimensions), strategy, _of_texts(spec))
+        key = (kinds, tuple(setup.model.dimensions), strategy, _definition_options(spec))
         if key not in self._built:
             try:
                 self._built[key] = build_model(setup.model, spec, strategy)
@@ -93,18 +94,18 @@ def _axes(model: Model) -> set[str]:
 
 
 def expert_axes(model: Model) -> set[str]:
-    """Return the axes that divide experts beside ep."""
+    """Return the axes that divide experts, in addition to ep."""
     return {axis for layer in model.kinds for axis in layer.expert_axes}
 
 
 def columns_of(setups: Sequence[Setup], model: Model) -> Arrays:
-    """Return the columns of the plans of N setups of a model, names as codes."""
+    """Return the columns of the plans of N setups, names as codes."""
     columns = stacked([setup.plan for setup in setups])
     return columns | {"ep_nvs": expert_share(columns, expert_axes(model))}
 
 
 def _divides_as(model: Model, setup: Setup) -> bool:
-    """Return whether a model under its strategy is divided as a setup says, and leaves every rank something."""
+    """Return whether a model under its strategy is divided as in a setup, with something left for every rank."""
     axes, body, plan = _axes(model), model.body[0][0], setup.plan
     residual = names(body.boundary_bytes)
     if any(layer.panelled for layer in model.kinds) or "tp2" in axes:

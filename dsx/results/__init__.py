@@ -1,1 +1,1 @@
-"""Result sets: schema, files, pictures."""
+"""Result sets: schema, files and pictures."""

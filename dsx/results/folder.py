@@ -1,11 +1,12 @@
-"""The folder of a result set on disk, and how its files become the set (file_names.py says which there are).
+"""The folder of a result set on disk, and how its files become the set (file_names.py lists the files).
 
-`publish` gives finished parts a second name in the folder (a hard link, or a copy where there are none). Replacing
-`manifest.json` is the one step that makes them the result set; the earlier set's parts go after it, then
-`.unfinished`, its manifest first. Every step can be done again, so a run that dies in it is finished by the next.
+`publish` gives finished parts a second name in the folder (a hard link, or a copy if the file system has no links).
+Replacing `manifest.json` is the single step that makes them the result set. Then the parts of the earlier set are
+removed, and `.unfinished`, its manifest first. Every step can be repeated, so the next run completes a `publish` that
+was interrupted.
 
 A folder may come from anywhere. Files are read and written in the open folder, never through a link (dsx/files.py),
-and nothing is removed but what has a name of ours.
+and only files with names of dsx are removed.
 """
 
 import errno
@@ -38,7 +39,7 @@ _SHOWN = 3  # names in an error
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Raise an OSError of the block as a StoreError that says what was being done, and what to do."""
+    """Raise an OSError of the block as a StoreError that says what dsx was `doing`, and what to do."""
     try:
         yield
     except OSError as error:
@@ -50,54 +51,54 @@ def os_errors(doing: str) -> Iterator[None]:
 
 
 def home(folder: Path) -> Path:
-    """Return the folder of the sweep that `folder`, its own or that of its unfinished run, belongs to."""
+    """Return the folder of the sweep; `folder` is that folder itself, or the one of its unfinished run."""
     return folder.parent if folder.name == UNFINISHED else folder
 
 
-def opened(folder: Path) -> OpenFolder:
-    """Open the folder of a set or of an unfinished run, which is no link; raises OSError."""
+def open_folder(folder: Path) -> OpenFolder:
+    """Open the folder of a set or of an unfinished run; the latter may not be a link; raises OSError."""
     return OpenFolder(folder, follow=folder.name != UNFINISHED)
 
 
 def open_file(path: Path) -> BinaryIO:
     """Open a file of a set or run for reading; raises OSError."""
-    with opened(path.parent) as folder:
+    with open_folder(path.parent) as folder:
         return folder.open(path.name)
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Return the names of what is in `folder` though neither a manifest nor an unfinished run says why."""
-    with opened(folder) as there:
+    """Return the names of all files in `folder` if it has neither a manifest nor an unfinished run."""
+    with open_folder(folder) as there:
         names = there.names()
     return [] if MANIFEST in names or UNFINISHED in names else names
 
 
 def refuse_foreign_entries(folder: Path) -> None:
-    """Raise StoreError if `folder` has an unfinished run that is not dsx's, or a link where dsx has files."""
-    with opened(folder) as there:
+    """Raise StoreError if `folder` has an unfinished run that is not of dsx, or a link where dsx has files."""
+    with open_folder(folder) as there:
         for name in there.names():
             if is_of_set(name) and there.has(name) and not there.is_file(name):
-                raise StoreError(f"{folder / name} is no file of dsx's but a link or a folder; {_move(name)}")
+                raise StoreError(f"{folder / name} is not a file of dsx but a link or a folder; {_move(name)}")
         if not there.has(UNFINISHED):
             return
     run = folder / UNFINISHED
     if run.is_symlink() or not run.is_dir():
-        raise StoreError(f"{run} is not dsx's, which makes a folder of that name; {_move(UNFINISHED)}")
-    with opened(run) as there:
+        raise StoreError(f"{run} is not of dsx, which makes a folder of that name; {_move(UNFINISHED)}")
+    with open_folder(run) as there:
         foreign = [name for name in there.names() if not _is_own(there, name)]
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise StoreError(
-            f"{run} holds what is not dsx's ({', '.join(foreign[:_SHOWN])}{more}), and a run would remove it; "
-            f"{_move(UNFINISHED)}"
+            f"{run} holds files that are not of dsx ({', '.join(foreign[:_SHOWN])}{more}), and a run would remove "
+            f"them; {_move(UNFINISHED)}"
         )
 
 
 def _is_own(run: OpenFolder, name: str) -> bool:
-    """Return whether what is called `name` is a run's own."""
+    """Return whether the entry `name` belongs to the run."""
     if not is_of_run(name):
         return False
-    # What others are writing may be gone by now. A lock is written to, and so would be all that is the same file.
+    # A file that others are writing may be gone by now. dsx writes to a lock, and so to every hard link of that file.
     return not run.has(name) or (run.is_file(name) and not (is_lock(name) and run.is_shared(name)))
 
 
@@ -106,23 +107,23 @@ def _move(name: str) -> str:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file of a set or run so that `path` holds either all of `content`, on disk, or what it held before."""
-    with opened(path.parent) as folder:
+    """Write a file of a set or run: `path` holds either all of `content`, on disk, or its earlier content."""
+    with open_folder(path.parent) as folder:
         folder.write_whole(path.name, content)
 
 
 def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text: bytes) -> None:
-    """Make files of the unfinished run in `folder` its result set, in place of an earlier one; ends the run.
+    """Make files of the unfinished run in `folder` its result set, in place of an earlier one, and end the run.
 
     Args:
-        folder: where the set is.
-        files: the files of the run, by the names that they get in the set.
-        earlier: names of the parts of the set that is there.
+        folder: the folder of the set.
+        files: names in the set -> files of the run.
+        earlier: names of the parts of the earlier set.
         text: the manifest of the new set.
 
-    Raises OSError; whatever was done by then, the same call can be made again.
+    Raises OSError; the same call can be repeated, whichever steps were done.
     """
-    with opened(folder) as there, opened(folder / UNFINISHED) as run:
+    with open_folder(folder) as there, open_folder(folder / UNFINISHED) as run:
         replaced = sorted({*earlier, *_replaced(run)})
         run.write_whole(REPLACED, json.dumps(replaced).encode())
         for name, source in files.items():
@@ -133,12 +134,12 @@ def publish(folder: Path, files: Mapping[str, str], earlier: Iterable[str], text
 
 
 def clean(folder: Path, named: Collection[str], left: Iterable[str] = ()) -> None:
-    """Remove what a finished run leaves in `folder`: parts of the set it replaced, but those `named`; and itself.
+    """Remove a finished run from `folder`, and the parts of the set that it replaced, except those `named`.
 
-    `left` are parts that are known to be of the set that was replaced, besides those that the run has written down.
+    `left` are parts of the replaced set, in addition to those that the run has recorded.
     """
-    with opened(folder) as there:
-        with opened(folder / UNFINISHED) as run:
+    with open_folder(folder) as there:
+        with open_folder(folder / UNFINISHED) as run:
             gone = {*left, *_replaced(run)}
         for name in sorted(gone):
             if name not in named:
@@ -148,20 +149,20 @@ def clean(folder: Path, named: Collection[str], left: Iterable[str] = ()) -> Non
 
 
 def discard(run: Path) -> None:
-    """Remove a run and its locks; its manifest goes first, and nobody goes on with a run that has none."""
-    with opened(run) as there:
+    """Remove a run and its locks; its manifest first, since no process continues a run without a manifest."""
+    with open_folder(run) as there:
         there.remove(MANIFEST)
         for name in filter(is_of_run, there.names()):
-            # Network file systems keep files that are open, as the locks are; the next run removes those.
+            # Network file systems keep open files, such as the locks; the next run removes them.
             with suppress(OSError):
                 there.remove(name)
-    with opened(run.parent) as folder, suppress(OSError):
+    with open_folder(run.parent) as folder, suppress(OSError):
         folder.remove_folder(run.name)
 
 
 def empty(run: Path) -> None:
-    """Remove all of a run but its locks, its manifest first."""
-    with opened(run) as there:
+    """Remove all files of a run except its locks, the manifest first."""
+    with open_folder(run) as there:
         there.remove(MANIFEST)
         for name in there.names():
             if is_of_run(name) and not is_lock(name):
@@ -169,8 +170,8 @@ def empty(run: Path) -> None:
 
 
 def remove_partial(run: Path) -> None:
-    """Remove what dead writers of a run were writing; there must be no live ones."""
-    with opened(run) as there:
+    """Remove the partial files of writers that died; there must be no live writers."""
+    with open_folder(run) as there:
         for name in filter(is_passing, there.names()):
             there.remove(name)
 
@@ -179,7 +180,7 @@ _PARTS = TypeAdapter(list[PartFile])
 
 
 def _replaced(run: OpenFolder) -> list[str]:
-    """Return the parts that the run wrote down as those to remove; none if it did not, or what is there is damaged."""
+    """Return the parts that the run recorded for removal; none if it has no such record, or a damaged one."""
     try:
         with run.open(REPLACED) as file:
             return plain_json.read(file.read(), _PARTS, REPLACED)
@@ -188,7 +189,7 @@ def _replaced(run: OpenFolder) -> list[str]:
 
 
 def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> None:
-    """Let `name` in `folder` be the file `source` of `run` too, in place of whatever has that name."""
+    """Make `name` in `folder` a second name of the file `source` of `run`, in place of any file of that name."""
     with run.passing() as partial:
         try:
             run.link(source, run, partial)
@@ -198,5 +199,5 @@ def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> N
             with run.open(source) as file:
                 folder.write_whole(name, file.read(), scratch=run)
         else:
-            # Nothing happens if both are the same file already.
+            # If both are the same file already, nothing happens.
             run.rename(partial, folder, name)

@@ -1,13 +1,13 @@
-"""What a run of Megatron-LM needs beside the columns of a plan: number formats, experts, and what overlaps.
+"""Flags of Megatron-LM that do not follow from the columns of a plan alone: number formats, experts, and overlap.
 
-Each function returns flags, and in words what was priced and no flag asks for. An overlap is a share of what could be
-hidden; a flag only switches it on, so any share above 0 asks for it.
+Each function returns flags, and in words what was priced but has no flag. An overlap is a share of the communication
+that could be hidden; a flag can only switch it on, so any share above 0 sets the flag.
 
 Sources: megatron.core 0.16.1 for what Megatron-LM does (ModelParallelConfig.bf16, tp_comm_overlap, overlap_p2p_comm,
 overlap_moe_expert_parallel_comm; TransformerConfig.fp8, cp_comm_type, moe_token_dispatcher_type, moe_grouped_gemm,
 moe_layer_freq, moe_expert_capacity_factor; DistributedDataParallelConfig.grad_reduce_in_fp32; OptimizerConfig;
 schedules.forward_backward_pipelining_without_interleaving), megatron/training/arguments.py for the flags. Not covered:
-the scaling recipe of 8-bit multiplies, which is no choice here, and formats below 8 bits.
+the scaling recipe of 8-bit multiplies, which dsx does not choose, and formats below 8 bits.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import EXPERTS
 
 Flag = tuple[str, str]  # (flag, value), "" for a flag without one
-Settings = tuple[list[Flag], list[str]]  # flags, and what they do not express
+Settings = tuple[list[Flag], list[str]]  # flags, and what they cannot express
 
 _BF16, _FP32 = 2, 4  # bytes
-# Adam's two moments in FP32, and the FP32 weight where the one that is multiplied is in BF16.
+# Adam's two moments in FP32, and an FP32 weight if the model's weight is in BF16.
 _OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
 _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
 
 
 def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings:
-    """Return the flags of the element sizes that were priced, and of multiplies in 8 bits.
+    """Return the flags of the priced element sizes, and of multiplies in 8 bits.
 
-    Without a flag gradients of BF16 weights are added up and reduced in FP32.
+    Without a flag, gradients of BF16 weights are accumulated and reduced in FP32.
     """
     flags: list[Flag] = []
     lost: list[str] = []
@@ -62,17 +62,17 @@ def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings
         )
     if assumptions.linear_dtype == "fp8":
         if device.fp8_flops is None:
-            lost.append(f"multiplies in 8 bits: {device.name} has none, they were priced at its matrix_flops")
+            lost.append(f"multiplies in 8 bits: {device.name} has none, so they were priced at its matrix_flops")
         else:
             flags.append(("--fp8-format", "hybrid"))
     return flags, lost
 
 
 def expert_flags(plan: Mapping[str, Any], model: Model) -> Settings:
-    """Return the flags of layers with experts; none of a model without.
+    """Return the flags of layers with experts; none for a model without experts.
 
-    What was priced moves a copy of a token to each of its experts: the dispatcher `alltoall`. (`flex` moves one to each
-    rank, `allgather` every token to all ranks.) The experts of a rank are one grouped multiply.
+    The priced transfers send a copy of a token to each of its experts: the dispatcher `alltoall`. (`flex` sends one to
+    each rank, `allgather` every token to all ranks.) The experts of a rank are one grouped multiply.
     """
     layers = [layer for layer in model.kinds if EXPERTS in layer.letters]
     if not layers:
@@ -84,57 +84,57 @@ def expert_flags(plan: Mapping[str, Any], model: Model) -> Settings:
     if pattern := _expert_layers(model):
         flags.append(("--moe-layer-freq", pattern))
     room = model.dimensions["capacity_percent"] if "capacity_percent" in layer.letters else 100
-    if room != 100:  # more than an even share is room that dsx fills, too
+    if room != 100:  # dsx also prices capacity beyond the even share as if it were filled
         flags += [("--moe-expert-capacity-factor", f"{room / 100:g}"), ("--moe-pad-expert-input-to-capacity", "")]
-    kinds = {move.kind for move in layer.collectives(FORWARD) if move.axis == "ep"}
+    kinds = {collective.kind for collective in layer.collectives(FORWARD) if collective.axis == "ep"}
     known = {"alltoall": kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
     dispatcher = next((name for name, fits in known.items() if fits), None)
-    lost = [] if dispatcher else [f"tokens that are moved over ep by {' and '.join(sorted(kinds))}"]
+    lost = [] if dispatcher else [f"tokens that are dispatched over ep by {' and '.join(sorted(kinds))}"]
     flags += [("--moe-token-dispatcher-type", dispatcher)] if dispatcher else []
     flags.append(("--moe-grouped-gemm", ""))
     flags += [("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []
-    # Megatron-LM divides experts by tp where nothing is said.
+    # Without this flag Megatron-LM divides experts by tp.
     flags.append(("--expert-tensor-parallel-size", str(plan["tp"] if "tp" in layer.expert_axes else 1)))
     return flags, lost
 
 
 def _expert_layers(model: Model) -> str:
-    """Return which layers of the body have experts, as Megatron-LM takes it; empty if all have."""
-    runs: list[list[int]] = []
+    """Return which layers of the body have experts, in the form of Megatron-LM; empty if all do."""
+    blocks: list[list[int]] = []
     for layer, count in model.body:
         has = int(EXPERTS in layer.letters)
-        if runs and runs[-1][0] == has:
-            runs[-1][1] += count
+        if blocks and blocks[-1][0] == has:
+            blocks[-1][1] += count
         else:
-            runs.append([has, count])
-    return "+".join(f"[{has}]*{count}" for has, count in runs) if len(runs) > 1 else ""
+            blocks.append([has, count])
+    return "+".join(f"[{has}]*{count}" for has, count in blocks) if len(blocks) > 1 else ""
 
 
 def context_flags(plan: Mapping[str, Any], layer: DerivedLayer, assumptions: AssumptionsSpec) -> Settings:
-    """Return how the members of a context parallel group exchange what attention needs."""
-    moves = [move for move in layer.collectives(FORWARD) if move.axis == "cp"]
-    if plan["cp"] == 1 or not moves:
+    """Return the flags of the exchange of keys and values in a context parallel group."""
+    found = [collective for collective in layer.collectives(FORWARD) if collective.axis == "cp"]
+    if plan["cp"] == 1 or not found:
         return [], []
-    kinds = {"p2p" if move.ring else _CP_COMM_TYPE.get(move.kind, "") for move in moves}
+    kinds = {"p2p" if collective.ring else _CP_COMM_TYPE.get(collective.kind, "") for collective in found}
     if len(kinds) > 1 or "" in kinds:
-        moved = " and ".join(dict.fromkeys(move.kind for move in moves))
-        tensors = ", ".join(dict.fromkeys(move.tensor for move in moves))
+        priced = " and ".join(dict.fromkeys(collective.kind for collective in found))
+        tensors = ", ".join(dict.fromkeys(collective.tensor for collective in found))
         return [], [
-            f"context parallelism as it was priced, by {moved} of {tensors}: Megatron-LM's default passes keys and "
+            f"context parallelism as it was priced, by {priced} of {tensors}: Megatron-LM's default passes keys and "
             "values around a ring (--cp-comm-type p2p)"
         ]
     (kind,) = kinds
     lost: list[str] = []
     if kind == _CP_COMM_TYPE[ALL_GATHER] and assumptions.cp_overlap:
         lost.append(
-            f"keys and values gathered beside compute (cp_overlap={assumptions.cp_overlap:g}): Megatron-LM waits for "
-            "that all-gather, and overlaps a ring alone (--cp-comm-type p2p)"
+            f"keys and values gathered during compute (cp_overlap={assumptions.cp_overlap:g}): Megatron-LM waits for "
+            "that all-gather, and overlaps only a ring (--cp-comm-type p2p)"
         )
     return [("--cp-comm-type", kind)], lost
 
 
 def overlap_flags(plan: Mapping[str, Any], sequence_parallel: bool, assumptions: AssumptionsSpec) -> Settings:
-    """Return the flags of tensor, pipeline and expert parallel communication beside compute."""
+    """Return the flags that overlap tensor, pipeline and expert parallel communication with compute."""
     flags: list[Flag] = []
     lost: list[str] = []
     if plan["tp"] > 1 and assumptions.tp_overlap:
@@ -142,22 +142,22 @@ def overlap_flags(plan: Mapping[str, Any], sequence_parallel: bool, assumptions:
             flags.append(("--tp-comm-overlap", ""))
         else:
             lost.append(
-                f"tensor parallel communication beside compute (tp_overlap={assumptions.tp_overlap:g}): Megatron-LM "
-                "overlaps it under sequence parallelism alone"
+                f"tensor parallel communication during compute (tp_overlap={assumptions.tp_overlap:g}): Megatron-LM "
+                "overlaps it only under sequence parallelism"
             )
     if plan["pp"] > 1 and plan["vpp"] > 1 and not assumptions.pp_overlap:
         flags.append(("--no-overlap-p2p-communication", ""))
     if plan["pp"] > 1 and plan["vpp"] == 1 and assumptions.pp_overlap:
         lost.append(
-            f"sends beside a microbatch (pp_overlap={assumptions.pp_overlap:g}) with vpp=1: Megatron-LM overlaps them "
-            "where vpp is above 1"
+            f"sends during a microbatch (pp_overlap={assumptions.pp_overlap:g}) with vpp=1: Megatron-LM overlaps them "
+            "only if vpp is above 1"
         )
     if plan["ep"] > 1 and assumptions.ep_overlap:
         if (plan["pp"] == 1 or plan["vpp"] > 1) and plan["recompute"] != "full":
             flags.append(("--overlap-moe-expert-parallel-comm", ""))
         else:
             lost.append(
-                f"expert parallel communication beside compute (ep_overlap={assumptions.ep_overlap:g}) with "
+                f"expert parallel communication during compute (ep_overlap={assumptions.ep_overlap:g}) with "
                 f"pp={plan['pp']}, vpp={plan['vpp']}, recompute={plan['recompute']}: Megatron-LM overlaps it without a "
                 "pipeline or with vpp above 1, and without full recomputation"
             )

@@ -1,18 +1,18 @@
-"""Who works on an unfinished run: locks in its folder, which end with the process that holds them.
+"""Which processes work on an unfinished run: locks in its folder, released when their process ends.
 
-    entry.lock            held for a moment by whoever comes or finishes, so that they do so one by one
-    run.lock              held by all who work here: by a plain run alone, by shards together
+    entry.lock            held for a moment by a process that begins or finishes, so that they do so one by one
+    run.lock              held by every process that works on the run: exclusive for a plain run, shared by shards
     shard-2-of-8.lock     held by the process that works on that shard
 
-The last two say which process has them. The folder goes when its run is finished, so whoever got a lock in a folder
-that has gone tries again.
+The last two name their process. The folder is removed when its run is finished, so a process that got a lock in a
+removed folder tries again.
 
-Not covered: file systems without locks, where a second writer is not noticed. Since parts are whole files that
-do not depend on who wrote them, both then write the same set.
+Not covered: file systems without locks, where a second writer is not noticed. Parts are written whole and do not depend
+on their writer, so both writers then write the same set.
 
-The `filelock` package (4.2) does not replace this: its FileLock has no shared mode, and its ReadWriteLock refuses to
-turn a shared lock into an exclusive one or back (RuntimeError), which is how shards share a run and the last one
-finishes it. Where a file system has no locks (ENOTSUP, ENOLCK) it raises OSError, and a sweep goes on here.
+The `filelock` package (4.2) does not replace this: its FileLock has no shared mode, and its ReadWriteLock cannot turn a
+shared lock into an exclusive one or back (RuntimeError), which is how shards share a run and the last one finishes it.
+On a file system without locks (ENOTSUP, ENOLCK) it raises OSError, where this module lets a sweep continue.
 """
 
 import errno
@@ -27,23 +27,23 @@ from typing import BinaryIO
 
 from dsx.errors import StoreError
 from dsx.results.file_names import ENTRY_LOCK, RUN_LOCK, Shard, is_shard_lock, shard_lock
-from dsx.results.folder import open_file, opened
+from dsx.results.folder import open_file, open_folder
 
 _CURE = "wait for it to finish, or choose another folder with -o"
 _HOLDER = re.compile(r"process [0-9]{1,10} on [^\s\x00-\x1f\x7f]{1,255}")
-_LONGEST = 512  # bytes of what a process writes
+_LONGEST = 512  # bytes of the name of a process
 _MADE = os.O_RDWR | os.O_CREAT
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
 @contextmanager
 def entry(run: Path) -> Iterator[None]:
-    """Hold the entry of the folder `run`, which is made if need be; waits for its turn."""
+    """Hold the entry lock of the folder `run`, and make the folder if needed; waits for its turn."""
     while True:
         run.mkdir(exist_ok=True)
         path = run / ENTRY_LOCK
         try:
-            with opened(run) as folder:
+            with open_folder(run) as folder:
                 file = folder.open(ENTRY_LOCK, _MADE)
         except FileNotFoundError:
             continue
@@ -55,10 +55,10 @@ def entry(run: Path) -> Iterator[None]:
 
 
 class Hold:
-    """The locks of one process on a run; `alone` says that nobody else has any."""
+    """The locks of one process on a run; `alone` is true if no other process has any."""
 
     def __init__(self, run: Path, shard: Shard | None) -> None:
-        """Take them, in the `entry` of the run; StoreError if others who are at work do not allow it."""
+        """Take the locks; the caller holds the `entry` of the run. StoreError if other processes hold them."""
         self._run, self._shard = run, shard
         self._files: list[BinaryIO] = []
         try:
@@ -69,7 +69,7 @@ class Hold:
             own = self._open(shard_lock(shard)) if shard else self._common
             if shard and not _lock(own, fcntl.LOCK_EX):
                 raise StoreError(
-                    f"{run.parent}: {_name(shard)} is at work already, {_holder(run / shard_lock(shard))}; {_CURE}"
+                    f"{run.parent}: {_name(shard)} is already running, {_holder(run / shard_lock(shard))}; {_CURE}"
                 )
             own.truncate(0)
             own.write(f"process {os.getpid()} on {platform.node()}".encode())
@@ -79,38 +79,38 @@ class Hold:
             raise
 
     def share(self) -> None:
-        """Let other shards come, if this is one."""
+        """Let other shards join the run, if this is a shard."""
         if self._shard:
             _lock(self._common, fcntl.LOCK_SH)
             self.alone = False
 
     def take_all(self) -> None:
-        """Be alone, in the `entry` of the run, to finish it.
+        """Take the run exclusively to finish it; the caller holds the `entry` of the run.
 
-        Raises StoreError if others are at work. This shard then no longer counts as one that is.
+        Raises StoreError if other processes work on it. This shard then no longer counts as running.
         """
         self.alone = _lock(self._common, fcntl.LOCK_EX)
         if not self.alone:
             raise StoreError(self._busy())
 
     def close(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         for file in self._files:
             file.close()
 
     def _open(self, name: str) -> BinaryIO:
-        with opened(self._run) as folder:
+        with open_folder(self._run) as folder:
             file = folder.open(name, _MADE)
         self._files.append(file)
         return file
 
     def _busy(self) -> str:
         own = shard_lock(self._shard) if self._shard else ""
-        with opened(self._run) as folder:
+        with open_folder(self._run) as folder:
             shards = [self._run / name for name in folder.names() if is_shard_lock(name) and name != own]
         others = [path for path in shards if _is_held(path)]
         who = ", ".join(map(_holder, others or [self._run / RUN_LOCK]))
-        return f"{self._run.parent}: another dsx is at work here, {who}; {_CURE}"
+        return f"{self._run.parent}: another dsx is running here, {who}; {_CURE}"
 
 
 def _name(shard: Shard) -> str:
@@ -118,10 +118,10 @@ def _name(shard: Shard) -> str:
 
 
 def _holder(path: Path) -> str:
-    """Return who wrote that it holds the lock at `path`, as in "process 12 on node7"."""
+    """Return the process that holds the lock at `path`, by its own words: "process 12 on node7"."""
     with open_file(path) as file:
         said = file.read(_LONGEST).decode("utf-8", "replace")
-    return said if _HOLDER.fullmatch(said) else "a process that has just begun"
+    return said if _HOLDER.fullmatch(said) else "a process that has just started"
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
@@ -138,7 +138,7 @@ def _is_held(path: Path) -> bool:
 
 
 def _lock(file: BinaryIO, how: int, wait: bool = False) -> bool:
-    """Take a lock, or turn one into another; say whether it could be had."""
+    """Take a lock, or change its mode; return whether that was possible."""
     try:
         fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
     except BlockingIOError:

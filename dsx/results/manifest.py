@@ -1,13 +1,13 @@
-"""The manifest of a result set: what was asked, what was found, and which files hold it.
+"""The manifest of a result set: the sweep, what it found, and the files that hold the rows.
 
-It is one JSON file beside the parts, and the only thing that says which parts belong to the set. All of
-it is plain data, so it reads without dsx.
+It is one JSON file in the folder of the parts, and the only list of the parts of the set. It is plain data, so it can
+be read without dsx.
 
-The manifest of an unfinished run says what the run is, and into how many parts its sweep is cut; which of
-them are there only its folder says.
+The manifest of an unfinished run states the sweep and its number of parts; the parts that exist are those in its
+folder.
 
 Not covered: older schema versions. Version 1 had no cluster column and no what-ifs, version 2 no intervals, version 3
-no copies of what ZeRO divides, stored layers and offload, version 4 no rank order; their sweeps are run again.
+no zero_replicas, stored_layers and offload, version 4 no rank order; their sweeps must be run again.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ import dsx
 from dsx.errors import StoreError
 from dsx.results import plain_json
 from dsx.results.file_names import PartFile
-from dsx.results.identity import canonical, spec_hash
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
+from dsx.results.spec_hash import canonical, spec_hash
 from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep
 from dsx.space.codes import OPTIMAL
 
@@ -35,12 +35,12 @@ _MOST_NAMES = 128  # codes of a name column are int8
 _MOST_REASONS = 63  # bits of an int64
 
 
-Whole = Annotated[int, Field(strict=True, ge=0)]  # a number that was counted
+Whole = Annotated[int, Field(strict=True, ge=0)]  # a count
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a candidate is rejected; its place in the list is its bit in `reject`."""
+    """Why a candidate is rejected; its position in the list is its bit in `reject`."""
 
     name: str
     description: str
@@ -48,7 +48,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Candidates of the space, of which feasible, and per reason how many it rejects.
+    """The number of candidates, of feasible ones, and of rejected ones by reason.
 
     A candidate that is rejected for two reasons counts under both.
     """
@@ -68,12 +68,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a result set is; `spec_hash` identifies the sweep that it answers.
+    """The description of a result set; `spec_hash` identifies its sweep.
 
-    `spec_file` is where the sweep was read from, since what it names may lie beside it ("" if nowhere).
-    `what_if` are the columns that the sweep varies. A sweep is cut into `num_parts`, of which the set has
-    those that have rows, or all merged into one. `started` and `finished` are ISO 8601 times in UTC; of an
-    incomplete set `finished` is "", and `parts` and `counts` are those that are there so far.
+    `spec_file` is the file of the sweep ("" if there is none); files that the sweep names may be relative to it.
+    `what_if` are the columns that the sweep varies. A sweep is divided into `num_parts` parts; the set has those with
+    rows, or all merged into one. `started` and `finished` are ISO 8601 times in UTC. In an incomplete set `finished` is
+    "", and `parts` and `counts` are those so far.
     """
 
     schema_version: int
@@ -107,7 +107,7 @@ _ADAPTER = pydantic.TypeAdapter(Manifest)
 
 
 def now() -> str:
-    """Return the time in UTC, as the manifest writes it."""
+    """Return the current time in UTC, in the form of the manifest."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -119,18 +119,17 @@ def begin(
     spec_file: str = "",
     what_if: Sequence[ExtraColumn] = (),
 ) -> Manifest:
-    """Return the manifest of a set that is about to be written.
+    """Return the manifest of a new set.
 
     Args:
         spec: the sweep, as plain data.
-        names: for each name column, the names that its codes stand for.
+        names: for each name column, the names of its codes.
         reject_reasons: (name, description) of each bit of `reject`, lowest first.
         precision: of the cost columns.
-        spec_file: where the sweep was read from.
+        spec_file: the file of the sweep.
         what_if: the columns that the sweep varies.
 
-    Raises StoreError if the spec holds something that JSON cannot, or a name column has no names, two that
-    are the same, or too many.
+    Raises StoreError if JSON cannot hold the spec, or if a name column has no names, a name twice, or too many.
     """
     if wrong := _fault_of_names(names):
         raise StoreError(f"a result set cannot be written: {wrong}")
@@ -154,33 +153,33 @@ def begin(
 
 
 def _fault_of_names(names: Mapping[str, Sequence[str]]) -> str:
-    """Return what is wrong with the names of the codes; "" if nothing."""
+    """Return the fault of the names of the codes; "" if there is none."""
     if missing := [column for column in NAME_COLUMNS if not names.get(column)]:
-        return f"names: it needs the names of its codes for {', '.join(missing)}"
+        return f"names: the names of the codes are missing for {', '.join(missing)}"
     for column in NAME_COLUMNS:
         known = list(names[column])
         if twice := [name for name in known if known.count(name) > 1]:
             return f"names: column {column} has the name {twice[0]!r} twice; give one of them another name"
         if len(known) > _MOST_NAMES:
-            return f"names: column {column} has {len(known)} names, and a result set holds {_MOST_NAMES} of them"
+            return f"names: column {column} has {len(known)} names, but a result set holds at most {_MOST_NAMES}"
         for name in known:
             # Other tools read the names, as UTF-8.
             if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
-                return f"names: column {column} has the name {name!r}, which is no Unicode text"
+                return f"names: column {column} has the name {name!r}, which is not valid Unicode"
     return ""
 
 
 def to_json(manifest: Manifest) -> bytes:
     """Return the manifest as indented JSON."""
     text = json.dumps(dataclasses.asdict(manifest), indent=2, ensure_ascii=False)
-    # Bytes of a file name that are no UTF-8 are written with a backslash, as JSON has it.
+    # Bytes of a file name that are not UTF-8 are written with a backslash, as in JSON.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def from_json(text: bytes, place: str) -> Manifest:
-    """Return the manifest in `text`; `place` is what an error calls it.
+    """Return the manifest in `text`; errors call it `place`.
 
-    Raises StoreError if it is not a manifest, or one of an older or newer schema.
+    Raises StoreError if it is not a manifest, or has an older or newer schema version.
     """
     try:
         raw = plain_json.parse(text, place)
@@ -190,12 +189,12 @@ def from_json(text: bytes, place: str) -> Manifest:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         wanted = raw.get("dsx_version", "a newer one")
         raise StoreError(
-            f"{place} has schema version {version}, and dsx {dsx.__version__} reads versions up to "
+            f"{place} has schema version {version}, but dsx {dsx.__version__} reads versions up to "
             f"{SCHEMA_VERSION}; install the dsx that wrote it: pip install 'dsx>={wanted!s:.40}'"
         )
     if isinstance(version, int) and version < SCHEMA_VERSION:
         raise StoreError(
-            f"{place} has the older schema version {version}, and dsx {dsx.__version__} reads version "
+            f"{place} has the older schema version {version}, but dsx {dsx.__version__} reads version "
             f"{SCHEMA_VERSION}; run the sweep again, into another folder"
         )
     try:
@@ -211,27 +210,27 @@ def from_json(text: bytes, place: str) -> Manifest:
 
 
 def _fault(manifest: Manifest) -> str:
-    """Return where a manifest whose types are right contradicts itself; "" if nowhere."""
+    """Return how a manifest with the right types contradicts itself; "" if it does not."""
     what_if = [extra.name for extra in manifest.what_if]
     own = {CUT.name, *(column.name for column in COLUMNS)}
     files = [part.file for part in manifest.parts]
     if wrong := _fault_of_names(manifest.names):
         return wrong
     if odd := [name for name in manifest.names if name not in NAME_COLUMNS]:
-        return f"names: {odd[0]!r} is no column of names"
+        return f"names: {odd[0]!r} is not a name column"
     if len({*what_if}) < len(what_if) or own & {*what_if}:
-        return "what_if: a column is there twice"
+        return "what_if: a column is listed twice"
     if len(manifest.reject_reasons) > _MOST_REASONS:
-        return f"reject_reasons: has {len(manifest.reject_reasons)} of them, and there are {_MOST_REASONS} bits"
+        return f"reject_reasons: has {len(manifest.reject_reasons)} reasons, but there are only {_MOST_REASONS} bits"
     if len({*files}) < len(files):
-        return "parts: a file is there twice"
+        return "parts: a file is listed twice"
     if manifest.complete and manifest.counts is None:
-        return "counts: is missing, though the set is complete"
+        return "counts: is missing, but the set is complete"
     return fault_of(manifest.spec, manifest.names, tuple(what_if))
 
 
 def total(manifest: Manifest, counts: Iterable[Counts]) -> Counts:
-    """Return the sum of the counts of parts, with every reason of the set, in its order."""
+    """Return the sum of the counts of parts, with every reason of the set, in order."""
     candidates = feasible = 0
     rejected = {reason.name: 0 for reason in manifest.reject_reasons}
     for part in counts:

@@ -1,10 +1,10 @@
-"""JSON of a result folder to checked values: the one door for everything that a run or a reader meets there.
+"""Read and check the JSON of a result folder; every run and every reader uses this.
 
-A folder may come from anywhere, or be damaged, so nothing of it is believed: not that it is text, not that it ends,
-not that its numbers are some. What passes is plain data that dsx can write, hash and print again.
+A folder may come from anywhere, or be damaged, so nothing is trusted: neither that the content is text, nor that it is
+of finite depth, nor that its numbers are finite. The result is plain data that dsx can write, hash and print.
 
-pydantic's own JSON reader does not replace this: it refuses the half characters that stand for bytes of a file name,
-and takes 1e999 as infinity and whole numbers of any length.
+pydantic's own JSON reader does not replace this: it refuses the surrogates that stand for bytes of a file name, and
+accepts 1e999 as infinity and whole numbers of any length.
 """
 
 import json
@@ -17,26 +17,26 @@ from dsx.errors import StoreError
 
 T = TypeVar("T")
 
-# Lists within lists; those of dsx are a tenth of that.
+# Depth of nested lists and objects; files of dsx have a tenth of it.
 _DEEPEST = 100
 _LARGEST = 2**63 - 1
 _LONGEST = 300  # letters of a reason
 
 
 def parse(text: bytes, place: str) -> Any:
-    """Return the plain data in `text`, which errors call `place`; StoreError if it is none."""
+    """Return the plain data in `text`, which errors call `place`; StoreError if it is not plain data."""
     try:
         data = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
         _check(data, _DEEPEST)
     except RecursionError:
-        raise StoreError(_refusal(place, "lists within lists without end")) from None
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are some
+        raise StoreError(_refusal(place, "nested too deeply")) from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError too
         raise StoreError(_refusal(place, str(error))) from None
     return data
 
 
 def read(text: bytes, kind: "TypeAdapter[T]", place: str) -> T:
-    """Return the `kind` of value that is in `text`; StoreError if it is none."""
+    """Return the value of this `kind` in `text`; StoreError if it is not one."""
     try:
         return kind.validate_python(parse(text, place))
     except ValidationError as error:
@@ -44,7 +44,7 @@ def read(text: bytes, kind: "TypeAdapter[T]", place: str) -> T:
 
 
 def reason(error: ValidationError, within: str = "") -> str:
-    """Return where the first fault is, and what it is; `within` is where what was checked lies."""
+    """Return the place of the first fault, and the fault; `within` is the path of the checked value."""
     first = error.errors(include_url=False)[0]
     steps = [str(step) for step in first["loc"] if not str(step).startswith("<")]
     where = ".".join([*([within] if within else []), *steps]) or "the whole file"
@@ -56,7 +56,7 @@ def _refusal(place: str, why: str) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check(value: Any, depth: int) -> None:
@@ -71,7 +71,7 @@ def _check(value: Any, depth: int) -> None:
             for inner in value:
                 _check(inner, depth - 1)
         case str():
-            # Bytes of a file name that are no UTF-8 are read as such; others cannot be written again.
+            # Surrogates may stand for bytes of a file name that are not UTF-8; dsx cannot write any others.
             value.encode("utf-8", "surrogateescape")
         case bool():
             pass

@@ -1,4 +1,4 @@
-"""Reading result sets: a finished one, or as much of an unfinished run as is there, as a pandas DataFrame."""
+"""Read a result set, or the parts so far of an unfinished run, as a pandas DataFrame."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ import pyarrow as pa
 from dsx.errors import StoreError, UnknownNameError
 from dsx.results import folder as disk
 from dsx.results import manifest as manifests
-from dsx.results import parts
+from dsx.results import stored_parts
 from dsx.results.file_names import MANIFEST, UNFINISHED, part_name
 from dsx.results.manifest import Manifest, Part
 from dsx.results.schema import Column
@@ -19,8 +19,8 @@ from dsx.results.schema import Column
 def read_manifest(folder: str | Path) -> Manifest:
     """Return the manifest of the result set in `folder`.
 
-    That of an unfinished run, `<folder>/.unfinished`, gets the parts that are there and the sum of their counts.
-    Raises StoreError if there is none, or it is broken or of another schema version.
+    For an unfinished run, `<folder>/.unfinished`, it lists the parts so far and the sum of their counts.
+    Raises StoreError if there is no manifest, or if it is broken or has another schema version.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -33,16 +33,16 @@ def read_manifest(folder: str | Path) -> Manifest:
         if (begun := stated(unfinished)) is not None:
             there = len(_so_far(unfinished, begun).parts)
             raise StoreError(
-                f"the sweep into {folder} has not finished: {there} of {begun.num_parts} parts are there; run the "
-                f"same command again and it goes on (what is there so far can be loaded from {unfinished})"
+                f"the sweep into {folder} has not finished: it has {there} of {begun.num_parts} parts; run the same "
+                f"command again to continue it (the parts so far can be loaded from {unfinished})"
             )
     raise StoreError(f"no result set at {folder}: it has no {MANIFEST}; give the folder of a sweep's -o")
 
 
 def stated(folder: Path) -> Manifest | None:
-    """Return the manifest in `folder` as it is written; None without one.
+    """Return the manifest in `folder` as written; None if there is none.
 
-    Raises StoreError if it is broken or of another schema version, OSError if it cannot be read.
+    Raises StoreError if it is broken or has another schema version, OSError if it cannot be read.
     """
     path = folder / MANIFEST
     try:
@@ -54,7 +54,7 @@ def stated(folder: Path) -> Manifest | None:
 
 
 def _so_far(folder: Path, begun: Manifest) -> Manifest:
-    there = parts.footers(folder, begun)
+    there = stored_parts.footers(folder, begun)
     return dataclasses.replace(
         begun,
         parts=tuple(Part(part_name(number), part.rows) for number, part in there.items()),
@@ -65,46 +65,47 @@ def _so_far(folder: Path, begun: Manifest) -> Manifest:
 def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFrame:
     """Return a result set, or the given columns of it in the given order.
 
-    Name columns are categories. `df.attrs` holds `units` and `descriptions` by column,
-    `reject_reasons` (item i explains bit i of `reject`), the `spec`, `clusters` (all that the sweep compares),
-    `what_if` (the columns that it varies), and whether the set is `complete`.
-    Raises StoreError if the set is missing or broken, UnknownNameError for a column it does not have.
+    Name columns are categories. `df.attrs` holds `units` and `descriptions` by column, `reject_reasons` (entry i
+    explains bit i of `reject`), the `spec`, `clusters` (all clusters of the sweep), `what_if` (the columns that it
+    varies), and whether the set is `complete`.
+    Raises StoreError if the set is missing or broken, UnknownNameError for a column that it does not have.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
     wanted = [column.name for column in manifest.columns] if columns is None else _known(columns, manifest)
-    return frame(manifest, [parts.read(folder, part, manifest, wanted) for part in manifest.parts], wanted)
+    return frame(manifest, [stored_parts.read(folder, part, manifest, wanted) for part in manifest.parts], wanted)
 
 
 def load_chosen(
     folder: str | Path, columns: Iterable[str], choose: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return all columns of the rows that `choose` keeps, in its order, with only a part in memory at a time.
+    """Return all columns of the rows that `choose` keeps, in its order, with one part in memory at a time.
 
-    `choose` gets a frame with at least `columns` and returns some of its rows; what it keeps of everything
-    must be among what it keeps of each part, as with the best few or a Pareto front. Raises as `load` does.
+    `choose` gets a frame with at least `columns` and returns some of its rows. The rows that it keeps of the whole set
+    must be among those that it keeps of each part, as with the fastest rows or a Pareto front. Raises what `load`
+    raises.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
     every, few = [column.name for column in manifest.columns], _known(columns, manifest)
     tables: list[pa.Table] = []
     for part in manifest.parts:
-        light = frame(manifest, [parts.read(folder, part, manifest, few)], few)
+        light = frame(manifest, [stored_parts.read(folder, part, manifest, few)], few)
         chosen = choose(light).index.to_numpy()
         if len(chosen):
-            tables.append(parts.read(folder, part, manifest, every).take(chosen))
+            tables.append(stored_parts.read(folder, part, manifest, every).take(chosen))
     return choose(frame(manifest, tables, every))
 
 
 def frame(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str]) -> pd.DataFrame:
-    """Return tables of the columns `wanted`, as `parts.read` gives them, as one frame that describes itself."""
+    """Return tables of the columns `wanted`, from `stored_parts.read`, as one frame with its `attrs`."""
     known: dict[str, Column] = {column.name: column for column in manifest.columns}
-    schema = parts.part_schema(manifest)
+    schema = stored_parts.part_schema(manifest)
     empty = pa.schema([schema.field(name) for name in wanted]).empty_table()
     df = (pa.concat_tables(tables) if tables else empty).to_pandas()
     for name in wanted:
         if known[name].kind == "name":
-            # A part only knows the names that occur in it.
+            # A part has only the names that occur in it.
             df[name] = df[name].cat.set_categories(list(manifest.names[name]))
     df.attrs = {
         "units": {name: known[name].unit for name in wanted},

@@ -1,13 +1,13 @@
-"""The columns of a result set, made from the records that compute them.
+"""The columns of a result set, derived from the records that compute them.
 
-A result set is one flat table: `candidate`, `cluster`, the choices (`dsx.space.choices`), what the sweep varied of
-the hardware, the costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and
-the what-if columns identify a row; `candidate` alone identifies the choices, so sets of different hardware join
-on it. Names, units and descriptions are those of the records, so a new field there is a new column here, in
-pandas and in the documents. Whoever changes a record changes `SCHEMA_VERSION` in manifest.py.
+A result set is one flat table: `candidate`, `cluster`, the choices (`dsx.space.choices`), the what-if columns, the
+costs (`StepCosts`), their interval (`StepInterval`) and `reject`. `candidate`, `cluster` and the what-if columns
+identify a row. `candidate` alone identifies the choices, so sets of different hardware can be joined on it. Names,
+units and descriptions come from the records, so a new field of a record is a new column here, in pandas and in the
+documents. A change of a record needs a new `SCHEMA_VERSION` in manifest.py.
 
-Only what-if columns differ from set to set, and the column of cuts, which a set of `partition: optimal` has. Any other
-column that does not vary is simply constant, which costs almost nothing in Parquet.
+Sets differ only in their what-if columns, and in the column `stage_layers` of sets with `partition: optimal`. Any other
+column that does not vary is constant, which costs almost nothing in Parquet.
 """
 
 import json
@@ -22,17 +22,17 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.space.choices import CHOICES, NAMED
 
-# "given" is a real number that the sweep states; it keeps float64, so that it compares equal to what was stated.
+# "given" is a real number that the sweep states; it is float64, so that it compares equal to the stated value.
 Kind = Literal["id", "name", "integer", "text", "real", "given", "reasons"]
 Precision = Literal["float32", "float64"]
 
-# The columns that hold names, as codes: positions in the name tuples of the manifest.
+# The columns that hold names as codes: positions in the name tuples of the manifest.
 NAME_COLUMNS = ("cluster", *NAMED)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `unit` is an SI unit or "" if bare, `kind` decides its type and encoding."""
+    """One column: `unit` is an SI unit or "" without one, `kind` decides its type and encoding."""
 
     name: str
     unit: str
@@ -65,7 +65,7 @@ _COSTS = (
     Column("reject", "", "bit set of the reasons against the candidate; 0 is feasible", "reasons"),
 )
 
-# A cut as text: one value that pandas groups and compares, and that Parquet writes once for all rows that share it.
+# A layer layout as text: pandas can group and compare it, and Parquet writes it once for all rows that share it.
 CUT = Column(
     "stage_layers", "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text"
 )
@@ -75,7 +75,7 @@ COLUMNS: tuple[Column, ...] = (*_CHOICES, *_COSTS)
 
 
 def columns_with(what_if: Iterable[ExtraColumn], cuts: bool = False) -> tuple[Column, ...]:
-    """Return the columns of a set that varies `what_if`, in order; with `cuts` each row has one of its own."""
+    """Return the columns of a set that varies `what_if`, in order; with `cuts` each row has its own layer layout."""
     extra = [Column(e.name, e.unit, e.description, "integer" if e.integer else "given") for e in what_if]
     return (*_CHOICES, *([CUT] if cuts else []), *extra, *_COSTS)
 
@@ -86,13 +86,13 @@ def arrow_schema(
     """Return the Parquet schema of a result set.
 
     Args:
-        columns: those of the set.
-        names: for each of `NAME_COLUMNS`, the names that its codes stand for.
+        columns: the columns of the set.
+        names: for each of `NAME_COLUMNS`, the names of its codes.
         precision: of the cost columns.
-        about: what every part says about its set; JSON under the key `dsx`.
+        about: the description of the set in every part; JSON under the key `dsx`.
 
-    A name column is `dictionary<int8, string>`; `names` is the dictionary, which travels in the
-    manifest because a Parquet file only keeps the names that occur in it. No value is ever null.
+    A name column is `dictionary<int8, string>`; `names` is the dictionary. The manifest holds it too, because a Parquet
+    file only keeps the names that occur in it. No value is null.
     """
     types: dict[Kind, pa.DataType] = {
         "id": pa.int64(),
@@ -104,7 +104,7 @@ def arrow_schema(
         "reasons": pa.int64(),
     }
     described = {**about, "names": {name: list(names[name]) for name in NAME_COLUMNS}}
-    # Columns that may be null cost twice the time to write.
+    # Nullable columns take twice as long to write.
     fields = [
         pa.field(c.name, types[c.kind], nullable=False, metadata={"unit": c.unit, "description": c.description})
         for c in columns
@@ -113,12 +113,12 @@ def arrow_schema(
 
 
 def write_options(columns: Sequence[Column]) -> dict[str, Any]:
-    """Return how `pyarrow.parquet.write_table` encodes each of `columns`.
+    """Return the options with which `pyarrow.parquet.write_table` encodes `columns`.
 
-    Measured on the rows of two sweeps, 262,144 at once: dictionaries for integers with zstd write 3.3 million
-    rows a second and core at 19 bytes a row; this writes 12 million at 21. Plain floats instead of split bytes
-    are a quarter faster and a sixth larger, snappy no faster and 30 bytes. The smallest and largest value of a
-    part are kept for the columns by which a query may skip it.
+    Measured on the rows of two sweeps, 262,144 at once: these options write 12 million rows per second and core, with
+    21 bytes per row. Dictionaries for integers with zstd write 3.3 million with 19 bytes. Plain floats instead of split
+    bytes are a quarter faster and a sixth larger; snappy is no faster and needs 30 bytes. Statistics (minimum and
+    maximum) are kept for the columns by which a query may skip a part.
     """
     return {
         "compression": "lz4",

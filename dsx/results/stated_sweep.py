@@ -1,8 +1,8 @@
-"""The sweep that a manifest states, as far as it is read again: the settings, and the files that it named.
+"""The sweep that a manifest states, typed: the settings and file names that dsx reads back.
 
-A manifest holds the sweep as plain data, so that it can be compared and hashed as it was written. This says of which
-types its parts are; keys that are not read may be there, since other versions of dsx wrote them. The files that were
-priced (model, clusters, assumption set) are only known by name here: whoever prices a row again reads them, within
+A manifest holds the sweep as plain data, so that it can be compared and hashed as written. These records type the keys
+that are read; other keys are allowed, since other versions of dsx may have written them. The priced files (model,
+clusters, assumption set) are known only by name here: a command that prices a row again reads them within
 `stated_files`.
 """
 
@@ -43,7 +43,7 @@ class StatedModel(StatedFile):
 
 
 class PricedFiles(_Stated):
-    """What a sweep was priced from: `strategy` as the sweep gave them, and of each the hash of its layer texts."""
+    """The files of a sweep: `strategy` as the sweep states it, `layers` the hash of each strategy's definitions."""
 
     model: StatedModel
     clusters: list[StatedFile]
@@ -54,7 +54,7 @@ class PricedFiles(_Stated):
 
 
 class StatedSweep(_Stated):
-    """The settings of a sweep that its result set is described by."""
+    """The settings of a sweep that describe its result set."""
 
     num_gpus: _Sizes
     global_batch_size: _Sizes
@@ -69,7 +69,7 @@ class StatedSweep(_Stated):
 
     @property
     def tokens(self) -> int:
-        """The tokens of a sequence, in all rows."""
+        """The tokens of a sequence; the same in all rows."""
         return self.sequence_length or self.resolved.model.default_sequence_length
 
 
@@ -79,7 +79,7 @@ def stated_sweep(spec: Mapping[str, Any]) -> StatedSweep:
 
 
 def fault_of(spec: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
-    """Return what is wrong with the `spec` of a manifest, or how it contradicts the rest; "" if nothing."""
+    """Return the fault of the `spec` of a manifest, or how it contradicts the rest; "" if there is none."""
     try:
         sweep = stated_sweep(spec)
     except pydantic.ValidationError as error:
@@ -87,17 +87,17 @@ def fault_of(spec: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], what
     files = sweep.resolved
     for column, stated in (("cluster", files.clusters), ("strategy", files.strategy)):
         if len(stated) != len(names[column]):
-            return f"names.{column}: has {len(names[column])} names, and the sweep states {len(stated)}"
+            return f"names.{column}: has {len(names[column])} names, but the sweep states {len(stated)}"
     if missing := [name for name in names["strategy"] if name not in files.layers]:
-        return f"spec.resolved.layers: has no hash of the layer texts of {missing[0]!r}"
+        return f"spec.resolved.layers: has no hash of the layer definitions of {missing[0]!r}"
     if sorted(what_if) != sorted(sweep.what_if.fields):
-        return f"what_if: has the columns {', '.join(what_if) or 'none'}, and the sweep varies others"
+        return f"what_if: has the columns {', '.join(what_if) or 'none'}, but the sweep varies others"
     return ""
 
 
 @contextmanager
 def stated_files(folder: Path) -> Iterator[None]:
-    """Raise a ValidationError of the block, which reads what the manifest in `folder` states, as a StoreError."""
+    """Raise a ValidationError of the block as a StoreError; the block reads what the manifest in `folder` states."""
     try:
         yield
     except pydantic.ValidationError as error:

@@ -1,8 +1,8 @@
-"""Writing a result set part by part, and making the parts the set.
+"""Write a result set part by part, and publish the parts as the set.
 
-A sweep is cut into numbered parts, each of which depends on the sweep and its number alone. What of them is
-there is what the folder of the unfinished run lists (folder.py), so nothing is lost but the parts in the making,
-and a run that was left a hundred times writes the same files as one that was not.
+A sweep is divided into numbered parts; a part depends only on the sweep and its number. The finished parts are those in
+the folder of the unfinished run (folder.py). So an interruption loses only the parts that are being written, and a run
+that is interrupted a hundred times writes the same files as one that is not.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 
 from dsx.errors import IncompleteSweep, StoreError
 from dsx.results import folder as disk
-from dsx.results import locks, parts
+from dsx.results import locks, stored_parts
 from dsx.results import manifest as manifests
 from dsx.results.file_names import MERGED, UNFINISHED, Shard, part_name, part_number
 from dsx.results.locks import Hold
@@ -34,94 +34,95 @@ class Writer:
         self._run = folder / UNFINISHED
 
     def unfinished(self) -> list[int]:
-        """Return the numbers of all parts that are not there, or damaged, whoever is to write them."""
+        """Return the numbers of all missing or damaged parts, including those of other shards."""
         with disk.os_errors(f"cannot read {self._run}"):
-            there = parts.footers(self._run, self._manifest)
+            there = stored_parts.footers(self._run, self._manifest)
         return [number for number in range(self._manifest.num_parts) if number not in there]
 
     def missing(self) -> list[int]:
-        """Return the numbers of the parts that this run has to write; those of its shard, if it is one."""
+        """Return the numbers of the parts that this process has to write: of its shard, or of the whole run."""
         i, n = self._shard or (1, 1)
         return [number for number in self.unfinished() if number % n == i - 1]
 
     def write(self, number: int, rows: Rows, counts: Counts) -> None:
-        """Write a part of n rows, whole or not at all; several threads may do so at once.
+        """Write a part of n rows, whole or not at all; several threads may call this at once.
 
         Args:
             number: of the part.
-            rows: every column of the set, an [n] array each; name columns hold codes, costs the schema's units.
-            counts: of what was priced for the part, kept or not.
+            rows: every column of the set as an [n] array; name columns as codes, costs in the units of the schema.
+            counts: of the candidates priced for the part, kept or not.
 
         Raises StoreError if the rows do not fit the schema, or cannot be written.
         """
         if not 0 <= number < self._manifest.num_parts:
             raise ValueError(f"part {number} of {self._manifest.num_parts}")
-        content = memoryview(parts.encode(rows, counts, self._manifest))
+        content = memoryview(stored_parts.encode(rows, counts, self._manifest))
         try:
             with disk.os_errors(f"cannot write part {number} of {self._folder}"):
                 disk.write_whole(self._run / part_name(number), content)
         except StoreError as error:
             if not self._run.is_dir():
-                raise StoreError(f"{self._run} was removed by somebody; run the same command again") from error
+                raise StoreError(f"{self._run} was removed meanwhile; run the same command again") from error
             raise
 
     def finish(self, merge: Callable[[dict[str, np.ndarray]], Rows] | None = None) -> Manifest:
         """Make the parts the folder's result set, in place of an earlier one; return its manifest.
 
-        Parts without rows are left out. With `merge`, the set is the one part that it makes of the rows of all
-        parts, in their order and with codes for names.
-        Raises IncompleteSweep if parts are missing, StoreError if others are at work on them or nothing can be
-        written; `finish` can then be called again, by this or a later run.
+        Parts without rows are left out. With `merge`, the set has a single part: what `merge` returns for the rows of
+        all parts, in order, with codes for names.
+        Raises IncompleteSweep if parts are missing, StoreError if other processes work on them or the set cannot be
+        written; this or a later run can then call `finish` again.
         """
         with disk.os_errors(f"cannot finish {self._folder}"), locks.entry(self._run):
-            there = parts.footers(self._run, self._manifest)
+            there = stored_parts.footers(self._run, self._manifest)
             if len(there) < self._manifest.num_parts:
                 raise IncompleteSweep(self._gaps(there))
             self._hold.take_all()
             counts = manifests.total(self._manifest, [part.counts for part in there.values()])
             if merge is None:
-                made = {number: (part_name(number), part.rows) for number, part in there.items() if part.rows}
+                files = {number: (part_name(number), part.rows) for number, part in there.items() if part.rows}
             else:
-                made = {0: (MERGED, self._write_merged(merge, counts, there))}
-            return self._publish(made, counts)
+                files = {0: (MERGED, self._write_merged(merge, counts, there))}
+            return self._publish(files, counts)
 
     def _gaps(self, there: Collection[int]) -> str:
         missing = [number for number in range(self._manifest.num_parts) if number not in there]
         more = ", ..." if len(missing) > _SHOWN else ""
         return (
-            f"{len(missing)} of {self._manifest.num_parts} parts of {self._folder} are not there yet "
+            f"{len(missing)} of {self._manifest.num_parts} parts of {self._folder} are missing "
             f"(number {', '.join(map(str, missing[:_SHOWN]))}{more}); run the same command again, or the shards "
-            "that have them"
+            "that write them"
         )
 
     def _write_merged(
-        self, merge: Callable[[dict[str, np.ndarray]], Rows], counts: Counts, there: Mapping[int, parts.Footer]
+        self, merge: Callable[[dict[str, np.ndarray]], Rows], counts: Counts, there: Mapping[int, stored_parts.Footer]
     ) -> int:
-        """Write all parts as one; return its number of rows."""
+        """Write all parts as one file; return its number of rows."""
         columns = [column.name for column in self._manifest.columns]
         filled = [Part(part_name(number), part.rows) for number, part in there.items() if part.rows]
-        df = frame(self._manifest, [parts.read(self._run, part, self._manifest, columns) for part in filled], columns)
+        tables = [stored_parts.read(self._run, part, self._manifest, columns) for part in filled]
+        df = frame(self._manifest, tables, columns)
         codes = {name: df[name].cat.codes for name in self._manifest.names}
         rows = merge({name: codes.get(name, df[name]).to_numpy() for name in columns})
-        disk.write_whole(self._run / MERGED, memoryview(parts.encode(rows, counts, self._manifest)))
+        disk.write_whole(self._run / MERGED, memoryview(stored_parts.encode(rows, counts, self._manifest)))
         return len(rows[columns[0]])
 
-    def _publish(self, made: Mapping[int, tuple[str, int]], counts: Counts) -> Manifest:
-        """Publish files of the run, given as (file, rows) by the number that each gets in the set."""
+    def _publish(self, by_number: Mapping[int, tuple[str, int]], counts: Counts) -> Manifest:
+        """Publish files of the run; `by_number` maps the number of a part in the set to its file and rows."""
         earlier = stated(self._folder)
         named = {part.file for part in earlier.parts} if earlier else set()
-        own = {path.name for path in parts.part_files(self._folder).values() if self._is_own(path, named)}
+        own = {path.name for path in stored_parts.part_files(self._folder).values() if self._is_own(path, named)}
         taken = {number for file in named if (number := part_number(file)) is not None}
-        # The set that is there can be read until the new one replaces it.
-        first = max(taken) + 1 if taken & made.keys() else 0
-        files = {part_name(first + number): file for number, (file, _) in made.items()}
+        # New numbers, so that the earlier set can be read until the new one replaces it.
+        first = max(taken) + 1 if taken & by_number.keys() else 0
+        files = {part_name(first + number): file for number, (file, _) in by_number.items()}
         for name in files:
             if name not in own and os.path.lexists(self._folder / name):
                 raise StoreError(
-                    f"{self._folder / name} is in the way and not of this sweep; move it elsewhere and run the same "
-                    "command again"
+                    f"{self._folder / name} already exists and is not of this sweep; move it elsewhere and run the "
+                    "same command again"
                 )
-        rows = [rows for _, rows in made.values()]
+        rows = [rows for _, rows in by_number.values()]
         done = dataclasses.replace(
             self._manifest,
             parts=tuple(Part(name, count) for name, count in zip(files, rows, strict=True)),
@@ -133,5 +134,5 @@ class Writer:
         return done
 
     def _is_own(self, path: Path, named: Collection[str]) -> bool:
-        """Return whether a file is a part of the earlier set, or was left by a run of this sweep that died."""
-        return path.name in named or parts.spec_hash_of(path) == self._manifest.spec_hash
+        """Return whether a file is a part of the earlier set, or is left from a run of this sweep that died."""
+        return path.name in named or stored_parts.spec_hash_of(path) == self._manifest.spec_hash

@@ -1,1 +1,1 @@
-"""Run tables: measured training runs, read, completed, and made setups that dsx can price."""
+"""Run tables: read measured training runs, fill their missing values, and turn them into setups that dsx can price."""

@@ -1,8 +1,8 @@
-"""The model of a row, by its dimensions: never by its name.
+"""Find the model of a row by its dimensions, never by its name.
 
-The columns say what a dense transformer needs. What they do not say (a head dimension of its own, latent attention,
-shared experts, dense layers before those with experts) is taken from the packaged model with the same dimensions, where
-there is one; of a row with fewer layers, as in truncated proxies, its first layers.
+The columns describe a dense transformer. What they cannot describe (a head dimension other than hidden / heads, latent
+attention, shared experts, dense layers before the expert layers) comes from the packaged model with the same
+dimensions, if there is one. A row with fewer layers than that model, a truncated proxy, gets its first layers.
 """
 
 from collections import Counter
@@ -15,15 +15,15 @@ from dsx.runs.token_flops import model_of_layers
 from dsx.spec.locate import names
 from dsx.spec.model import LayerKind, ModelSpec, layer_count, load_model
 
-LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # of the layer notation, with their columns
-CAPACITY_PERCENT = 100  # dropless experts, whose mean load is their even share
+LETTERS = {"e": "hidden", "h": "heads", "g": "kv_heads"}  # dimensions of the layer notation -> columns
+CAPACITY_PERCENT = 100  # dropless experts: their mean load is the even share
 
-Run = tuple[LayerKind, int]  # layers of one kind that follow each other
+CountedLayer = tuple[LayerKind, int]  # a layer kind, and how many layers of it follow each other
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The layer kinds of a model that no packaged one stands for."""
+    """The layer kinds of a model that is built from the columns alone."""
 
     embedding: LayerKind
     layer: LayerKind
@@ -31,7 +31,7 @@ class Kinds:
 
     @property
     def has_positions(self) -> bool:
-        """Whether the embedding adds learned positions, of which the model then has a number."""
+        """Whether the embedding adds learned positions; the model then needs their number."""
         return "learned_positions" in self.embedding.options
 
 
@@ -41,7 +41,7 @@ def _kind(kind: str, *options: str, **blocks: str) -> LayerKind:
 
 EXPERTS = Kinds(_kind("embedding"), _kind("transformer", "rotary", ffn="experts"), _kind("head"))
 GATED = Kinds(_kind("embedding"), _kind("transformer", "rotary", "gated"), _kind("head"))  # as Llama
-# Without gates: grouped queries came with rotary positions and without biases (Nemotron-4), others are as GPT-2 and 3.
+# Without gates: models with grouped queries have rotary positions and no biases (Nemotron-4), others follow GPT-2, 3.
 PLAIN_GROUPED = Kinds(
     _kind("embedding"), _kind("transformer", "layernorm", "rotary", "squared_relu"), _kind("head", "layernorm")
 )
@@ -55,14 +55,14 @@ PLAIN = Kinds(
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The dimensions of a row's model as its columns state them, blanks filled."""
+    """The dimensions of a row's model from its columns, missing values filled."""
 
     layers: int  # without embedding and head
     hidden: int
     ffn_hidden: int  # of one expert where there are experts
     heads: int
     kv_heads: int
-    head_dim: int | None  # None = not printed
+    head_dim: int | None  # None = not stated
     vocab: int
     experts: int  # 0 = dense
     topk: int  # experts per token; 1 if dense
@@ -70,22 +70,22 @@ class Sizes:
 
 
 def known_models() -> list[ModelSpec]:
-    """Return the models of DSX_PATH and of dsx itself."""
+    """Return the models in DSX_PATH and those packaged with dsx."""
     return [load_model(name) for name in names("models", ".yaml")]
 
 
 def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) -> ModelSpec | Reason:
-    """Return the model with these sizes, with embedding and head, or why it has none; `models` are those known.
+    """Return the model with these sizes, including embedding and head, or the reason why there is none.
 
-    Models of one architecture have one name.
+    `models` are the known models. Models of the same architecture get the same name.
     """
-    known = next((model for model in models if _is_the_only_one_to_know(model, sizes)), None)
+    known = next((model for model in models if _adds_to(model, sizes)), None)
     if known is not None:
         dimensions = known.dimensions | {"v": sizes.vocab}
         return _spec(dimensions, _first_layers(known, sizes.layers), sequence_length)
     if sizes.head_dim is None and sizes.hidden % sizes.heads:
         detail = f"hidden={sizes.hidden}, heads={sizes.heads}"
-        return Reason("hidden is no multiple of heads, and head_dim is blank", detail)
+        return Reason("hidden is not a multiple of heads, and head_dim is blank", detail)
     dimensions = {
         **{letter: getattr(sizes, column) for letter, column in LETTERS.items()},
         "k": sizes.head_dim or sizes.hidden // sizes.heads,
@@ -110,44 +110,44 @@ def _kinds(sizes: Sizes) -> Kinds:
     return PLAIN_GROUPED if sizes.kv_heads < sizes.heads else PLAIN
 
 
-def _is_the_only_one_to_know(model: ModelSpec, sizes: Sizes) -> bool:
-    """Return whether `model` has these sizes, and something that they do not say."""
+def _adds_to(model: ModelSpec, sizes: Sizes) -> bool:
+    """Return whether `model` has these sizes, and something that the columns cannot describe."""
     given = model.dimensions
     same = all(given.get(letter) in (None, getattr(sizes, column)) for letter, column in LETTERS.items())
     if not same or given.get("x", 0) != sizes.experts or sizes.head_dim not in (None, given.get("k")):
         return False
-    # The width of the feed-forward and the experts per token, whatever letters the model's layers use.
+    # The feed-forward width and the experts per token: models use different letters for them.
     others = {size for letter, size in given.items() if letter not in (*LETTERS, "k", "v", "x")}
     if sizes.ffn_hidden not in others or (sizes.experts and sizes.topk not in others):
         return False
     return bool(sizes.experts) or given.get("h", 0) * given.get("k", 0) != given.get("e")
 
 
-def _spec(dimensions: dict[str, int], layers: Sequence[Run], sequence_length: int) -> ModelSpec:
-    """Return a model with these layers, first to last."""
-    runs = [(layer, sum(count for _, count in same)) for layer, same in groupby(layers, key=lambda run: run[0])]
+def _spec(dimensions: dict[str, int], layers: Sequence[CountedLayer], sequence_length: int) -> ModelSpec:
+    """Return a model with these layers, in order."""
+    merged = [(layer, sum(count for _, count in same)) for layer, same in groupby(layers, key=lambda entry: entry[0])]
     sizes = " ".join(f"{letter}={size}" for letter, size in sorted(dimensions.items()))
     return ModelSpec(
-        name=f"{sizes} {'+'.join(f'{count}x{layer}' for layer, count in runs)}",
+        name=f"{sizes} {'+'.join(f'{count}x{layer}' for layer, count in merged)}",
         source="a row of a run table",
         default_sequence_length=sequence_length,
         dimensions=dimensions,
-        layers=[layer_count(layer, count) for layer, count in runs],
+        layers=[layer_count(layer, count) for layer, count in merged],
     )
 
 
-def _first_layers(model: ModelSpec, layers: int) -> list[Run]:
-    """Return the layers of a model cut to `layers` layers; of more than it has, the rest are its commonest."""
-    runs = [(entry.layer, entry.count) for entry in model.sequence]
+def _first_layers(model: ModelSpec, layers: int) -> list[CountedLayer]:
+    """Return the first `layers` layers of a model; if it has fewer, its commonest layer fills the rest."""
+    entries = [(entry.layer, entry.count) for entry in model.sequence]
     built = model_of_layers(model)
-    end = len(runs) - built.trailing
-    first, body, last = runs[: built.leading], runs[built.leading : end], runs[end:]
+    end = len(entries) - built.trailing
+    first, body, last = entries[: built.leading], entries[built.leading : end], entries[end:]
     numbers = Counter[LayerKind]()
-    kept: list[Run] = []
+    kept: list[CountedLayer] = []
     left = layers
     for layer, count in body:
         numbers[layer] += count
         kept.append((layer, min(count, left)))
         left -= kept[-1][1]
     kept.append((numbers.most_common(1)[0][0], left))
-    return [*first, *(run for run in kept if run[1]), *last]
+    return [*first, *(entry for entry in kept if entry[1]), *last]

@@ -1,7 +1,7 @@
-"""Cells of a run table with a unit, such as "26.5 s": what to write instead.
+"""Advice for cells of a run table that have a unit, such as "26.5 s".
 
-The unit of a column is that of its name, so its cells are numbers alone. A number with another unit of the same
-dimension is converted, so that what is advised means what was written.
+The name of a column implies its unit, so its cells are plain numbers. A number in another unit of the same dimension is
+converted, so that the advice means the value that was written.
 """
 
 import re
@@ -11,7 +11,7 @@ from dsx.units import REAL, Dimension, parse_quantity
 
 _NUMBER_AND_UNIT = re.compile(rf"({REAL})\s*([^\W\d_].*|%)")
 
-# What the numbers of a column are in, for people.
+# The unit of a column, in words.
 _IN = {
     "measured_iter_s": "seconds",
     "measured_tokens_per_s_per_gpu": "tokens per second",
@@ -28,13 +28,13 @@ _DIMENSIONS: dict[str, tuple[Dimension, float]] = {
 
 
 def without_unit(text: str, column: str) -> str:
-    """Return what is wrong with a cell that is a number with a unit, and what to write; empty for any other text."""
+    """Return the error for a cell that is a number with a unit, with what to write; empty for any other text."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if match is None or column in _WITH_UNIT:
         return ""
     number, unit = match[1], match[2]
-    inside = f", which is in {_IN[column]}" if column in _IN else ""
-    return f"{text!r} has a unit, and none belongs in this column{inside}; write {_advised(number, unit, text, column)}"
+    inside = f", in {_IN[column]}" if column in _IN else ""
+    return f"{text!r} has a unit; this column holds plain numbers{inside}: write {_advised(number, unit, text, column)}"
 
 
 def _advised(number: str, unit: str, text: str, column: str) -> str:

@@ -1,24 +1,24 @@
-"""What a blank cell of a run table stands for: one table, the same for every source.
+"""Defaults for missing values of a run table, the same for every source.
 
-Each default is what most frameworks do where nobody says otherwise. Where one was used is counted and shown, so that
-an error can be traced to it.
+Each default is what most frameworks do unless told otherwise. Uses are counted and shown, so that an error can be
+traced to a default.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.runs.kernels import ALL
+from dsx.runs.fused_kernels import FUSABLE
 
-Values = Mapping[str, Any]  # the cells of a row by column, None where blank
+Values = Mapping[str, Any]  # the values of a row by column, None where missing
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What is taken for a blank cell, and in which rows the column says anything at all."""
+    """The default of a column, and the rows in which the column matters."""
 
-    rule: str  # for people
-    value: Callable[[Values], Any]  # from the cells before it in the table; None = it stays blank
+    rule: str  # in words
+    value: Callable[[Values], Any]  # from the values of earlier columns in DEFAULTS; None = stays missing
     matters: Callable[[Values], bool] = lambda values: True
 
 
@@ -26,13 +26,13 @@ def _has_experts(values: Values) -> bool:
     return (values["experts"] or 0) > 1  # one expert is a dense model
 
 
-def _norm_or_softmax_of_its_own(values: Values) -> bool:
-    # Plain layers without experts have layer norms, which have a kernel everywhere.
+def _has_unfused_variants(values: Values) -> bool:
+    # Layers with neither gates nor experts have layer norms, and every framework has a fused kernel for those.
     return values["gated_mlp"] or _has_experts(values) or not values["flash"]
 
 
 def _replicas(values: Values) -> int | None:
-    # A remainder shows in the product of the degrees, which is then not n_gpus.
+    # With a remainder the product of the degrees is not n_gpus, which `dsx.runs.reasons` reports.
     model_parallel = values["tp"] * values["pp"] * values["cp"]
     return values["n_gpus"] and max(values["n_gpus"] // model_parallel, 1)
 
@@ -41,7 +41,7 @@ def _sequence_parallel(values: Values) -> bool:
     return values["tp"] > 1 and (values["seq"] or 0) % (values["tp"] * values["cp"]) == 0
 
 
-# In this order: a later one may use an earlier one.
+# In this order: a default may use the columns above it.
 DEFAULTS: dict[str, Default] = {
     "heads": Default("hidden / 128", lambda v: v["hidden"] and max(v["hidden"] // 128, 1)),
     "kv_heads": Default("heads", lambda v: v["heads"]),
@@ -49,12 +49,12 @@ DEFAULTS: dict[str, Default] = {
     "topk": Default("2", lambda v: 2, matters=_has_experts),
     "gated_mlp": Default("1 with experts, else 0", _has_experts),
     "ffn_hidden": Default("4 * hidden", lambda v: v["hidden"] and 4 * v["hidden"]),
-    "vocab": Default("51200, that of GPT-2 padded", lambda v: 51200),
+    "vocab": Default("51200, the padded vocabulary of GPT-2", lambda v: 51200),
     "gpus_per_node": Default("8", lambda v: 8),
     "precision": Default("bf16", lambda v: "bf16"),
-    # Scores of a short sequence are few, and kernels that never store them came with long ones.
+    # Short sequences have small score matrices; fused attention, which never stores them, came with long sequences.
     "flash": Default("1 where seq > 2048, else 0", lambda v: (v["seq"] or 0) > 2048),
-    "kernels": Default("one for each norm and softmax", lambda v: ALL, matters=_norm_or_softmax_of_its_own),
+    "kernels": Default("a fused one for each norm and softmax", lambda v: FUSABLE, matters=_has_unfused_variants),
     "tp": Default("1", lambda v: 1),
     "pp": Default("1", lambda v: 1),
     "cp": Default("1", lambda v: 1, matters=lambda v: (v["n_gpus"] or 1) > 1),
@@ -64,12 +64,12 @@ DEFAULTS: dict[str, Default] = {
     "sp": Default("1 where tp > 1 and tp * cp divides seq", _sequence_parallel, matters=lambda v: v["tp"] > 1),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
     "microbatch": Default("1", lambda v: 1),
-    "recompute": Default("none where it fits so, else full", lambda v: "none"),  # dsx.predict.unstated
+    "recompute": Default("none if the run then fits, else full", lambda v: "none"),  # dsx.predict.missing_recompute
 }
 
 
 def fill(values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a row's cells with the blank ones filled, and the columns whose default matters there."""
+    """Return a row's values with the missing ones filled, and the columns whose default matters in this row."""
     filled, used = dict(values), []
     for column, default in DEFAULTS.items():
         if filled[column] is None:

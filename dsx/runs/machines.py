@@ -1,4 +1,4 @@
-"""From the `gpu` and `gpus_per_node` of a row to a cluster file, by what the files say under `run_tables`."""
+"""Find the cluster of a row from its `gpu` and `gpus_per_node`: cluster files list theirs under `run_tables`."""
 
 import re
 from collections.abc import Sequence
@@ -8,61 +8,62 @@ from dsx.runs.reasons import Reason
 from dsx.spec.cluster import ClusterSpec, load_cluster
 from dsx.spec.locate import names
 
-_ENDS_BEHIND_DIGIT = r"(?![0-9])(?!(?!gi?b?(?![a-z]))[a-z])"  # 80 in 80GB and 80g, not in 800 and 80X
-_ENDS_BEHIND_LETTER = r"(?![a-z])"
+_END_AFTER_DIGIT = r"(?![0-9])(?!(?!gi?b?(?![a-z]))[a-z])"  # 80 in 80GB and 80g, not in 800 and 80X
+_END_AFTER_LETTER = r"(?![a-z])"
 
 
 def known_clusters() -> list[ClusterSpec]:
-    """Return the clusters of DSX_PATH and of dsx itself."""
+    """Return the clusters in DSX_PATH and those packaged with dsx."""
     return [load_cluster(name) for name in names("clusters", ".yaml")]
 
 
 def cluster_of(gpu: str, gpus_per_node: int, clusters: Sequence[ClusterSpec]) -> ClusterSpec | Reason:
-    """Return the one of `clusters` that a row ran on, or why there is none.
+    """Return the cluster that a row ran on, one of `clusters`, or the reason why there is none.
 
-    A cluster's own name counts, in full. Else the longest `gpus` that the GPU's name begins with decides, without
-    regard to case and punctuation, and among its clusters the one with such nodes. If none has, the one with the
-    next larger nodes is taken and its fast domain cut to `gpus_per_node`. A beginning ends where a part of the name
-    does: more digits, or letters other than a unit of memory, make it the name of another GPU.
+    The full name of a cluster matches first. Otherwise the GPU's name must begin with a prefix that a cluster lists
+    under `gpus`, ignoring case and punctuation, and the longest prefix wins. Of its clusters the one whose nodes have
+    `gpus_per_node` is taken; if there is none, the one with the next larger nodes, its fast domain reduced to
+    `gpus_per_node`. A prefix must end where a part of the name ends: further digits, or letters other than a unit of
+    memory, make it the name of another GPU.
     """
     for cluster in clusters:
         if cluster.name == gpu:
             return cluster
-    claims = [
-        (beginning, size, cluster)
+    listed = [
+        (prefix, size, cluster)
         for cluster in clusters
         if cluster.run_tables
-        for beginning in cluster.run_tables.gpus
+        for prefix in cluster.run_tables.gpus
         for size in cluster.run_tables.gpus_per_node
     ]
-    fitting = [claim for claim in claims if begins_with(gpu, claim[0])]
-    if not fitting:
-        written = {_plain(beginning): beginning for beginning, _, _ in claims}
+    matching = [entry for entry in listed if begins_with(gpu, entry[0])]
+    if not matching:
+        written = {_plain(prefix): prefix for prefix, _, _ in listed}
         near = ", ".join(written[name] for name in nearest_names(_plain(gpu), written, cutoff=0.6, most=3))
         return Reason("no cluster has this gpu", f"{gpu!r}{f', nearest: {near}' if near else ''}")
-    longest = max(len(_plain(beginning)) for beginning, _, _ in fitting)
-    sizes = {size: cluster for beginning, size, cluster in reversed(fitting) if len(_plain(beginning)) == longest}
+    longest = max(len(_plain(prefix)) for prefix, _, _ in matching)
+    sizes = {size: cluster for prefix, size, cluster in reversed(matching) if len(_plain(prefix)) == longest}
     if gpus_per_node in sizes:
         return sizes[gpus_per_node]
     larger = [size for size in sorted(sizes) if size > gpus_per_node]
     if not larger:
-        return Reason("no cluster of this gpu has such large nodes", f"{gpus_per_node} x {gpu}")
-    return _cut(sizes[larger[0]], gpus_per_node)
+        return Reason("no cluster of this gpu has nodes this large", f"{gpus_per_node} x {gpu}")
+    return _with_smaller_nodes(sizes[larger[0]], gpus_per_node)
 
 
-def begins_with(gpu: str, beginning: str) -> bool:
-    """Return whether the name of a GPU begins so, without regard to case and punctuation."""
+def begins_with(gpu: str, prefix: str) -> bool:
+    """Return whether the name of a GPU begins with `prefix`, ignoring case and punctuation."""
     name = re.sub(r"^[^a-z0-9]*nvidia", "", gpu.lower())
-    characters = _plain(beginning)
-    ends = _ENDS_BEHIND_DIGIT if characters[-1:].isdigit() else _ENDS_BEHIND_LETTER
-    return re.match("".join(f"[^a-z0-9]*{character}" for character in characters) + ends, name) is not None
+    characters = _plain(prefix)
+    end = _END_AFTER_DIGIT if characters[-1:].isdigit() else _END_AFTER_LETTER
+    return re.match("".join(f"[^a-z0-9]*{character}" for character in characters) + end, name) is not None
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")
 
 
-def _cut(cluster: ClusterSpec, size: int) -> ClusterSpec:
+def _with_smaller_nodes(cluster: ClusterSpec, size: int) -> ClusterSpec:
     domain = cluster.network.nvs.model_copy(update={"size": min(size, cluster.network.nvs.size)})
     network = cluster.network.model_copy(update={"nvs": domain})
     return cluster.model_copy(update={"name": f"{cluster.name}, {size} to a node", "network": network})

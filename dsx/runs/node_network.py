@@ -1,7 +1,7 @@
-"""The network of a node as a row states it, in the place of what the cluster file of its GPU says.
+"""The network of a node that a row states; it replaces the one in the cluster file of the GPU.
 
-Nodes with the same GPU are sold and rented with one NIC or with eight, and a table of runs knows which. Where the
-cluster has a topology, its other links stay as they are.
+Nodes with the same GPU are sold and rented with one NIC or with eight, and a run table says which. If the cluster has a
+topology, its other links do not change.
 """
 
 import math
@@ -17,16 +17,16 @@ _NICS = re.compile(r"([0-9]{1,4})\s*x\s*")
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What a node sends to others; bytes/s and direction."""
+    """The bandwidth from a node to others, in bytes/s per direction."""
 
     bandwidth: float  # of all its NICs
     nic_bandwidth: float | None  # of each; None = not stated
 
 
 def node_network(text: str) -> NodeNetwork:
-    """Return the network that `text` states: "400 Gb/s" is a node's, "4x100 Gb/s" that of its NICs.
+    """Return the network that `text` states: "400 Gb/s" for the node, or "4x100 Gb/s" for its NICs.
 
-    Raises ValueError for anything else.
+    Raises ValueError for any other text.
     """
     nics = _NICS.match(text)
     try:
@@ -36,15 +36,15 @@ def node_network(text: str) -> NodeNetwork:
     total = each * int(nics[1]) if nics else each
     if not 0 < total < math.inf:
         raise ValueError(
-            f"{text!r} is no network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
+            f"{text!r} is not the network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for its NICs"
         )
     return NodeNetwork(total, each if nics else None)
 
 
 def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:
-    """Return a cluster whose nodes have this network, a share of it for each GPU.
+    """Return the cluster with this network for its nodes, shared equally by the GPUs of a node.
 
-    What a NIC carries stays as it is, as far as a node has that much, where it is not stated.
+    If the NIC bandwidth is not stated, the cluster's own applies, up to the bandwidth of the node.
     """
     share = network.bandwidth / gpus_per_node
     known = cluster.network.net.nic_bandwidth or cluster.network.net.bandwidth

@@ -1,13 +1,12 @@
-"""What the notes of a row say of columns that published tables do not have.
+"""Values in the notes of a row, for columns that published tables do not have.
 
-| column | what is looked for | example |
+| column | pattern | example |
 |---|---|---|
 | `kernels` | torch, fused (the softmax), or flash attention | ``kernel=flash_attention2 + RMS kernel;`` |
-| `node_network` | NICs of a node with their kind | ``4x100Gb RoCE per node`` |
-| `node_network` | nodes of a GPU, which the row's must be | ``A100 nodes 400 Gb/s`` |
+| `node_network` | number, bandwidth and kind of the NICs of a node | ``4x100Gb RoCE per node`` |
+| `node_network` | bandwidth of nodes with a GPU, which must be the row's | ``A100 nodes 400 Gb/s`` |
 
-Other words are left alone, and a column of the table wins: notes are for people, and what is not one of these forms may
-mean anything.
+Other text is ignored, since notes are written for people. A value in the column itself wins.
 """
 
 import re
@@ -25,7 +24,7 @@ _NODES = re.compile(rf"\b([A-Z]+[0-9]+) nodes {_RATE}/s(?=\s*(?:[,;.)]|$))")
 
 
 def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the notes of a row, in `cells` by column, say of its blank columns."""
+    """Return the missing values of a row that its notes state; `cells` holds the row by column."""
     notes, gpu = cells["notes"] or "", cells["gpu"] or ""
     found = {"kernels": _kernels(notes), "node_network": _network(notes, gpu)}
     return {column: value for column, value in found.items() if value is not None and cells[column] is None}
@@ -35,7 +34,7 @@ def _kernels(notes: str) -> frozenset[Unfusable] | None:
     match = _KERNELS.search(notes)
     if match is None:
         return None
-    # Flash attention has the softmax inside.
+    # Flash attention includes the softmax.
     named: dict[Unfusable, bool] = {"softmax": match[1] != "torch", "norm": match[2] is not None}
     return frozenset(operator for operator, found in named.items() if found)
 

@@ -1,15 +1,15 @@
-"""Why a row cannot be modelled: a rule, which is counted over rows, and the values that break it in this one."""
+"""Why a row cannot be modelled: the rule that it breaks, and the values that break it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.runs.table import TIMES
+from dsx.runs.run_table import TIMES
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A row's reason; rows with the same `rule` are counted together."""
+    """Why a row cannot be modelled; reports count rows by `rule`."""
 
     rule: str
     detail: str = ""
@@ -20,22 +20,22 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold in a row, over the columns that its message shows."""
+    """A condition on the columns of a row, which its message shows with their values."""
 
-    reason: str
+    reason: str  # if it does not hold
     columns: tuple[str, ...]
     holds: Callable[[Mapping[str, Any]], bool]
 
 
-NEEDED = ("layers", "hidden", "seq", "gpu", "n_gpus", "global_batch")
+NEEDED = ("layers", "hidden", "seq", "gpu", "n_gpus", "global_batch")  # they have no default
 
 
 def _divides(part: int, whole: int) -> bool:
     return whole % part == 0
 
 
-# Embedding and head count as layers of a pipeline here: stages need not be even.
-POSSIBLE = (
+# Embedding and head count as layers of a pipeline here, since stages may be uneven.
+RULES = (
     Rule(
         "tp * pp * cp * dp is not n_gpus",
         ("tp", "pp", "cp", "dp", "n_gpus"),
@@ -85,7 +85,7 @@ POSSIBLE = (
         lambda v: v["experts"] <= 1 or _divides(v["tp"] * v["cp"], v["microbatch"] * v["seq"]),
     ),
     Rule(
-        "out of memory, and with a time",
+        "out of memory, but with a time",
         ("oom", *TIMES),
         lambda v: not v["oom"] or all(v[column] is None for column in TIMES),
     ),
@@ -93,11 +93,11 @@ POSSIBLE = (
 
 
 def impossible(values: Mapping[str, Any]) -> Reason | None:
-    """Return why a filled row can be no training run, or None."""
+    """Return why a filled row cannot be a training run; None if it can."""
     blank = [column for column in NEEDED if values[column] is None]
     if blank:
         return Reason("a column without a default is blank", ", ".join(blank))
-    for rule in POSSIBLE:
+    for rule in RULES:
         if not rule.holds(values):
             return Reason(rule.reason, ", ".join(f"{column}={values[column]}" for column in rule.columns))
     return None

@@ -1,4 +1,4 @@
-"""From rows of a run table to setups that dsx can price: blanks filled, names resolved, degrees checked."""
+"""Turn rows of a run table into setups that dsx can price: fill missing values, resolve names, check degrees."""
 
 import re
 from collections import Counter
@@ -8,12 +8,12 @@ from typing import Any
 
 from dsx.runs.architecture import Sizes, known_models, model_of
 from dsx.runs.defaults import fill
-from dsx.runs.kernels import ALL
+from dsx.runs.fused_kernels import FUSABLE
 from dsx.runs.machines import cluster_of, known_clusters
 from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
-from dsx.runs.table import Run
+from dsx.runs.run_table import Run
 from dsx.space.choices import BY_NAME, CHOICES, CODES
 from dsx.space.placement import fill_in_order
 from dsx.space.plan import Plan
@@ -23,26 +23,26 @@ from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
 
-# Beginnings of a precision -> the precision of the matrix multiplies, without regard to case; the longest wins.
+# Prefix of a precision, ignoring case -> the precision of the matrix multiplies; the longest prefix wins.
 PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
     ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
 )
-# Words for a schedule, in the column `schedule` or in `framework`, where some tables put it.
+# Words for a schedule, in the column `schedule`, or in `framework`, where some tables state it.
 _WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.also)}
 _SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
 _INTERLEAVED = [schedule.name for schedule in SCHEDULES if schedule.interleaved]
-_USUAL = SCHEDULES[0].name  # where a row says nothing
+_USUAL = SCHEDULES[0].name  # if a row states none
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A training run that dsx can price: what was measured, the job that ran, and the plan that it ran under.
+    """A training run that dsx can price: its measurements, its job, and its plan.
 
-    Degrees of the plan are bare; dp counts replicas of the dense part. It has no strategy: that is the simplest one
-    that divides what the run says is divided (`dsx.predict.structure`), and `ep_nvs` follows from it.
+    The dp of the plan counts replicas of the dense part. The plan has no strategy and no `ep_nvs`: the strategy is the
+    simplest one that divides what the run divides (`dsx.predict.structure`), and `ep_nvs` follows from it.
     """
 
-    run: Run  # what was printed, and measured
+    run: Run  # the row as printed, with its measurements
     sizes: Sizes
     model: ModelSpec  # with embedding and head; equal architectures have equal names
     cluster: ClusterSpec
@@ -52,33 +52,33 @@ class Setup:
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
     gpus_per_node: int
-    filled: tuple[str, ...]  # columns that were blank and whose default matters
-    from_notes: tuple[str, ...]  # columns that were blank and stand in the notes
+    filled: tuple[str, ...]  # missing columns whose default matters
+    from_notes: tuple[str, ...]  # missing columns that the notes state
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
-    """Return the setup of each row, or why it has none; the order is that of `runs`."""
+    """Return the setup of each row, or the reason why it has none, in the order of `runs`."""
     known = _Known(known_clusters(), known_models(), {}, {})
     return [_setup(run, known) for run in runs]
 
 
-def count_filled(made: Iterable[Setup | Reason]) -> dict[str, int]:
-    """Return in how many rows the default of each column was used, most first."""
-    return _counts(setup.filled for setup in made if isinstance(setup, Setup))
+def count_filled(setups: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return, by column, how many rows use its default, the largest number first."""
+    return _counts(setup.filled for setup in setups if isinstance(setup, Setup))
 
 
-def count_from_notes(made: Iterable[Setup | Reason]) -> dict[str, int]:
-    """Return in how many rows each column was read from the notes, most first."""
-    return _counts(setup.from_notes for setup in made if isinstance(setup, Setup))
+def count_from_notes(setups: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return, by column, how many rows take it from their notes, the largest number first."""
+    return _counts(setup.from_notes for setup in setups if isinstance(setup, Setup))
 
 
-def _counts(columns: Iterable[tuple[str, ...]]) -> dict[str, int]:
-    return dict(Counter(column for of_row in columns for column in of_row).most_common())
+def _counts(columns_by_row: Iterable[tuple[str, ...]]) -> dict[str, int]:
+    return dict(Counter(column for columns in columns_by_row for column in columns).most_common())
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The packaged machines and models, and those that rows so far were found to be."""
+    """The known clusters and models, and those already found for a row."""
 
     clusters: list[ClusterSpec]
     models: list[ModelSpec]
@@ -109,10 +109,10 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         cluster = with_node_network(cluster, values["node_network"], values["gpus_per_node"])
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model = known.model(sizes, values["seq"])
-    precision = _by_beginning(values["precision"], PRECISIONS, "precision")
-    recompute = _by_beginning(values["recompute"], {name: name for name in CODES["recompute"]}, "recompute")
+    precision = _by_prefix(values["precision"], PRECISIONS, "precision")
+    recompute = _by_prefix(values["recompute"], {name: name for name in CODES["recompute"]}, "recompute")
     schedule = _schedule(run)
-    # One by one, so that each is known to be no reason.
+    # One by one, so that the type checker knows that each is not a reason.
     if isinstance(cluster, Reason):
         return cluster
     if isinstance(model, Reason):
@@ -125,9 +125,9 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return schedule
     if values["vpp"] > 1 and schedule not in _INTERLEAVED:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
-    # Fused attention leaves nothing of the scores to be made again. What recipes of fully sharded data parallelism call
-    # selective keeps attention, every other multiply and a layer's input: of a Llama 3 layer 7.25 tokens-by-hidden
-    # tensors, where all are 17 and full recomputation keeps 1, as if 2 of 5 layers were stored.
+    # With fused attention there are no scores to recompute. Recipes of fully sharded data parallelism call it selective
+    # to keep attention, every other multiply and a layer's input: 7.25 of the 17 tokens-by-hidden tensors of a Llama 3
+    # layer. Full recomputation keeps 1, so this equals full recomputation with 2 of 5 layers stored.
     sharded_recipe = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
     recipe_stored = 2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0
     stated = {
@@ -145,7 +145,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         sp=values["sp"],
         precision=precision,
         fused_attention=values["flash"],
-        unfused=ALL - values["kernels"],
+        unfused=FUSABLE - values["kernels"],
         gpus_per_node=values["gpus_per_node"],
         filled=filled,
         from_notes=tuple(in_notes),
@@ -153,10 +153,10 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
 
 
 def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> Plan:
-    """Return the plan of a row, with its ranks placed as Megatron-LM numbers them: tp innermost, then cp, dp and pp.
+    """Return the plan of a row, with its ranks placed in the order of Megatron-LM: tp innermost, then cp, dp and pp.
 
-    Run tables name no placement. Where the degrees of a job do not fill a domain, 64 of 72, the rest is left to other
-    jobs.
+    Run tables state no placement. If the degrees of a job do not fill a domain, as with 64 of 72 GPUs, the rest is left
+    to other jobs.
     """
     plan: dict[str, Any] = {choice.name: choice.usual for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
@@ -166,7 +166,7 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(stated))
 
 
-# Columns of a plan that a run table calls otherwise.
+# Column of a plan -> its name in a run table, where the two differ.
 _COLUMNS = {
     "num_gpus": "n_gpus",
     "global_batch_size": "global_batch",
@@ -175,11 +175,11 @@ _COLUMNS = {
 }
 
 
-def _by_beginning(text: str, known: dict[str, str], column: str) -> str | Reason:
-    beginnings = [beginning for beginning in known if text.lower().startswith(beginning)]
-    if not beginnings:
+def _by_prefix(text: str, known: dict[str, str], column: str) -> str | Reason:
+    prefixes = [prefix for prefix in known if text.lower().startswith(prefix)]
+    if not prefixes:
         return Reason(f"{column} is not known", f"{text!r}, known: {', '.join(known)}")
-    return known[max(beginnings, key=len)]
+    return known[max(prefixes, key=len)]
 
 
 def _schedule(run: Run) -> str | Reason:

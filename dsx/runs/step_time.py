@@ -1,14 +1,14 @@
-"""The measured seconds of a step, from whatever a row prints.
+"""The measured seconds of a step, from whichever measurement a row has.
 
 Seconds win, then tokens per second, then FLOP/s by the formula that `flops_kind` names, then model FLOPs utilisation.
-N tokens and F FLOPs of a step over n GPUs: seconds = N / (tokens_per_s_per_gpu * n) = F / (tflops_per_gpu * 1e12 * n)
-= F / (mfu * peak * n). The formulas, per step of B sequences of s tokens, with l layers, h hidden, V vocabulary:
+With N tokens and F FLOPs of a step over n GPUs, seconds = N / (tokens_per_s_per_gpu * n) =
+F / (tflops_per_gpu * 1e12 * n) = F / (mfu * peak * n). F of B sequences of s tokens, l layers, h hidden, V vocabulary:
 
-    model                 72 B l s h^2 (1 + s/6h + V/12lh), and for other models what their layer texts say: three
-                          times the forward's multiplies, of head and active experts too, attention without a mask
-    hardware, full        96 B l s h^2 (1 + s/6h + V/16lh): the layers' forward once more
-    hardware, selective   72 B l s h^2 (1 + s/3h + V/12lh): attention once more, as its authors count it
-    8N, 6N                that many times the parameters per token, attention left out
+    model                 72 B l s h^2 (1 + s/6h + V/12lh) for GPT; for other models, by their layer definitions, three
+                          times the multiplies of the forward, with head and active experts, attention without a mask
+    hardware, full        96 B l s h^2 (1 + s/6h + V/16lh): the forward of the layers is recomputed
+    hardware, selective   72 B l s h^2 (1 + s/3h + V/12lh): attention is recomputed, as the authors count it
+    8N, 6N                8 or 6 FLOPs per parameter and token, without attention
 
 Sources: Narayanan et al., arXiv 2104.04473, equation 3; Korthikanti et al., arXiv 2205.05198, appendix A.
 """
@@ -16,13 +16,13 @@ Sources: Narayanan et al., arXiv 2104.04473, equation 3; Korthikanti et al., arX
 import re
 
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
-from dsx.runs.table import Run
 from dsx.runs.token_flops import token_flops
 
 
 def measured_step_time(setup: Setup) -> float | Reason | None:
-    """Return the measured seconds of a step; None where the row has none, a Reason where they cannot be told."""
+    """Return the measured seconds of a step; None if nothing gives them, a Reason if `flops_kind` is unknown."""
     run = setup.run
     if run.measured_iter_s is not None:
         return run.measured_iter_s
@@ -40,13 +40,13 @@ def measured_step_time(setup: Setup) -> float | Reason | None:
 
 
 def peak_flops(setup: Setup) -> float:
-    """Return the FLOP/s of one GPU that a utilisation refers to: its dense matrix peak at the precision of the run."""
+    """Return the FLOP/s of one GPU that an MFU refers to: its dense matrix peak at the precision of the run."""
     device = setup.cluster.device
     return device.fp8_flops or device.matrix_flops if setup.precision == "fp8" else device.matrix_flops
 
 
 def flops_kind(run: Run) -> str | Reason:
-    """Return which formula a row's FLOP/s follow, a key of the table in `step_flops`; blank is "model"."""
+    """Return the formula of a row's FLOP/s, a key of the table in `step_flops`; a blank cell means "model"."""
     text = (run.flops_kind or "model").strip().lower()
     if text.startswith("model"):
         return "model"

@@ -1,8 +1,8 @@
-"""What one token of a model costs in matrix multiplies, by the layer texts of the model.
+"""Matrix-multiply FLOPs of one token, from the layer definitions of a model.
 
-Published FLOP/s count the multiplies with weights of layers and head, and those of attention as if nothing were masked.
-Shared experts, latent attention or first dense layers are in the texts, so they are in these counts. Experts count as
-often as a token meets them. Not counted: an embedding, which looks up, and what is no multiply.
+Published FLOP/s count the multiplies with weights of layers and head, and attention without a mask. The layer
+definitions include shared experts, latent attention and first dense layers, so these counts do too. They count every
+expert that a token visits. They leave out embedding lookups and everything else that is not a multiply.
 """
 
 import functools
@@ -16,7 +16,7 @@ from dsx.graph.multiplies import Multiply
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import LayerKind, ModelSpec, layer_count
 
-_TEXTS = "default"  # the assumption set that says which text is a kind's: what was measured depends on no other
+_ASSUMPTIONS = "default"  # it gives each layer kind its definition: measured FLOP/s must not depend on the set in use
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class TokenFlops:
 
     layers: float  # multiplies with weights of all layers but the head
     head: float
-    attention: float  # multiplies of two activations, nothing masked
+    attention: float  # multiplies of two activations, without a mask
 
 
 def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
-    """Return the forward FLOPs of one token in sequences of so many tokens."""
+    """Return the forward FLOPs of one token in sequences of `sequence_length` tokens."""
     model = model_of_layers(spec)
     layers = head = attention = 0.0
     for place, (layer, count) in enumerate(model.layers):
@@ -47,7 +47,7 @@ def token_flops(spec: ModelSpec, sequence_length: int) -> TokenFlops:
 
 
 def model_of_layers(spec: ModelSpec) -> Model:
-    """Return the layers of a model under some strategy: what no strategy changes can be read from it."""
+    """Return the layers of a model under an arbitrary strategy, to read what no strategy changes."""
     layers = tuple((entry.layer, entry.count) for entry in spec.sequence)
     return _model(spec.name, layers, tuple(spec.dimensions.items()))
 
@@ -56,7 +56,7 @@ def model_of_layers(spec: ModelSpec) -> Model:
 def _model(name: str, layers: tuple[tuple[LayerKind, int], ...], dimensions: tuple[tuple[str, int], ...]) -> Model:
     entries = [layer_count(kind, count) for kind, count in layers]
     spec = ModelSpec.model_construct(name=name, default_sequence_length=1, dimensions=dict(dimensions), layers=entries)
-    return build_model(spec, load_assumptions(_TEXTS), strategy_names()[0])
+    return build_model(spec, load_assumptions(_ASSUMPTIONS), strategy_names()[0])
 
 
 def _forward(layer: DerivedLayer) -> list[Multiply]:

@@ -8,15 +8,15 @@ from runs.tables import write
 
 from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import adapt, calibrate, errors
-from dsx.calibration.fit import fit, position_of
+from dsx.calibration.fit import Sample, fit, position_of
 from dsx.calibration.held_out import leave_one_source_out
 from dsx.calibration.observations import observe
 from dsx.calibration.regret import groups_of
 from dsx.calibration.specialise import specialised
 from dsx.errors import RunTableError, SpecError
-from dsx.predict.of_setups import predict
+from dsx.predict.predictor import predict
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.what_if import field
@@ -81,7 +81,7 @@ def test_every_number_that_can_be_bounded_is_one_that_prices(exact):
 
 def test_the_numbers_that_made_the_rows_are_found(exact):
     start = {name: float(getattr(DEFAULT, name)) for name in BETWEEN}
-    found = fit(exact.step_times, exact.measured_s, exact.source, start, BETWEEN, pull=1e-3)
+    found = fit(Sample(exact.step_times, exact.measured_s, exact.source), start, BETWEEN, pull=1e-3)
     assert {name: found.values[name] for name in TRUE} == pytest.approx(TRUE, rel=2e-3)
     assert exact.step_times(found.values) == pytest.approx(exact.measured_s, rel=1e-4)
 
@@ -148,9 +148,9 @@ def test_predictions_carry_the_interval(fitted, noisy):
 
 def test_too_many_fields_or_none_are_refused(exact):
     many = {f"{name}{number}": Bounds(0.1, 1.0) for name in BETWEEN for number in range(7)}
-    with pytest.raises(SpecError, match="has 35 fields with 'between', and at most 32 are fitted at once"):
+    with pytest.raises(SpecError, match="has 35 fields with 'between', but at most 32 can be fitted at once"):
         calibrate(exact, DEFAULT, many)
-    with pytest.raises(SpecError, match="'default' has no field that is fitted: state 'between'"):
+    with pytest.raises(SpecError, match="'default' has no field to fit: state 'between'"):
         calibrate(exact, DEFAULT, {})
 
 
@@ -163,11 +163,9 @@ def one_row(tmp_path_factory):
 
 
 def test_few_rows_are_too_few(one_row, exact):
-    with pytest.raises(
-        RunTableError, match=r"^1 usable row for 4 fields that are fitted, and at least 8 are needed; to"
-    ):
+    with pytest.raises(RunTableError, match=r"^1 usable row for 4 fields to fit, which need at least 8; to"):
         calibrate(one_row, DEFAULT, BETWEEN)
-    with pytest.raises(RunTableError, match="no row depends on a field that is fitted: fp8_efficiency"):
+    with pytest.raises(RunTableError, match="no row depends on a field to fit: fp8_efficiency"):
         calibrate(exact, DEFAULT, {"fp8_efficiency": Bounds(0.3, 1.0)})
 
 
@@ -196,7 +194,7 @@ def test_a_set_must_say_what_is_adapted(one_row):
         adapt(one_row, without(specialise={}), BETWEEN)
     with pytest.raises(SpecError, match="it states no 'noise'"):
         adapt(one_row, without(noise=None), BETWEEN)
-    with pytest.raises(SpecError, match="'relay' needs bounds, as 'between' beside its value"):
+    with pytest.raises(SpecError, match="'relay' needs bounds: state 'between' with its value"):
         adapt(one_row, without(specialise={"relay": 0.1}), BETWEEN)
 
 

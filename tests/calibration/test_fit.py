@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsx.calibration.fit import fit
+from dsx.calibration.fit import Sample, fit
 from dsx.calibration.specialise import specialise
 from dsx.spec.between import Bounds
 
@@ -24,7 +24,7 @@ LOOSE = 1e-3  # a pull that leaves the values to the rows
 
 
 def test_what_made_the_rows_is_found():
-    found = fit(step_times, MEASURED, ONE_SOURCE, START, BETWEEN, pull=LOOSE)
+    found = fit(Sample(step_times, MEASURED, ONE_SOURCE), START, BETWEEN, pull=LOOSE)
     assert found.values == pytest.approx({**TRUE, "idle": 3.0}, rel=1e-3)
     assert (found.undetermined, found.at_bound) == (("idle",), ())
     assert np.isnan(found.standard_errors["idle"])
@@ -32,7 +32,7 @@ def test_what_made_the_rows_is_found():
 
 def test_bounds_hold():
     between = BETWEEN | {"compute": Bounds(0.7, 1.0)}
-    found = fit(step_times, MEASURED, ONE_SOURCE, START, between)
+    found = fit(Sample(step_times, MEASURED, ONE_SOURCE), START, between)
     assert found.values["compute"] == pytest.approx(0.7, rel=1e-3)
     assert found.values["compute"] >= 0.7
     assert "compute" in found.at_bound
@@ -47,23 +47,23 @@ def test_sources_weigh_the_same_whatever_their_rows():
     def scaled(values):
         return MEASURED / values["compute"]
 
-    found = fit(scaled, measured, source, {"compute": 0.8}, {"compute": Bounds(0.5, 2.0)}, pull=LOOSE)
+    found = fit(Sample(scaled, measured, source), {"compute": 0.8}, {"compute": Bounds(0.5, 2.0)}, pull=LOOSE)
     assert found.values["compute"] == pytest.approx(1.0, rel=2e-3)
 
 
 def test_rows_that_are_far_off_do_not_decide():
     measured = MEASURED.copy()
     measured[:3] *= 10
-    found = fit(step_times, measured, ONE_SOURCE, START, BETWEEN)
+    found = fit(Sample(step_times, measured, ONE_SOURCE), START, BETWEEN)
     squares = np.exp(np.log(measured / step_times(START)).mean())
     assert squares > 1.5
     assert step_times(found.values)[3:] == pytest.approx(MEASURED[3:], rel=0.1)
 
 
-def test_a_belief_gives_way_to_more_sources():
+def test_a_start_value_gives_way_to_more_sources():
     def distances(sources):
         source = [str(row % sources) for row in range(N)]
-        found = fit(step_times, MEASURED, source, START, BETWEEN)
+        found = fit(Sample(step_times, MEASURED, source), START, BETWEEN)
         return [abs(found.values[name] - TRUE[name]) for name in TRUE]
 
     assert all(many < few / 2 for few, many in zip(distances(1), distances(10), strict=True))
@@ -75,7 +75,7 @@ def test_what_two_fields_do_together_stays_where_it_was():
 
     start = {"compute": 0.8, "memory": 0.9}
     between = {name: BETWEEN[name] for name in start}
-    found = fit(twice, twice(start), ONE_SOURCE, start, between)
+    found = fit(Sample(twice, twice(start), ONE_SOURCE), start, between)
     assert found.values == pytest.approx(start, rel=1e-6)
     assert all(np.isnan(error) for error in found.standard_errors.values())
 
@@ -83,7 +83,7 @@ def test_what_two_fields_do_together_stays_where_it_was():
 def test_standard_errors_are_the_spread_of_fits():
     random = np.random.default_rng(7)
     noisy = [MEASURED * np.exp(random.normal(0, 0.02, N)) for _ in range(60)]
-    fits = [fit(step_times, measured, ONE_SOURCE, START, BETWEEN, pull=LOOSE) for measured in noisy]
+    fits = [fit(Sample(step_times, measured, ONE_SOURCE), START, BETWEEN, pull=LOOSE) for measured in noisy]
     for name in TRUE:
         spread = np.std([found.values[name] for found in fits])
         stated = np.median([found.standard_errors[name] for found in fits])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dsx.calibration.regret import LEAST_LAYOUTS, Group, groups, regret, spearman
 from dsx.calibration.report import report
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
-from dsx.predict.rows import Rows
+from dsx.predict.validation_rows import Rows
 from dsx.runs.reasons import Reason
 
 NAN = math.nan

@@ -5,9 +5,9 @@ import json
 import pytest
 from runs.tables import write
 
-from dsx.predict.of_setups import predict
+from dsx.predict.predictor import predict
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions, load_fitted
 
 SET = """extends: paper-2410.00273
@@ -161,14 +161,14 @@ def test_a_table_without_usable_rows_is_refused(run, place):
 
 def test_few_rows_are_refused(run, place):
     write(place / "one.csv", PLANS[0])
-    says = "1 usable row for 2 fields that are fitted, and at least 4 are needed; to adapt a set to a few runs use --sp"
+    says = "1 usable row for 2 fields to fit, which need at least 4; to adapt a set to a few runs use --sp"
     refused(run, place, "one.csv", "-o", "own.yaml", "--assumptions", "two.yaml", says=says)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--assumptions", "paper-2410.00273"), "'paper-2410.00273' has no field that is fitted: state 'between'"),
+        (("--assumptions", "paper-2410.00273"), "'paper-2410.00273' has no field to fit: state 'between'"),
         (("--specialise", "paper-2410.00273"), "cannot be adapted to a few runs: it states no 'specialise'"),
         (("--specialise", "two.yaml", "--assumptions", "default"), "both name the set to begin with"),
         (("--assumptions", "defalt"), "unknown assumption set 'defalt'; did you mean 'default'?"),
@@ -233,7 +233,7 @@ def test_too_many_outliers_are_a_wrong_table(run, place, times):
     write(place / "typo.csv", *changes)
     done = run("calibrate", "typo.csv", "--specialise", "two.yaml", "-o", "own.yaml")
     assert done.code == 2
-    assert "the table looks wrong: 6 of 6 rows are far off the others" in done.err
+    assert "the table looks wrong: 6 of 6 rows are far from the others" in done.err
     assert not (place / "own.yaml").exists()
 
 

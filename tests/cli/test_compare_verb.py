@@ -186,7 +186,7 @@ def test_nothing_feasible(run, swept, made, nothing_fits):
     ("arguments", "says"),
     [
         (("--per", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
-        (("--per", "mfu"), "'mfu' is a cost, and groups are of equal choices"),
+        (("--per", "mfu"), "'mfu' is a cost, but groups are formed by choices"),
     ],
 )
 def test_bad_columns(run, swept, arguments, says):

@@ -63,7 +63,7 @@ def put(value, *path):
 CHANGES = {
     "no names": (without("names"), "names"),
     "names of few columns": (put({}, "names"), "names"),
-    "names of other columns": (put(["a"], "names", "tp"), "names: 'tp' is no column of names"),
+    "names of other columns": (put(["a"], "names", "tp"), "names: 'tp' is not a name column"),
     "other names": (put(["a"], "names", "strategy"), "names.strategy"),
     "no list of names": (put("1d", "names", "strategy"), "names.strategy"),
     "a name that is no text": (put(["\ud800"], "names", "cluster"), "is not JSON that can be read"),
@@ -87,8 +87,8 @@ CHANGES = {
     "what-if is a number": (put(1, "spec", "what_if"), "spec.what_if"),
     "no picture": (put({"kind": "none"}, "spec", "plot"), "spec.plot.kind"),
     "partition": (put([], "spec", "partition"), "spec.partition"),
-    "not a number": (put(float("nan"), "spec", "train_tokens"), "NaN is no number"),
-    "infinite": (put(float("inf"), "counts", "feasible"), "Infinity is no number"),
+    "not a number": (put(float("nan"), "spec", "train_tokens"), "NaN is not a number"),
+    "infinite": (put(float("inf"), "counts", "feasible"), "Infinity is not a number"),
     "counts of texts": (put("many", "counts", "candidates"), "counts.candidates"),
     "counts below 0": (put(-1, "counts", "candidates"), "counts.candidates"),
     "no counts": (put(None, "counts"), "counts"),
@@ -97,7 +97,7 @@ CHANGES = {
     "an absolute part": (put("/etc/passwd", "parts", 0, "file"), "parts.0.file"),
     "what-if column twice": (
         put([{"name": "tp", "unit": "", "description": "", "integer": True}], "what_if"),
-        "a column is there twice",
+        "a column is listed twice",
     ),
     "reasons": (put([{"name": "a", "description": ""}] * 64, "reject_reasons"), "reject_reasons"),
 }
@@ -208,7 +208,7 @@ def a_link(table, path):
     [
         (of_another_type, "has a column tp of string where tp of int32 belongs"),
         (with_nulls, "in column step_time_s"),
-        (with_another_name, "has 'another' in column strategy, which is none of its names"),
+        (with_another_name, "has 'another' in column strategy, which is not one of its names"),
         (without_codes, "has a column strategy of string where strategy of names as string belongs"),
         (with_a_column_twice, "columns, not"),
         (a_link, "is a link, which is not followed here"),
@@ -232,7 +232,7 @@ def test_numbers_that_no_plan_can_have(run, sent):
     part = sent / "part-00000.parquet"
     with_no_ranks(pq.read_table(part), part)
     for argv in (("show", sent), ("pareto", sent)):
-        check_refused(run, part, "has 0 in column cp_nvs, where 1 is the least there can be", *argv)
+        check_refused(run, part, "has 0 in column cp_nvs, where the smallest value is 1", *argv)
 
 
 @pytest.mark.parametrize("spoil", [of_another_type, without_codes, with_a_column_twice])
@@ -335,7 +335,7 @@ def test_links_in_the_place_of_files_of_a_set(run, sent, again, name):
     (sent / name).unlink(missing_ok=True)
     (sent / name).symlink_to(sent.parent / "victim.txt")
     before = contents(sent.parent)
-    check_refused(run, sent / name, "is no file of dsx's", *again(sent))
+    check_refused(run, sent / name, "is not a file of dsx", *again(sent))
     assert contents(sent.parent) == before
 
 

@@ -105,7 +105,10 @@ def test_too_few_devices(run, folder, files):
         (job(network="networks.json:fats"), "unknown network 'fats'; did you mean 'fast'? (known: fast, slow)"),
         (job(network="networks.json"), "network 'networks.json': write FILE:NAME"),
         (job(network="network.json:fast"), "is not a file; did you mean 'networks.json'?"),
-        (job(devices=6), "networks.json: fast: devices_per_level: 6 devices are none of 4, 8; the nearest is 4"),
+        (
+            job(devices=6),
+            "fast: devices_per_level: has no entry for 6 devices, only for 4, 8; the nearest is 4",
+        ),
         (job(devices=0), "'--devices': 0 is not a whole number from 1"),
         ((*job(), "--width", 3), "small.json: has no width 3; the nearest is 2 (it has 1, 2)"),
         ((*job(), "--width", "wide"), "'--width': 'wide' is not a finite number"),
@@ -130,7 +133,7 @@ def test_bad_options(run, files, arguments, says):
     [
         (("edges", "1", 0), [1, 0, 8], "small.json: edges.1.0: the edge from layer 1 to 0 leads back"),
         (("edges", "1", 0), [0, 5, 8], "small.json: edges.1.0.dst: there is no layer 5; the nearest is 1"),
-        (("layers", "b", "2", 2), REMOVED, "small.json: layers.b.2: layer 1 is missing, which width 1 has"),
+        (("layers", "b", "2", 2), REMOVED, "small.json: layers.b.2: layer 1 is missing; width 1 has it"),
         (
             ("layers", "b", "2", 2, 1),
             -1,
@@ -158,4 +161,4 @@ def test_a_table_with_too_many_layers(run, files, folder):
     done = run(*job("long.json"))
     assert done.code == 2
     assert "long.json has 1,025 layers, and at most 1,024 are cut optimally" in done.err
-    assert "make one row of several neighbouring layers" in done.err
+    assert "merge neighbouring layers into one row" in done.err

@@ -172,10 +172,10 @@ def test_nothing_feasible(run, tmp_path, df):
         (("--kind", "breakdown", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
         (("--kind", "front", "--by", "stratgy"), "unknown column 'stratgy'; did you mean 'strategy'?"),
         (("--kind", "scaling", "--x", BANDWIDTH), f"did you mean '{CAPACITY}'?"),
-        (("--kind", "scaling", "--baseline", "flat"), "`by` must say which column"),
+        (("--kind", "scaling", "--baseline", "flat"), "`by` must name the column"),
         (("--kind", "scaling", "--by", "strategy", "--baseline", "flt"), "did you mean 'flat'?"),
-        (("--kind", "scaling", "--y", "strategy"), "'strategy' is no objective"),
-        (("--kind", "breakdown", "--x", "candidate"), "candidate: 240 bars, and a picture has room for 60"),
+        (("--kind", "scaling", "--y", "strategy"), "'strategy' cannot be an objective"),
+        (("--kind", "breakdown", "--x", "candidate"), "candidate: 240 bars, but a picture has room for 60"),
     ],
 )
 def test_bad_options(run, silent, tmp_path, options, says):

@@ -104,7 +104,7 @@ def test_shards_and_finish(run, folder, keep):
         assert f"shard {shard} is done" in done.err
     early = run("sweep", "sweep.yaml", "-o", "out", *options, "--finish")
     assert early.code == 4
-    assert "are not there yet (number 0, 3, 6" in early.err
+    assert "parts of out are missing (number 0, 3, 6" in early.err
     data = json.loads(run("sweep", "sweep.yaml", "-o", "out", *options, "--shard", "1/3", "--json").out)
     assert (data["folder"], data["shard"]) == ("out", [1, 3])
     done = run("sweep", "sweep.yaml", "-o", "out", *options, "--finish", "--json")
@@ -148,7 +148,7 @@ def test_what_is_no_shard(run, folder, shard):
 def test_finishing_what_has_not_begun(run, folder):
     done = run("sweep", "sweep.yaml", "-o", "out", "--finish")
     assert done.code == 4
-    assert "1 of 1 parts of out are not there yet" in done.err
+    assert "1 of 1 parts of out are missing" in done.err
     both = run("sweep", "sweep.yaml", "-o", "out", "--finish", "--shard", "1/2")
     assert both.code == 2
     assert "give one of them" in both.err

@@ -34,10 +34,10 @@ import pyarrow.parquet
 from results.faults import LOCK, Change, replace_calls
 
 from dsx.cli.main import main as dsx
-from dsx.results import best, store
+from dsx.results import plan_rows, store
 from dsx.search import study, sweep
 
-LOADED = (jax, pandas, pyarrow.parquet, best, store, study, sweep)
+LOADED = (jax, pandas, pyarrow.parquet, plan_rows, store, study, sweep)
 EXITED = 9  # the exit code of a run that ends by os._exit
 BEGUN, LAST = b".", b"$"  # what a run says before each change, and after its last one
 KILLED = -signal.SIGKILL

@@ -27,8 +27,8 @@ from dsx.graph.operators import load_tables
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.layer_table.instance import read_instance
 from dsx.layer_table.network_levels import read_network
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layer_table.chains import plan_of, problem_of, random_case
 from oracles import partition as oracle
 
-from dsx.layer_table.partition import solve
+from dsx.layer_table.solver import solve
 
 SEEDS = st.integers(0, 10_000)
 ROUNDING = 1 + 1e-12

@@ -7,7 +7,7 @@ import numpy as np
 from oracles import partition as oracle
 
 from dsx.layer_table.hierarchy import Hierarchy
-from dsx.layer_table.problem import PartitionProblem, Width
+from dsx.layer_table.partition_problem import PartitionProblem, Width
 from dsx.layer_table.segments import Chain
 
 ALL = {"zero_stages": (0, 1, 2, 3), "recompute": (False, True)}

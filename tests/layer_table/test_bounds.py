@@ -6,7 +6,7 @@ from layer_table.chains import problem_of, random_case, tense_case
 from oracles import partition as oracle
 
 from dsx.layer_table.bounds import fewest_parameters, first_bounds
-from dsx.layer_table.problem import pipelines
+from dsx.layer_table.partition_problem import pipelines
 from dsx.layer_table.scans import machine_of
 
 

@@ -65,13 +65,13 @@ INSTANCE_FAULTS = [
     ((*ROW,), [0, 1.0], "small.json: layers.b.2.0: has 2 values, but there are 5 columns: id, fw_latency"),
     ((*ROW,), {"id": 0}, "small.json: layers.b.2.0: expected a list of the 5 values of a row, got {'id': 0}"),
     ((*ROW, 1), -2.0, "small.json: layers.b.2.0.fw_latency: input should be greater than or equal to 0, got -2.0"),
-    ((*ROW, 1), 1e31, "small.json: layers.b.2.0.fw_latency: 1e+31 is beyond 1e+30, the largest number that is read"),
+    ((*ROW, 1), 1e31, "small.json: layers.b.2.0.fw_latency: 1e+31 is beyond 1e+30, the largest number allowed"),
     ((*ROW, 2), None, "small.json: layers.b.2.0.bw_latency: None is not a finite number"),
     ((*ROW, 3), float("nan"), "small.json: layers.b.2.0.param_bytes: nan is not a finite number"),
     ((*ROW, 4), float("inf"), "small.json: layers.b.2.0.activation_bytes: inf is not a finite number"),
     ((*ROW, 0), 0.5, "small.json: layers.b.2.0.id: 0.5 is not a whole number"),
-    ((*ROW, 0), 1, "small.json: layers.b.2: layer 1 stands there twice"),
-    ((*ROW,), REMOVED, "small.json: layers.b.2: layer 0 is missing, which width 1 has"),
+    ((*ROW, 0), 1, "small.json: layers.b.2: layer 1 is listed twice"),
+    ((*ROW,), REMOVED, "small.json: layers.b.2: layer 0 is missing; width 1 has it"),
     (("edges", "1", 2), [1, 0, 16], "small.json: edges.1.2: the edge from layer 1 to 0 leads back"),
     (("edges", "1", 2), [1, 1, 16], "small.json: edges.1.2: the edge from layer 1 to 1 leads nowhere"),
     (("edges", "1", 2), [0, 7, 16], "small.json: edges.1.2.dst: there is no layer 7; the nearest is 1"),
@@ -79,13 +79,13 @@ INSTANCE_FAULTS = [
     (
         ("edges", "2"),
         [],
-        "small.json: edges.2: no edge leads from layer -1 or an earlier one to layer 0 or a later one, so a "
-        "transfer between the two would be free; add one from -1 to 0",
+        "small.json: edges.2: no edge crosses the cut between layers -1 and 0, so a transfer there would cost nothing; "
+        "add an edge from -1 to 0",
     ),
-    (("edges", "2"), [[-1, 0, 8]], "small.json: edges.2: no edge leads from layer 0 or an earlier one to layer 1 or"),
+    (("edges", "2"), [[-1, 0, 8]], "small.json: edges.2: no edge crosses the cut between layers 0 and 1"),
     (("edges", "1", 2, 2), -16, "small.json: edges.1.2.bytes: input should be greater than or equal to 0, got -16"),
     (("edge_columns",), ["src", "dst"], "small.json: edge_columns: has no 'bytes' (it has src, dst)"),
-    (("edge_columns",), ["src", "dst", "bytes", "dst"], "small.json: edge_columns: 'dst' stands there twice"),
+    (("edge_columns",), ["src", "dst", "bytes", "dst"], "small.json: edge_columns: 'dst' is listed twice"),
     (("devices_per_stage", "2"), 2**62, "small.json: devices_per_stage.2: 4611686018427387904 is not a whole number"),
 ]
 
@@ -105,8 +105,8 @@ def test_a_layer_that_all_widths_lack(here):
     with pytest.raises(SpecError) as raised:
         read_instance(write(here / "small.json", document))
     assert str(raised.value) == (
-        "small.json: layers.b.1: layer 0 is missing, in this width and all others: the ids of layers follow each "
-        "other, and after -1 comes 1"
+        "small.json: layers.b.1: layer 0 is missing, in this width and all others: layer ids must be consecutive, but "
+        "-1 is followed by 1"
     )
 
 
@@ -189,10 +189,14 @@ NETWORK_FAULTS = [
     (("fast", "latency_s"), [0], "networks.json: fast: latency_s: has 1 levels, but devices_per_level.8 has 2"),
     (("fast", "latency_s", 0), -1, "fast: latency_s.0: input should be greater than or equal to 0, got -1"),
     (("fast", "bandwidth_GiBps", 1), 0, "fast: bandwidth_GiBps.1: input should be greater than 0, got 0"),
-    (("fast", "devices_per_level", "8"), [4, 4], "fast: devices_per_level.8: 4 x 4 = 16 devices are not 8"),
+    (("fast", "devices_per_level", "8"), [4, 4], "fast: devices_per_level.8: 4 x 4 = 16 devices, not 8"),
     (("fast", "devices_per_level", "8"), [4, 0], "fast: devices_per_level.8.1: 0 is not a whole number from 1"),
     (("fast", "devices_per_level", "eight"), [8], "fast: devices_per_level.eight: 'eight' is not a whole number"),
-    (("fast", "devices_per_level", "8"), REMOVED, "devices_per_level: 8 devices are none of 4; the nearest is 4"),
+    (
+        ("fast", "devices_per_level", "8"),
+        REMOVED,
+        "has no entry for 8 devices, only for 4; the nearest is 4",
+    ),
     (("fast", "latency_s"), REMOVED, "networks.json: fast: latency_s: is required, but missing"),
     (("fast",), 5, "networks.json: fast: expected a section with the keys bandwidth_GiBps, latency_s"),
 ]
@@ -257,7 +261,7 @@ def test_tables_of_many_layers_are_read_in_linear_time(here, extra, says):
 
 
 @pytest.mark.parametrize(
-    ("last", "says"), [(19_998, "layer 19998 stands there twice"), (20_005, "layer 19999 is missing, in this width")]
+    ("last", "says"), [(19_998, "layer 19998 is listed twice"), (20_005, "layer 19999 is missing, in this width")]
 )
 def test_faults_of_many_layers_are_found_in_linear_time(here, last, says):
     document = long_instance(20_000, [[0, 1, 1]])

@@ -8,12 +8,12 @@ from runs.tables import write
 
 from dsx.errors import SpecError
 from dsx.predict.batches import batches
-from dsx.predict.of_setups import predict
+from dsx.predict.predictor import predict
 from dsx.pricing.evaluate import evaluate_plan
 from dsx.pricing.problem import make_problem
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.locate import names
@@ -75,7 +75,7 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr("dsx.predict.structure.strategy_names", lambda: ["1d"])
     changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
-    rule = "no strategy divides the model so"
+    rule = "no strategy divides the model this way"
     assert found.reason[0] == Reason(rule, "tp=2, cp=2, ep=1, sp=1")
     assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
     assert found.reason[1] is None

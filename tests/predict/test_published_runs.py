@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from dsx.runs.memory import counted_bytes, measured_bytes
+from dsx.runs.measured_memory import counted_bytes, measured_bytes
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, count_filled, count_from_notes, setups
 from dsx.runs.step_time import measured_step_time
-from dsx.runs.table import read_runs
 from dsx.spec.locate import packaged_data
 
 RUNS = read_runs(packaged_data() / "validation" / "runs.csv")

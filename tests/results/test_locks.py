@@ -26,7 +26,7 @@ ME = re.escape(f"process {os.getpid()} on ")
 def test_these_exclude_each_other(run, first, second):
     with closing(Hold(run, first)) as hold:
         hold.share()
-        with pytest.raises(StoreError, match=f"set: .*at work.*{ME}.*; wait for it to finish, or choose another"):
+        with pytest.raises(StoreError, match=f"set: .*running.*{ME}.*; wait for it to finish, or choose another"):
             Hold(run, second)
     Hold(run, second).close()
 
@@ -37,11 +37,11 @@ def test_shards_work_together_and_one_finishes_when_the_others_have_gone(run):
         first.share()
         with closing(Hold(run, (2, 2))) as second, closing(Hold(run, (2, 3))):
             assert not second.alone
-            with pytest.raises(StoreError, match=rf"another dsx is at work here, {ME}.*, {ME}"):
+            with pytest.raises(StoreError, match=rf"another dsx is running here, {ME}.*, {ME}"):
                 first.take_all()
         first.take_all()
         assert first.alone
-        with pytest.raises(StoreError, match="another dsx is at work"):
+        with pytest.raises(StoreError, match="another dsx is running"):
             Hold(run, (2, 2))
 
 
@@ -57,7 +57,7 @@ def test_of_two_shards_that_finish_at_once_one_does(run):
 def test_a_shard_that_is_refused_holds_nothing(run):
     with closing(Hold(run, (1, 2))) as hold:
         hold.share()
-        with pytest.raises(StoreError, match="shard 1/2 is at work already"):
+        with pytest.raises(StoreError, match="shard 1/2 is already running"):
             Hold(run, (1, 2))
         hold.take_all()
 
@@ -68,7 +68,7 @@ def test_what_a_lock_says_is_believed_only_if_a_process_wrote_it(run, garbage):
     with closing(Hold(run, None)):
         assert re.fullmatch(f"{ME}.*", (run / "run.lock").read_text())
         (run / "run.lock").write_bytes(garbage)
-        with pytest.raises(StoreError, match="at work here, a process that has just begun; wait"):
+        with pytest.raises(StoreError, match="running here, a process that has just started; wait"):
             Hold(run, None)
 
 

@@ -38,7 +38,7 @@ def test_names_of_files_that_are_not_utf_8_come_back(begun):
 @pytest.mark.parametrize("name", ["a\udcff", "\ud800"])
 def test_names_of_codes_are_text(begun, name):
     raw = dataclasses.replace(begun(), names=begun().names | {"strategy": ("flat", name)})
-    with pytest.raises(StoreError, match=r"no Unicode text|not JSON that can be read"):
+    with pytest.raises(StoreError, match=r"not valid Unicode|not JSON that can be read"):
         manifest.from_json(json.dumps(dataclasses.asdict(raw)).encode(), "here")
 
 
@@ -70,9 +70,9 @@ def test_spec_must_be_plain(begun, value):
 @pytest.mark.parametrize(
     ("column", "names", "says"),
     [
-        ("schedule", None, "needs the names of its codes for schedule"),
+        ("schedule", None, "the names of the codes are missing for schedule"),
         ("cluster", ("a", "b", "a"), "column cluster has the name 'a' twice"),
-        ("cluster", tuple(map(str, range(129))), "column cluster has 129 names, and a result set holds 128"),
+        ("cluster", tuple(map(str, range(129))), "column cluster has 129 names, but a result set holds at most 128"),
     ],
 )
 def test_names(column, names, says):

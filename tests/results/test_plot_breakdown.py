@@ -165,7 +165,7 @@ def test_errors():
         plot.breakdown(df, of="tme")
     with pytest.raises(UnknownNameError, match=r"compute_s.*were only some columns loaded"):
         plot.breakdown(df.drop(columns="compute_s"))
-    with pytest.raises(InputError, match=f"candidate: 120 bars, and a picture has room for {MAX_BARS}"):
+    with pytest.raises(InputError, match=f"candidate: 120 bars, but a picture has room for {MAX_BARS}"):
         plot.breakdown(df, "candidate")
     with pytest.raises(InputError, match="for example 'num_gpus'"):
         plot.breakdown(df, [])

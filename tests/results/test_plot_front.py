@@ -8,7 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from dsx.errors import UnknownNameError
-from dsx.results import pareto, plot
+from dsx.results import plot
+from dsx.results.pareto_rows import pareto
 from dsx.results.plot.front import MAX_POINTS
 
 
@@ -91,7 +92,7 @@ def test_other_columns_and_units_of_the_user():
 def test_line_is_the_front():
     df = table()
     ax = plot.front(df, "step_time_s", "-mfu")
-    best = pareto.pareto(df, "step_time_s", "-mfu")
+    best = pareto(df, "step_time_s", "-mfu")
     np.testing.assert_allclose(ax.lines[0].get_xdata(), best["step_time_s"])
     assert ax.lines[0].get_drawstyle() == "steps-post"
     assert f"front ({len(best)})" in words(ax)
@@ -100,7 +101,7 @@ def test_line_is_the_front():
 def test_every_category_has_its_marker():
     df = table()
     ax = plot.front(df, by="strategy")
-    best = pareto.pareto(df, "step_time_s", "peak_bytes")
+    best = pareto(df, "step_time_s", "peak_bytes")
     found = sorted(best["strategy"].unique())
     markers = ax.lines[1:]
     assert len(markers) == len(found)

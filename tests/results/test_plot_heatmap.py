@@ -192,5 +192,5 @@ def test_errors():
     with pytest.raises(InputError, match="does not hold quantities"):
         plot.heatmap(df, CAPACITY, BANDWIDTH, "strategy")
     many = candidates(300)
-    with pytest.raises(InputError, match="candidate: 1,800 values, and a picture has room for 200"):
+    with pytest.raises(InputError, match="candidate: 1,800 values, but a picture has room for 200"):
         plot.heatmap(many, "candidate", "num_gpus")

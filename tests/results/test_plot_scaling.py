@@ -164,11 +164,11 @@ def test_errors():
             plot.scaling(df, **({"by": "strategy"} | arguments))
     with pytest.raises(UnknownNameError, match=r"unknown baseline 'flt'; did you mean 'flat'.*of the column strategy"):
         plot.scaling(df, by="strategy", baseline="flt")
-    with pytest.raises(InputError, match="`by` must say which column"):
+    with pytest.raises(InputError, match="`by` must name the column"):
         plot.scaling(df, baseline="flat")
-    with pytest.raises(InputError, match="'mfu' is no time"):
+    with pytest.raises(InputError, match="'mfu' is not a time"):
         plot.scaling(df, y="mfu", by="strategy", baseline="flat")
     with pytest.raises(InputError, match="does not hold quantities"):
         plot.scaling(df, y="strategy")
-    with pytest.raises(InputError, match="candidate: 120 lines, and a picture has room for 40"):
+    with pytest.raises(InputError, match="candidate: 120 lines, but a picture has room for 40"):
         plot.scaling(df, by="candidate")

@@ -125,7 +125,9 @@ def test_an_unfinished_run(tmp_path, begun, rows, counts):
     with store.create(tmp_path, begun(), 4) as writer:
         writer.write(2, rows(3), counts(3))
         writer.write(0, rows(5), counts(5))
-        with pytest.raises(StoreError, match=r"not finished: 2 of 4 parts.*same command again.*from .*\.unfinished"):
+        with pytest.raises(
+            StoreError, match=r"not finished: it has 2 of 4 parts.*same command again.*from .*\.unfinished"
+        ):
             store.load(tmp_path)
         df = store.load(tmp_path / UNFINISHED)
     assert len(df) == 8

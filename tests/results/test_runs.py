@@ -74,7 +74,7 @@ def test_a_set_of_another_version_is_readable_until_it_is_replaced(stored, begun
 
 def test_a_set_that_is_finished_is_not_begun_again(stored, begun, files):
     before = files(stored)
-    with pytest.raises(StoreError, match="another process has finished"), store.create(stored, begun(), 2):
+    with pytest.raises(StoreError, match="another process has just finished"), store.create(stored, begun(), 2):
         pass
     assert files(stored) == before
 
@@ -144,7 +144,7 @@ def test_what_dead_writers_leave_is_removed(tmp_path, begun, rows, counts, files
 
 def test_the_folder_of_a_run_is_not_that_of_a_set(tmp_path, begun, rows, counts):
     leave(tmp_path, begun(), rows, counts)
-    with pytest.raises(StoreError, match=f"is an unfinished run; give the folder that it lies in, {tmp_path}"):
+    with pytest.raises(StoreError, match=f"is an unfinished run; give the folder that contains it, {tmp_path}"):
         leave(tmp_path / disk.UNFINISHED, begun(), rows, counts)
 
 
@@ -236,15 +236,15 @@ def test_shards(tmp_path, begun, rows, counts, written):
             first.finish()
         for number in second.missing():
             second.write(number, rows(number, first=100 * number), counts(number))
-        with pytest.raises(StoreError, match="another dsx is at work here"):
+        with pytest.raises(StoreError, match="another dsx is running here"):
             first.finish()
-        with pytest.raises(StoreError, match="another dsx is at work here"), store.create(folder, begun(), 5):
+        with pytest.raises(StoreError, match="another dsx is running here"), store.create(folder, begun(), 5):
             pass
-        with pytest.raises(StoreError, match="shard 2/2 is at work already"):
+        with pytest.raises(StoreError, match="shard 2/2 is already running"):
             with store.create(folder, begun(), 5, (2, 2)):
                 pass
     with store.create(folder, begun(), 5) as writer:
-        with pytest.raises(StoreError, match="another dsx is at work here"):
+        with pytest.raises(StoreError, match="another dsx is running here"):
             with store.create(folder, begun(), 5, (1, 2)):
                 pass
         writer.finish()
@@ -288,7 +288,7 @@ def test_two_processes(tmp_path, begun, files):
     with worker:
         assert worker.stdout and worker.stdout.readline() == "working\n"
         for shard in (None, (1, 2)):
-            with pytest.raises(StoreError, match=f"at work here, process {worker.pid} on "):
+            with pytest.raises(StoreError, match=f"running here, process {worker.pid} on "):
                 with store.create(tmp_path / "set", begun(), 2, shard):
                     pass
         worker.kill()
@@ -306,7 +306,7 @@ def test_finished_while_this_one_waited(tmp_path, begun, written, monkeypatch):
         return enter(run)
 
     monkeypatch.setattr(runs.locks, "entry", late)
-    with pytest.raises(StoreError, match=r"has finished .* just now; run the same command again"):
+    with pytest.raises(StoreError, match=r"has just finished .*; run the same command again"):
         with store.create(tmp_path, begun(), 1):
             pass
     assert not (tmp_path / disk.UNFINISHED).exists()
@@ -319,7 +319,7 @@ def test_parts_of_nobody_in_an_unfinished_run_are_refused(stored, begun, written
     run.mkdir(parents=True)
     content = (stored / "part-00000.parquet").read_bytes() if of_a_sweep else b"of the user"
     (run / name).write_bytes(content)
-    with pytest.raises(StoreError, match="holds parts that are not of this sweep"):
+    with pytest.raises(StoreError, match="holds parts of another sweep"):
         leave(tmp_path / "new", begun(model="other"), None, None)
     assert {path.name: path.read_bytes() for path in run.iterdir()} == {name: content}
     # Beside a finished set they stay, too.

@@ -153,7 +153,7 @@ def test_the_run_is_removed_while_it_writes(tmp_path, begun, rows, counts):
     with store.create(tmp_path, begun(), 2) as writer:
         writer.write(0, rows(5), counts(5))
         shutil.rmtree(tmp_path / disk.UNFINISHED)
-        with pytest.raises(StoreError, match="was removed by somebody; run the same command again"):
+        with pytest.raises(StoreError, match="was removed meanwhile; run the same command again"):
             writer.write(1, rows(5), counts(5))
         with pytest.raises(IncompleteSweep, match="2 of 2 parts"):
             writer.finish()
@@ -164,7 +164,7 @@ def test_a_file_of_the_user_is_in_the_way(tmp_path, begun, rows, counts, written
         writer.write(0, rows(5), counts(5))
         mine = tmp_path / "part-00000.parquet"
         mine.write_text("mine")
-        with pytest.raises(StoreError, match=r"part-00000\.parquet is in the way .*move it elsewhere"):
+        with pytest.raises(StoreError, match=r"part-00000\.parquet already exists .*move it elsewhere"):
             writer.finish()
         assert mine.read_text() == "mine"
         mine.unlink()

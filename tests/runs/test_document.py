@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from dsx.runs.defaults import DEFAULTS
-from dsx.runs.table import COLUMNS, REQUIRED
+from dsx.runs.run_table import COLUMNS, REQUIRED
 from dsx.space.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]

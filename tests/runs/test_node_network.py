@@ -5,7 +5,7 @@ from runs.tables import write
 
 from dsx.errors import RunTableError
 from dsx.runs.node_network import NodeNetwork, node_network, with_node_network
-from dsx.runs.table import read_runs
+from dsx.runs.run_table import read_runs
 from dsx.spec.cluster import load_cluster
 
 
@@ -33,8 +33,8 @@ def test_a_faulty_cell_has_its_place_and_an_example(tmp_path, text):
     with pytest.raises(RunTableError) as caught:
         read_runs(table)
     assert str(caught.value) == (
-        f"{table}:2: node_network: {text!r} is no network of a node: write for example '400 Gb/s', or '4x100 Gb/s' for "
-        "its NICs"
+        f"{table}:2: node_network: {text!r} is not the network of a node: write for example '400 Gb/s', or "
+        "'4x100 Gb/s' for its NICs"
     )
 
 

@@ -8,8 +8,8 @@ from runs.tables import write
 from dsx.runs.defaults import DEFAULTS
 from dsx.runs.machines import cluster_of, known_clusters
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, count_filled, setups
-from dsx.runs.table import read_runs
 
 CLUSTERS = known_clusters()
 
@@ -85,7 +85,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ({"seq": "2047"}, "tp * cp does not divide seq, with sp", "tp=2, cp=1, seq=2047"),
         ({"layers": "", "gpu": ""}, "a column without a default is blank", "layers, gpu"),
         ({"gpu": "MI100"}, "no cluster has this gpu", "'MI100'"),
-        ({"gpus_per_node": "32"}, "no cluster of this gpu has such large nodes", "32 x A100-80GB-SXM"),
+        ({"gpus_per_node": "32"}, "no cluster of this gpu has nodes this large", "32 x A100-80GB-SXM"),
         ({"precision": "int4"}, "precision is not known", "'int4', known: fp8, "),
         ({"recompute": "most"}, "recompute is not known", "'most', known: none, selective, full"),
         (
@@ -93,10 +93,10 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
             "tp * cp does not divide the tokens that are routed to experts",
             "tp=4, cp=1, microbatch=1, seq=8190",
         ),
-        ({"oom": "1"}, "out of memory, and with a time", "oom=True, measured_iter_s=3.5"),
+        ({"oom": "1"}, "out of memory, but with a time", "oom=True, measured_iter_s=3.5"),
         ({"schedule": "zb-h1", "vpp": "2"}, "vpp with a schedule that has no virtual stages", "schedule=zb-h1, vpp=2"),
         ({"schedule": "dualpipe"}, "schedule is not known", "'dualpipe', known: 1f1b, 1f1b-i, "),
-        ({"heads": "24", "kv_heads": "24"}, "hidden is no multiple of heads, and head_dim is blank", "hidden=4096"),
+        ({"heads": "24", "kv_heads": "24"}, "hidden is not a multiple of heads, and head_dim is blank", "hidden=4096"),
     ],
 )
 def test_a_run_that_cannot_be_has_a_reason(made, changes, rule, detail):
@@ -166,7 +166,7 @@ def test_what_is_uneven_is_not_impossible(made, changes):
         ("H100", 2, "h100-nvs8, 2 to a node"),
     ],
 )
-def test_a_gpu_is_matched_by_its_longest_beginning(gpu, gpus_per_node, cluster):
+def test_a_gpu_is_matched_by_its_longest_prefix(gpu, gpus_per_node, cluster):
     found = cluster_of(gpu, gpus_per_node, CLUSTERS)
     assert not isinstance(found, Reason) and found.name == cluster
 
@@ -190,7 +190,7 @@ def test_a_longer_name_is_another_gpu(gpu, nearest):
     assert found.detail.startswith(f"{gpu!r}, nearest: {nearest}")
 
 
-def test_a_smaller_node_cuts_the_fast_domain():
+def test_a_smaller_node_reduces_the_fast_domain():
     found = cluster_of("H100", 2, CLUSTERS)
     assert not isinstance(found, Reason) and found.network.nvs.size == 2
 
@@ -215,7 +215,7 @@ def test_words_for_schedules(made, changes, schedule):
 @pytest.mark.parametrize(
     ("precision", "read"), [("fp8-rowwise", "fp8"), ("FP16", "bf16"), ("BF16-mixed", "bf16"), ("mxfp8", "fp8")]
 )
-def test_precisions_are_matched_by_their_beginning(made, precision, read):
+def test_precisions_are_matched_by_their_prefix(made, precision, read):
     assert made({"precision": precision})[0].precision == read
 
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from runs.tables import write
 
-from dsx.runs.memory import counted_bytes, measured_bytes
+from dsx.runs.measured_memory import counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, setups
 from dsx.runs.step_time import measured_step_time, step_flops
-from dsx.runs.table import read_runs
 
 # Korthikanti et al., arXiv 2205.05198, Table 5: the 22B model on 8 GPUs, batch 4.
 GPT = {

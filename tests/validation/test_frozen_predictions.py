@@ -8,10 +8,10 @@ import csv
 import numpy as np
 import pytest
 
-from dsx.predict.of_setups import predict
-from dsx.predict.rows import compare
+from dsx.predict.predictor import predict
+from dsx.predict.validation_rows import compare
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.locate import packaged_data
 

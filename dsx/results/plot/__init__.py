@@ -1,4 +1,4 @@
-"""Pictures of a result set: functions of a DataFrame that draw on one axis, `ax`, and return it.
+"""Pictures of a result set: functions that draw a DataFrame on an axis, `ax`, and return it.
 
     df = dsx.load("results/a")
     dsx.plot.save(dsx.plot.front(df, by="strategy"), "front.png")
@@ -7,14 +7,14 @@
 | function | shows |
 |---|---|
 | `front` | every row by two objectives, and the Pareto front of the feasible ones |
-| `breakdown`, `breakdowns` | where the time of a step, and the memory, of the fastest plans goes |
-| `scaling` | the best that is feasible along one column, one line for each value of others |
-| `heatmap` | the best that is feasible for each pair of values of two columns |
+| `breakdown`, `breakdowns` | the parts of the step time and of the memory of the fastest plans |
+| `scaling` | the best feasible value along one column, one line for each value of others |
+| `heatmap` | the best feasible value for each pair of values of two columns |
 
-A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
-makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
-no display and are freed like any other object. Every picture can be read in grey: colours differ in lightness,
-parts of a bar in their hatches too, and lines in their markers and dashes.
+A frame is the result of `dsx.load`, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
+makes a new figure of a suitable size. A call imports matplotlib, without pyplot, so pictures need no display and are
+freed like any other object. Every picture can be read in grey: colours differ in lightness, parts of a bar also in
+their hatches, and lines in their markers and dashes.
 
 Not covered: interactive pages.
 """

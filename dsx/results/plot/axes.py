@@ -1,7 +1,7 @@
-"""Axes: a column's name in words, the unit that its values are shown in, and scales and ticks that suit them.
+"""Axes: the name of a column in words, the unit that suits its values, and their scales and ticks.
 
-An axis of numbers has one unit, which its label names ("HBM capacity [GB]"). Where each value has a place of its
-own, as in a heat map, the ticks name the units ("80 GB", "1.1 TB/s").
+An axis of numbers has one unit, which its label names ("HBM capacity [GB]"). If each value has its own tick, as in a
+heat map, the ticks name the units ("80 GB", "1.1 TB/s").
 """
 
 import re
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[Any]
 
-# A range that is wider than this hides its small values on a linear axis.
+# On a linear axis a wider range would hide the small values.
 LINEAR_RANGE = 30.0
 
-# The title of a picture that has nothing to show.
+# The title of an empty picture.
 NOTHING = "no feasible candidate"
 
 _SI = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
@@ -39,16 +39,16 @@ _SCALES = {
     "flop/s": tuple((size, f"{prefix}FLOP/s") for size, prefix in _SI),
     "1/s": ((1.0, "1/s"), (1e3, "thousand/s"), (1e6, "million/s")),
 }
-# What a column measures whose name ends in its unit.
+# The quantity of a column whose name ends in its unit.
 _QUANTITIES = {"s": "time", "bytes": "memory", "days": "time"}
 _WORDS = {"hbm": "HBM", "nvs": "NVS", "net": "network", "mfu": "MFU", "comm": "communication", "num": "number of"}
 _WORDS |= {"gpus": "GPUs"} | {axis: axis.upper() for axis in ("tp", "tp2", "cp", "ep", "pp", "dp", "vpp")}
 
 
 def unit_of(df: "pd.DataFrame", column: str) -> str:
-    """Return the SI unit of a column, "" if it is bare.
+    """Return the SI unit of a column, "" if it has none.
 
-    A frame that was put together from several has lost its `attrs`; the columns of dsx are known without.
+    A frame that is merged from several has no `attrs`; the columns of dsx are known without.
     """
     units = {known.name: known.unit for known in COLUMNS} | df.attrs.get("units", {})
     if column not in units and "." in column:
@@ -58,22 +58,21 @@ def unit_of(df: "pd.DataFrame", column: str) -> str:
 
 
 def words(column: str, unit: str = "") -> str:
-    """Return a column's name as text, with what it measures instead of its unit.
+    """Return a column's name as text, with its quantity instead of its unit.
 
     `step_time_s` is "step time", `peak_bytes` "peak memory", `device.hbm_capacity` "HBM capacity".
     """
     name = column.split(".", 1)[-1]
-    bare = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
-    text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", bare))
+    without_unit = name.removesuffix("_per_s" if unit == "1/s" else f"_{unit}") if unit else name
+    text = " ".join(_WORDS.get(word, word) for word in re.split(r"[._]", without_unit))
     quantity = _QUANTITIES.get(unit, "")
-    return text if bare == name or text.endswith(quantity) else f"{text} {quantity}"
+    return text if without_unit == name or text.endswith(quantity) else f"{text} {quantity}"
 
 
 def scale_of(df: "pd.DataFrame", column: str, values: Numbers) -> tuple[float, str]:
-    """Return the size in SI units of the unit that suits `values` of a column, and a label that names it.
+    """Return the unit that suits `values` of a column, as its size in SI units, and a label that names it.
 
-    It is the largest unit that the smallest value reaches: the rows of interest are few among many slow or
-    large ones, which would choose another.
+    It is the largest unit that the smallest value reaches, since the rows of interest are the few fast or small ones.
     """
     unit = unit_of(df, column)
     text = words(column, unit)
@@ -90,32 +89,32 @@ def _step(unit: str, values: Numbers) -> tuple[float, str]:
 
 
 def label_axis(axis: "Axis", df: "pd.DataFrame", column: str, values: Numbers) -> float:
-    """Label an axis for `values` of a column, and return the size in SI units of the unit that it shows."""
+    """Label an axis for `values` of a column; return the size in SI units of its unit."""
     size, text = scale_of(df, column, values)
     axis.set_label_text(text)
     return size
 
 
 def value_texts(df: "pd.DataFrame", column: str, values: Sequence[Any]) -> list[str]:
-    """Return values of a column for people, each with its unit: "80 GB", "1.1 TB/s", "4096", "8"."""
+    """Return values of a column as text, each with its unit: "80 GB", "1.1 TB/s", "4096", "8"."""
     unit = unit_of(df, column)
     if any(isinstance(value, str) for value in values):
         return [name_text(str(value)) for value in values]
     texts = [_in_print(format_quantity(value, unit)) for value in values]
     if len(set(texts)) < len(set(values)):
-        # Three digits do not tell all values apart.
+        # With three digits some values would look equal.
         size, name = _step(unit, np.asarray(values, np.float64)) if unit in _SCALES else (1.0, unit)
         texts = [f"{value / size:.10g} {name}".rstrip() for value in values]
     return texts
 
 
 def name_text(name: str) -> str:
-    """Return a name, which may have several lines, as a picture shows it: nothing in it is a formula."""
+    """Return a name, possibly of several lines, as a picture shows it: matplotlib reads no formula in it."""
     return printable(name, keep="\n").replace("$", r"\$")
 
 
 def quantity_texts(df: "pd.DataFrame", column: str) -> list[str]:
-    """Return the values of a column with three digits, all in the unit that an axis of them has: "265 s", "3.23 s"."""
+    """Return the values of a column with three digits, in the unit of their common axis: "265 s", "3.23 s"."""
     unit, values = unit_of(df, column), df[column].to_numpy(np.float64)
     size, name = _step(unit, values) if unit in _SCALES else (1.0, unit)
     return [f"{three_digits(value / size)} {name}".rstrip() for value in values]
@@ -127,7 +126,7 @@ def three_digits(value: float) -> str:
 
 
 def _in_print(text: str) -> str:
-    """Return a quantity without zeros at its end, and with the sign for micro."""
+    """Return a quantity without trailing zeros, and with the sign for micro."""
     number, _, unit = text.partition(" ")
     if "." in number and "e" not in number:
         number = number.rstrip("0").rstrip(".")
@@ -135,18 +134,18 @@ def _in_print(text: str) -> str:
 
 
 def finite(values: Numbers) -> Numbers:
-    """Return those of `values` that are numbers."""
+    """Return the finite ones of `values`."""
     return values[np.isfinite(values)]
 
 
 def is_wide(values: Numbers, linear_range: float = LINEAR_RANGE) -> bool:
-    """Return whether positive values span so much that they need a logarithmic axis."""
+    """Return whether the range of positive values needs a logarithmic axis."""
     numbers = finite(values)
     return len(numbers) > 0 and numbers.min() > 0 and numbers.max() > linear_range * numbers.min()
 
 
 def log_ticks(axis: "Axis", values: Numbers) -> None:
-    """Put as many labels on a logarithmic axis as it has room for."""
+    """Set as many labels on a logarithmic axis as it has room for."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     numbers = finite(values)
@@ -159,7 +158,7 @@ def log_ticks(axis: "Axis", values: Numbers) -> None:
 
 
 def plain_numbers(axis: "Axis") -> None:
-    """Write the numbers of an axis out, instead of as powers or with a common factor."""
+    """Write the numbers of an axis in full, not as powers and without a common factor."""
     from matplotlib.ticker import FuncFormatter, ScalarFormatter
 
     if axis.get_scale() == "log":

@@ -1,8 +1,8 @@
-"""What stands above and under the bars of a breakdown.
+"""The labels above and below the bars of a breakdown.
 
-Above each is its total. Under each are the values that tell the bars apart, and in small print what else differs
-between their plans: rows of a table whose heading is at the left of the axis. Totals and values that are too wide are
-turned; small print that is too wide is left out, the placement first.
+Above each bar is its total. Below it are the values of the grouping columns, and in small print the other choices that
+differ between the plans: rows of a table with its heading to the left of the axis. Totals and values that are too wide
+are rotated; small print that is too wide is left out, the placement first.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ _ABOVE = 2.0  # points between a bar and its total
 
 
 def label_totals(layout: Layout, ax: "Axes", tops: Heights, lines: Heights, texts: Sequence[str]) -> None:
-    """Write a text above each bar, which ends at `tops` [n]; the y axis grows until there is room for them.
+    """Write a text above each bar, whose top is at `tops` [n]; the y axis grows to make room.
 
-    A text that would be crossed by a line over its bar, at `lines` [n], NaN where there is none, stands above the line.
-    They are turned where they are too wide, and left out where they would still touch.
+    If a line over the bar, at `lines` [n] (NaN without one), would cross a text, the text is above the line. Texts that
+    are too wide are rotated, and all are left out if they would still touch.
     """
     from matplotlib.transforms import offset_copy
 
@@ -40,15 +40,15 @@ def label_totals(layout: Layout, ax: "Axes", tops: Heights, lines: Heights, text
     style = {"transform": above, "ha": "center", "va": "bottom", "fontsize": _SMALL_FONT, "color": "0.25"}
     labels = [ax.text(place, top, text, **style) for place, (top, text) in enumerate(zip(tops, texts, strict=True))]
     places = range(len(labels))
-    if len(layout.apart(ax.xaxis, places, labels)) < len(labels):
+    if len(layout.without_overlap(ax.xaxis, places, labels)) < len(labels):
         for label in labels:
             label.set_rotation(90)
-    if not labels or len(layout.apart(ax.xaxis, places, labels)) < len(labels):
-        # A few of them would stand across the bars beside theirs.
+    if not labels or len(layout.without_overlap(ax.xaxis, places, labels)) < len(labels):
+        # With only a few of them, each would extend over neighbouring bars.
         for label in labels:
             label.remove()
         return
-    # Of a very low axis half is left to the bars.
+    # On a very low axis the bars keep half of the height.
     heights = np.array([height for _, height in text_sizes(labels)]) + 2 * _ABOVE
     shares = np.minimum(heights / layout.room(ax)[1], 0.5)
     ax.set_ylim(top=max(ax.get_ylim()[1], *(tops / (1.0 - shares))))
@@ -60,9 +60,9 @@ def label_totals(layout: Layout, ax: "Axes", tops: Heights, lines: Heights, text
 
 
 def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> None:
-    """Write under bar i, at place i, the values of `columns` in row i of `rows`, and what else differs in its plan.
+    """Write below bar i the values of `columns` in row i of `rows`, and the other choices that differ between plans.
 
-    They go under the lowest axis.
+    The labels are below the lowest axis.
     """
     ax = layout.axes[-1]
     places = list(range(len(rows)))
@@ -71,7 +71,7 @@ def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> 
     ax.tick_params("x", labelsize=_FONT, pad=_PAD, length=0)
     below = ["\n".join(texts) for texts in zip(*values, strict=True)]
     if layout.fit_ticks(ax.xaxis, places, below):
-        # Turned, one below the other would be side by side.
+        # Rotated lines would be side by side, so join them.
         layout.fit_ticks(ax.xaxis, places, [", ".join(texts) for texts in zip(*values, strict=True)])
         _heading(ax, ", ".join(heads), _PAD, _FONT)
     else:
@@ -85,15 +85,15 @@ def label_bars(layout: Layout, rows: "pd.DataFrame", columns: Sequence[str]) -> 
 
 
 def _differs(rows: "pd.DataFrame", column: str) -> bool:
-    """Return whether a column tells the bars apart; if there is only one, whether it says something of its plan."""
+    """Return whether a column differs between the bars; if there is only one bar, whether its value is above 1."""
     found = set(rows[column]) if column in rows.columns else set()
     return len(found) > 1 or (len(rows) == 1 and not found <= {0, 1})
 
 
 def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return a row of the small print that says which axes share a fast domain, as in "4 TP, 2 DP", if it differs.
+    """Return a row of the small print with the members of each axis in a fast domain, as in "4 TP, 2 DP".
 
-    An axis whose share is among `columns` is left out.
+    It is empty if no bar differs. An axis whose share is among `columns` is left out.
     """
     shares = {axis: f"{axis}_nvs" for axis in _DEGREES}
     shown = {axis: name for axis, name in shares.items() if name in rows.columns and name not in columns}
@@ -105,18 +105,18 @@ def _placement(rows: "pd.DataFrame", columns: Sequence[str]) -> dict[str, list[s
 
 
 def _small_print(layout: Layout, table: dict[str, list[str]]) -> bool:
-    """Write a table, by its headings, below the labels of the bars; return whether there was room for it."""
+    """Write a table (heading -> cells) below the labels of the bars; return whether there was room for it."""
     if not table:
         return True
     ax = layout.axes[-1]
     pad = _PAD + max(height for _, height in text_sizes(ax.get_xticklabels())) + 3.0
     texts = ["\n".join(cells) for cells in zip(*table.values(), strict=True)]
-    # Minor ticks at the places of the major ones are a second row of labels.
+    # Minor ticks at the positions of the major ones give a second row of labels.
     ax.xaxis.remove_overlapping_locs = False
     places = list(range(len(texts)))
     ax.set_xticks(places, labels=texts, minor=True)
     ax.tick_params("x", which="minor", labelsize=_SMALL_FONT, labelcolor="0.25", pad=pad, length=0)
-    fits = len(layout.apart(ax.xaxis, places, ax.get_xticklabels(minor=True))) == len(texts)
+    fits = len(layout.without_overlap(ax.xaxis, places, ax.get_xticklabels(minor=True))) == len(texts)
     if fits:
         _heading(ax, "\n".join(table), pad, _SMALL_FONT)
     else:

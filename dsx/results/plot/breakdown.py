@@ -1,8 +1,8 @@
-"""Breakdown: where the time of a step goes, and the memory, of the fastest plan of each group of rows.
+"""Breakdown: the parts of the step time, and of the memory, of the fastest plan of each group of rows.
 
-A bar is one plan. Its parts are stacked in the order of the result columns, so that their sum is the step time,
-or the peak memory, which stands above the bar. Time and memory are drawn apart, each on an axis of its own:
-`breakdowns` puts one above the other, with the plans below.
+A bar is one plan. Its parts are stacked in the order of the result columns. Their sum is the step time, or the peak
+memory, and is written above the bar. Time and memory have separate axes: `breakdowns` puts one above the other, with
+the plans below.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_BARS = 60
-_BAR = 0.75  # width of a bar, in places
+_BAR = 0.75  # width of a bar; bars are 1 apart
 _HEIGHTS = {"time": 2.8, "memory": 1.9}  # of the axes, in inches
-# Beside a bar that is so many times as high, the parts of a bar cannot be told apart.
+# If one bar is this many times as high as another, the parts of the lower one cannot be distinguished.
 _COMMON_RANGE = 20.0
 _HATCH = "\\\\\\"  # of a part; rejected bars are hatched the other way
 
@@ -39,18 +39,17 @@ def breakdown(
 ) -> "Axes":
     """Draw the parts of the step time, or of the peak memory, of the fastest row for each value of `x`.
 
-    The fastest row is the fastest feasible one; where there is none, it is the fastest rejected one, hatched.
-    Parts that are zero in all bars are left out. Where the slowest bar takes more than 20 times as long as the
-    fastest, the parts of the time are drawn as shares of it. With memory goes the capacity of the GPUs, where it is
-    known.
+    The fastest row is the fastest feasible one; if there is none, the fastest rejected one, hatched. Parts that are
+    zero in all bars are left out. If the slowest bar takes more than 20 times as long as the fastest, the parts of the
+    time are drawn as shares. The memory is drawn with the capacity of the GPUs if that is known.
 
     Args:
         df: a result set, or rows of one.
         x: one or several columns; one bar for each combination of their values, in ascending order.
-        ax: where to draw; by default on a new figure.
-        of: which total is broken down.
+        ax: the axis to draw on; by default one of a new figure.
+        of: the total to break down.
 
-    Raises UnknownNameError for a column that is not there, InputError for more than `MAX_BARS` bars.
+    Raises UnknownNameError for an unknown column, InputError for more than `MAX_BARS` bars.
     """
     if of not in STACKS:
         raise UnknownNameError("stack", of, STACKS)
@@ -61,7 +60,7 @@ def breakdown(
 
 
 def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes":
-    """Draw the breakdown of the time above that of the memory of the same rows; return the upper axis.
+    """Draw the breakdown of the time above that of the memory, for the same rows; return the upper axis.
 
     Arguments and errors are those of `breakdown`.
     """
@@ -74,33 +73,33 @@ def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes
 def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
     columns = column_list(x)
     if not columns:
-        raise InputError("a breakdown needs a column that tells its bars apart, for example 'num_gpus'")
+        raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
     rows = fastest(df, columns)
     refuse_many(len(rows), MAX_BARS, "bars", columns)
     return columns, rows
 
 
 def _width(bars: int) -> float:
-    """Return how wide the axes are, in inches, within what a page holds."""
+    """Return the width of the axes in inches, limited to that of a page."""
     return float(np.clip(0.46 * bars, 2.0, 10.0))
 
 
 def _draw(layout: Layout, names: Sequence[str], columns: Sequence[str], rows: "pd.DataFrame") -> None:
-    """Draw on each axis the stack of that name, and label its bars."""
-    ends = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
+    """Draw the named stack on each axis, and label the bars."""
+    drawn = [_draw_stack(ax, rows, name) for ax, name in zip(layout.axes, names, strict=True)]
     if (require(rows, "reject") != 0).all():
         layout.axes[0].set_title(NOTHING, fontsize="medium")
     for ax in layout.axes[:-1]:
         ax.tick_params("x", labelbottom=False, length=0)
     label_bars(layout, rows, columns)
-    # Last, because what is below a given axis takes room from it.
-    for ax, name, (top, capacity) in zip(layout.axes, names, ends, strict=True):
+    # Last, because labels below a given axis take room from it.
+    for ax, name, (top, capacity) in zip(layout.axes, names, drawn, strict=True):
         label_totals(layout, ax, top, capacity, quantity_texts(rows, STACKS[name].total))
     layout.settle()
 
 
 def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Heights, Heights]:
-    """Draw the parts of each row, and return [n] where its bar ends, and its capacity, NaN where none is drawn."""
+    """Draw the parts of each row; return [n] the tops of the bars, and [n] the capacities, NaN if none is drawn."""
     stack = STACKS[name]
     places, total, rejected = np.arange(len(rows)), require(rows, stack.total), require(rows, "reject") != 0
     size: Any = label_axis(ax.yaxis, rows, stack.total, total)
@@ -116,7 +115,7 @@ def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Heights, H
             style["hatch"] = _HATCH if part.hatch else None
             ax.bar(places, heights, _BAR, bottom=top, label=part.label, **style)
             top = top + heights
-    # The margin that matplotlib leaves is lost where the highest part is zero, as a bar keeps to its foot.
+    # matplotlib leaves no margin if the highest part is zero, so add one here.
     highest = max(finite(top), default=0.0) or 1.0
     high = 1.05 * highest
     capacity = np.full(len(rows), np.nan)
@@ -130,14 +129,14 @@ def _draw_stack(ax: "Axes", rows: "pd.DataFrame", name: str) -> tuple[Heights, H
         style = {"facecolor": (1, 1, 1, 0.5), "edgecolor": "black", "hatch": "////", "linewidth": 0.0}
         ax.bar(places[rejected], top[rejected], _BAR, label="rejected", **style)
     handles, labels = ax.get_legend_handles_labels()
-    # In the order of the stack, outside, where no bar is.
+    # In the order of the stack, and outside of the bars.
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
     ax.legend(handles[::-1], labels[::-1], fontsize="small", **place)
     return top, capacity
 
 
 def _draw_capacity(ax: "Axes", capacity: Heights) -> None:
-    """Draw a line across the bars at the memory that their GPUs have, with a gap where it is not known."""
+    """Draw a line across the bars at the memory capacity of their GPUs, with a gap where it is not known."""
     if np.isfinite(capacity).any():
         edges = np.repeat(np.arange(len(capacity) + 1) - 0.5, 2)[1:-1]
         style: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0, "label": "HBM capacity"}

@@ -1,4 +1,4 @@
-"""The memory that each row's GPU has: of its what-if, or of its cluster in the sweep."""
+"""The memory capacity of each row's GPU: from its what-if column, or from its cluster in the sweep."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ COLUMN = "device.hbm_capacity"
 
 
 def capacities(df: "pd.DataFrame") -> NDArray[np.float64]:
-    """Return [n] bytes of HBM of each row's GPU; NaN where neither a column nor the sweep says it."""
+    """Return [n] bytes of HBM of each row's GPU; NaN if neither a column nor the sweep states it."""
     if COLUMN in df.columns:
         return df[COLUMN].to_numpy(np.float64)
     resolved = df.attrs.get("spec", {}).get("resolved", {})

@@ -1,6 +1,6 @@
-"""Pictures as files: the suffix decides the format, and a file is whole or absent.
+"""Write pictures to files: the suffix decides the format, and a file is either complete or absent.
 
-A PNG has a palette of 256 colours, with which charts look the same and take half the bytes or less.
+A PNG has a palette of 256 colours: charts look the same and take at most half the bytes.
 """
 
 from io import BytesIO
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 200
-# A palette is not seen if at most this share of the pixels, those at the edges of letters, differ by more than this
-# of 255 in red, green or blue.
+# A palette is invisible if at most this share of the pixels (those at the edges of letters) differ by more than this
+# much of 255 in red, green or blue.
 _FEW_PIXELS, _UNSEEN = 1e-3, 16
 
 
 def image_format(path: str | Path) -> str:
-    """Return the image format that the suffix of `path` stands for ("png").
+    """Return the image format of the suffix of `path` ("png").
 
     Raises InputError for a suffix that matplotlib cannot write.
     """
@@ -43,7 +43,7 @@ def image_format(path: str | Path) -> str:
 def save(ax: "Axes", path: str | Path) -> None:
     """Write the figure of `ax`; the suffix of `path` decides the format.
 
-    A PNG gets a palette, unless that would be seen, as in a photograph, or the figure is transparent.
+    A PNG gets a palette, unless that would be visible, as in a photograph, or the figure is transparent.
 
     Raises InputError for a suffix that matplotlib cannot write, StoreError for an unwritable path.
     """
@@ -52,7 +52,7 @@ def save(ax: "Axes", path: str | Path) -> None:
     suffix = image_format(path)
     try:
         with OpenFolder(path.parent) as folder:
-            # matplotlib writes some formats only by the name of a file.
+            # matplotlib can write some formats only to a named file.
             with folder.passing() as name:
                 partial = path.with_name(name)
                 if suffix == "png":
@@ -65,7 +65,7 @@ def save(ax: "Axes", path: str | Path) -> None:
 
 
 def _png(figure: "Figure") -> bytes:
-    # Pillow comes with matplotlib, which writes images through it.
+    # matplotlib requires Pillow and writes images with it.
     from PIL import Image
 
     drawn = BytesIO()

@@ -1,4 +1,4 @@
-"""The Pareto front of two objectives, among all the rows that it was taken from."""
+"""The Pareto front of two objectives, drawn with all rows of the result set."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.results.frames import require
-from dsx.results.pareto import column_of, pareto
+from dsx.results.pareto_rows import column_of, pareto
 from dsx.results.plot.axes import (
     NOTHING,
     Numbers,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# More points than this only cost time and file size.
+# More points would only cost time and file size.
 MAX_POINTS = 20_000
 
 
@@ -39,9 +39,9 @@ def front(
 
     Args:
         df: a result set, or rows of one.
-        x, y: objectives, as `pareto` takes them: "mfu" is minimised, "-mfu" maximised.
-        ax: where to draw; by default on a new figure.
-        by: a column whose values get markers of their own on the front.
+        x, y: objectives, as for `pareto`: "mfu" is minimised, "-mfu" maximised.
+        ax: the axis to draw on; by default one of a new figure.
+        by: a column; each of its values has its own marker on the front.
 
     Raises what `pareto` raises.
     """
@@ -65,7 +65,7 @@ def front(
             log_ticks(axis, values)
         plain_numbers(axis)
     if len(best):
-        # Above the axes: the front may run through any corner.
+        # Above the axes: the front may pass through any corner.
         ax.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     elif len(df):
         ax.legend(fontsize="small")
@@ -83,7 +83,7 @@ def _draw_all(ax: "Axes", x: Numbers, y: Numbers, feasible: NDArray[np.bool_]) -
             continue
         label = f"{len(here):,} {word}"
         if len(x) > MAX_POINTS:
-            # Drawn at random, because an even stride meets the order of the enumeration.
+            # Chosen at random: an even stride would interfere with the order of the enumeration.
             share = MAX_POINTS * len(here) // len(x)
             here = np.random.default_rng(0).choice(here, share, replace=False)
             label += f" ({share:,} drawn)"
@@ -94,7 +94,7 @@ def _draw_front(ax: "Axes", best: "pd.DataFrame", x: Numbers, y: Numbers, by: st
     if len(x) == 0:
         ax.set_title(NOTHING, fontsize="medium")
         return
-    # What a row on the front allows holds until the next row, whichever way the objectives point.
+    # A row on the front bounds the objectives until the next row, whether they are minimised or maximised.
     ax.step(x, y, where="post", color="black", linewidth=1.2, zorder=3)
     if by is None:
         ax.plot(x, y, "o", color="black", markersize=5, linestyle="none", zorder=4, label=f"front ({len(x)})")

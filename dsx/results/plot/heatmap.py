@@ -1,8 +1,8 @@
-"""Heat map: the best that is feasible for each pair of values of two columns.
+"""Heat map: the best feasible value for each pair of values of two columns.
 
-Each value has a place of its own, however far it is from the next one. A cell without a feasible row is hatched,
-whether its rows are all rejected, were not kept, or were not asked for. Which hardware or size of job a cell is the
-best of, where these vary further than the two columns say, stands above the cells.
+The values of an axis are equally spaced, whatever the distances between them. A cell without a feasible row is hatched:
+its rows may all be rejected, not kept, or not part of the sweep. If hardware or job sizes vary beyond the two columns,
+the title says over which columns a cell is the best.
 """
 
 from collections.abc import Sequence
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
 
 MAX_VALUES = 200  # of one axis
-# A colour tells fewer values apart than a place does.
+# Colours resolve fewer values than positions do.
 _LINEAR_COLOURS = 8.0
 _FONT = 8.0  # points, of ticks and title
-_WIDE = 0.6  # width of a digit, and about that of a letter, as a share of the font's size
+_WIDE = 0.6  # width of a digit, and roughly of a letter, as a share of the font size
 _SMALLEST_FONT, _LARGEST_FONT = 4.5, 9.0  # points, of values in cells
 
 
 def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: "Axes | None" = None) -> "Axes":
     """Draw the best feasible `value` for each pair of values of `x` and `y`, ascending to the right and upwards.
 
-    The best is the smallest, or the largest of mfu and tokens_per_s. Cells are annotated where a number fits. If
-    `df` varies in further settings of a sweep (cluster, num_gpus, a field of what_if, ...), the best is also over
-    these, and the title says so.
+    The best is the smallest, or for mfu and tokens_per_s the largest. Cells show the number if there is room. If other
+    settings of the sweep vary in `df` (cluster, num_gpus, a field of what_if, ...), the best is also over these, as the
+    title says.
 
     Args:
         df: a result set, or rows of one.
         x, y: columns; their values are the ticks.
         value: a column of quantities.
-        ax: where to draw; by default on a new figure.
+        ax: the axis to draw on; by default one of a new figure.
 
-    Raises UnknownNameError for a column that is not there, InputError for a `value` without quantities or more
-    than `MAX_VALUES` values of `x` or `y`.
+    Raises UnknownNameError for an unknown column, InputError for a `value` without quantities or more than `MAX_VALUES`
+    values of `x` or `y`.
     """
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
@@ -82,12 +82,12 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
 
 
 def _size(columns: int, rows: int) -> tuple[float, float]:
-    """Return the size of the axes in inches that has room for a number in each cell, within what a page holds."""
+    """Return the size of the axes in inches: room for a number in each cell, limited to the size of a page."""
     return float(np.clip(0.5 * columns, 2.0, 9.0)), float(np.clip(0.36 * rows, 1.4, 7.5))
 
 
 def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> None:
-    """Hatch the ground, which shows where a cell is empty, and say above what that means."""
+    """Hatch the background, which shows through empty cells, and add a legend for it."""
     from matplotlib.patches import Patch
 
     style: dict[str, Any] = {"facecolor": "0.93", "edgecolor": "0.6", "hatch": "////"}
@@ -95,18 +95,18 @@ def _hatch(ax: "Axes", empty: NDArray[np.bool_]) -> None:
     if empty.all():
         ax.set_title(NOTHING, fontsize="medium")
     elif empty.any():
-        key = Patch(label="no feasible plan", linewidth=0.0, **style)
-        ax.legend(handles=[key], fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        patch = Patch(label="no feasible plan", linewidth=0.0, **style)
+        ax.legend(handles=[patch], fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _name_others(layout: Layout, df: "pd.DataFrame", columns: Sequence[str]) -> None:
-    """Say above the cells which other columns vary, because each cell shows the best over their values."""
+    """Name above the cells the other columns that vary: each cell shows the best over their values."""
     ax = layout.axes[0]
     varied = [words(name, unit_of(df, name)) for name in columns if len(df[name].drop_duplicates()) > 1]
     if varied:
-        # A title is not made room for at its sides.
+        # The layout makes no room for a title that is too wide.
         lines = wrap(f"best over {', '.join(varied)}", max(int(layout.room(ax)[0] / (_WIDE * _FONT)), 1))
-        # Above the legend, which has the other side.
+        # Above the legend, which is on the other side.
         pad = 24.0 if ax.get_legend() else 6.0
         ax.set_title("\n".join(lines), loc="left", fontsize=_FONT, color="0.25", pad=pad)
 
@@ -128,7 +128,7 @@ def _draw_cells(layout: Layout, values: Numbers, label: str) -> "QuadMesh":
 
 
 def _annotate(layout: Layout, mesh: "QuadMesh", values: Numbers) -> None:
-    """Write each value into its cell, in the size that fits; not at all where only a smaller one than is read does."""
+    """Write each value into its cell in a font that fits; no values at all if that font would be too small to read."""
     texts = {tuple(cell): three_digits(float(values[tuple(cell)])) for cell in np.argwhere(np.isfinite(values))}
     ax = layout.axes[0]
     room = layout.room(ax)

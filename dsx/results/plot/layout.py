@@ -1,7 +1,7 @@
-"""Layout: axes whose size is that of the data, and labels that do not overlap.
+"""Layout: axes of a size that suits the data, and labels that do not overlap.
 
-matplotlib shrinks axes until all labels and legends are on the figure. Here a new figure grows instead, so that
-long names cost paper and not data.
+matplotlib shrinks axes until all labels and legends fit on the figure. Here a new figure grows instead, so that long
+names do not take room from the data.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _GAP = 3.0  # points between labels
 
 
 def figure_of(ax: "Axes") -> "Figure":
-    """Return the figure of an axis; InputError if it was removed from it."""
+    """Return the figure of an axis; InputError if the axis was removed from its figure."""
     figure = ax.get_figure(root=True)
     if figure is None:
         raise InputError("this axis is not on a figure, so nothing can be drawn or saved")
@@ -30,10 +30,10 @@ def figure_of(ax: "Axes") -> "Figure":
 
 
 def text_sizes(texts: Sequence["Text"]) -> list[tuple[float, float]]:
-    """Return the width and height in points that each text takes, turned as it is."""
+    """Return the width and height of each text in points, with its rotation."""
     from matplotlib.backends.backend_agg import RendererAgg
 
-    # A text would make a renderer of its own, as large as its figure.
+    # Without this a text makes a renderer as large as its figure.
     renderer = RendererAgg(1, 1, 72)
     boxes = [text.get_window_extent(renderer, dpi=72) for text in texts]
     return [(box.width, box.height) for box in boxes]
@@ -41,14 +41,14 @@ def text_sizes(texts: Sequence["Text"]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Axes of a figure, one below the other, and their sizes; `size` is None if they are to stay as they are."""
+    """Axes of a figure, one below the other, and their sizes; `size` is None if their sizes must not change."""
 
     axes: "list[Axes]"
     size: tuple[float, tuple[float, ...]] | None  # their width, and the height of each, in inches
 
     @classmethod
     def of(cls, ax: "Axes | None", width: float, height: float) -> "Layout":
-        """Return the layout of a given axis, which stays as it is, or of a new one of that size in inches.
+        """Return the layout of a given axis, which keeps its size, or of a new axis of this size in inches.
 
         Raises InputError if the axis was removed from its figure.
         """
@@ -59,16 +59,16 @@ class Layout:
 
     @classmethod
     def new(cls, width: float, *heights: float) -> "Layout":
-        """Return axes of those sizes in inches on a new figure, with a common x axis; `settle` makes them so."""
+        """Return axes on a new figure, with a common x axis; `settle` gives them these sizes, in inches."""
         from matplotlib.figure import Figure
 
-        # Room for labels and legends: at first plenty, because what does not fit is not laid out at all.
+        # Plenty of room for labels and legends at first: matplotlib does not lay out a figure that is too small.
         figure = Figure(figsize=(width + 20.0, sum(heights) + 20.0), layout="constrained")
         axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
         return cls(list(axes[:, 0]), (width, heights))
 
     def room(self, ax: "Axes") -> tuple[float, float]:
-        """Return how wide and how high an axis will be, in points."""
+        """Return the final width and height of an axis, in points."""
         if self.size is not None:
             return 72 * self.size[0], 72 * self.size[1][self.axes.index(ax)]
         figure = figure_of(ax)
@@ -77,14 +77,14 @@ class Layout:
         return 72 * box.width / figure.dpi, 72 * box.height / figure.dpi
 
     def settle(self) -> None:
-        """Give a new figure the size that its axes, with all that is on them by now, need."""
+        """Give a new figure the size that its axes need, with all their labels and legends."""
         if self.size is None:
             return
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         figure = figure_of(self.axes[0])
         engine = ConstrainedLayoutEngine()
-        # Once more, because axes of another size have other ticks.
+        # Twice, because the new size of the axes may change their ticks.
         for _ in range(2):
             engine.execute(figure)
             boxes = [ax.get_window_extent() for ax in self.axes]
@@ -92,11 +92,11 @@ class Layout:
             height = figure.get_figheight() - sum(box.height for box in boxes) / figure.dpi + sum(self.size[1])
             figure.set_size_inches(width, height)
 
-    def apart(self, axis: "Axis", places: Sequence[float], labels: Sequence["Text"]) -> set[int]:
-        """Return which of the labels at `places` can stay without touching, first come first served."""
+    def without_overlap(self, axis: "Axis", places: Sequence[float], labels: Sequence["Text"]) -> set[int]:
+        """Return which of the labels at `places` can stay without touching an earlier one that stays."""
         ax = next(ax for ax in self.axes if axis in (ax.xaxis, ax.yaxis))
         along = 0 if axis is ax.xaxis else 1
-        # The place in the axis, from 0 to 1, does not depend on how large it is.
+        # The position on the axis, from 0 to 1, does not depend on the size of the axis.
         points = ax.transData.transform([(place, place)[:: 1 - 2 * along] for place in places])
         shares = ax.transAxes.inverted().transform(points)[:, along] if len(points) else np.array([])
         stay: set[int] = set()
@@ -108,15 +108,15 @@ class Layout:
         return stay
 
     def fit_ticks(self, axis: "Axis", places: Sequence[float], texts: Sequence[str], turn: bool = True) -> bool:
-        """Put `texts` at `places`, ascending, of an axis, and return whether they had to be turned.
+        """Set `texts` as the tick labels at `places`, ascending; return whether they were rotated.
 
-        Where they would overlap they are turned, if `turn` allows it, and then left out where there is no room.
+        If labels would overlap they are rotated, if `turn` allows it, and labels that still overlap are left out.
         """
         axis.set_ticks(list(places), labels=list(texts))
-        fitting = self.apart(axis, places, axis.get_ticklabels())
+        fitting = self.without_overlap(axis, places, axis.get_ticklabels())
         turned = turn and len(fitting) < len(texts)
         if turned:
             axis.set_tick_params(labelrotation=90)
-            fitting = self.apart(axis, places, axis.get_ticklabels())
+            fitting = self.without_overlap(axis, places, axis.get_ticklabels())
         axis.set_ticklabels([text if i in fitting else "" for i, text in enumerate(texts)])
         return turned

@@ -1,10 +1,10 @@
-"""Marks that tell categories apart without colour: a shape, a lightness and a size each, and dashes of lines."""
+"""Marks that distinguish categories without colour: shape, lightness and size of markers, and dashes of lines."""
 
 from typing import Any
 
 import numpy as np
 
-# Among more nobody finds a category again.
+# With more categories a reader cannot find one.
 MAX_CATEGORIES = 40
 
 _MARKERS = "osD^vPX*<>ph"
@@ -14,8 +14,8 @@ _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 def marks(count: int, largest: float = 10.0) -> list[dict[str, Any]]:
     """Return the markers of `count` categories, as keywords of matplotlib's `plot`.
 
-    From `largest` points to half of that they become ever smaller: strategies often agree on a plan, and a marker
-    must not hide the one below it.
+    Their sizes decrease from `largest` points to half of it: strategies often agree on a plan, and a marker must not
+    hide the one below it.
     """
     import matplotlib as mpl
 
@@ -29,5 +29,5 @@ def marks(count: int, largest: float = 10.0) -> list[dict[str, Any]]:
 
 
 def dashes(count: int) -> list[Any]:
-    """Return line styles of `count` categories; with the markers they repeat after 60."""
+    """Return the line styles of `count` categories; combined with the markers they repeat after 60."""
     return [_DASHES[i % len(_DASHES)] for i in range(count)]

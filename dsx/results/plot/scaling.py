@@ -1,7 +1,7 @@
-"""Scaling: the best that is feasible along one column, one line for each value of others.
+"""Scaling: the best feasible value along one column, one line for each value of others.
 
-A point is the best plan of its own; neighbours on a line may be very different plans. With a baseline the lines
-show how many times faster each is than the baseline where both have a feasible plan.
+Each point is its own best plan; neighbours on a line may be very different plans. With a baseline, the lines show how
+many times faster they are than the baseline, where both have a feasible plan.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# Below these ranges a linear axis shows the same and is easier to read.
+# Below these ranges a linear axis shows the same, and is easier to read.
 _LINEAR_X, _LINEAR_Y = 3.9, 5.0
 _SIZE = (4.8, 3.6)  # of the axes, in inches
 _TIMES = ("s", "days")
@@ -49,20 +49,19 @@ def scaling(
     baseline: Any = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the best feasible `y` for each `x`: the smallest, or the largest of mfu and tokens_per_s.
+    """Draw the best feasible `y` for each `x`: the smallest, or for mfu and tokens_per_s the largest.
 
     Args:
         df: a result set, or rows of one.
-        x: a column; its values are the ticks, on a log2 axis where they span a factor of four.
+        x: a column; its values are the ticks, on a log2 axis if they span a factor of four.
         y: a column of quantities.
         by: one or several columns; one line for each combination of their values.
-        baseline: a value of `by`: as the legend writes it ("1d"; of several columns "1d, 8"), or of one column as
-            the frame holds it (80e9) or with another unit ("0.08 TB"). The y axis becomes the baseline's time over
-            the line's.
-        ax: where to draw; by default on a new figure.
+        baseline: a value of `by`: as in the legend ("1d", or for several columns "1d, 8"), or for one column as in the
+            frame (80e9) or with another unit ("0.08 TB"). The y axis then shows the baseline's time over the line's.
+        ax: the axis to draw on; by default one of a new figure.
 
-    A line has a gap where it has no feasible row. Raises UnknownNameError for a column or baseline that is not
-    there, InputError for a `y` without quantities, a baseline of anything but times, or too many lines.
+    A line has a gap where it has no feasible row. Raises UnknownNameError for an unknown column or baseline, InputError
+    for a `y` without quantities, a baseline for anything but times, or too many lines.
     """
     columns = column_list(by)
     if baseline is not None:
@@ -81,7 +80,7 @@ def scaling(
     _draw_lines(ax, places, values, names)
     ax.set_ylabel(label)
     if columns and names:
-        # Outside: lines may run through any corner.
+        # Outside: lines may pass through any corner.
         title = ", ".join(words(column, unit_of(df, column)) for column in columns)
         ax.legend(title=title, title_fontsize="small", fontsize="small", ncols=1 + len(names) // 21, **_OUTSIDE)
     layout.fit_ticks(ax.xaxis, places, texts)
@@ -90,7 +89,7 @@ def scaling(
 
 
 def _place_x(ax: "Axes", df: "pd.DataFrame", x: str, values: Sequence[Any]) -> tuple[list[float], list[str]]:
-    """Label the x axis, choose its scale, and return the place and the text of each of its values."""
+    """Label the x axis and choose its scale; return the position and the text of each of its values."""
     if any(isinstance(value, str) for value in values):
         ax.set_xlabel(words(x))
         return list(map(float, range(len(values)))), list(values)
@@ -118,13 +117,13 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
         ax.set_title(NOTHING, fontsize="medium")
         ax.set_yticks([])
     if len(places):
-        # Places where no line has a point are on the axis too.
+        # The axis includes positions without a point.
         ax.update_datalim([(place, min(points, default=1.0)) for place in places])
         ax.autoscale_view()
 
 
 def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return what the legend calls each line: the values of its columns."""
+    """Return the name of each line in the legend: the values of its columns."""
     texts = [
         dict(zip(distinct, value_texts(df, column, distinct), strict=True))
         for i, column in enumerate(columns)
@@ -136,15 +135,15 @@ def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[Any,
 def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
     require(df, y)
     if not columns:
-        raise InputError("a baseline is one of the lines: `by` must say which column tells them apart")
+        raise InputError("a baseline is one of the lines: `by` must name the column of the lines")
     if unit_of(df, y) not in _TIMES:
-        raise InputError(f"a baseline shows how many times faster the others are, and {y!r} is no time")
+        raise InputError(f"a baseline shows how many times faster the others are, but {y!r} is not a time")
 
 
 def _position(
     df: "pd.DataFrame", baseline: Any, columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]]
 ) -> int:
-    """Return which line the baseline is; as text, a quantity may have another prefix than the legend gives it."""
+    """Return the line of the baseline; a quantity given as text may have another prefix than in the legend."""
     unit = unit_of(df, columns[0])
     wanted = {str(baseline), baseline}
     if unit in get_args(Dimension):

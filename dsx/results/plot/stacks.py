@@ -1,7 +1,7 @@
-"""Stacks: the parts of a step's time and of the memory, and the colours and hatches that tell them apart.
+"""Stacks: the parts of the step time and of the memory, with their colours and hatches.
 
-They are told apart in grey too. Where all parts are there, neighbours differ in lightness; since parts that are zero
-are left out, any two may become neighbours, so any two differ in lightness or in that one is hatched.
+The parts can be distinguished in grey too. If all parts are drawn, neighbours differ in lightness. Parts that are zero
+are left out, so any two parts may become neighbours: any two differ in lightness, or one of them is hatched.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Part:
-    """How a part of a stack is drawn: its name, its colour, and the colour of its hatch, None without one."""
+    """The style of a part of a stack: its label, its colour, and the colour of its hatch, None without one."""
 
     label: str
     colour: str
@@ -18,10 +18,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Stack:
-    """The parts of a total, each by its column, lowest first; `share` labels an axis of shares of the total."""
+    """The parts of a total by column, the lowest first; `share` labels an axis of shares of the total."""
 
     total: str
-    share: str | None  # None if the parts are always drawn as they are
+    share: str | None  # None if the parts are never drawn as shares
     parts: dict[str, Part]
 
 

@@ -1,10 +1,10 @@
-"""The Pareto front of a table: the feasible rows that no other feasible row beats in every objective.
+"""The Pareto front of a result set: the feasible rows that no other feasible row beats in every objective.
 
     pareto(df, "step_time_s", "peak_bytes")    # both as small as possible
     pareto(df, "num_gpus", "-tokens_per_s")    # a leading minus: as large as possible
 
-search/pareto.py has the algorithm and the tie rule: rows equal in all objectives are kept together.
-Rows where an objective is NaN or infinite are left out.
+`dsx.search.pareto` has the algorithm and the tie rule: rows that are equal in all objectives are all kept. Rows with an
+objective that is NaN or infinite are left out.
 """
 
 from typing import TYPE_CHECKING
@@ -36,24 +36,24 @@ def pareto(df: "pd.DataFrame", *objectives: str) -> "pd.DataFrame":
     feasible = df.loc[require(df, "reject") == 0]
     points = np.column_stack([minimised(feasible, objective) for objective in objectives])
     on_front = front(points)
-    # lexsort's last key comes first.
+    # lexsort sorts by its last key first.
     result = feasible.loc[on_front].iloc[np.lexsort(points[on_front].T[::-1])]
     result.attrs = dict(df.attrs)
     return result
 
 
 def column_of(objective: str) -> str:
-    """Return the column that an objective is about."""
+    """Return the column of an objective."""
     return objective.removeprefix("-")
 
 
 def minimised(df: "pd.DataFrame", objective: str) -> NDArray[np.float64]:
-    """Return the column of an objective, negated where it is to be maximised.
+    """Return the values of an objective, negated if it is maximised.
 
     Raises UnknownNameError or InputError as `pareto` does.
     """
     values = require(df, column_of(objective))
     if values.dtype.kind not in "iuf" or column_of(objective) in _NO_QUANTITIES:
-        raise InputError(f"{column_of(objective)!r} is no objective: it does not hold quantities")
+        raise InputError(f"{column_of(objective)!r} cannot be an objective: it does not hold quantities")
     numbers = values.astype(np.float64)
     return -numbers if objective.startswith("-") else numbers

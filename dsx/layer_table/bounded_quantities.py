@@ -1,6 +1,6 @@
-"""The types of single values in layer tables and networks: numbers as in any spec, but none beyond 1e30.
+"""The types of values in layer tables and networks: numbers as in any spec, up to 1e30.
 
-Sums and products of such numbers are finite.
+The bound keeps sums and products of these numbers finite.
 """
 
 import re
@@ -19,7 +19,7 @@ _LARGEST = 1e30  # in any unit
 def _bounded(value: Any) -> int | float:
     plain = number(value)
     if abs(plain) > _LARGEST:
-        raise ValueError(f"{reprlib.repr(plain)} is beyond {_LARGEST:g}, the largest number that is read")
+        raise ValueError(f"{reprlib.repr(plain)} is beyond {_LARGEST:g}, the largest number allowed")
     return plain
 
 
@@ -36,5 +36,5 @@ CountKey = Annotated[int, BeforeValidator(_count_key)]  # of a JSON object: a wi
 
 
 def nearest(wanted: int, known: Iterable[int]) -> int:
-    """Return the one of `known` that is nearest to `wanted`; the first of two."""
+    """Return the entry of `known` that is nearest to `wanted`; the first of two equally near ones."""
     return min(known, key=lambda other: abs(other - wanted))

@@ -11,7 +11,7 @@ import pytest
 from results.sets import WHAT_IF
 
 from dsx.errors import StoreError
-from dsx.results import parts
+from dsx.results import stored_parts
 from dsx.results.file_names import part_name
 from dsx.results.manifest import Counts, Part
 
@@ -19,7 +19,7 @@ from dsx.results.manifest import Counts, Part
 @pytest.fixture
 def part(tmp_path, rows, begun):
     path = tmp_path / "part-00003.parquet"
-    path.write_bytes(parts.encode(rows(5), Counts(9, 4, {"memory": 2}), begun()))
+    path.write_bytes(stored_parts.encode(rows(5), Counts(9, 4, {"memory": 2}), begun()))
     return path
 
 
@@ -38,9 +38,10 @@ def test_a_part_describes_itself(part, begun):
 
 
 def test_footer(part, begun):
-    assert parts.footer(part, parts.part_schema(begun())) == parts.Footer(5, Counts(9, 4, {"memory": 2}))
-    assert parts.spec_hash_of(part) == begun().spec_hash
-    assert parts.footer(part, parts.part_schema(begun(model="other"))) is None
+    found = stored_parts.footer(part, stored_parts.part_schema(begun()))
+    assert found == stored_parts.Footer(5, Counts(9, 4, {"memory": 2}))
+    assert stored_parts.spec_hash_of(part) == begun().spec_hash
+    assert stored_parts.footer(part, stored_parts.part_schema(begun(model="other"))) is None
 
 
 @pytest.mark.parametrize(
@@ -55,9 +56,9 @@ def test_footer(part, begun):
 )
 def test_what_is_no_part_has_no_footer(part, begun, spoil):
     spoil(part)
-    assert parts.footer(part, parts.part_schema(begun())) is None
-    assert parts.spec_hash_of(part) is None
-    assert not parts.is_intact(part.parent, Part(part.name, 5), parts.part_schema(begun()))
+    assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
+    assert stored_parts.spec_hash_of(part) is None
+    assert not stored_parts.is_intact(part.parent, Part(part.name, 5), stored_parts.part_schema(begun()))
 
 
 @pytest.mark.parametrize(
@@ -79,36 +80,36 @@ def test_counts_of_other_types_are_those_of_no_part(part, begun, counts):
     about = {b"dsx": pq.read_schema(part).metadata[b"dsx"]}
     about |= {} if counts is None else {b"dsx.counts": counts if isinstance(counts, str) else json.dumps(counts)}
     pq.write_table(table.replace_schema_metadata(about), part)
-    assert parts.footer(part, parts.part_schema(begun())) is None
-    assert parts.spec_hash_of(part) == begun().spec_hash
+    assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
+    assert stored_parts.spec_hash_of(part) == begun().spec_hash
 
 
 @pytest.mark.parametrize("about", ["[" * 100_000, "[]", '{"spec_hash": 1}', "\xff", "9" * 5000])
 def test_a_part_that_does_not_say_whose_it_is(part, about):
     pq.write_table(pq.read_table(part).replace_schema_metadata({"dsx": about}), part)
-    assert parts.spec_hash_of(part) is None
+    assert stored_parts.spec_hash_of(part) is None
 
 
 def test_a_link_is_no_part(part, begun):
     part.rename(part.with_name("elsewhere"))
     part.symlink_to("elsewhere")
-    assert parts.footer(part, parts.part_schema(begun())) is None
-    assert parts.spec_hash_of(part) is None
+    assert stored_parts.footer(part, stored_parts.part_schema(begun())) is None
+    assert stored_parts.spec_hash_of(part) is None
 
 
 def test_footers_are_those_of_whole_parts_of_the_run(tmp_path, rows, begun, counts):
-    content = parts.encode(rows(5), counts(5), begun())
+    content = stored_parts.encode(rows(5), counts(5), begun())
     for number in (4, 1, 2, 9):
         (tmp_path / part_name(number)).write_bytes(content)
     (tmp_path / part_name(2)).write_bytes(b"")
     (tmp_path / "part-x.parquet").write_bytes(content)
     run = dataclasses.replace(begun(), num_parts=9)
-    assert list(parts.footers(tmp_path, run)) == [1, 4]
+    assert list(stored_parts.footers(tmp_path, run)) == [1, 4]
 
 
 def test_bytes_depend_on_rows_counts_and_sweep_alone(rows, begun, counts):
     def encoded(n, manifest, counted=5):
-        return parts.encode(rows(n), counts(counted), manifest).to_pybytes()
+        return stored_parts.encode(rows(n), counts(counted), manifest).to_pybytes()
 
     one = begun()
     other = dataclasses.replace(one, started="2000-01-01T00:00:00+00:00", num_parts=12)
@@ -120,7 +121,7 @@ def test_integers_of_any_width_are_the_same_part(rows, begun, counts):
     wide = rows(5)
     names = {column.name for column in begun().columns if column.kind in ("integer", "name")}
     narrow = {name: values.astype(np.int8 if name in names else values.dtype) for name, values in wide.items()}
-    assert parts.encode(wide, counts(5), begun()) == parts.encode(narrow, counts(5), begun())
+    assert stored_parts.encode(wide, counts(5), begun()) == stored_parts.encode(narrow, counts(5), begun())
 
 
 @pytest.mark.parametrize(
@@ -144,13 +145,13 @@ def test_rows_that_do_not_fit(rows, begun, counts, spoil, says):
     bad = rows(2, what_if=WHAT_IF)
     spoil(bad)
     with pytest.raises(StoreError, match=says):
-        parts.encode(bad, counts(2), begun(what_if=WHAT_IF))
+        stored_parts.encode(bad, counts(2), begun(what_if=WHAT_IF))
 
 
 def test_not_a_number_is_a_value(tmp_path, rows, begun, counts):
     some = rows(3)
     some["training_days"] = np.full(3, np.nan, dtype=np.float32)
-    (tmp_path / "a").write_bytes(parts.encode(some, counts(3), begun()))
+    (tmp_path / "a").write_bytes(stored_parts.encode(some, counts(3), begun()))
     column = pq.read_table(tmp_path / "a")["training_days"]
     assert column.null_count == 0
     assert np.isnan(column.to_numpy()).all()

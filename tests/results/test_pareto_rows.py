@@ -53,7 +53,7 @@ def test_of_a_stored_set(stored):
 def test_errors(df):
     with pytest.raises(UnknownNameError, match="unknown column 'mfv'; did you mean 'mfu'"):
         dsx.pareto(df, "-mfv")
-    with pytest.raises(InputError, match="'strategy' is no objective"):
+    with pytest.raises(InputError, match="'strategy' cannot be an objective"):
         dsx.pareto(df, "strategy")
     with pytest.raises(InputError, match="needs an objective"):
         dsx.pareto(df)

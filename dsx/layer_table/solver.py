@@ -1,11 +1,11 @@
-"""The best plan of a chain of layers, cuts and all, exactly.
+"""The best plan of a chain of layers, including its cuts: an exact solver.
 
-The bottleneck and the synchronisation pull in different directions: the cut with the least bottleneck may put more
-parameters on one stage than another cut. So the parameters of a stage are bounded. One min-max scan finds the least
-bottleneck under a bound, a second one the fewest parameters with which it can be had; the next bound lies below these.
+Bottleneck and synchronisation conflict: the cut with the least bottleneck may put more parameters on one stage than
+another cut does. So the solver bounds the parameters of a stage. One min-max scan finds the least bottleneck under a
+bound, a second one the fewest parameters that this bottleneck allows; the next bound is below these.
 
-Pipelines are taken in the order of a lower bound of their step time, which each such pair of scans raises, until none
-could be better than the best plan known. Nothing that could be is left out.
+Pipelines are taken in the order of a lower bound of their step time, which each pair of scans raises, until no bound is
+below the best plan found. So no better plan is missed.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from dsx.layer_table.bounds import by_stages, fewest_parameters, first_bounds
-from dsx.layer_table.problem import ROUNDING, PartitionProblem, Pipelines, pipelines
+from dsx.layer_table.partition_problem import ROUNDING, PartitionProblem, Pipelines, pipelines
 from dsx.layer_table.scans import (
     LOAD,
     MEMORY,
@@ -27,7 +27,7 @@ from dsx.layer_table.scans import (
     question,
 )
 
-_ROUND = 16  # pipelines that are looked at together
+_ROUND = 16  # pipelines that are solved together
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Stage:
     load_s: float  # one microbatch, forward and backward
     memory_bytes: float  # of one device
     parameter_bytes: float
-    producer_level: int | None  # of the network, that joins it with the stage in front; the first one has none
+    producer_level: int | None  # network level that joins it with the previous stage; None for the first stage
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A plan."""
+    """A plan and its step time."""
 
     step_time_s: float
     bottleneck_s: float
@@ -61,7 +61,7 @@ class Partition:
 class Smallest:
     """The plan that needs the least memory."""
 
-    memory_bytes: float  # of the device that holds most
+    memory_bytes: float  # of the fullest device
     width: int
     num_stages: int
     num_replicas: int
@@ -70,9 +70,9 @@ class Smallest:
 
 
 def solve(problem: PartitionProblem) -> Partition | None:
-    """Return the plan with the least step time, or None if none fits, be it for want of devices.
+    """Return the plan with the least step time; None if no plan fits, or if there are too few devices.
 
-    Of plans that take equally long the one with the fewest stages, and of those the one with the most replicas.
+    Among equally fast plans it has the fewest stages, then the most replicas.
     """
     found = pipelines(problem)
     if not len(found.width):
@@ -81,59 +81,59 @@ def solve(problem: PartitionProblem) -> Partition | None:
         machine = machine_of(problem)
         fewest = fewest_parameters(machine, found)
         bound = first_bounds(problem, machine, found, fewest)
-        below = np.full(len(bound), UNLIMITED)
+        below_parameters = np.full(len(bound), UNLIMITED)
         best_s, best_row, best_load = np.inf, -1, np.inf
         while len(rows := _competing(bound, best_s, best_row)):
-            some = found.rows(rows)
-            stages = np.arange(len(rows)), some.num_stages - 1
-            asked = question(some, LOAD, problem.most_bytes, below_parameters=below[rows])
-            load = least(machine, asked, some.num_stages)[stages]
-            most = load * (1 + ROUNDING)
-            asked = question(some, PARAMETERS, problem.most_bytes, most)
+            batch = found.rows(rows)
+            stages = np.arange(len(rows)), batch.num_stages - 1
+            asked = question(batch, LOAD, problem.most_bytes, below_parameters=below_parameters[rows])
+            load = least(machine, asked, batch.num_stages)[stages]
+            most_load = load * (1 + ROUNDING)
+            asked = question(batch, PARAMETERS, problem.most_bytes, most_load)
             fits = np.isfinite(load)
-            parameters = np.where(fits, least(machine, asked, some.num_stages)[stages], 0)
-            time = load * some.bottlenecks + some.per_step(parameters)
-            for row, seconds, bottleneck in sorted(zip(rows.tolist(), time.tolist(), most.tolist(), strict=True)):
+            parameters = np.where(fits, least(machine, asked, batch.num_stages)[stages], 0)
+            time = load * batch.bottlenecks + batch.per_step(parameters)
+            for row, seconds, row_load in sorted(zip(rows.tolist(), time.tolist(), most_load.tolist(), strict=True)):
                 if seconds < best_s * (1 - ROUNDING) or (seconds <= best_s * (1 + ROUNDING) and row < best_row):
-                    best_s, best_row, best_load = seconds, row, bottleneck
-            below[rows] = parameters
-            raised = load * some.bottlenecks + some.per_step(fewest[rows])
+                    best_s, best_row, best_load = seconds, row, row_load
+            below_parameters[rows] = parameters
+            raised = load * batch.bottlenecks + batch.per_step(fewest[rows])
             bound[rows] = np.where(fits & (parameters > fewest[rows]), raised, np.inf)
         return None if best_row < 0 else _plan(problem, machine, found.rows([best_row]), best_load)
 
 
 def smallest(problem: PartitionProblem) -> Smallest | None:
-    """Return the plan that needs the least memory on a device; None if there are too few devices for any."""
+    """Return the plan that needs the least memory on its fullest device; None if there are too few devices for any."""
     found = pipelines(problem)
     if not len(found.width):
         return None
-    # The most replicas and the highest ZeRO stage of each number of stages need least.
+    # For each number of stages, the most replicas and the highest ZeRO stage need the least memory.
     order = np.lexsort((found.zero_stage, found.num_replicas, found.num_stages, found.recomputed, found.width))
-    told = np.stack([found.width, found.recomputed, found.num_stages])[:, order]
-    some = found.rows(order[np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)])
+    shared = np.stack([found.width, found.recomputed, found.num_stages])[:, order]
+    last = found.rows(order[np.append((shared[:, 1:] != shared[:, :-1]).any(axis=0), True)])
     with jax.enable_x64(True):
         machine = machine_of(problem)
-        needed = by_stages(machine, some, MEMORY, UNLIMITED)
+        needed = by_stages(machine, last, MEMORY, UNLIMITED)
     row = int(np.argmin(needed))
     return Smallest(
         memory_bytes=float(needed[row]),
-        width=problem.widths[some.width[row]].width,
-        num_stages=int(some.num_stages[row]),
-        num_replicas=int(some.num_replicas[row]),
-        zero_stage=int(some.zero_stage[row]),
-        recompute=bool(some.recomputed[row]),
+        width=problem.widths[last.width[row]].width,
+        num_stages=int(last.num_stages[row]),
+        num_replicas=int(last.num_replicas[row]),
+        zero_stage=int(last.zero_stage[row]),
+        recompute=bool(last.recomputed[row]),
     )
 
 
 def _competing(bound: np.ndarray, best_s: float, best_row: int) -> np.ndarray:
-    """Return the pipelines to look at next: of the lowest bounds that may beat or, if preferred, equal the best."""
+    """Return the pipelines to solve next: the lowest bounds that may beat the best or, if preferred, equal it."""
     preferred = np.arange(len(bound)) < best_row
     rows = np.flatnonzero((bound < best_s * (1 - ROUNDING)) | (preferred & (bound <= best_s * (1 + ROUNDING))))
     return rows[np.argsort(bound[rows], kind="stable")][:_ROUND]
 
 
 def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load_s: float) -> Partition:
-    """Return the plan of one pipeline: of the cuts with such a load, that with the fewest parameters on a stage."""
+    """Return the plan of one pipeline: the cut within this load that has the fewest parameters on a stage."""
     (num_stages,) = row.num_stages.tolist()
     width = problem.widths[row.width[0]]
     made = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
@@ -150,9 +150,9 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
         for place in reversed(range(num_stages))
     )
     bottleneck = max(stage.load_s for stage in stages)
-    (passes,), (end,) = row.bottlenecks, row.per_step(max(stage.parameter_bytes for stage in stages))
+    (passes,), (sync,) = row.bottlenecks, row.per_step(max(stage.parameter_bytes for stage in stages))
     return Partition(
-        step_time_s=float(bottleneck * passes + end),
+        step_time_s=float(bottleneck * passes + sync),
         bottleneck_s=bottleneck,
         stages=stages,
         width=width.width,

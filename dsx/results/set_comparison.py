@@ -2,14 +2,14 @@
 
     table = compare(df_a, df_b)                       # by num_gpus, global_batch_size and the hardware that varies
     table = compare(df_a, df_b, per=["strategy"])
-    table.attrs["summary"]                            # of all rows that the two have in common
+    table.attrs["summary"]                            # over all rows that the two have in common
 
-Rows are joined on `candidate`, which is the same choice on every hardware, and on the hardware columns that both
-sets vary (`cluster` where both have several, the fields of both `what_if`). Hardware that only one set varies is
-compared, value by value, with the same rows of the other.
+Rows are joined on `candidate`, which stands for the same choices on any hardware, and on the hardware columns that both
+sets vary (`cluster` if both have several, the fields of both `what_if`). If only one set varies a hardware column, each
+of its values is compared with the same rows of the other set.
 
-Not covered: what a set did not keep. A plan, or a whole group, that is not in a set may be one that it never
-priced, one that did not fit, or one that was not among the best.
+Not covered: rows that a set did not keep. If a plan or a whole group is missing in a set, it was never priced, did not
+fit, or was not among the best.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from dsx.space.choices import PLAN_COLUMNS
 SETTINGS = ("num_gpus", "global_batch_size")
 CLUSTER = "cluster"
 
-# What became of the best plan of one set in the other.
+# The state of the best plan of one set in the other set.
 FITS, DOES_NOT_FIT, NOT_THERE = "fits", "does not fit", "not there"
 
-Frame = Any  # a DataFrame; the stubs of pandas do not know what its columns hold
+Frame = Any  # a DataFrame; the stubs of pandas do not know the types of its columns
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> pd.DataFrame:
@@ -38,25 +38,25 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
     The columns are those of `per`, and:
 
     candidate_a, candidate_b
-        the fastest feasible candidate of each set; <NA> where the set has none in the group
+        the fastest feasible candidate of each set; <NA> if the set has none in the group
     has_a, has_b
         whether the set has any row in the group
     step_time_s_a, step_time_s_b, ratio
-        its step time in seconds, and that of b over that of a
+        the step times of these candidates in seconds, and that of b over that of a
     same_plan
-        whether it is the same candidate
+        whether both are the same candidate
     a_in_b, a_in_b_step_time_s; b_in_a, b_in_a_step_time_s
-        what became of the best of a in b ("fits", "does not fit" or "not there"), its step time there, and the
-        other way round
+        the state of the best of a in b ("fits", "does not fit" or "not there"), its step time there, and likewise
+        of the best of b in a
     <column>_a, <column>_b
-        the hardware of each best, for hardware that a set varies and `per` does not name
+        the hardware of each best, for hardware columns that a set varies and `per` does not name
 
-    `attrs["per"]` are the columns that the groups are made of, `attrs["hardware"]` those of the last kind, by side;
-    `attrs["summary"]` counts rows and groups and has the median, smallest and largest ratio of the joined rows that
+    `attrs["per"]` are the columns that form the groups, `attrs["hardware"]` the columns of the last kind by side.
+    `attrs["summary"]` counts rows and groups, and has the median, smallest and largest ratio of the joined rows that
     fit in both sets.
 
-    Raises UnknownNameError for a column that there is not, InputError for one that is a cost, or if the sets have
-    no group in common; NothingFeasible if neither has a feasible row.
+    Raises UnknownNameError for an unknown column, InputError for a column that is a cost or if the sets have no group
+    in common, NothingFeasible if neither set has a feasible row.
     """
     for df in (a, b):
         check_frame(df)
@@ -87,7 +87,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
 
 
 def hardware_columns(df: pd.DataFrame) -> list[str]:
-    """Return the columns of a result set that say which hardware a row is about, as far as the set varies it."""
+    """Return the hardware columns that a result set varies."""
     several = [CLUSTER] if len(df.attrs.get("clusters", ())) > 1 else []
     return [*several, *df.attrs.get("what_if", ())]
 
@@ -99,15 +99,15 @@ def _groups(per: Sequence[str], varied_a: Sequence[str], varied_b: Sequence[str]
         if name in choices or name in varied or name == CLUSTER:
             continue
         if name in StepCosts.__dataclass_fields__:
-            raise InputError(f"{name!r} is a cost, and groups are of equal choices, such as 'tp', or hardware")
+            raise InputError(f"{name!r} is a cost, but groups are formed by choices, such as 'tp', or by hardware")
         raise UnknownNameError("column", name, (*choices, *varied, CLUSTER))
-    # A cluster that no set varies splits nothing.
+    # A cluster that no set varies would not split the rows.
     chosen = [name for name in dict.fromkeys(per) if name in choices or name in varied]
     return chosen or [*SETTINGS, *varied]
 
 
 def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
-    """Return the columns that are compared; `fits` says which rows are feasible."""
+    """Return the columns to compare, and the column `fits`: whether a row is feasible."""
     own = [name for name in groups if name in varied or name in PLAN_COLUMNS]
     names = dict.fromkeys(("candidate", "step_time_s", *own, *varied))
     for name in names:
@@ -119,7 +119,7 @@ def _rows(df: Frame, groups: Sequence[str], varied: Sequence[str]) -> Frame:
 
 
 def _align_names(rows_a: Frame, rows_b: Frame) -> None:
-    """Give the name columns of both sets the same categories, so that equal names are equal values."""
+    """Give the name columns of both sets the same categories, so that equal names compare equal."""
     for name in set(rows_a) & set(rows_b):
         if isinstance(rows_a[name].dtype, pd.CategoricalDtype):
             known = [*rows_a[name].cat.categories]
@@ -129,18 +129,18 @@ def _align_names(rows_a: Frame, rows_b: Frame) -> None:
 
 
 def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
-    """Return every group of a set with its fastest feasible row, if it has one; `has` is there to be missing later."""
+    """Return every group of a set with its fastest feasible row, if any; `has` marks the groups that the set has."""
     by = [name for name in groups if name in rows]
     fitting = rows[rows["fits"]].drop(columns="fits")
     order = [name for name in fitting if name != "step_time_s"]  # the candidate first, then the hardware
     if by:
-        # Few rows are fastest; of them the one with the smallest id.
+        # Among equally fast rows the one with the smallest id; they are few, so sorting them is cheap.
         least = fitting.groupby(by, observed=True)["step_time_s"].transform("min")
         leading = fitting[fitting["step_time_s"] == least].sort_values(order).drop_duplicates(by)
         best = rows[by].drop_duplicates().merge(leading, on=by, how="left")
     else:
         best = fitting.sort_values(["step_time_s", *order]).reset_index(drop=True).reindex([0])
-    # Where a row is missing, integers would become floats, which cannot hold an id.
+    # With a missing row pandas would turn integers into floats, which cannot hold an id.
     best["candidate"] = pd.array(best["candidate"].astype(object).where(best["candidate"].notna(), None), dtype="Int64")
     best["step_time_s"] = best["step_time_s"].astype(np.float64)
     best["has"] = True
@@ -150,9 +150,9 @@ def _best(rows: Frame, groups: Sequence[str], side: str) -> Frame:
 def _elsewhere(
     table: Frame, side: str, others: Frame, varied: Sequence[str], groups: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what became of the best of one side among the rows of the other set, and its step time there.
+    """Return the state of the best plans of one side among the rows of the other set, and their step times there.
 
-    The hardware is that of the group, or else that of the best; what neither says is the best that there is.
+    The hardware is that of the group, or else that of the best plan; of other hardware the fastest row counts.
     """
     from_column = {"candidate": f"candidate_{side}"}
     for name in varied:
@@ -195,14 +195,14 @@ def _summary(table: Frame, rows_a: Frame, rows_b: Frame, shared: Sequence[str]) 
 
 
 def _require_common(table: Frame, best_a: Frame, best_b: Frame, common: Sequence[str]) -> None:
-    """Raise unless some group can be compared, or one of the sets has nothing that fits."""
+    """Raise unless at least one group can be compared, or exactly one of the sets has no feasible row."""
     some_a, some_b = best_a[best_a["candidate_a"].notna()], best_b[best_b["candidate_b"].notna()]
     if some_a.empty and some_b.empty:
         raise NothingFeasible("nothing to compare: neither set has a feasible row")
     if some_a.empty or some_b.empty or (table["candidate_a"].notna() & table["candidate_b"].notna()).any():
         return
-    apart = [name for name in common if not set(some_a[name]) & set(some_b[name])]
-    shown = "; ".join(f"{name} {_values(some_a[name])} and {_values(some_b[name])}" for name in apart or common)
+    disjoint = [name for name in common if not set(some_a[name]) & set(some_b[name])]
+    shown = "; ".join(f"{name} {_values(some_a[name])} and {_values(some_b[name])}" for name in disjoint or common)
     raise InputError(f"nothing to compare: the sets have no feasible group in common ({shown}); try others with --per")
 
 

@@ -8,21 +8,21 @@ import numpy as np
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.interval import PlanFacts, plan_facts, step_interval
 from dsx.predict.batches import batches
+from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictions import Predictions
 from dsx.predict.setup_costs import price
-from dsx.predict.unstated import with_recompute
 from dsx.runs.setups import Setup
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import has_experts
 
 
 def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Predictions:
-    """Return the step time and memory of each setup; one that cannot be priced has a reason."""
+    """Return the step time and memory of each setup, or the reason why it cannot be priced."""
     setups = with_recompute(setups, assumptions)
     count = len(setups)
     step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
-    made, reasons = batches(setups, assumptions)
-    for batch in made:
+    priced, reasons = batches(setups, assumptions)
+    for batch in priced:
         with jax.enable_x64(True):
             costs = price(batch, assumptions_from_spec(batch.spec))
         step[batch.rows], peak[batch.rows] = np.asarray(costs.step_time_s), np.asarray(costs.peak_bytes)
@@ -41,7 +41,7 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
 
 
 def facts_of(setups: Sequence[Setup]) -> PlanFacts:
-    """Return what an interval of these setups depends on."""
+    """Return the facts of these setups that select an interval."""
     return plan_facts(
         np.array([setup.plan["num_gpus"] for setup in setups]),
         np.array([setup.cluster.network.nvs.size for setup in setups]),

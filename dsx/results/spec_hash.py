@@ -1,6 +1,6 @@
-"""Which sweep a result set answers: the hash of its spec, and in what two specs differ.
+"""The sweep that a result set answers: the hash of its spec, and the differences of two specs.
 
-What a spec draws of its results (`plot`) is not part of what it asks, so a set is not priced again for a picture.
+The key `plot` is left out: it does not change the rows, so a new picture does not require a new sweep.
 """
 
 import hashlib
@@ -10,29 +10,29 @@ from typing import Any
 
 from dsx.errors import StoreError
 
-_NOT_ASKED = ("plot",)
+_IGNORED = ("plot",)
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what a spec asks; neither the order of its keys nor its layout matters."""
-    return hashlib.sha256(canonical(_asked(spec)).encode()).hexdigest()
+    """Return the SHA-256 of a spec; it depends neither on the order of the keys nor on the layout of the file."""
+    return hashlib.sha256(canonical(_without_ignored(spec)).encode()).hexdigest()
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Return the dotted paths at which two specs ask for different things."""
-    return _differing(_asked(a), _asked(b))
+    """Return the dotted paths at which two specs differ."""
+    return _differing(_without_ignored(a), _without_ignored(b))
 
 
 def canonical(spec: Mapping[str, Any]) -> str:
-    """Return a spec as JSON that is the same for the same content; StoreError if JSON cannot hold it."""
+    """Return a spec as JSON that depends on its content alone; StoreError if JSON cannot hold it."""
     try:
         return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"a spec must be plain data to be stored: {error}") from None
 
 
-def _asked(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if key not in _NOT_ASKED}
+def _without_ignored(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key not in _IGNORED}
 
 
 def _differing(a: Any, b: Any, path: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""Collectives of a cluster: time against size, one line for each size of group, one axis for each kind."""
+"""The collectives of a cluster: time over tensor size, one line for each group size, one axis for each kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ _WIDTH, _HEIGHT = 4.8, 3.0  # of an axis, in inches
 def collectives(
     title: str, times: Mapping[str, Sequence[Sequence[float]]], groups: Sequence[int], volumes: Sequence[float]
 ) -> "Axes":
-    """Draw the time of collectives; return the upper axis.
+    """Draw the times of collectives; return the upper axis.
 
     Args:
-        title: what the cluster is called.
+        title: the name of the cluster.
         times: by kind of collective, [V][G] seconds.
         groups: [G] GPUs of each group.
         volumes: [V] bytes of the tensor on each GPU.

@@ -1,7 +1,7 @@
 """A run table: published or own measurements of training runs, one row each.
 
-A table is a CSV file with the columns of `Run`. A blank cell is a value that the source does not print. Of the columns
-only `REQUIRED` must be there: a column that is left out is blank in every row.
+A table is a CSV file with the columns of `Run`. A blank cell is a missing value: the source does not print it. Only the
+columns in `REQUIRED` must be present; a column that is left out is blank in every row.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 
 from dsx.errors import RunTableError, SpecError
 from dsx.runs.cell_units import without_unit
-from dsx.runs.kernels import kernels
+from dsx.runs.fused_kernels import kernels
 from dsx.runs.node_network import NodeNetwork, node_network
 from dsx.space.choices import BY_NAME, STEP_OPEN
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
@@ -22,7 +22,7 @@ from dsx.units import parse_number
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row as it was printed; None is a blank cell. Degrees are bare, batches are in sequences."""
+    """One row as printed; None is a blank cell. Batches are in sequences."""
 
     line: int  # of the file, from 1; the header is line 1
     id: str
@@ -58,7 +58,7 @@ class Run:
     recompute: str | None
     schedule: str | None  # an addition to the published format
     flash: bool | None  # False = unfused attention
-    kernels: frozenset[str] | None  # operators that ran as one; an addition to the published format
+    kernels: frozenset[str] | None  # operators that ran as one fused kernel; an addition to the published format
     precision: str | None
     framework: str | None
     measured_iter_s: float | None
@@ -72,26 +72,26 @@ class Run:
     trust: str | None
     source_confidence: str | None
     notes: str | None
-    # Choices of the step that have no column above, by their own names, as codes; an addition to the published format.
+    # Other choices of the step, by name, as codes; an addition to the published format.
     further: tuple[tuple[str, int], ...] = ()
 
 
 def read_runs(path: str | Path) -> list[Run]:
     """Return the rows of a run table.
 
-    Raises SpecError for a path that is no file, RunTableError with file, line, column and value for anything
-    that cannot be read: a required column that is missing, a cell that is no value of its column.
+    Raises SpecError if the path is not a file, and RunTableError with file, line, column and value for anything that
+    cannot be read: a required column that is missing, a cell that its column does not accept.
     """
     file = find_path("run table", str(path))
     table = read_csv(file, str(path), FORMAT)
     if not any(name in table.header.cells for name in MEASUREMENTS):
         place, needed = table.header.place, ", ".join(MEASUREMENTS)
-        raise RunTableError(f"{place}: has no measurement: one of the columns {needed} is needed")
+        raise RunTableError(f"{place}: has no measurement; it needs one of the columns {needed}")
     runs = [_run(row) for row in table.rows]
     first: dict[str, int] = {}
     for run in runs:
         if run.id in first:
-            raise RunTableError(f"{path}:{run.line}: id: {run.id!r} stands in line {first[run.id]} already")
+            raise RunTableError(f"{path}:{run.line}: id: {run.id!r} is already in line {first[run.id]}")
         first[run.id] = run.line
     return runs
 
@@ -118,7 +118,7 @@ def _integer(least: int) -> Callable[[str], int]:
 
 
 def _flag(text: str) -> bool:
-    # pandas writes a column of whole numbers with blanks among them as 0.0 and 1.0.
+    # pandas writes whole numbers as 0.0 and 1.0 where a column has missing values.
     known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     if text.lower() not in known:
         raise ValueError(f"{text!r} is neither 0 nor 1")
@@ -142,7 +142,7 @@ def _fraction(text: str) -> float:
 def _stage(text: str) -> int:
     stage = parse_number(text)
     if stage not in (0, 1, 2, 3):
-        raise ValueError(f"{text!r} is no ZeRO stage: 0, 1, 2 or 3")
+        raise ValueError(f"{text!r} is not a ZeRO stage: 0, 1, 2 or 3")
     return int(stage)
 
 
@@ -171,7 +171,7 @@ def _coded(name: str) -> Callable[[str], int]:
     return lambda text: choice.code(text if choice.names else whole_number(text, choice.least))
 
 
-# Every column with what reads its cells.
+# Column -> the function that reads its cells.
 COLUMNS: dict[str, Callable[[str], Any]] = {
     **{field.name: _OWN_READERS.get(field.name) or _READERS[field.type] for field in _OWN},
     **{name: _coded(name) for name in FURTHER},

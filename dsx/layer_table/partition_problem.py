@@ -1,6 +1,6 @@
-"""What a chain of layers is cut for, and every pipeline that may run it: width, stages, replicas, ZeRO, recomputation.
+"""The partition problem, and every pipeline that can run its layers: width, stages, replicas, ZeRO, recomputation.
 
-A pipeline is everything about a plan but the cuts. With m microbatches of each of d replicas and S stages a cut takes
+A pipeline is a plan without its cuts. With S stages, and m microbatches for each replica, a cut takes
 
     step time = bottleneck * (m + S - 1) + synchronisation of the stage with most parameters
 
@@ -18,11 +18,11 @@ import numpy as np
 from dsx.cost.protocols import Linear
 from dsx.layer_table.hierarchy import Hierarchy
 from dsx.layer_table.ring import all_reduce
-from dsx.layer_table.segments import STAGES, Chain, passes_per_microbatch, passes_per_step, state_copies
+from dsx.layer_table.segments import STAGES, Chain, passes_per_microbatch, passes_per_step, state_factor
 from dsx.records import record
 
-ROUNDING = 1e-12  # relative difference of numbers that are the same
-_LEAST_PADDED = 10  # bits
+ROUNDING = 1e-12  # relative difference below which numbers count as equal
+_LEAST_PADDED = 10  # bits of the smallest padded length
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProblem:
-    """Layers, machine, and what may be chosen."""
+    """The layers, the machine, and the values of each choice."""
 
     widths: tuple[Width, ...]  # of the same layers
     hierarchy: Hierarchy
@@ -48,12 +48,12 @@ class PartitionProblem:
 
     @property
     def num_layers(self) -> int:
-        """Return the layers of the chain."""
+        """Return the number of layers of the chain."""
         return len(self.widths[0].chain.forward_s)
 
     @property
     def most_bytes(self) -> float:
-        """Return what a stage may hold on a device: thirds of a parameter tensor fill it but for rounding."""
+        """Return the bytes that a stage may hold on a device, with a margin for rounding, as of thirds of a tensor."""
         return self.device_bytes * (1 + ROUNDING)
 
 
@@ -73,30 +73,30 @@ class Pipelines:
 
     @property
     def bottlenecks(self) -> Any:
-        """Return how many times its bottleneck a step takes."""
+        """Return the step time without synchronisation, in bottlenecks."""
         return self.num_microbatches + self.num_stages - 1.0
 
     def rows(self, rows: Any) -> "Pipelines":
-        """Return some of the pipelines."""
+        """Return the pipelines at these positions."""
         return jax.tree.map(lambda column: column[rows], self)
 
 
 def pipelines(problem: PartitionProblem) -> Pipelines:
-    """Return every pipeline for which there are devices, unless more replicas synchronise as quickly.
+    """Return every pipeline that the devices can hold, except those with which more replicas synchronise as quickly.
 
-    They come in the order of preference among equals: fewer stages, more replicas, a lower ZeRO stage, nothing
-    recomputed, the first width.
+    They are in the order of preference among equals: fewer stages, more replicas, a lower ZeRO stage, no
+    recomputation, the first width.
     """
     width, stages, replicas = (np.concatenate(columns) for columns in zip(*_placed(problem), strict=True))
     zero, recomputed = (np.ravel(x) for x in np.meshgrid(problem.zero_stages, problem.recompute, indexing="ij"))
     choice, row = (np.ravel(x) for x in np.meshgrid(np.arange(len(zero)), np.arange(len(width)), indexing="ij"))
-    # One replica has nothing to divide.
+    # With one replica ZeRO has nothing to divide.
     proper = (zero[choice] == min(problem.zero_stages)) | (replicas[row] > 1)
     choice, row = choice[proper], row[proper]
     found = priced(problem, width[row], recomputed[choice], zero[choice], stages[row], replicas[row])
     # More replicas have no more microbatches each, and need no more memory.
-    told = np.stack([choice, found.width, found.num_stages, *found.per_step])
-    found = found.rows(np.append((told[:, 1:] != told[:, :-1]).any(axis=0), True)[: len(row)])
+    shared = np.stack([choice, found.width, found.num_stages, *found.per_step])
+    found = found.rows(np.append((shared[:, 1:] != shared[:, :-1]).any(axis=0), True)[: len(row)])
     return found.rows(
         np.lexsort((found.width, found.recomputed, found.zero_stage, -found.num_replicas, found.num_stages))
     )
@@ -110,11 +110,11 @@ def priced(
     num_stages: np.ndarray,
     num_replicas: np.ndarray,
 ) -> Pipelines:
-    """Return pipelines with what follows from these choices."""
+    """Return the pipelines with these choices."""
     microbatches = -(-problem.num_microbatches // num_replicas)
     stride = num_stages * np.array([each.devices_per_stage for each in problem.widths])[width]
     size = len(width)
-    # Fixed lengths, so that problems share what is compiled.
+    # Fixed lengths, so that problems share compiled code.
     padding = (1 << max(_LEAST_PADDED, (size - 1).bit_length())) - size
     columns = (
         np.pad(column, (0, padding), constant_values=1) for column in (zero_stage, num_replicas, stride, microbatches)
@@ -140,15 +140,15 @@ def _priced(
     hierarchy: Hierarchy, optimizer_factor: Any, zero_stage: Any, replicas: Any, stride: Any, microbatches: Any
 ) -> tuple[Any, Linear, Linear]:
     reduced = all_reduce(replicas, stride, hierarchy)
-    waited = passes_per_microbatch(zero_stage, microbatches), passes_per_step(zero_stage)
+    collectives = passes_per_microbatch(zero_stage, microbatches), passes_per_step(zero_stage)
     # A reduce-scatter or an all-gather is half an all-reduce.
-    timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in waited]
-    states = state_copies(zero_stage, optimizer_factor, replicas.astype(jnp.float64))
+    timed = [Linear(*(0.5 * passes * term for term in reduced)) for passes in collectives]
+    states = state_factor(zero_stage, optimizer_factor, replicas.astype(jnp.float64))
     return states, timed[0], timed[1]
 
 
 def _placed(problem: PartitionProblem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each width, its position, stages and replicas of all pipelines that the devices hold, [C] each."""
+    """Yield, for each width, its position, and the stages and replicas of pipelines that fit on the devices, [C]."""
     devices = int(np.prod(problem.hierarchy.devices_per_level))
     counts = np.arange(1, problem.num_layers + 1)
     for index, width in enumerate(problem.widths):

@@ -4,7 +4,7 @@ import pytest
 
 from dsx.errors import UnknownNameError
 from dsx.results import store
-from dsx.results.best import as_plans, fastest
+from dsx.results.plan_rows import as_plans, fastest
 from dsx.results.schema import ExtraColumn
 
 WHAT_IF = (

@@ -1,17 +1,17 @@
-"""A plan as launch flags of Megatron-LM, and in plain words what the flags cannot express.
+"""A plan as launch flags of Megatron-LM, and in words what the flags cannot express.
 
     launch = megatron_lm(plan, model, assumptions, device)  # a plan as columns by name, the model under its strategy
     launch.arguments                                        # ["--tensor-model-parallel-size", "8", ...]
 
-The world size is no flag: the launcher starts num_gpus ranks, and Megatron-LM makes dp of what tp, cp and pp
-leave of them. What a layer divides is read from the layer, never from the name of its strategy. Flags of what is no
-column of a plan are in `dsx.results.launch_settings`.
+The world size is not a flag: the launcher starts num_gpus ranks, and Megatron-LM derives dp from tp, cp and pp. What a
+layer divides is read from the layer, never from the name of its strategy. `dsx.results.launch_settings` has the flags
+of settings that are not columns of a plan.
 
 Sources: megatron/training/arguments.py for the flags; megatron.core 0.16.1 for the order of the ranks
-(parallel_state.initialize_model_parallel), what limits offload (TransformerConfig.cpu_offloading) and that experts
-beside tensor parallelism need sequence parallelism (MoELayer.forward); of DeepSpeed, which is named where it has what
-Megatron-LM lacks, the documentation of its configuration (from memory of it). Not covered: what is no choice of a plan,
-such as the model's other dimensions, its embedding and head.
+(parallel_state.initialize_model_parallel), the limits of offload (TransformerConfig.cpu_offloading), and the rule that
+experts with tensor parallelism need sequence parallelism (MoELayer.forward). DeepSpeed is named where it has what
+Megatron-LM lacks, from memory of the documentation of its configuration. Not covered: settings that are not choices of
+a plan, such as the other dimensions of the model, its embedding and head.
 """
 
 import shlex
@@ -31,16 +31,16 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import EXPERTS
 
-# The axes of a rank's number, the one that changes fastest first; ep lies inside tp, cp and dp.
+# The axes of the rank number, the fastest first; ep groups are ranks of tp, cp and dp.
 _RANK_ORDERS = {order: tuple(axis for axis in order.split("-") if axis != "ep") for order in ORDERS}
 RANK_ORDER = _RANK_ORDERS[ORDERS[0]]
-# Of the orders that are not the default one, the flag that asks for it.
+# The flag for each order that is not the default.
 _ORDER_FLAGS = {ORDERS[1]: (("--use-tp-pp-dp-mapping", ""),)}
 
-_SOFTWARE = ("cuda", "rocm")  # that Megatron-LM runs on; under ROCm it is AMD's fork
+_SOFTWARE = ("cuda", "rocm")  # software that Megatron-LM runs on; with ROCm it is AMD's fork
 _LAYOUT = "the rest would start another plan"
 
-# dsx hides the reduction behind the backward and the gathering of weights behind the forward.
+# dsx overlaps the gradient reduction with the backward, and the gathering of weights with the forward.
 _OVERLAPPED = (("--overlap-grad-reduce", ""), ("--overlap-param-gather", ""))
 _SHARDED = ("--use-distributed-optimizer", "")
 _FSDP = (_SHARDED, ("--use-megatron-fsdp", ""), ("--ckpt-format", "fsdp_dtensor"))
@@ -63,15 +63,15 @@ _HOST_UPDATE = (
     ("--use-precision-aware-optimizer", ""),
 )
 _SCHEDULES = {schedule.name: schedule.megatron_lm for schedule in SCHEDULES}
-_KEPT_LAYERS = 2  # of each microbatch on the GPU where activations are offloaded
+_KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU under offload
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A plan for a launcher."""
+    """The launch flags of a plan."""
 
     flags: tuple[Flag, ...]  # none if the plan cannot be run
-    lost: tuple[str, ...]  # what the flags do not express, one thing each
+    lost: tuple[str, ...]  # what the flags cannot express, one entry each
     none_since: str = ""  # why there are no flags
 
     @property
@@ -86,27 +86,27 @@ class Launch:
 def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:
     """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `model` its strategy.
 
-    A plan whose weights lie as Megatron-LM has no layout for gets no flags at all: without the choice that is
-    lost, the remaining flags would start another plan. Nor does one on a device that Megatron-LM does not run on.
+    There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
+    another plan. There are none either if Megatron-LM does not run on the device.
     """
     if device.software not in _SOFTWARE:
         lost = (
             f"{device.name}, which is programmed with {device.software}: Megatron-LM runs on {' and '.join(_SOFTWARE)}"
         )
         return Launch((), (lost,), "Megatron-LM does not run on this device")
-    layer, num_layers, ends = model.body_layer, model.num_body_layers, (len(model.first), len(model.last))
-    # Between blocks, that is: tokens that are routed to experts can be divided without it.
+    layer, num_layers, outside = model.body_layer, model.num_body_layers, (len(model.first), len(model.last))
+    # Between blocks: tokens that are routed to experts can be divided without sequence parallelism.
     sequence_parallel = plan["tp"] > 1 and "tp" in names(layer.boundary_bytes)
     foreign = _foreign_layout(plan, layer)
     if plan["tp"] > 1 and not sequence_parallel and EXPERTS in layer.letters:
-        foreign.append(f"experts beside tp={plan['tp']} without sequence parallelism: Megatron-LM refuses them")
+        foreign.append(f"experts with tp={plan['tp']} without sequence parallelism: Megatron-LM refuses them")
     if foreign:
         return Launch((), tuple(foreign), _LAYOUT)
     zero = _zero(plan["zero_stage"], assumptions)
     schedule = _SCHEDULES.get(plan["schedule"])
-    uneven = _uneven(plan, num_layers, ends)
-    recompute, not_made_again = _recomputed(plan, num_layers, bool(uneven))
-    moved, not_moved = _offloaded(plan, num_layers)
+    uneven = _uneven(plan, num_layers, outside)
+    recompute, not_recomputed = _recomputed(plan, num_layers, bool(uneven))
+    offload, not_offloaded = _offloaded(plan, num_layers)
     context, not_exchanged = context_flags(plan, layer, assumptions)
     experts, not_dispatched = expert_flags(plan, model)
     formats, not_stored = number_formats(assumptions, device)
@@ -128,14 +128,14 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
         *(zero or ()),
         *([("--num-distributed-optimizer-instances", str(plan["zero_replicas"]))] if plan["zero_replicas"] > 1 else []),
         *recompute,
-        *moved,
+        *offload,
         *formats,
         *overlaps,
     ]
     lost = [
         *([f"zero_stage={plan['zero_stage']}"] if zero is None else []),
-        *not_made_again,
-        *not_moved,
+        *not_recomputed,
+        *not_offloaded,
         *([f"schedule={plan['schedule']}"] if schedule is None else []),
         *not_exchanged,
         *not_dispatched,
@@ -147,20 +147,20 @@ def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsS
 
 
 def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Flag, ...] | None:
-    """Return the flags of a ZeRO stage, None of one that is unknown; from stage 2 on Megatron-LM always overlaps."""
+    """Return the flags of a ZeRO stage; None if it is unknown. From stage 2 on Megatron-LM always overlaps."""
     known = _ZERO.get(stage)
     if known is None or stage > 1 or assumptions.dp_overlap:
         return known
     return tuple(flag for flag in known if flag not in _OVERLAPPED)
 
 
-def _uneven(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> list[int]:
-    """Return how many layers of the body each stage has; nothing where all have as many.
+def _uneven(plan: Mapping[str, Any], num_layers: int, outside: tuple[int, int]) -> list[int]:
+    """Return how many layers of the body each stage has; an empty list if all have the same number.
 
-    A cut counts `ends` before and behind them.
+    `outside` are the numbers of layers before and after the body, which `stage_layers` also counts.
     """
     found: list[int] = []
-    begin, (before, _) = 0, ends
+    begin, (before, _) = 0, outside
     for size in map(int, plan["stage_layers"].split(",") if "stage_layers" in plan else ()):
         held = min(begin + size, before + num_layers) - max(begin, before)
         found.append(max(held, 0))
@@ -169,13 +169,13 @@ def _uneven(plan: Mapping[str, Any], num_layers: int, ends: tuple[int, int]) -> 
 
 
 def _layout(body: Sequence[int]) -> list[Flag]:
-    """Return the flag of an uneven cut: E is the embedding, t a layer, L the loss with what is before it."""
+    """Return the flag of an uneven layer layout: E is the embedding, t a layer, L the loss and the head before it."""
     layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
     return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
 
 
 def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:
-    """Return the flags of recomputation, and what of it they do not express."""
+    """Return the flags of recomputation, and what they cannot express of it."""
     mode, stored = plan["recompute"], plan["stored_layers"]
     known = _RECOMPUTE.get(mode)
     if known is None:
@@ -183,23 +183,23 @@ def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple
     if not stored:
         return [*known], []
     if uneven:
-        reason = "stages of unequal length, of which the same share of layers is made again: Megatron-LM makes as many"
+        reason = "uneven stages, which recompute the same share of their layers: Megatron-LM recomputes the same number"
         return [*known], [f"stored_layers={stored} with {reason}"]
     if stored == num_layers // plan["pp"]:
         return [], []
-    again, uneven = divmod(num_layers // plan["pp"] - stored, plan["vpp"])
+    recomputed, rest = divmod(num_layers // plan["pp"] - stored, plan["vpp"])
     if _UNIFORM not in known:
-        reason = f"recompute={mode}: Megatron-LM makes regions of all layers again, or of none"
+        reason = f"recompute={mode}: Megatron-LM recomputes regions of all layers, or of none"
         return [*known], [f"stored_layers={stored} with {reason}"]
-    if uneven:
-        reason = f"vpp={plan['vpp']}: Megatron-LM makes as many layers of each chunk again"
+    if rest:
+        reason = f"vpp={plan['vpp']}: Megatron-LM recomputes the same number of layers in each chunk"
         return [*known], [f"stored_layers={stored} with {reason}"]
     granularity = [flag for flag in known if flag[0] == "--recompute-granularity"]
-    return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(again))], []
+    return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(recomputed))], []
 
 
 def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[Flag], list[str]]:
-    """Return the flags of offload, and what of it they do not express."""
+    """Return the flags of offload, and what they cannot express of it."""
     flags: list[Flag] = []
     lost: list[str] = []
     if plan["offload"] in ("optimizer", "both"):
@@ -207,8 +207,8 @@ def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[Flag], li
             flags += _HOST_UPDATE
         else:
             lost.append(
-                f"offload of the optimizer with zero_stage={plan['zero_stage']}: Megatron-LM offloads it with a "
-                "distributed optimizer alone; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
+                f"offload of the optimizer with zero_stage={plan['zero_stage']}: Megatron-LM offloads it only with a "
+                "distributed optimizer; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
             )
     if plan["offload"] in ("activations", "both"):
         if plan["pp"] == 1 and plan["recompute"] == "none" and num_layers > _KEPT_LAYERS:
@@ -224,8 +224,8 @@ def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[Flag], li
 def shares_of(plan: Mapping[str, int], order: Sequence[str] = RANK_ORDER) -> dict[str, int] | None:
     """Return how many members of each axis share a fast domain if ranks are numbered in `order`.
 
-    A domain holds ranks that follow each other, as many as the plan places on one. None where the domains cut
-    groups unevenly, so that no one number describes them.
+    A domain holds consecutive ranks, as many as the plan places on one. Returns None if domains cut groups unevenly, so
+    that no single number describes them.
     """
     return numbered_shares({axis: plan[axis] for axis in order}, placed(plan, RANK_ORDER))
 
@@ -250,26 +250,26 @@ def _foreign_layout(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
 def _placement(plan: Mapping[str, Any]) -> list[str]:
     """Return how the placement of a plan differs from that of Megatron-LM's rank order."""
     wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
-    made = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
-    default = plan["order"]
-    others = [name for name in made if name != default]
-    if made[default] == wanted:
+    by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
+    own = plan["order"]
+    others = [name for name in by_order if name != own]
+    if by_order[own] == wanted:
         return []
-    found = made[default]
+    found = by_order[own]
     does = f"puts {_shares_text(found)} there" if found else "cuts its groups unevenly"
-    # On more tiers than two another order is another plan.
-    alike = [name for name in others if made[name] == wanted and _on_two_tiers(plan)]
-    better = [f"; the order {name} would do as priced" for name in alike]
+    # On more than two tiers another order is another plan.
+    equal = [name for name in others if by_order[name] == wanted and _on_two_tiers(plan)]
+    better = [f"; the order {name} would do as priced" for name in equal]
     domains = f"fast domains of {placed(plan, RANK_ORDER)} GPUs"
-    which = "default rank order" if default == ORDERS[0] else "rank order"
+    which = "default rank order" if own == ORDERS[0] else "rank order"
     return [
         f"the placement {_shares_text(wanted)} on {domains}: the {which} "
-        f"({default}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
+        f"({own}, {RANK_ORDER[0]} innermost) {does}{''.join(better)}"
     ]
 
 
 def _on_two_tiers(plan: Mapping[str, Any]) -> bool:
-    """Return whether a plan says nothing of tiers beyond the fast domain, as it does where there are more."""
+    """Return whether a plan was placed on two tiers: with more it has a column for each tier beyond the fast domain."""
     return plan["order"] == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
 
 

@@ -1,7 +1,7 @@
-"""A part of a result set: one Parquet file of rows, with the counts of what was priced for it.
+"""A part of a result set: one Parquet file of rows, with the counts of the candidates priced for it.
 
-A part's bytes depend on its rows, its counts and the sweep, on nothing else: no time, no place, no process.
-So whoever writes a part writes the same file, and a part that is there need not be made again.
+The bytes of a part depend only on its rows, its counts and the sweep: not on the time, the place or the process. So
+every process writes the same file, and an existing part need not be priced again.
 """
 
 import dataclasses
@@ -33,21 +33,21 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a part says of itself."""
+    """The number of rows and the counts that a part states."""
 
     rows: int
     counts: Counts
 
 
 def part_files(folder: Path) -> dict[int, Path]:
-    """Return all files in `folder` that are named as parts, by number, ascending."""
-    with disk.opened(folder) as there:
+    """Return all files in `folder` with the name of a part, by number, ascending."""
+    with disk.open_folder(folder) as there:
         found = {number: folder / name for name in there.names() if (number := part_number(name)) is not None}
     return dict(sorted(found.items()))
 
 
 def part_schema(manifest: Manifest) -> pa.Schema:
-    """Return the Parquet schema of a set's parts; it says what set that is, so a part alone can be identified."""
+    """Return the Parquet schema of a set's parts; it identifies the set, so that a single part can be recognised."""
     about = {
         "schema_version": manifest.schema_version,
         "dsx_version": manifest.dsx_version,
@@ -58,9 +58,9 @@ def part_schema(manifest: Manifest) -> pa.Schema:
 
 
 def encode(rows: Mapping[str, np.ndarray], counts: Counts, manifest: Manifest) -> pa.Buffer:
-    """Return the bytes of a part: every column of the set an [n] array, name columns as codes.
+    """Return the bytes of a part; `rows` has every column of the set as an [n] array, name columns as codes.
 
-    Raises StoreError if a column is missing, extra, or does not fit its type.
+    Raises StoreError if a column is missing, unknown, or does not fit its type.
     """
     schema = part_schema(manifest)
     if wrong := sorted(set(schema.names).symmetric_difference(rows)):
@@ -94,7 +94,7 @@ def _array(field: pa.Field, values: np.ndarray, names: Sequence[str] | None) -> 
 
 
 def footer(path: Path, schema: pa.Schema) -> Footer | None:
-    """Return what the part at `path` says; None if it is damaged, or not a part of the set with that schema."""
+    """Return the footer of the part at `path`; None if it is damaged, or not a part of the set with this schema."""
     try:
         with disk.open_file(path) as file, pq.ParquetFile(file) as part:
             about, rows = part.metadata.metadata or {}, part.metadata.num_rows
@@ -108,22 +108,22 @@ def footer(path: Path, schema: pa.Schema) -> Footer | None:
 def _types(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return the columns of a schema with their types."""
 
-    def said(kind: pa.DataType) -> str:
-        # Whoever reads a column of names chooses the width of its codes.
+    def words(kind: pa.DataType) -> str:
+        # The reader of a name column chooses the width of its codes.
         return f"names as {kind.value_type}" if pa.types.is_dictionary(kind) else str(kind)
 
-    return [(field.name, said(field.type)) for field in schema]
+    return [(field.name, words(field.type)) for field in schema]
 
 
 def footers(folder: Path, manifest: Manifest) -> dict[int, Footer]:
-    """Return what the whole parts of a set in `folder` say, by number, ascending."""
+    """Return the footers of the intact parts of a set in `folder`, by number, ascending."""
     schema = part_schema(manifest)
     found = {number: footer(path, schema) for number, path in part_files(folder).items() if number < manifest.num_parts}
-    return {number: made for number, made in found.items() if made is not None}
+    return {number: part for number, part in found.items() if part is not None}
 
 
 def spec_hash_of(path: Path) -> str | None:
-    """Return the hash of the spec that the part at `path` belongs to; None if it is no part, or damaged."""
+    """Return the hash of the spec of the part at `path`; None if the file is damaged or not a part."""
     try:
         with disk.open_file(path) as file:
             about = plain_json.parse((pq.read_metadata(file).metadata or {}).get(_SET, b""), str(path))
@@ -134,31 +134,31 @@ def spec_hash_of(path: Path) -> str | None:
 
 
 def is_intact(folder: Path, part: Part, schema: pa.Schema) -> bool:
-    """Return whether the file of a part of the set with that schema is there and has its rows."""
+    """Return whether the file of a part exists, belongs to the set with this schema, and has all rows."""
     found = footer(folder / part.file, schema)
     return found is not None and found.rows == part.rows
 
 
 def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) -> pa.Table:
-    """Return the columns `wanted` of a part of the set that `manifest` describes, in that order.
+    """Return the columns `wanted`, in this order, of a part of the set that `manifest` describes.
 
-    Raises StoreError if the file is missing, damaged, or not what its manifest says.
+    Raises StoreError if the file is missing, damaged, or not as in its manifest.
     """
     path = folder / part.file
-    again = f"delete it and run the sweep again with -o {disk.home(folder)}"
+    cure = f"delete it and run the sweep again with -o {disk.home(folder)}"
     try:
-        # Not `read_table`, which makes columns of folders named like `num_gpus=1024`.
+        # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
         with disk.open_file(path) as opened, pq.ParquetFile(opened) as file:
             _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
             table = file.read(columns=list(wanted))
         table.validate(full=True)
         _require(_fault_of_values(table, manifest))
     except FileNotFoundError:
-        raise StoreError(f"{path} is missing; {again}") from None
+        raise StoreError(f"{path} is missing; {cure}") from None
     except StoreError as error:
-        raise StoreError(f"{path} {error}, against its manifest; {again}") from None
+        raise StoreError(f"{path} {error}, unlike its manifest; {cure}") from None
     except _UNREADABLE as error:
-        raise StoreError(f"{path} cannot be read ({error}); {again}") from error
+        raise StoreError(f"{path} cannot be read ({error}); {cure}") from error
     # Parts differ in the counts that their schema carries.
     return table.select(wanted).replace_schema_metadata()
 
@@ -169,7 +169,7 @@ def _require(fault: str) -> None:
 
 
 def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: Part) -> str:
-    """Return in what a file is not the part that its manifest says; "" if it is."""
+    """Return how a file differs from the part in its manifest; "" if it does not."""
     if missing := [name for name in schema.names if name not in found.names]:
         return f"has no column {missing[0]}"
     if rows != part.rows:
@@ -181,21 +181,21 @@ def _fault(found: pa.Schema, rows: int, schema: pa.Schema, part: Part) -> str:
 
 
 def _fault_of_values(table: pa.Table, manifest: Manifest) -> str:
-    """Return what the columns of a part hold that they may not; "" if nothing."""
+    """Return an invalid value in the columns of a part; "" if there is none."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count:
             return f"has {column.null_count} missing values in column {name}"
         if name in manifest.names:
             there = dict.fromkeys(value for chunk in column.chunks for value in chunk.dictionary.to_pylist())
             if unknown := [value for value in there if value not in manifest.names[name]]:
-                return f"has {unknown[0]!r} in column {name}, which is none of its names"
+                return f"has {unknown[0]!r} in column {name}, which is not one of its names"
         elif name == _STAGE_LAYERS:
             texts = [text for text in column.unique().to_pylist() if not _STAGES.fullmatch(text)]
             if texts:
-                return f"has {texts[0]!r} in column {name}, which says how many layers each stage has, as in '20,21,20'"
+                return f"has {texts[0]!r} in column {name}, which holds the layers of each stage, as in '20,21,20'"
         elif name in PLAN_COLUMNS and len(column):
             smallest = int(column.to_numpy().min())
             least = min(BY_NAME[name].codes, default=BY_NAME[name].least)
             if smallest < least:
-                return f"has {smallest} in column {name}, where {least} is the least there can be"
+                return f"has {smallest} in column {name}, where the smallest value is {least}"
     return ""

@@ -1,4 +1,4 @@
-"""Rows of a result set as plain data, as ``evaluate --json`` prints a plan, and the fastest of them."""
+"""The fastest rows of a result set, and rows as plain data in the form that ``evaluate --json`` prints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: int = 1) -> list[dict[str, Any]]:
-    """Return the `count` feasible rows of smallest step time as plans, or all of them.
+    """Return the `count` fastest feasible rows as plans; all of them if `count` is None.
 
-    With `per`, these are the `of_each` fastest of each group of equal columns, by group. Raises StoreError if the
-    set cannot be read, UnknownNameError for a column that it does not have.
+    With `per`, the rows are the `of_each` fastest of each group of equal `per` columns, group by group. Raises
+    StoreError if the set cannot be read, UnknownNameError for a column that it does not have.
     """
 
     def choose(frame: Any) -> Any:
@@ -34,10 +34,10 @@ def fastest(folder: Path, count: int | None, per: Sequence[str] = (), of_each: i
 
 
 def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return rows of a result set one by one.
+    """Return one dict for each row of a result set.
 
-    The choices are under `plan`, cluster and what-if values under `hardware`, the costs by name; then `fits`, and
-    under `reject` the names of the rules that are broken.
+    `plan` holds the choices, `hardware` the cluster and what-if values, then come the costs by name, `fits`, and under
+    `reject` the names of the broken rules.
     """
     choices = ("candidate", *PLAN_COLUMNS, *({CUT.name} & {*rows.columns}))
     hardware = ("cluster", *rows.attrs["what_if"])

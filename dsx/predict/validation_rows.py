@@ -1,4 +1,4 @@
-"""Measured beside predicted: one record of arrays over all rows of a run table, modelled or not."""
+"""The measurements and predictions of all rows of a run table, modelled or not, as one record of arrays."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.predict.predictions import Predict
-from dsx.runs.memory import ALLOCATED, counted_bytes, measured_bytes
+from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
+from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
-from dsx.runs.table import Run
 from dsx.space.choices import CHOICES
 from dsx.spec.assumptions import AssumptionsSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """N rows of a run table, in its order; NaN is a value that the row does not have."""
+    """N rows of a run table, in order; NaN is a missing value."""
 
     id: tuple[str, ...]
     source: tuple[str, ...]
@@ -27,10 +27,10 @@ class Rows:
     low: np.ndarray  # [N] s
     high: np.ndarray  # [N] s
     measured_bytes: np.ndarray  # [N] on the fullest GPU
-    predicted_bytes: np.ndarray  # [N] of the same kind: in tensors alone, or all that is in use
+    predicted_bytes: np.ndarray  # [N] counted as the measured bytes: in tensors alone, or all in use
     oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not known
     fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
-    group: tuple[Hashable, ...]  # [N] what rows share that differ only in configuration
+    group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
     reason: tuple[Reason | None, ...]  # [N] why a row is not modelled
 
@@ -43,8 +43,8 @@ class Rows:
 def compare(
     runs: Sequence[Run], setups: Sequence[Setup | Reason], predict: Predict, assumptions: AssumptionsSpec
 ) -> Rows:
-    """Return `runs` beside what `predict` says of their `setups`; only setups without a reason are asked."""
-    asked = np.array([isinstance(setup, Setup) for setup in setups], dtype=bool)
+    """Return `runs` with the predictions of their `setups`; a run whose setup is a Reason is not predicted."""
+    has_setup = np.array([isinstance(setup, Setup) for setup in setups], dtype=bool)
     predictions = predict([setup for setup in setups if isinstance(setup, Setup)], assumptions)
     predicted_reasons = iter(predictions.reason)
     seconds = [_measured_step_time(run, setup) for run, setup in zip(runs, setups, strict=True)]
@@ -57,9 +57,9 @@ def compare(
     in_tensors = np.array([counted_bytes(run) == ALLOCATED for run in runs], dtype=bool)
 
     def predicted(values: np.ndarray) -> np.ndarray:
-        everywhere = np.full(len(runs), np.nan)
-        everywhere[asked] = values
-        return np.where(modelled, everywhere, np.nan)
+        of_runs = np.full(len(runs), np.nan)
+        of_runs[has_setup] = values
+        return np.where(modelled, of_runs, np.nan)
 
     return Rows(
         id=tuple(run.id for run in runs),
@@ -79,7 +79,7 @@ def compare(
 
 
 def _ran_out(run: Run, seconds: float | Reason | None) -> bool | None:
-    """Return whether a run ran out of memory; one whose time was measured did not, where the table is silent."""
+    """Return whether a run ran out of memory; if the table does not say, a run with a measured time did not."""
     return False if run.oom is None and isinstance(seconds, float) else run.oom
 
 
@@ -104,7 +104,7 @@ def _numbers(values: Sequence[float | bool | Reason | None]) -> np.ndarray:
 
 
 def group_of(setup: Setup) -> Hashable:
-    """Return what rows share that differ only in configuration: source, model, machine, job and precision."""
+    """Return what is the same in rows that differ only in configuration: source, model, machine, job and precision."""
     network = setup.cluster.network.net
     machine = ((setup.run.gpu or "").lower(), setup.gpus_per_node, network.bandwidth, network.nic_bandwidth)
     job = tuple(setup.plan[choice.name] for choice in CHOICES if choice.level == "job")

@@ -7,7 +7,7 @@ from matplotlib.text import Text
 from dsx.errors import InputError
 from dsx.pricing.plan_stages import PlanStage
 from dsx.results.plot.file import save
-from dsx.results.plot.stages import MAX_STAGES, Placement, Unit, placement_of, stages
+from dsx.results.plot.stage_bars import MAX_STAGES, Placement, Unit, placement_of, stages
 
 
 def found(count, domain=2, recompute_s=0.0):
@@ -28,9 +28,9 @@ def found(count, domain=2, recompute_s=0.0):
     )
 
 
-def lying(domain, *wider, per_stage=1, gpus=8):
-    """As many stages in a fast domain, and in a unit of each wider tier."""
-    return Placement(gpus, Unit("nvs", domain, per_stage), wider, "spine")
+def placed(domain, *outer, per_stage=1, gpus=8):
+    """As many stages in a fast domain, and in a unit of each outer tier."""
+    return Placement(gpus, Unit("nvs", domain, per_stage), outer, "spine")
 
 
 def texts(ax):
@@ -38,7 +38,7 @@ def texts(ax):
 
 
 def test_bars_add_up_to_the_time_of_each_stage():
-    ax = stages(found(4), lying(2), "a plan")
+    ax = stages(found(4), placed(2), "a plan")
     tops = [max(bar.get_y() + bar.get_height() for bar in group) for group in zip(*ax.containers, strict=True)]
     assert tops == pytest.approx([30, 60, 90, 120])
     assert ax.get_title(loc="left") == "a plan"
@@ -46,12 +46,12 @@ def test_bars_add_up_to_the_time_of_each_stage():
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels[:2] == ["communication", "compute and memory access"]
     assert "recompute" in [
-        t.get_text() for t in stages(found(2, recompute_s=0.01), lying(1), "").get_legend().get_texts()
+        t.get_text() for t in stages(found(2, recompute_s=0.01), placed(1), "").get_legend().get_texts()
     ]
 
 
 def test_boxes_are_domains_and_links_are_named():
-    below = stages(found(5), lying(2), "").get_figure().axes[1]
+    below = stages(found(5), placed(2), "").get_figure().axes[1]
     boxes = [patch for patch in below.patches if isinstance(patch, Rectangle)]
     assert [round(box.get_width()) for box in boxes] == [2, 2, 1]
     assert [text for text in texts(below) if text in ("fast", "slow")] == ["fast", "slow", "fast", "slow"]
@@ -59,18 +59,18 @@ def test_boxes_are_domains_and_links_are_named():
 
 
 def test_a_stage_on_several_domains_says_so():
-    below = stages(found(3), lying(1, per_stage=2, gpus=4), "").get_figure().axes[1]
+    below = stages(found(3), placed(1, per_stage=2, gpus=4), "").get_figure().axes[1]
     assert len(below.patches) == 6  # two of each stage
     assert texts(below).count("2 x 4") == 3
     assert "domains x GPUs of a stage, one replica" in texts(below)
-    many = stages(found(3), lying(1, per_stage=16, gpus=4), "").get_figure().axes[1]
+    many = stages(found(3), placed(1, per_stage=16, gpus=4), "").get_figure().axes[1]
     assert (len(many.patches), texts(many).count("16 x 4")) == (9, 3)
 
 
 @pytest.mark.parametrize("count", [8, MAX_STAGES])
-def test_each_wider_tier_has_a_row_of_lines(count):
-    wider = (Unit("leaf", 2, 1), Unit("pod", 4, 1))
-    below = stages(found(count), lying(1, *wider), "").get_figure().axes[1]
+def test_each_outer_tier_has_a_row_of_lines(count):
+    outer = (Unit("leaf", 2, 1), Unit("pod", 4, 1))
+    below = stages(found(count), placed(1, *outer), "").get_figure().axes[1]
     ends = [tuple(line.get_xdata()) for line in below.lines]
     assert len(ends) == count // 2 + count // 4
     assert [round(right - left) for left, right in ends] == [2] * (count // 2) + [4] * (count // 4)
@@ -104,7 +104,7 @@ def test_units_of_a_stage():
 def test_a_long_title_is_on_the_picture(count):
     title = "mixtral-8x7b on 64 x h100-nvs8: step 1.23 s\n"
     title += "tp=2 cp=2 pp=2 dp=8 microbatch_size=1 order=tp-cp-ep-pp-dp nvs.tp=2"
-    ax = stages(found(count), lying(1), title)
+    ax = stages(found(count), placed(1), title)
     figure = ax.get_figure()
     figure.draw_without_rendering()
     (drawn,) = [text.get_window_extent() for text in ax.findobj(Text) if text.get_text().startswith("mixtral-8x7b")]
@@ -115,10 +115,10 @@ def test_a_long_title_is_on_the_picture(count):
 
 @pytest.mark.parametrize("count", [1, 24, 25, MAX_STAGES])
 def test_any_number_of_stages_can_be_drawn(count, tmp_path):
-    save(stages(found(count, 4), lying(4), "a plan"), tmp_path / "stages.png")
+    save(stages(found(count, 4), placed(4), "a plan"), tmp_path / "stages.png")
     assert (tmp_path / "stages.png").stat().st_size > 5000
 
 
 def test_too_many_stages():
-    with pytest.raises(InputError, match="65 stages are too many for one picture"):
-        stages(found(65), lying(1), "")
+    with pytest.raises(InputError, match="65 stages are too many for a picture"):
+        stages(found(65), placed(1), "")

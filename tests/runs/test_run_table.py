@@ -7,7 +7,7 @@ import pytest
 from runs.tables import ROW, write
 
 from dsx.errors import RunTableError, SpecError
-from dsx.runs.table import COLUMNS, Run, read_runs
+from dsx.runs.run_table import COLUMNS, Run, read_runs
 from dsx.space.choices import CODES
 
 
@@ -65,31 +65,31 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
         ("pp", "two", "'two' is not a finite number"),
         ("experts", "-1", "'-1' is not a whole number from 0"),
         ("sp", "2", "'2' is neither 0 nor 1"),
-        ("zero_stage", "4", "'4' is no ZeRO stage: 0, 1, 2 or 3"),
+        ("zero_stage", "4", "'4' is not a ZeRO stage: 0, 1, 2 or 3"),
         ("measured_iter_s", "0", "'0' is not above 0"),
         ("measured_iter_s", "nan", "'nan' is not a finite number"),
         ("measured_mfu", "41.2", "'41.2' is not a fraction of at most 1; 41.2 % is 0.412"),
         (
             *("measured_iter_s", "26.5 s"),
-            "'26.5 s' has a unit, and none belongs in this column, which is in seconds; write 26.5",
+            "'26.5 s' has a unit; this column holds plain numbers, in seconds: write 26.5",
         ),
-        ("measured_iter_s", "26500ms", "which is in seconds; write 26.5"),
-        ("measured_iter_s", "26.5 sec", "'26.5 sec' has a unit, and none belongs in this column, which is in seconds"),
-        ("measured_tflops_per_gpu", "0.45 PFLOP/s", "which is in TFLOP/s; write 450"),
-        ("measured_tokens_per_s_per_gpu", "4096 tokens/s", "which is in tokens per second; write 4096"),
-        ("measured_mfu", "41.2 %", "which is in fractions of 1; write 0.412"),
+        ("measured_iter_s", "26500ms", "plain numbers, in seconds: write 26.5"),
+        ("measured_iter_s", "26.5 sec", "'26.5 sec' has a unit; this column holds plain numbers, in seconds"),
+        ("measured_tflops_per_gpu", "0.45 PFLOP/s", "plain numbers, in TFLOP/s: write 450"),
+        ("measured_tokens_per_s_per_gpu", "4096 tokens/s", "plain numbers, in tokens per second: write 4096"),
+        ("measured_mfu", "41.2 %", "plain numbers, in fractions of 1: write 0.412"),
         (
             "measured_mem_gb",
             "61.5 GiB",
-            "which is in the unit that mem_unit names; write 61.5, and GiB in the column mem_unit",
+            "plain numbers, in the unit that mem_unit names: write 61.5, and GiB in the column mem_unit",
         ),
-        ("n_gpus", "64 GPUs", "'64 GPUs' has a unit, and none belongs in this column; write 64"),
+        ("n_gpus", "64 GPUs", "'64 GPUs' has a unit; this column holds plain numbers: write 64"),
         ("id", "", "is blank; every row needs one"),
         ("source_id", " ", "is blank; every row needs one"),
         ("n_gpus", "9" * 12, "is not a whole number from 1 to 2147483647"),
     ],
 )
-def test_a_cell_that_is_no_value_of_its_column(tmp_path, column, value, says):
+def test_a_cell_that_its_column_does_not_accept(tmp_path, column, value, says):
     path = write(tmp_path / "runs.csv", {}, {column: value})
     with pytest.raises(RunTableError) as caught:
         read_runs(path)
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_text(tmp_path):
 
 def test_two_rows_of_one_id(tmp_path):
     path = write(tmp_path / "runs.csv", {"id": "a"}, {"id": "a"})
-    with pytest.raises(RunTableError, match=r"3: id: 'a' stands in line 2 already"):
+    with pytest.raises(RunTableError, match=r"3: id: 'a' is already in line 2"):
         read_runs(path)
 
 

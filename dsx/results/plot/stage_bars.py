@@ -1,8 +1,8 @@
-"""The stages of one plan: a bar for the time of each, over the GPUs of a replica and the links between the stages.
+"""The stages of one plan: a bar for the time of each, above the GPUs of a replica and the links between the stages.
 
-Stages that stand in one box share a fast domain; boxes behind each other are the domains of a stage that has several.
-A line below the boxes joins the stages that share a unit of a wider tier, one row for each tier. What joins two stages
-is written between them where there is room.
+Stages in one box share a fast domain; overlapping boxes are the domains of a stage that has several. A line below the
+boxes joins the stages that share a unit of an outer tier, one row for each tier. The link between two stages is named
+between them if there is room.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,43 +34,43 @@ _PARTS = {
 }
 _ON_ANYTHING: dict[str, Any] = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.0}}
 _TITLE = 10.0  # points
-_LEGEND = 140.0  # points that it is wide, at least
+_LEGEND = 140.0  # points: the least width of the legend
 _NUMBER, _LINK = 8.0, 7.0  # points, of fonts
 _LETTER = 0.62  # the width of a letter, in heights of the font
 _BOX, _ROW = 0.62, 0.17  # inches: the height of a box, and of a row below
 _BEHIND = (0.05, 0.045)  # from a box to the one behind it: stages to the right, inches up
 _MOST_BEHIND = 2
-_APART = 5.0  # points between lines, at least
-_EDGE = 0.47  # how far a box reaches to each side of the middle of a stage, which is 1 wide
+_LEAST_GAP = 5.0  # points between lines
+_EDGE = 0.47  # from the middle of a stage, which is 1 wide, to each side of its box
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How the stages of a replica lie on the units of a tier."""
+    """The placement of the stages of a replica on the units of a tier."""
 
     tier: str
-    stages: int  # that share a unit, or as many units as a stage has
+    stages: int  # that share a unit, or the same units if a stage has several
     per_stage: int  # units of one stage
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the stages of a replica lie on the network."""
+    """The placement of the stages of a replica on the network."""
 
     gpus: int  # of a stage in each of its fast domains
     domain: Unit
-    wider: tuple[Unit, ...]  # of the tiers between the fast domain and the outermost one, innermost first
+    outer: tuple[Unit, ...]  # of the tiers between the fast domain and the outermost one, innermost first
     outermost: str
 
 
 def placement_of(plan: Mapping[str, Any], tiers: Sequence[str]) -> Placement:
-    """Return how the stages of a plan lie; `tiers` are the names of all tiers, the fast domain first."""
+    """Return the placement of the stages of a plan; `tiers` are the names of all tiers, the fast domain first."""
 
-    def held(end: str) -> int:
-        return plan[f"tp{end}"] * plan[f"tp2{end}"] * plan[f"cp{end}"]
+    def ranks(suffix: str) -> int:
+        return plan[f"tp{suffix}"] * plan[f"tp2{suffix}"] * plan[f"cp{suffix}"]
 
-    units = [Unit(tier, plan[f"pp_{tier}"], held("") // held(f"_{tier}")) for tier in tiers[:-1]]
-    return Placement(held(f"_{tiers[0]}"), units[0], tuple(units[1:]), tiers[-1])
+    units = [Unit(tier, plan[f"pp_{tier}"], ranks("") // ranks(f"_{tier}")) for tier in tiers[:-1]]
+    return Placement(ranks(f"_{tiers[0]}"), units[0], tuple(units[1:]), tiers[-1])
 
 
 def stages(found: "Sequence[PlanStage]", placement: Placement, title: str) -> "Axes":
@@ -78,29 +78,29 @@ def stages(found: "Sequence[PlanStage]", placement: Placement, title: str) -> "A
 
     Args:
         found: the stages.
-        placement: how those of one replica lie.
-        title: what stands above.
+        placement: of the stages of one replica.
+        title: the title of the picture.
 
     Raises InputError for more than `MAX_STAGES` stages.
     """
     if len(found) > MAX_STAGES:
-        raise InputError(f"{len(found)} stages are too many for one picture, which holds {MAX_STAGES}; --json has all")
+        raise InputError(f"{len(found)} stages are too many for a picture, which holds {MAX_STAGES}; --json has all")
     width = float(np.clip(0.62 * len(found), 3.4, 11.0))
     longest = max(len(stage.link or "") for stage in found)
     room = 72 * width / len(found)
     linked = 0 < longest * _LETTER * _LINK <= room
-    low = _ROW * (linked + len(placement.wider))
+    low = _ROW * (linked + len(placement.outer))
     layout = Layout.new(width, _HEIGHT, _BOX + low)
     above, below = layout.axes
     _draw_bars(above, found)
-    # A title is not made room for at its sides; on the right it may stand above the legend.
+    # The layout makes no room for a title that is too wide; on the right it may be above the legend.
     letters = int((72 * width + _LEGEND) / (_LETTER * _TITLE))
     lines = [line for part in name_text(title).split("\n") for line in wrap(part, letters)]
     above.set_title("\n".join(lines), loc="left", fontsize=_TITLE)
     _draw_domains(below, found, placement, room)
     if linked:
         _draw_links(below, found)
-    _draw_wider(below, len(found), placement, -_ROW * linked, room)
+    _draw_outer_tiers(below, len(found), placement, -_ROW * linked, room)
     below.set(ylim=(-low, _BOX), yticks=[])
     layout.settle()
     return above
@@ -117,7 +117,7 @@ def _draw_bars(ax: "Axes", found: "Sequence[PlanStage]") -> None:
             top = top + heights
     slowest = float(top.max())
     for place, stage in enumerate(found):
-        # At the foot, where no bar is too low for it to be read on white.
+        # At the foot of the bar, on white, so that it can be read on any bar.
         ax.text(place, 0.03 * slowest, f"{stage.num_layers}", ha="center", size=8, **_ON_ANYTHING)
     ax.axhline(slowest, color="black", linestyle="--", linewidth=0.8, label="bottleneck")
     ax.set(xlim=(-0.6, len(found) - 0.4), ylim=(0.0, 1.08 * slowest))
@@ -125,12 +125,12 @@ def _draw_bars(ax: "Axes", found: "Sequence[PlanStage]") -> None:
     ax.tick_params(axis="x", length=0, labelbottom=False)
     ax.plot([], [], " ", label="number: layers of the stage")
     handles, labels = ax.get_legend_handles_labels()
-    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
-    ax.legend(handles[::-1], labels[::-1], fontsize="small", **beside)
+    outside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
+    ax.legend(handles[::-1], labels[::-1], fontsize="small", **outside)
 
 
 def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement, room: float) -> None:
-    """Draw the boxes, which are in inches, and number the stages; each has so many points of room."""
+    """Draw the boxes, in inches, and number the stages; each stage has `room` points."""
     from matplotlib.patches import Rectangle
 
     domain = placement.domain
@@ -156,7 +156,7 @@ def _draw_domains(ax: "Axes", found: "Sequence[PlanStage]", placement: Placement
         )
     counted = "domains x GPUs of a stage" if behind else "GPUs of a stage"
     _say(ax, 0.7 * _BOX, f"{counted}, one replica")
-    _say(ax, 0.3 * _BOX, "boxes behind each other: domains of a stage" if behind else "a box: a fast domain")
+    _say(ax, 0.3 * _BOX, "overlapping boxes: domains of a stage" if behind else "a box: a fast domain")
     step = max(1, len(found) // 16)
     ax.set_xticks(range(0, len(found), step), labels=[str(place + 1) for place in range(0, len(found), step)])
     ax.tick_params(axis="x", length=0)
@@ -172,10 +172,10 @@ def _draw_links(ax: "Axes", found: "Sequence[PlanStage]") -> None:
     _say(ax, -_ROW / 2, "the link between stages")
 
 
-def _draw_wider(ax: "Axes", count: int, placement: Placement, top: float, room: float) -> None:
+def _draw_outer_tiers(ax: "Axes", count: int, placement: Placement, top: float, room: float) -> None:
     """Draw a row of lines for each tier between the fast domain and the outermost one, downwards from `top`."""
-    end = 0.5 - max(0.5 - _EDGE, _APART / 2 / room)
-    for row, unit in enumerate(placement.wider):
+    end = 0.5 - max(0.5 - _EDGE, _LEAST_GAP / 2 / room)
+    for row, unit in enumerate(placement.outer):
         low = top - _ROW * (row + 0.5)
         for first in range(0, count, unit.stages):
             last = min(first + unit.stages, count) - 1
@@ -186,5 +186,5 @@ def _draw_wider(ax: "Axes", count: int, placement: Placement, top: float, room: 
 
 
 def _say(ax: "Axes", height: float, text: str) -> None:
-    """Write beside what is drawn at a height in inches."""
+    """Write a text to the right of the axis, at a height in inches."""
     ax.text(1.0, height, f"  {text}", transform=ax.get_yaxis_transform(), va="center", size=_NUMBER)

@@ -4,9 +4,9 @@ import pytest
 from runs.tables import write
 
 from dsx.errors import RunTableError
-from dsx.runs.kernels import ALL, kernels
+from dsx.runs.fused_kernels import FUSABLE, kernels
+from dsx.runs.run_table import read_runs
 from dsx.runs.setups import Setup, setups
-from dsx.runs.table import read_runs
 from dsx.spec.assumptions import load_assumptions
 
 
@@ -26,11 +26,14 @@ def test_texts(text, named):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("norms", ["'norms' is no operator of this column; did you mean 'norm'?", "both as 'norm + softmax', or none"]),
-        ("flash_attention + norm", ["'flash_attention' is no operator"]),
-        ("norm +", ["'' is no operator"]),
-        ("yes", ["'yes' is no operator"]),
-        ("none, norm", ["'none, norm' names none and others"]),
+        (
+            "norms",
+            ["'norms' is not an operator of this column; did you mean 'norm'?", "both as 'norm + softmax', or none"],
+        ),
+        ("flash_attention + norm", ["'flash_attention' is not an operator"]),
+        ("norm +", ["'' is not an operator"]),
+        ("yes", ["'yes' is not an operator"]),
+        ("none, norm", ["'none, norm' lists operators beside none"]),
     ],
 )
 def test_a_faulty_cell_has_its_place(tmp_path, text, words):
@@ -49,4 +52,4 @@ def test_a_default_counts_where_a_norm_or_softmax_depends_on_it(tmp_path):
 
 
 def test_every_operator_has_a_table_for_the_other_case():
-    assert load_assumptions("default").unfused_operators.keys() == ALL
+    assert load_assumptions("default").unfused_operators.keys() == FUSABLE

@@ -8,7 +8,7 @@ from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import Model
 from dsx.graph.notation import Settings
-from dsx.results.launch import RANK_ORDER, Launch, megatron_lm, shares_of
+from dsx.results.launch_flags import RANK_ORDER, Launch, megatron_lm, shares_of
 from dsx.space.choices import CODES, PLAN_COLUMNS
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
@@ -94,10 +94,10 @@ def back(arguments: list[str], num_gpus: int) -> dict:
     batch, microbatch = args.global_batch_size, args.micro_batch_size
     degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": args.expert_model_parallel_size}
     sizes = {"microbatch_size": microbatch, "global_batch_size": batch, "num_microbatches": batch // dp // microbatch}
-    made_again = args.recompute_num_layers * args.num_virtual_stages_per_pipeline_rank
+    recomputed = args.recompute_num_layers * args.num_virtual_stages_per_pipeline_rank
     others = {
         "zero_replicas": args.num_distributed_optimizer_instances,
-        "stored_layers": LAYERS // pp - made_again if args.recompute_method == "block" else 0,
+        "stored_layers": LAYERS // pp - recomputed if args.recompute_method == "block" else 0,
         "offload": CODES["offload"][args.optimizer_cpu_offload + 2 * (args.cpu_offloading_num_layers > 1)],
         "vpp": args.num_virtual_stages_per_pipeline_rank,
         "sequence_length": args.seq_length,
@@ -177,7 +177,7 @@ def test_which_layers_have_experts_and_what_room_is_said(layer, mixture, monkeyp
 def test_experts_beside_tensor_parallelism_need_sequence_parallelism(mixture):
     launch = launched(plan(tp=2, dp=2, tp_nvs=2, dp_nvs=2), mixture("1d-no-sp"))
     assert launch.flags == ()
-    assert launch.lost == ("experts beside tp=2 without sequence parallelism: Megatron-LM refuses them",)
+    assert launch.lost == ("experts with tp=2 without sequence parallelism: Megatron-LM refuses them",)
     assert launched(plan(dp=2, dp_nvs=2), mixture("1d-no-sp")).lost == ()
 
 
@@ -233,7 +233,7 @@ def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
         ({"dp": 4, "dp_nvs": 4}, {"tp_overlap": 0.8}, set(), ""),
         ({"pp": 4, "pp_nvs": 4, "vpp": 2}, {"pp_overlap": 0}, {"--no-overlap-p2p-communication"}, ""),
         ({"pp": 4, "pp_nvs": 4, "vpp": 2}, {"pp_overlap": 1}, set(), ""),
-        ({"pp": 4, "pp_nvs": 4}, {"pp_overlap": 0.5}, set(), "sends beside a microbatch (pp_overlap=0.5) with vpp=1"),
+        ({"pp": 4, "pp_nvs": 4}, {"pp_overlap": 0.5}, set(), "sends during a microbatch (pp_overlap=0.5) with vpp=1"),
         ({"dp": 4, "dp_nvs": 4, "ep": 2}, {"ep_overlap": 0.5}, {"--overlap-moe-expert-parallel-comm"}, ""),
         ({"dp": 4, "dp_nvs": 4, "ep": 2, "recompute": "full"}, {"ep_overlap": 0.5}, set(), "recompute=full"),
         ({"dp": 4, "dp_nvs": 4}, {"ep_overlap": 0.5}, set(), ""),
@@ -258,7 +258,7 @@ def test_a_reduction_that_was_priced_after_the_backward_is_not_overlapped(layer)
 
 def test_tensor_parallel_overlap_needs_sequence_parallelism(layer):
     (lost,) = launched(plan(tp=4, tp_nvs=4), layer("1d-no-sp"), tp_overlap=0.8).lost
-    assert "(tp_overlap=0.8): Megatron-LM overlaps it under sequence parallelism alone" in lost
+    assert "(tp_overlap=0.8): Megatron-LM overlaps it only under sequence parallelism" in lost
 
 
 @pytest.mark.parametrize(("cluster", "runs"), [("tpu-v4", False), ("tpu-v4-pod", False), ("tpuv4-fat-tree", False),
@@ -312,8 +312,8 @@ def test_unknown_values_are_lost_by_name(layer, choice):
 @pytest.mark.parametrize(
     ("choices", "lost", "without"),
     [
-        ({"recompute": "selective", "stored_layers": 3}, "regions of all layers again", "recompute-num-layers"),
-        ({"pp": 4, "pp_nvs": 4, "vpp": 2, "recompute": "full", "stored_layers": 1}, "of each chunk again", "block"),
+        ({"recompute": "selective", "stored_layers": 3}, "recomputes regions of all layers", "recompute-num-layers"),
+        ({"pp": 4, "pp_nvs": 4, "vpp": 2, "recompute": "full", "stored_layers": 1}, "of layers in each chunk", "block"),
         ({"pp": 2, "pp_nvs": 2, "offload": "activations"}, "without a pipeline", "cpu-offloading-num-layers"),
         ({"recompute": "full", "offload": "activations"}, "without recomputation", "cpu-offloading-num-layers"),
         ({"zero_stage": 3, "dp": 4, "dp_nvs": 4, "offload": "optimizer"}, "DeepSpeed has it", "optimizer-cpu-offload"),
@@ -327,7 +327,7 @@ def test_what_megatron_lacks_is_lost(layer, choices, lost, without):
     assert not any(without in word for word in launch.arguments)
 
 
-def test_layers_that_are_all_stored_are_not_made_again(layer):
+def test_layers_that_are_all_stored_are_not_recomputed(layer):
     launch = launched(plan(recompute="full", stored_layers=LAYERS), layer("1d"))
     assert parse(launch.arguments).recompute_granularity is None
     assert launch.lost == ()
@@ -414,6 +414,6 @@ def test_an_uneven_cut_is_a_layout(layer, stage_layers, ends, layout):
 def test_stored_layers_of_uneven_stages_cannot_be_said(layer):
     made = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "14,12"}
     (lost,) = [lost for lost in launched(made, layer("1d"), (1, 1)).lost if "stored" in lost]
-    assert "stages of unequal length" in lost
+    assert "with uneven stages" in lost
     even = plan(pp=2, recompute="full", stored_layers=3) | {"stage_layers": "13,13"}
     assert not [lost for lost in launched(even, layer("1d"), (1, 1)).lost if "stored" in lost]

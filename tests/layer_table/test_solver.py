@@ -13,7 +13,7 @@ from oracles import partition as oracle
 from dsx.layer_table import from_instance
 from dsx.layer_table.instance import read_instance
 from dsx.layer_table.network_levels import read_network
-from dsx.layer_table.partition import smallest, solve
+from dsx.layer_table.solver import smallest, solve
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "partition"
 SOLUTIONS = list(csv.DictReader((DATA / "solutions.csv").read_text(encoding="utf-8").splitlines()))
