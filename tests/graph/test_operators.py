@@ -54,7 +54,7 @@ def table(tmp_path):
         (
             "f:\n  arguments: [x]\n  shape: sum\n",
             3,
-            ["f.shape: 'sum' is not one of same, contract, lookup"],
+            ["f.shape: 'sum' is not one of same, contract, lookup, view, free"],
         ),
         ("f:\n  arguments: [x]\n  linear: yes\n", 3, ["f.linear: 'yes' is not one of none, each, one"]),
         ("f:\n  arguments: [x]\n  statistics: two\n", 3, ["f.statistics: expected a count, found 'two'"]),

@@ -143,7 +143,7 @@ def test_faults(place, words, texts):
 def test_the_former_word_bring_says_what_is_written_now():
     with pytest.raises(
         NotationError,
-        match=r"^strategy\.layer:2:1: 'bring' is no longer part.*'set ring'.*'set core = my-core'",
+        match=r"^strategy\.layer:2:1: 'bring' is no longer part of the notation.*'set ring'.*'set core = my-core'",
     ):
         overlay("strategy mine\nbring attention-core = my-core")
 
