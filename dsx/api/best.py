@@ -14,7 +14,7 @@ from dsx.display.job import job_text, step_text
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.operator_times import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.placement import placement_text
-from dsx.display.plans import not_told_apart, plans_text, told_apart_text
+from dsx.display.plans import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import NothingFeasible
 from dsx.pricing.evaluate import priced_plans
@@ -72,7 +72,7 @@ class BestPlans(Answer):
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        told_apart = self.job.assumptions.told_apart
+        resolution = self.job.assumptions.resolution
         described = [
             plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
             for number, plan in enumerate(self.plans, 1)
@@ -82,8 +82,8 @@ class BestPlans(Answer):
         return {
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
-            "told_apart": told_apart,
-            "not_told_apart": not_told_apart(self.plans, told_apart),
+            "resolution": resolution,
+            "within_resolution": within_resolution(self.plans, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
             "plans": described,
         }
@@ -92,7 +92,7 @@ class BestPlans(Answer):
         if not self.plans:
             return self.infeasible
         head = searched_text(self.problem, self.job, self.counts)
-        parts = [f"{head}\n{plans_text(self.plans)}", told_apart_text(self.plans, self.job.assumptions.told_apart)]
+        parts = [f"{head}\n{plans_text(self.plans)}", resolution_text(self.plans, self.job.assumptions.resolution)]
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
             of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))
