@@ -15,7 +15,7 @@ from dsx.display.job import job_text, step_text
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.operator_times import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.placement import placement_text
-from dsx.display.plans import not_told_apart, plans_text, told_apart_text
+from dsx.display.plans import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible
 from dsx.pricing.evaluate import priced_plans
@@ -87,7 +87,7 @@ class BestPlans(PricedPlans):
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        told_apart = self.job.assumptions.told_apart
+        resolution = self.job.assumptions.resolution
         described = [
             plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
             for number, plan in enumerate(self.priced, 1)
@@ -97,8 +97,8 @@ class BestPlans(PricedPlans):
         return {
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
-            "told_apart": told_apart,
-            "not_told_apart": not_told_apart(self.priced, told_apart),
+            "resolution": resolution,
+            "within_resolution": within_resolution(self.priced, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
             "plans": described,
         }
@@ -107,7 +107,7 @@ class BestPlans(PricedPlans):
         if not self.priced:
             return self.infeasible
         head = searched_text(self.problem, self.job, self.counts)
-        parts = [f"{head}\n{plans_text(self.priced)}", told_apart_text(self.priced, self.job.assumptions.told_apart)]
+        parts = [f"{head}\n{plans_text(self.priced)}", resolution_text(self.priced, self.job.assumptions.resolution)]
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
             of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))

@@ -205,7 +205,7 @@ def _data(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         },
         "interval": [entry.model_dump(mode="json") for entry in found.interval],
         "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
-        "told_apart": found.told_apart,
+        "resolution": found.resolution,
     }
 
 
@@ -245,7 +245,7 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         stated = entry.where.model_dump(exclude_none=True)
         where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
         lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
-    if found.told_apart is not None:
-        lines.append(f"plans of one job within {100 * found.told_apart:.2g} % of each other are not told apart")
+    if found.resolution is not None:
+        lines.append(f"plans of one job within {100 * found.resolution:.2g} % of each other are not told apart")
     lines.append(f"written: {shown(output)}")
     return paragraphs([*parts, "\n".join(lines)])

@@ -44,9 +44,9 @@ def text_of(
             "interval:",
         ]
         lines += [f"  - {_interval(entry)}" for entry in calibration.interval]
-    if calibration.told_apart is not None:
+    if calibration.resolution is not None:
         lines += ["", "# By how much the errors of two plans of one job differ, in 80 % of the pairs."]
-        lines += [f"told_apart: {calibration.told_apart:.{_ERROR_DIGITS}g}"]
+        lines += [f"resolution: {calibration.resolution:.{_ERROR_DIGITS}g}"]
     return "\n".join(lines) + "\n"
 
 

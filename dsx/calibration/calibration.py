@@ -12,8 +12,8 @@ from dsx.calibration.intervals import Coverage, coverage, make_intervals
 from dsx.calibration.observations import Observations
 from dsx.calibration.regret import groups_of
 from dsx.calibration.report import ALL_SOURCES
+from dsx.calibration.resolution import resolution
 from dsx.calibration.specialise import specialise_to
-from dsx.calibration.told_apart import told_apart
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.errors import RunTableError, SpecError
 from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec
@@ -33,7 +33,7 @@ class Calibration:
     after_s: np.ndarray  # [N] predicted by the fit
     held_out: HeldOut | None  # None = too few sources or rows
     interval: list[IntervalSpec]  # empty = not known: the set keeps the interval of the base
-    told_apart: float | None  # None = not known
+    resolution: float | None  # None = not known
     coverage: dict[str, Coverage]  # by source
     adapted: bool = False  # to a few rows of one cluster, which do not make an uncalibrated base calibrated
 
@@ -110,7 +110,7 @@ def _with_errors(found: Calibration, observations: Observations, held_out: HeldO
         found.after_s,
         held_out,
         interval=make_intervals(residuals, observations.source, observations.facts),
-        told_apart=told_apart(groups_of(observations, held_out.predicted_s)),
+        resolution=resolution(groups_of(observations, held_out.predicted_s)),
         coverage=coverage(residuals, observations.source, observations.facts),
     )
 

@@ -52,7 +52,7 @@ class KernelTimes:
 class LayerCosts:
     """Cost of one layer for one microbatch; [U] each, but for the J weight groups, [J, U], and the modes, [3, U].
 
-    The modes are those of recomputation, in the order of `dsx.graph.again.MODES`. A weight group is what is
+    The modes are those of recomputation, in the order of `dsx.graph.recomputed.MODES`. A weight group is what is
     reduced over the same ranks: dp, and `group_size` members of other axes. That is a fraction where an expert's
     group spans more ranks than dp leaves of them.
     """

@@ -235,7 +235,7 @@ def layer_work(
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         multiply_shapes=multiply_shapes(layer),
-        again=tuple(kernel.again is not None for kernel in kernels),
+        again=tuple(kernel.recompute_region is not None for kernel in kernels),
         over_ep=tuple(weight.over_ep for weight in layer.weights),
     )
 
@@ -249,8 +249,8 @@ def _working(layer: DerivedLayer, stash: Any, stack: Callable[[list[Any]], Any],
     most = transient.max(axis=0)
     selective = most
     held = {saved.key for kernel in layer.kernels for saved in kernel.kept}
-    for region in {kernel.again: None for kernel in layer.kernels if kernel.again}:
-        inside = [index for index, kernel in enumerate(layer.kernels) if kernel.again == region]
+    for region in {kernel.recompute_region: None for kernel in layer.kernels if kernel.recompute_region}:
+        inside = [index for index, kernel in enumerate(layer.kernels) if kernel.recompute_region == region]
         made = [saved.bytes for index in inside for saved in layer.kernels[index].saved if saved.key not in held]
         selective = xp.maximum(selective, stack(made).sum(axis=0) + transient[xp.asarray(inside)].max(axis=0))
     return xp.stack([most, selective, xp.maximum(stash[0] - stash[2], 0.0) + most])

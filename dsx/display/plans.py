@@ -10,25 +10,25 @@ from dsx.units import format_quantity
 Priced = Mapping[str, Any]  # a plan as `dsx.pricing.evaluate.priced_plans` and `dsx.results.plan_rows` give it
 
 
-def not_told_apart(plans: Sequence[Priced], told_apart: float | None) -> list[int]:
+def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list[int]:
     """Return which of some plans of one job, fastest first and counted from 1, measurements do not tell from the first.
 
-    `told_apart` is the assumption set's bound on the difference, as a share of the step time; None tells nothing.
+    `resolution` is that of the assumption set, as a share of the step time; None tells nothing.
     """
-    if told_apart is None or not plans:
+    if resolution is None or not plans:
         return []
-    most = plans[0]["step_time_s"] * (1 + told_apart)
+    most = plans[0]["step_time_s"] * (1 + resolution)
     return [number for number, plan in enumerate(plans[1:], 2) if plan["step_time_s"] <= most]
 
 
-def told_apart_text(plans: Sequence[Priced], told_apart: float | None) -> str:
+def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
     """Return what measurements do not tell apart, in words; empty if there is nothing to say."""
-    close = not_told_apart(plans, told_apart)
-    if told_apart is None or not close:
+    close = within_resolution(plans, resolution)
+    if resolution is None or not close:
         return ""
     which, them = ("plan 2 is", "the two") if len(close) == 1 else (f"plans 2 to {close[-1]} are", "them")
     more = "; plans that are not shown may be as near (--top)" if close[-1] == len(plans) else ""
-    return f"{which} within {100 * told_apart:.2g} % of plan 1: the measurements do not tell {them} apart{more}"
+    return f"{which} within {100 * resolution:.2g} % of plan 1: the measurements do not tell {them} apart{more}"
 
 
 # The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.

@@ -1,1 +1,1 @@
-"""The layer notation and what follows from it, symbolically."""
+"""The layer notation, and everything that dsx derives from it as symbolic expressions."""

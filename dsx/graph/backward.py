@@ -1,33 +1,33 @@
-"""The derived backward: where gradients lie, and the collectives that they need.
+"""The derived backward: the distribution of each gradient, and the collectives that it needs.
 
-The gradient of an argument has its consumed dimensions and is partial over the axes that divide what is
-summed away, and over those that the other factor of a multiply is a partial sum over. The gradient that
-a producer wants lies as its value does, replicated where the value was partial; only a view (or another
-rearrangement) lets a partial gradient pass. Equal contributions are added before they are moved, then
-the matcher of the forward runs. A weight's gradient is also partial over dp, since `b` is the microbatch
-of one replica; what the layer does not reduce at once is left to the reduction at the end of the step.
+The gradient of an argument has the dimensions that the operator consumed. It is partial over the axes that divide a
+summed dimension, and over the axes that the other factor of a multiply is partial over. A producer needs its gradient
+in the distribution of its value, replicated where the value was partial; only a view (or another rearrangement) passes
+a partial gradient on. Contributions of equal distribution are added first; then the matcher of the forward finds the
+collectives. A weight's gradient is also partial over dp, since `b` is the microbatch of one replica; the reduction at
+the end of the step completes what the layer does not reduce at once.
 """
 
 from dataclasses import dataclass
 
 from dsx.graph.layer import Argument, Layer, Operator
-from dsx.graph.match import Distribution, Move, match, ordered
+from dsx.graph.match import Distribution, Transfer, match, ordered
 
 
 @dataclass(frozen=True, slots=True)
-class GradientMove:
-    """Collectives of one gradient, booked on the operator whose argument it belongs to."""
+class GradientTransfer:
+    """The collectives of one gradient, attributed to the operator that consumed the tensor."""
 
     operator: Operator | None  # None: the gradient of the layer's own result
     tensor: str
-    moves: tuple[Move, ...]
+    transfers: tuple[Transfer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Gradient moves in backward order, and per weight the axes left to the end of the step."""
+    """Gradient transfers in backward order, and per weight the axes that the end of the step reduces over."""
 
-    moves: tuple[GradientMove, ...]
+    transfers: tuple[GradientTransfer, ...]
     weight_axes: dict[str, tuple[str, ...]]
 
 
@@ -38,19 +38,19 @@ class _Contribution:
 
 
 def derive_backward(layer: Layer) -> Backward:
-    """Walk the layer backwards and match every gradient to where it is wanted."""
+    """Walk the layer backwards and match each gradient with the distribution that its producer needs."""
     contributions: dict[str, list[_Contribution]] = {name: [] for name in layer.tensors}
     for output in layer.outputs:
         whole = layer.tensors[output].distribution.without_partial()
         contributions[output].append(_Contribution(whole, None))
-    moves: list[GradientMove] = []
+    transfers: list[GradientTransfer] = []
     for operator in reversed(layer.operators):
         incoming = _incoming_partial(layer, operator, contributions)
         for output in operator.outputs:
-            moves += _settle(layer, output, contributions[output], incoming)
+            transfers += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
             if layer.tensors[argument.tensor].data:
-                continue  # no gradient is made for it
+                continue  # data has no gradient
             gradient = _gradient(layer, operator, argument, incoming)
             contributions[argument.tensor].append(_Contribution(gradient, operator))
     weight_axes: dict[str, tuple[str, ...]] = {}
@@ -59,17 +59,17 @@ def derive_backward(layer: Layer) -> Backward:
             found = contributions[name]
             partial = {axis for contribution in found for axis in contribution.distribution.partial}
             left = ordered(partial - set(tensor.distribution.axes))
-            moves += _settle(layer, name, found, left)
+            transfers += _settle(layer, name, found, left)
             weight_axes[name] = left
         elif name in layer.inputs:
-            moves += _settle(layer, name, contributions[name], ())
-    return Backward(tuple(moves), weight_axes)
+            transfers += _settle(layer, name, contributions[name], ())
+    return Backward(tuple(transfers), weight_axes)
 
 
 def _incoming_partial(
     layer: Layer, operator: Operator, contributions: dict[str, list[_Contribution]]
 ) -> tuple[str, ...]:
-    """Return the axes over which a rearrangement lets the gradient of its results stay partial."""
+    """Return the axes over which the gradient of a rearrangement may stay partial; none for other operators."""
     if not operator.kind.rearranges:
         return ()
     left: list[set[str]] = []
@@ -81,23 +81,23 @@ def _incoming_partial(
 
 def _settle(
     layer: Layer, tensor: str, contributions: list[_Contribution], keep_partial: tuple[str, ...]
-) -> list[GradientMove]:
-    """Add equal contributions and move each sum to where the tensor's producer wants it."""
+) -> list[GradientTransfer]:
+    """Add contributions of equal distribution, and match each sum with the distribution that the producer needs."""
     groups: dict[Distribution, _Contribution] = {}
     for contribution in contributions:
         groups.setdefault(contribution.distribution, contribution)
-    result: list[GradientMove] = []
+    result: list[GradientTransfer] = []
     for distribution, first in groups.items():
         partial = tuple(axis for axis in keep_partial if axis in distribution.partial)
         wanted = Distribution(layer.tensors[tensor].distribution.dims, partial)
-        moves = match(distribution, wanted)
-        if moves:
-            result.append(GradientMove(first.operator, tensor, tuple(moves)))
+        transfers = match(distribution, wanted)
+        if transfers:
+            result.append(GradientTransfer(first.operator, tensor, tuple(transfers)))
     return result
 
 
 def _gradient(layer: Layer, operator: Operator, argument: Argument, incoming: tuple[str, ...]) -> Distribution:
-    """Return where the gradient of a consumed argument lies."""
+    """Return the distribution of the gradient of a consumed argument."""
     partial = set(incoming)
     if not operator.kind.rearranges:
         own = {dim.letter for dim in argument.distribution.dims}

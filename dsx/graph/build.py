@@ -1,11 +1,11 @@
-"""A layer put together: blocks inlined, roles filled in by a strategy, everything checked."""
+"""Builds a layer: inlines its blocks, fills in the roles that the strategy gives, and checks every line."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from dsx.errors import NotationError, SpecError, UnknownNameError, did_you_mean
-from dsx.graph.checks import check_axes, check_operator, defined_through_itself, parts_in_all
+from dsx.graph.checks import check_axes, check_operator, defined_through_itself, expanded_parts
 from dsx.graph.expressions import names
 from dsx.graph.layer import OUTPUT, PANELS, Argument, Layer, Operator, Tensor
 from dsx.graph.lexer import Place
@@ -14,22 +14,22 @@ from dsx.graph.notation import (
     FOLLOWS,
     Dim,
     LayerDefinition,
-    LayerText,
-    OperatorText,
+    OperatorSyntax,
     Role,
+    SelectedLayer,
     Settings,
-    StrategyText,
-    TensorText,
-    UseText,
+    Strategy,
+    TensorSyntax,
+    UseSyntax,
 )
 from dsx.graph.operators import OperatorKind
-from dsx.graph.options import check_known, selected
+from dsx.graph.selection import check_known, selected
 from dsx.graph.use import declared, modified, renamed, results
 
-# Of a layer with its blocks inlined. Packaged ones have up to 40 operators, 60 tensors, 10 defined dimensions and 6
-# blocks; what is derived of an operator is looked for in all others, so that ten times as many take some seconds.
+# Limits of a layer with its blocks inlined. Packaged layers have up to 40 operators, 60 tensors, 10 defined dimensions
+# and 6 blocks. Derivation compares every operator with all others, so a layer at the limits takes some seconds.
 _MOST_OPERATORS, _MOST_TENSORS, _MOST_DIMENSIONS, MOST_BLOCKS = 400, 1_000, 100, 100
-# Integers and names in the size of a dimension with the definitions of its parts put in; in packaged ones up to 11.
+# Integers and names in the size of a dimension, with the definitions of its parts substituted; packaged: up to 11.
 _MOST_PARTS = 1_000
 
 NOTHING_SET = Settings()
@@ -38,31 +38,32 @@ FindBlock = Callable[[str, Place], LayerDefinition]
 
 def build_layer(
     definition: LayerDefinition,
-    strategy: StrategyText | None,
+    strategy: Strategy | None,
     table: dict[str, OperatorKind],
     find_block: FindBlock,
     chosen: Settings = NOTHING_SET,
     inherited: Settings = NOTHING_SET,
 ) -> Layer:
-    """Put the layer of a definition together under `strategy`; `find_block` gives the definition of a used block.
+    """Build the layer of a definition under `strategy`; `find_block` returns the definition of a used block.
 
-    `chosen` is set for this layer, which must know it; `inherited`, and what the strategy sets, where it is known.
-    Raises NotationError with file, line and column, InputError for `chosen` that the layer does not know.
+    The layer or one of its blocks must declare the settings in `chosen`. Those in `inherited`, and those of the
+    strategy, take effect where they are declared. Raises NotationError with file, line and column, and InputError
+    for settings in `chosen` that nothing declares.
     """
     settings = chosen | inherited | (strategy.settings if strategy else NOTHING_SET)
     builder = _Builder(strategy, table, find_block, settings)
-    text = selected(definition, settings)
-    scope = builder.inline(text, "", {})
+    source = selected(definition, settings)
+    scope = builder.inline(source, "", {})
     definitions = [definition, *builder.used]
     check_known(chosen, definitions)
     if not builder.inputs:
-        raise NotationError(f"{text.kind} {text.name!r} has no 'input'", text.file, 1, 1)
+        raise NotationError(f"{source.kind} {source.name!r} has no 'input'", source.file, 1, 1)
     operators = _kept_for_all(builder.operators)
     consumed = {arg.tensor for op in operators for arg in op.arguments}
     made = [name for op in operators for name in op.outputs]
     outputs = (scope[OUTPUT],) if OUTPUT in scope else tuple(name for name in made if name not in consumed)
     return Layer(
-        name=f"{text.name}[{chosen}]" if str(chosen) else text.name,
+        name=f"{source.name}[{chosen}]" if str(chosen) else source.name,
         strategy=strategy.name if strategy else "",
         definitions=builder.definitions,
         tensors=builder.tensors,
@@ -77,8 +78,8 @@ def build_layer(
     )
 
 
-def block_of(use: UseText, find_block: FindBlock) -> LayerDefinition:
-    """Return the definition of the block that a line uses; raises InputError if there is none."""
+def block_of(use: UseSyntax, find_block: FindBlock) -> LayerDefinition:
+    """Return the definition of the block that a ``use`` line names; raises InputError if there is none."""
     try:
         return find_block(use.block, use.place)
     except UnknownNameError as error:
@@ -88,18 +89,18 @@ def block_of(use: UseText, find_block: FindBlock) -> LayerDefinition:
 
 
 def _kept_for_all(operators: list[Operator]) -> list[Operator]:
-    """Drop the mark ~ where another operator keeps the same copy for its backward: then it is there."""
+    """Drop the mark ~ where another operator keeps the same copy: the backward then need not regather it."""
     kept = {
         (arg.tensor, arg.distribution)
         for op in operators
         for name, arg in zip(op.kind.arguments, op.arguments, strict=False)
-        if name in op.kind.saved and not arg.made_again and not op.panelled
+        if name in op.kind.saved and not arg.regathered and not op.panelled
     }
     return [
         replace(
             op,
             arguments=tuple(
-                replace(arg, made_again=arg.made_again and (arg.tensor, arg.distribution) not in kept)
+                replace(arg, regathered=arg.regathered and (arg.tensor, arg.distribution) not in kept)
                 for arg in op.arguments
             ),
         )
@@ -108,17 +109,17 @@ def _kept_for_all(operators: list[Operator]) -> list[Operator]:
 
 
 class _Builder:
-    """Collects the tensors and operators of a layer while its blocks are inlined."""
+    """Inlines the blocks of a layer, and collects its tensors and operators."""
 
     def __init__(
         self,
-        strategy: StrategyText | None,
+        strategy: Strategy | None,
         table: dict[str, OperatorKind],
         find_block: FindBlock,
         settings: Settings,
     ) -> None:
         self.strategy, self.table, self.find_block, self.settings = strategy, table, find_block, settings
-        # A strategy has panels if its rules limit them; a layer that stands alone may use them freely.
+        # A strategy has panels if its rules mention them; a layer without a strategy may use them freely.
         rule_names = {
             name for rule in (strategy.rules if strategy else ()) for name in names(rule.left) | names(rule.right)
         }
@@ -127,78 +128,78 @@ class _Builder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.inputs: list[str] = []
-        self.used: list[LayerDefinition] = []  # each block as often as it is used
-        self.read: set[str] = set()  # tensors that something read
-        self.roles: dict[str, str] = {}  # role -> the one that it is where the strategy does not give it
-        self.inside: list[LayerText] = []  # the texts being inlined, outermost first
+        self.used: list[LayerDefinition] = []  # a block once for each use
+        self.read: set[str] = set()  # tensors that some operator or block reads
+        self.roles: dict[str, str] = {}  # role -> role that is its default where the strategy does not give it
+        self.inside: list[SelectedLayer] = []  # the layer and blocks being inlined, outermost first
         self.kernels = 0
         self.regions = 0
-        self.again: tuple[str, int] | None = None  # the region that the block being inlined is in
+        self.recompute_region: tuple[str, int] | None = None  # the region around the block being inlined
 
-    def inline(self, text: LayerText, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
-        """Add the operators of `text`, used with `modifier`; returns the scope: local name -> tensor name."""
-        for letter, expr in text.definitions.items():
+    def inline(self, source: SelectedLayer, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
+        """Add the operators of `source`, used with `modifier`; return the scope: local name -> tensor name."""
+        for letter, expr in source.definitions.items():
             if self.definitions.setdefault(letter, expr) != expr:
-                raise text.defined_at[letter].error(
-                    f"dimension {letter!r} of {text.name!r} is defined differently elsewhere"
+                raise source.defined_at[letter].error(
+                    f"dimension {letter!r} of {source.name!r} is defined differently elsewhere"
                 )
-        self.check_definitions(text)
-        self.roles |= text.roles
+        self.check_definitions(source)
+        self.roles |= source.roles
         scope: dict[str, str] = {}
-        for tensor in (*text.inputs, *text.weights):
+        for tensor in (*source.inputs, *source.weights):
             if tensor.name in scope:
                 raise tensor.place.error(f"{tensor.name!r} is declared twice")
-            if tensor in text.weights:
-                scope[tensor.name] = self.declare(tensor, prefix, weight=True, tied=tensor.name in text.tied)
+            if tensor in source.weights:
+                scope[tensor.name] = self.declare(tensor, prefix, weight=True, tied=tensor.name in source.tied)
             else:
                 outer = bound.get(tensor.name)
-                scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in text.data)
+                scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in source.data)
         offset = self.kernels
-        self.kernels += len({op.fuse for op in text.body if isinstance(op, OperatorText) and op.fuse})
+        self.kernels += len({op.fuse for op in source.body if isinstance(op, OperatorSyntax) and op.fuse})
         regions = self.regions
-        self.regions += len({entry.again for entry in text.body if entry.again})
-        outer = self.again
-        latest = next(iter(scope.values()), None) if text.inputs else None
-        self.inside.append(text)
-        for entry in text.body:
-            self.again = self.region(entry, outer, regions)
-            if isinstance(entry, UseText):
+        self.regions += len({entry.recompute_region for entry in source.body if entry.recompute_region})
+        outer = self.recompute_region
+        latest = next(iter(scope.values()), None) if source.inputs else None
+        self.inside.append(source)
+        for entry in source.body:
+            self.recompute_region = self.region(entry, outer, regions)
+            if isinstance(entry, UseSyntax):
                 latest = self.use(modified(entry, modifier), prefix, scope, latest)
             else:
                 self.operate(modified(entry, modifier), prefix, scope, offset)
                 latest = scope.get(OUTPUT, latest)
         self.inside.pop()
-        self.again = outer
+        self.recompute_region = outer
         return scope
 
-    def check_definitions(self, text: LayerText) -> None:
-        """Raise unless the dimensions, of which `text` brings some, can have sizes, and not too many parts."""
+    def check_definitions(self, source: SelectedLayer) -> None:
+        """Raise if a dimension is defined through itself or from too many parts; `source` defines the latest ones."""
         if len(self.definitions) > _MOST_DIMENSIONS:
-            place = [*text.defined_at.values()][-1]
-            raise place.error(f"more than {_MOST_DIMENSIONS} dimensions are defined in one layer")
-        if circle := defined_through_itself(self.definitions):
-            place = next(place for letter, place in text.defined_at.items() if letter in circle)
-            raise place.error(f"dimension {circle[0]!r} is defined through itself: {' -> '.join(circle)}")
-        parts = parts_in_all(self.definitions)
-        for letter, place in text.defined_at.items():
+            place = [*source.defined_at.values()][-1]
+            raise place.error(f"one layer defines more than {_MOST_DIMENSIONS} dimensions")
+        if cycle := defined_through_itself(self.definitions):
+            place = next(place for letter, place in source.defined_at.items() if letter in cycle)
+            raise place.error(f"dimension {cycle[0]!r} is defined through itself: {' -> '.join(cycle)}")
+        parts = expanded_parts(self.definitions)
+        for letter, place in source.defined_at.items():
             if parts[letter] > _MOST_PARTS:
                 raise place.error(
-                    f"the size of {letter!r} is made of {parts[letter]:,} numbers and dimensions, with their own "
-                    f"definitions put in; at most {_MOST_PARTS:,} are"
+                    f"with all definitions substituted, the size of {letter!r} has {parts[letter]:,} numbers and "
+                    f"dimensions; at most {_MOST_PARTS:,} are allowed"
                 )
 
-    def region(self, entry: OperatorText | UseText, outer: tuple[str, int] | None, offset: int) -> Any:
-        """Return the region that a line is in: its own text's, or the one that its block is used in."""
-        if not entry.again:
+    def region(self, entry: OperatorSyntax | UseSyntax, outer: tuple[str, int] | None, offset: int) -> Any:
+        """Return the region that a line is in: one of its own definition, or the one around the use of its block."""
+        if not entry.recompute_region:
             return outer
         if outer:
             raise entry.place.error(
-                f"region {entry.again[0]!r} is used inside region {outer[0]!r}; regions do not nest"
+                f"region {entry.recompute_region[0]!r} is used inside region {outer[0]!r}; regions do not nest"
             )
-        return entry.again[0], entry.again[1] + offset
+        return entry.recompute_region[0], entry.recompute_region[1] + offset
 
-    def enter(self, tensor: TensorText, prefix: str, outer: str | None, data: bool = False) -> str:
-        """Declare an input, or tie it to the tensor `outer` in the distribution that it states."""
+    def enter(self, tensor: TensorSyntax, prefix: str, outer: str | None, data: bool = False) -> str:
+        """Declare an input, or bind it to the tensor `outer` in the distribution that it states."""
         if outer is None:
             name = self.declare(tensor, prefix, weight=False, data=data)
             self.inputs.append(name)
@@ -206,19 +207,21 @@ class _Builder:
         stated = Distribution(self.dims(tensor))
         if self.tensors[outer].distribution == stated:
             return outer
-        argument = self.argument(TensorText(outer, tensor.dims, (), False, tensor.place), {outer: outer})
+        argument = self.argument(TensorSyntax(outer, tensor.dims, (), False, tensor.place), {outer: outer})
         name = self.declare(tensor, prefix, weight=False)
         view = OperatorKind("view", ("x",), shape="view", linear="each", rearranges=True)
-        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place, self.again))
+        self.operators.append(
+            Operator(view, "", (argument,), (name,), None, False, tensor.place, self.recompute_region)
+        )
         return name
 
-    def use(self, use: UseText, prefix: str, scope: dict[str, str], latest: str | None) -> str:
+    def use(self, use: UseSyntax, prefix: str, scope: dict[str, str], latest: str | None) -> str:
         definition = block_of(use, self.find_block)
-        if any((text.file, text.name) == (definition.file, definition.name) for text in self.inside):
+        if any((around.file, around.name) == (definition.file, definition.name) for around in self.inside):
             raise use.place.error(f"block {definition.name!r} uses itself")
         self.used.append(definition)
         if len(self.used) > MOST_BLOCKS:
-            raise use.place.error(f"more than {MOST_BLOCKS} blocks are used in one layer, one inside another or not")
+            raise use.place.error(f"one layer uses more than {MOST_BLOCKS} blocks, nested ones included")
         block = selected(definition, self.settings)
         count = sum(used.name == block.name for used in self.used)
         inputs = [tensor.name for tensor in block.inputs]
@@ -251,32 +254,34 @@ class _Builder:
         return inner[result]
 
     def unknown(self, name: str, scope: dict[str, str]) -> str:
-        """Return what is said of a tensor that nothing above makes."""
+        """Return the message for a tensor that no line above makes."""
         if name in self.inside[-1].left_out:
             return f"no tensor {name!r} above: {self.inside[-1].left_out[name]}"
         return f"no tensor {name!r} above{did_you_mean(name, scope)}"
 
     def check_read(self, name: str, scope: dict[str, str], place: Place) -> None:
-        """Raise where a name is assigned again before anything reads what it stands for."""
+        """Raise where a name is assigned again before anything reads its value."""
         if name in scope and scope[name] not in self.read:
-            raise place.error(f"{name!r} is made again before anything reads it: one of the two is of no use")
+            raise place.error(
+                f"{name!r} is assigned again before anything reads it: one of the two lines has no effect"
+            )
 
-    def shares_names(self, block: LayerText, made: str, prefix: str, bound: dict[str, str]) -> bool:
-        """Return whether a block that a block uses needs no prefix of its own: its names are free there."""
+    def shares_names(self, block: SelectedLayer, made: str, prefix: str, bound: dict[str, str]) -> bool:
+        """Return whether a nested block needs no prefix of its own, since its names are free in the outer block."""
         if self.inside[-1].kind != "block" or results(block) > 1:
             return False
         own = declared(renamed(block, made)) - {name for name, outer in bound.items() if self.fits(block, name, outer)}
         taken = {name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix)}
-        for text in self.inside:
-            taken |= declared(text) - {made}
+        for around in self.inside:
+            taken |= declared(around) - {made}
         return made not in declared(block) - {OUTPUT} and not own & taken
 
-    def fits(self, block: LayerText, name: str, outer: str) -> bool:
-        """Return whether an input of a block takes the tensor `outer` as it lies."""
+    def fits(self, block: SelectedLayer, name: str, outer: str) -> bool:
+        """Return whether an input of a block takes the tensor `outer` without redistribution."""
         (tensor,) = (tensor for tensor in block.inputs if tensor.name == name)
         return self.tensors[outer].distribution == Distribution(self.dims(tensor))
 
-    def operate(self, line: OperatorText, prefix: str, scope: dict[str, str], offset: int) -> None:
+    def operate(self, line: OperatorSyntax, prefix: str, scope: dict[str, str], offset: int) -> None:
         if line.kind not in self.table:
             hint = did_you_mean(line.kind, self.table)
             raise line.place.error(f"no operator {line.kind!r}{hint} (known: {', '.join(sorted(self.table))})")
@@ -295,19 +300,19 @@ class _Builder:
         fuse = (prefix + line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
-        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.again)
+        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.recompute_region)
         self.operators.append(made)
         if len(self.operators) > _MOST_OPERATORS:
-            raise line.place.error(f"more than {_MOST_OPERATORS} operators in one layer, those of its blocks included")
+            raise line.place.error(f"one layer has more than {_MOST_OPERATORS} operators, those of its blocks included")
 
-    def argument(self, written: TensorText, scope: dict[str, str]) -> Argument:
-        """Resolve an argument and check that its distribution can be reached."""
+    def argument(self, written: TensorSyntax, scope: dict[str, str]) -> Argument:
+        """Resolve an argument, and check that collectives lead to its distribution."""
         if written.name not in scope:
             raise written.place.error(self.unknown(written.name, scope))
         tensor = self.tensors[scope[written.name]]
         self.read.add(tensor.name)
         if written.dims is None:
-            return Argument(tensor.name, tensor.distribution, written.made_again, written.place)
+            return Argument(tensor.name, tensor.distribution, written.regathered, written.place)
         if FOLLOWS in written.partial:
             raise written.place.error("'@*' stands for the axes of a result; an argument states its own")
         wanted = Distribution(self.dims(written), ordered(set(written.partial)))
@@ -315,7 +320,7 @@ class _Builder:
         want = [dim.letter for dim in wanted.dims]
         if have != want:
             raise written.place.error(
-                f"{written.name!r} has the dimensions [{', '.join(have)}] and is taken as [{', '.join(want)}]: "
+                f"{written.name!r} has the dimensions [{', '.join(have)}] and is read as [{', '.join(want)}]: "
                 "a dimension does not match; 'view' renames, merges and splits"
             )
         check_axes(written, wanted)
@@ -323,27 +328,27 @@ class _Builder:
             match(tensor.distribution, wanted)
         except Unmatchable as why:
             raise written.place.error(f"{written.name!r}: {why}") from None
-        return Argument(tensor.name, wanted, written.made_again, written.place)
+        return Argument(tensor.name, wanted, written.regathered, written.place)
 
-    def declare(self, tensor: TensorText, prefix: str, weight: bool, data: bool = False, tied: bool = False) -> str:
+    def declare(self, tensor: TensorSyntax, prefix: str, weight: bool, data: bool = False, tied: bool = False) -> str:
         if tensor.partial:
-            raise tensor.place.error(f"{tensor.name!r} is given from outside and cannot be a partial sum")
+            raise tensor.place.error(f"{tensor.name!r} is an input or a weight and cannot be a partial sum")
         name = self.add(tensor, prefix, Distribution(self.dims(tensor)), weight)
         self.tensors[name] = replace(self.tensors[name], data=data, tied=tied)
         return name
 
-    def add(self, tensor: TensorText, prefix: str, distribution: Distribution, weight: bool) -> str:
+    def add(self, tensor: TensorSyntax, prefix: str, distribution: Distribution, weight: bool) -> str:
         name = prefix + tensor.name
-        again = 2
+        assignment = 2
         while name in self.tensors:  # a name that is assigned again
-            name, again = f"{prefix}{tensor.name}.{again}", again + 1
+            name, assignment = f"{prefix}{tensor.name}.{assignment}", assignment + 1
         check_axes(tensor, distribution)
         self.tensors[name] = Tensor(name, distribution, weight)
         if len(self.tensors) > _MOST_TENSORS:
-            raise tensor.place.error(f"more than {_MOST_TENSORS:,} tensors in one layer, those of its blocks included")
+            raise tensor.place.error(f"one layer has more than {_MOST_TENSORS:,} tensors, those of its blocks included")
         return name
 
-    def dims(self, tensor: TensorText) -> tuple[Dim, ...]:
+    def dims(self, tensor: TensorSyntax) -> tuple[Dim, ...]:
         """Fill in the roles of a tensor's dimensions."""
         result: list[Dim] = []
         for item in tensor.dims or ():

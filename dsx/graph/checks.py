@@ -1,8 +1,8 @@
-"""What an operator line must satisfy, and the partial sums that its result has.
+"""The rules of an operator line, and the axes over which its result is partial.
 
-A letter is divided alike in all arguments and results of an operator; only linear operators take
-partial sums; a contracted divided letter makes the result partial over exactly its axes; a view keeps
-the number of elements, and the divided factor of a merge or split is the outermost.
+A letter is divided alike in all arguments and results of an operator. Only linear operators take partial sums. A
+contracted divided letter makes the result partial over exactly its axes. A view keeps the number of elements, and the
+divided factor of a merge or split is the outermost.
 """
 
 import operator
@@ -12,22 +12,22 @@ from typing import Any
 from dsx.graph.expressions import Name, Operation, evaluate, names, primes_from
 from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, ordered
-from dsx.graph.notation import FOLLOWS, Dim, TensorText
+from dsx.graph.notation import FOLLOWS, Dim, TensorSyntax
 from dsx.graph.operators import OperatorKind
 
-Placed = tuple[Distribution, Place]
+At = tuple[Distribution, Place]  # a distribution, and where the definition states it
 
 
 def check_operator(
     kind: OperatorKind,
-    arguments: list[Placed],
-    outputs: list[tuple[TensorText, Distribution]],
+    arguments: list[At],
+    outputs: list[tuple[TensorSyntax, Distribution]],
     definitions: dict[str, Any],
     place: Place,
 ) -> tuple[str, ...]:
-    """Check one operator and return the axes its results are partial over.
+    """Check one operator, and return the axes over which its results are partial.
 
-    Raises NotationError at the offending argument or result.
+    Raises NotationError at the faulty argument or result.
     """
     least = sum(not name.endswith("?") for name in kind.arguments)
     if not least <= len(arguments) <= len(kind.arguments):
@@ -38,15 +38,15 @@ def check_operator(
         _check_view(arguments[0], outputs, definitions)
     else:
         if len(outputs) > 1:
-            raise place.error(f"{kind.name} makes one result; only a view makes several")
+            raise place.error(f"{kind.name} has one result; only a view has several")
         _check_letters(kind, arguments, outputs[0])
         if kind.shape in ("contract", "lookup"):
             summed = _contracted(arguments, outputs[0])
             if partial & summed:
                 axis = ordered(partial & summed)[0]
                 raise place.error(
-                    f"{kind.name} sums over a dimension divided by {axis!r} and takes a value that is a partial sum "
-                    "over it: complete that sum first"
+                    f"{kind.name} sums over a dimension divided by {axis!r} and reads a value that is a partial sum "
+                    f"over {axis!r}: complete that sum first"
                 )
             partial |= summed
     for written, stated in outputs:
@@ -55,7 +55,7 @@ def check_operator(
     return ordered(partial)
 
 
-def check_axes(written: TensorText, distribution: Distribution) -> None:
+def check_axes(written: TensorSyntax, distribution: Distribution) -> None:
     """Raise unless every mesh axis is used at most once in a tensor."""
     axes = distribution.axes + distribution.partial
     for axis in axes:
@@ -67,14 +67,14 @@ def _partial_message(name: str, stated: Distribution, partial: set[str]) -> str:
     follows = " ".join(f"@{axis}" for axis in ordered(partial))
     is_stated = " ".join(f"@{axis}" for axis in stated.partial)
     if not partial:
-        return f"{name!r} is stated as a partial sum ({is_stated}), but nothing divided is summed here"
+        return f"{name!r} is stated as a partial sum ({is_stated}), but the operator sums no divided dimension"
     return (
-        f"{name!r} is a partial sum over {', '.join(ordered(partial))}, since a letter that they divide is summed "
-        f"away: write '{follows}' (or '@*'){f', not {is_stated!r}' if is_stated else ''}"
+        f"{name!r} is a partial sum over {', '.join(ordered(partial))}, since the operator sums over a dimension that "
+        f"they divide: write '{follows}' (or '@*'){f', not {is_stated!r}' if is_stated else ''}"
     )
 
 
-def _incoming_partial(kind: OperatorKind, arguments: list[Placed]) -> set[str]:
+def _incoming_partial(kind: OperatorKind, arguments: list[At]) -> set[str]:
     partial = [arg for arg in arguments if arg[0].partial]
     if not partial:
         return set()
@@ -84,22 +84,22 @@ def _incoming_partial(kind: OperatorKind, arguments: list[Placed]) -> set[str]:
         whole = distribution.without_partial()
         raise place.error(
             f"{kind.name} is not linear and cannot take a partial sum over {axes}: "
-            f"state the distribution that it needs, as in {whole}"
+            f"state a distribution without '@', such as {whole}"
         )
     if kind.linear == "one" and len(partial) > 1:
-        raise partial[1][1].error(f"{kind.name} is linear in one argument; two are partial sums")
+        raise partial[1][1].error(f"{kind.name} takes one partial sum; two of its arguments are partial sums")
     if kind.linear == "each":
         other = next((arg for arg in arguments if arg[0].partial != distribution.partial), None)
         if other:
             raise place.error(
                 f"{kind.name} adds a partial sum over {axes} to a value that is none: "
-                "the whole value would count once per rank; complete the sum first"
+                "the other value would count once per rank; complete the sum first"
             )
     return set(distribution.partial)
 
 
-def _check_letters(kind: OperatorKind, arguments: list[Placed], output: tuple[TensorText, Distribution]) -> None:
-    """A letter is divided alike everywhere, and a result's letters come from the arguments."""
+def _check_letters(kind: OperatorKind, arguments: list[At], output: tuple[TensorSyntax, Distribution]) -> None:
+    """Check that a letter is divided alike everywhere, and that the result's letters come from the arguments."""
     written, stated = output
     seen: dict[str, Dim] = {}
     for distribution, place in [*arguments, (stated, written.place)]:
@@ -116,21 +116,21 @@ def _check_letters(kind: OperatorKind, arguments: list[Placed], output: tuple[Te
             known = ", ".join(sorted(given))
             raise written.place.error(
                 f"dimension {letter!r} of the result {written.name!r} "
-                f"is in no argument of {kind.name} (they have {known})"
+                f"is in no argument of {kind.name} (arguments have {known})"
             )
     if kind.shape == "same":
         first = [dim.letter for dim in arguments[0][0].dims]
         if letters != first:
             raise written.place.error(
-                f"{kind.name} keeps its dimensions: the result {written.name!r} must have [{', '.join(first)}], "
-                f"not [{', '.join(letters)}]"
+                f"the result {written.name!r} of {kind.name} must have the dimensions of the first argument, "
+                f"[{', '.join(first)}], not [{', '.join(letters)}]"
             )
         missing = given - set(first)
         if missing:
             raise written.place.error(f"{kind.name}: dimension {sorted(missing)[0]!r} is not in its first argument")
 
 
-def _contracted(arguments: list[Placed], output: tuple[TensorText, Distribution]) -> set[str]:
+def _contracted(arguments: list[At], output: tuple[TensorSyntax, Distribution]) -> set[str]:
     letters = {dim.letter for dim in output[1].dims}
     return {
         axis
@@ -141,8 +141,8 @@ def _contracted(arguments: list[Placed], output: tuple[TensorText, Distribution]
     }
 
 
-def _check_view(argument: Placed, outputs: list[tuple[TensorText, Distribution]], definitions: dict[str, Any]) -> None:
-    """Check that a view keeps elements and axes; a view into several splits a sum term by term."""
+def _check_view(argument: At, outputs: list[tuple[TensorSyntax, Distribution]], definitions: dict[str, Any]) -> None:
+    """Check that a view keeps elements and axes; a view into several tensors splits a sum term by term."""
     source, place = argument
     common = set(source.dims)
     for _, stated in outputs:
@@ -154,7 +154,7 @@ def _check_view(argument: Placed, outputs: list[tuple[TensorText, Distribution]]
         made = tuple(dim for dim in stated.dims if dim not in common)
         if _leading_axes(made, written.place, f"{written.name}{stated}") != axes:
             raise written.place.error(
-                f"view: {written.name!r} {stated} does not lie on the ranks as its source {source} does"
+                f"view: {written.name!r} {stated} is not divided over the ranks as its source {source} is"
             )
         sizes.append(made)
     letters = {dim.letter for dims in (rest, *sizes) for dim in dims}
@@ -174,14 +174,14 @@ def _leading_axes(dims: tuple[Dim, ...], place: Place, where: str) -> tuple[str,
     """Return the axes of the outermost of `dims`; only that one may be divided."""
     for dim in dims[1:]:
         if dim.axes:
-            raise place.error(f"view: in {where} the divided factor must be the outermost, not {dim}")
+            raise place.error(f"view: in {where} only the outermost factor may be divided, not {dim}")
     return dims[0].axes if dims else ()
 
 
 def _same_size(
     rest: tuple[Dim, ...], sizes: list[tuple[Dim, ...]], letters: set[str], definitions: dict[str, Any]
 ) -> bool:
-    """Compare element counts as an identity, at values that no accident makes equal."""
+    """Return whether element counts are identical, tested at prime sizes that no coincidence makes equal."""
     free = sorted(_base_letters(letters, definitions))
     for start in (101, 1009):
         values: dict[str, Any] = {
@@ -203,7 +203,7 @@ def _product(values: dict[str, Any], dims: tuple[Dim, ...]) -> Any:
 
 
 def _base_letters(letters: set[str], definitions: dict[str, Any]) -> set[str]:
-    """Return the letters that definitions lead back to."""
+    """Return the undefined letters that the sizes of `letters` are made of."""
     seen: set[str] = set()
     pending = set(letters)
     while pending:
@@ -213,7 +213,7 @@ def _base_letters(letters: set[str], definitions: dict[str, Any]) -> set[str]:
 
 
 def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """Return the size of a letter, and put it among the `values`."""
+    """Return the size of a letter, and add it to `values`."""
     if letter not in values:
         for name in names(definitions[letter]):
             _exact_size(name, values, definitions)
@@ -221,8 +221,8 @@ def _exact_size(letter: str, values: dict[str, Any], definitions: dict[str, Any]
     return values[letter]
 
 
-def parts_in_all(definitions: dict[str, Any]) -> dict[str, int]:
-    """Return how many integers and names the size of each defined letter is made of, definitions put in.
+def expanded_parts(definitions: dict[str, Any]) -> dict[str, int]:
+    """Return the number of integers and names in the size of each letter, with all definitions substituted.
 
     No letter may be defined through itself.
     """
@@ -244,8 +244,8 @@ def parts_in_all(definitions: dict[str, Any]) -> dict[str, int]:
 
 
 def defined_through_itself(definitions: dict[str, Any]) -> tuple[str, ...]:
-    """Return a chain of letters in which the last one closes a circle; empty if there is none."""
-    done: set[str] = set()  # letters that lead to no circle
+    """Return a cycle of letters, its first letter repeated at the end; empty if there is none."""
+    done: set[str] = set()  # letters that lead to no cycle
 
     def follow(letter: str, above: tuple[str, ...]) -> tuple[str, ...]:
         chain = (*above, letter)

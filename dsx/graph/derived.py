@@ -1,18 +1,16 @@
-"""What follows from a layer: per kernel the work, the collectives and the saved tensors, symbolically.
+"""Derives the cost terms of a layer symbolically: work, collectives and saved tensors of each kernel.
 
-A kernel is one operator or one ``fuse ... end``. Its FLOPs are those of its operators; the bytes of a
-fused one are those of the tensors that cross its border. Every quantity is an expression over
-dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
-`gradient_bytes` (of weights).
+A kernel is one operator or one ``fuse ... end``. Its FLOPs are those of its operators; a fused kernel reads and writes
+the tensors that cross its border. Every quantity is an expression over dimensions, degrees and the element sizes of the
+assumptions: `activation_bytes`, `weight_bytes` and `gradient_bytes` (of weights).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsx.graph.again import input_bytes, kept, transient_bytes
 from dsx.graph.backward import derive_backward
-from dsx.graph.experts import EP, expert_axes, reduced_over
+from dsx.graph.expert_axes import EP, expert_axes, reduced_over
 from dsx.graph.expressions import names, parts, product, total
 from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
 from dsx.graph.layer import PANELS, RING, Layer, Operator
@@ -23,53 +21,54 @@ from dsx.graph.match import (
     REDUCE,
     REDUCE_SCATTER,
     Distribution,
-    Move,
+    Transfer,
     elements,
     match,
 )
 from dsx.graph.notation import AXES, Dim, Rule
+from dsx.graph.recomputed import input_bytes, kept, transient_bytes
 from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
 _ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
-# Of the work of a layer: in packaged ones up to 1,753, each of which is walked through for every set of sizes.
+# Numbers and names in all work of a layer. Packaged layers have up to 1,753; each evaluation visits all of them.
 _MOST_PARTS = 30_000
 _IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of one microbatch: `bytes` is its volume on one GPU."""
+    """One collective of one microbatch; `bytes` is its volume on one GPU."""
 
     kind: str
     axis: str
     bytes: Any
     tensor: str
     panelled: bool
-    ring: bool = False  # block by block, while the kernel works on the block before
+    ring: bool = False  # block by block, while the kernel works on the previous block
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCosts:
-    """What one kernel does in the forward and the backward of one microbatch."""
+    """Work, collectives and memory of one kernel in the forward and the backward of one microbatch."""
 
     name: str
     operators: tuple[str, ...]
     kinds: tuple[str, ...]
-    fused: bool  # a `fuse ... end` of the text
-    runs: bool  # False for views and operators that the assumptions do not count
+    fused: bool  # a `fuse ... end`
+    runs: bool  # False for views and for operators that the assumptions do not count
     work: tuple[Work, Work]
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
     saved: tuple[Saved, ...]
     replicated: tuple[str, ...]  # axes whose members all do the same work
-    again: tuple[str, int] | None  # the region of selective recomputation that it is in
-    kept: tuple[Saved, ...]  # what is saved then
-    transient_bytes: Any  # beside what is saved, while its backward runs
-    extent: tuple[Any, Any] = field(repr=False)  # of what it works on: elements but for the last dimension, and that
+    recompute_region: tuple[str, int] | None  # the ``recompute`` region that it is in
+    kept: tuple[Saved, ...]  # saved under selective recomputation
+    transient_bytes: Any  # of tensors, besides the saved ones, that its backward needs
+    extent: tuple[Any, Any] = field(repr=False)  # of its input: elements without the last dimension, last dimension
 
     @property
     def title(self) -> str:
-        """What people call it: the name of its ``fuse`` block or of its operator."""
+        """The name for people: that of its ``fuse`` block or of its operator."""
         return self.name.rpartition(".")[2] if self.fused else self.kinds[0]
 
     @property
@@ -82,7 +81,7 @@ class KernelCosts:
 class Weight:
     """One weight: local bytes, and the axes (without dp) over which its gradient is reduced once a step.
 
-    Where ep divides it, of those ranks and dp one in ep has the same part of it.
+    Where ep divides the weight, only 1/ep of the ranks along these axes and dp hold the same part of it.
     """
 
     name: str
@@ -90,26 +89,26 @@ class Weight:
     reduced_over: tuple[str, ...]
     over_dp: bool  # False where the weight itself is divided over dp
     over_ep: bool = False  # True where the weight is divided over ep
-    tied: bool = False  # another layer of the model has it too
+    tied: bool = False  # shared with another layer of the model
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedLayer:
-    """Everything the cost model needs of a layer."""
+    """Everything that the cost model needs to know about a layer."""
 
     name: str
     strategy: str
     definitions: dict[str, Any]
     axes: tuple[str, ...]
-    expert_axes: tuple[str, ...]  # those that divide experts beside ep, which nests in the others and dp
+    expert_axes: tuple[str, ...]  # axes that divide experts besides ep; ep nests in the other axes and dp
     kernels: tuple[KernelCosts, ...]
     weights: tuple[Weight, ...]
     boundary_bytes: Any
     input_bytes: Any  # what full recomputation keeps
     rules: tuple[Rule, ...]
     panelled: bool
-    letters: frozenset[str]  # dimensions that must have a size
-    divided: tuple[Dim, ...]  # every way in which a dimension is divided
+    letters: frozenset[str]  # dimensions whose size a model must give
+    divided: tuple[Dim, ...]  # every divided dimension
 
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
@@ -117,7 +116,7 @@ class DerivedLayer:
 
     @property
     def priced_kernels(self) -> tuple[KernelCosts, ...]:
-        """The kernels that run or communicate: what is priced."""
+        """The kernels that run or communicate."""
         return tuple(kernel for kernel in self.kernels if kernel.runs or any(kernel.collectives))
 
 
@@ -129,34 +128,34 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     """
     uncounted = frozenset(uncounted)
     kernels = split_into_kernels(layer)
-    # By operator, since two kernels of a layer may have the same name; those of a kernel share their lists.
-    into: _ByOperator = {}
+    # Keyed by operator, since two kernels of a layer may have the same name; operators of a kernel share their lists.
+    collectives: _ByOperator = {}
     for kernel in kernels:
-        into |= dict.fromkeys((op.name for op in kernel.operators), ([], []))
-    _forward_moves(layer, kernels, into)
-    _repeated_moves(layer, kernels, into)
-    for gradient in derive_backward(layer).moves:
-        booked = gradient.operator or kernels[-1].operators[0]
-        # The gradients of weights are added up, and so moved, in an element size of their own.
+        collectives |= dict.fromkeys((op.name for op in kernel.operators), ([], []))
+    _forward_transfers(layer, kernels, collectives)
+    _repeated_transfers(layer, kernels, collectives)
+    for gradient in derive_backward(layer).transfers:
+        consumer = gradient.operator or kernels[-1].operators[0]
+        # Gradients of weights are accumulated, and so reduced, in an element size of their own.
         size = GRADIENT_BYTES if layer.tensors[gradient.tensor].weight else element_bytes(layer, gradient.tensor)
-        into[booked.name][BACKWARD].extend(
-            _collective(move, size, f"d {gradient.tensor}", gradient.operator) for move in gradient.moves
+        collectives[consumer.name][BACKWARD].extend(
+            _collective(transfer, size, f"d {gradient.tensor}", gradient.operator) for transfer in gradient.transfers
         )
-    saved = _fresh(kernel.saved for kernel in kernels)
-    held = _fresh(kept(layer, kernels))
-    made: list[KernelCosts] = []
+    saved = _listed_once(kernel.saved for kernel in kernels)
+    kept_selectively = _listed_once(kept(layer, kernels))
+    kernel_costs: list[KernelCosts] = []
     num_parts = 0
     for index, kernel in enumerate(kernels):
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
-        ahead, back = into[kernel.operators[0].name]
+        forward, backward = collectives[kernel.operators[0].name]
         work = work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work())
         num_parts += sum(parts(amount) for of in work for amount in (of.matrix, of.vector, of.bytes, of.unfused))
         if num_parts > _MOST_PARTS:
             raise kernel.operators[0].place.error(
-                f"the work of the layer is made of more than {_MOST_PARTS:,} numbers and dimensions, with those of its "
-                "tensors put into the formulas of its operators"
+                f"the work of the layer has more than {_MOST_PARTS:,} numbers and dimensions, with the sizes of its "
+                "tensors substituted into the formulas of its operators"
             )
-        made.append(
+        kernel_costs.append(
             KernelCosts(
                 name=kernel.name,
                 operators=tuple(op.name for op in kernel.operators),
@@ -164,11 +163,11 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 fused=kernel.fused,
                 runs=bool(counted),
                 work=work,
-                collectives=(tuple(ahead), tuple(back)),
+                collectives=(tuple(forward), tuple(backward)),
                 saved=saved[index],
                 replicated=_replicated(layer, kernel),
-                again=kernel.again,
-                kept=held[index],
+                recompute_region=kernel.recompute_region,
+                kept=kept_selectively[index],
                 transient_bytes=transient_bytes(layer, kernel),
                 extent=_extent(layer, kernel),
             )
@@ -180,7 +179,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         definitions=layer.definitions,
         axes=layer.axes,
         expert_axes=expert_axes(layer),
-        kernels=tuple(made),
+        kernels=tuple(kernel_costs),
         weights=_weights(layer),
         boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
         input_bytes=input_bytes(layer),
@@ -191,8 +190,8 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     )
 
 
-def _fresh(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
-    """Return the tensors that each kernel is the first one to list."""
+def _listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
+    """Return the lists of the kernels, with each tensor in the first of them alone."""
     seen: set[tuple[str, str]] = set()
     result: list[tuple[Saved, ...]] = []
     for listed in lists:
@@ -201,16 +200,16 @@ def _fresh(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
     return result
 
 
-def _collective(move: Move, size: Any, tensor: str, operator: Operator | None) -> Collective:
+def _collective(transfer: Transfer, size: Any, tensor: str, operator: Operator | None) -> Collective:
     panelled = operator is not None and operator.panelled
-    kind = _IN_PANELS.get(move.kind, move.kind) if panelled else move.kind
+    kind = _IN_PANELS.get(transfer.kind, transfer.kind) if panelled else transfer.kind
     in_panels = panelled and kind in (BROADCAST, REDUCE)
     ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
-    return Collective(kind, move.axis, product((size, move.elements)), tensor, in_panels, ring)
+    return Collective(kind, transfer.axis, product((size, transfer.elements)), tensor, in_panels, ring)
 
 
-def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
-    """Match arguments; a tensor gathered once serves all that ask for the same distribution."""
+def _forward_transfers(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
+    """Match each argument with its tensor; consumers of the same distribution share one gather."""
     done: set[tuple[str, str]] = set()
     for kernel in kernels:
         for op in kernel.operators:
@@ -219,28 +218,30 @@ def _forward_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> 
                 if key in done and not op.panelled:
                     continue
                 done.add(key)
-                moves = match(layer.tensors[argument.tensor].distribution, argument.distribution)
+                transfers = match(layer.tensors[argument.tensor].distribution, argument.distribution)
                 size = element_bytes(layer, argument.tensor)
-                into[op.name][FORWARD].extend(_collective(move, size, argument.tensor, op) for move in moves)
+                into[op.name][FORWARD].extend(
+                    _collective(transfer, size, argument.tensor, op) for transfer in transfers
+                )
             for direction in (FORWARD, BACKWARD):
                 into[op.name][direction].extend(_statistics(layer, op))
 
 
-def _repeated_moves(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
-    """Gather again in the backward what the forward did not keep."""
+def _repeated_transfers(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
+    """Repeat in the backward the redistributions whose result the forward did not keep."""
     done: set[Regather] = set()
     for kernel in reversed(kernels):
         for op, regather in kernel.regathers:
             if regather in done and not op.panelled:
                 continue
             done.add(regather)
-            moves = match(layer.tensors[regather.tensor].distribution, regather.wanted)
+            transfers = match(layer.tensors[regather.tensor].distribution, regather.wanted)
             size = element_bytes(layer, regather.tensor)
-            into[op.name][BACKWARD].extend(_collective(move, size, regather.tensor, op) for move in moves)
+            into[op.name][BACKWARD].extend(_collective(transfer, size, regather.tensor, op) for transfer in transfers)
 
 
 def _statistics(layer: Layer, op: Operator) -> list[Collective]:
-    """Return the all-reduces of row statistics, where the normalised dimension is divided."""
+    """Return the all-reduces of row statistics, which a divided normalised dimension needs."""
     if not op.kind.statistics:
         return []
     taken = op.arguments[0]
@@ -250,9 +251,9 @@ def _statistics(layer: Layer, op: Operator) -> list[Collective]:
 
 
 def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
-    """Return local elements but for the last dimension, and that one, of what the first operator takes.
+    """Return (local elements without the last dimension, last dimension) of the first operator's input.
 
-    Of a lookup it is the result: its indices do not say how long a row is.
+    A lookup counts by its result, since its indices do not say how long a row is.
     """
     first = next((op for op in kernel.operators if not op.costs_nothing), kernel.operators[0])
     if first.kind.shape == "lookup":
@@ -263,9 +264,9 @@ def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
 
 
 def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
-    """Return the layer's axes that divide nothing in the kernel, neither a dimension nor what one is defined as.
+    """Return the layer's axes that neither divide a dimension of the kernel nor occur in the definition of one.
 
-    ep is none of them: its members are ranks of the other axes.
+    ep is not among them, since its members are ranks of the other axes.
     """
     used: set[str] = {EP}
     letters: set[str] = set()
@@ -279,7 +280,7 @@ def _replicated(layer: Layer, kernel: Kernel) -> tuple[str, ...]:
 
 
 def _parts(layer: Layer, letters: Iterable[str]) -> set[str]:
-    """Return all names that some dimensions are defined by, themselves included."""
+    """Return `letters` and all names in their definitions, at any depth."""
     found: set[str] = set()
     pending = set(letters)
     while pending:
@@ -312,7 +313,7 @@ def _divided(layer: Layer) -> tuple[Dim, ...]:
 
 
 def _letters(layer: Layer) -> frozenset[str]:
-    """Return the dimensions that a model must give: those used and not defined."""
+    """Return the dimensions that a model must give: those that the layer uses and does not define."""
     used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
     used |= {name for op in layer.operators for share in op.kind.work.get(op.modifier, ()) for name in names(share)}
     return frozenset(_parts(layer, used) - layer.definitions.keys() - {PANELS, *AXES})

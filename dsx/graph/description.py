@@ -1,4 +1,4 @@
-"""A derived layer as plain data, for people and for JSON: formulas, and numbers where sizes are known."""
+"""A derived layer as plain data, for people and for JSON: formulas, and their values where all sizes are known."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,9 +17,9 @@ Values = Mapping[str, int]
 def describe(
     layer: Layer, fused_backward_reads: str, uncounted: Iterable[str], defaults: Values, sizes: Values
 ) -> dict[str, Any]:
-    """Return everything that follows from a layer; `sizes` override `defaults`.
+    """Return everything that dsx derives from a layer; `sizes` override `defaults`.
 
-    A quantity is ``{"formula": text, "value": number or null}``.
+    A quantity is ``{"formula": "b*s*e", "value": number or null}``.
     """
     derived = derive(layer, fused_backward_reads, uncounted)
     values = define(derived, {**defaults, **sizes})
@@ -68,7 +68,7 @@ def describe(
 
 
 def _holds(rule: Rule, values: Values) -> bool | None:
-    """Return whether a rule holds, None where a name in it has no size."""
+    """Return whether a rule holds; None where a name in it has no size."""
     if not names(rule.left) | names(rule.right) <= values.keys():
         return None
     return bool(rule.holds(values))
@@ -95,7 +95,7 @@ def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
         "operators": list(kernel.operators),
         "counted": kernel.runs,
         "replicated": list(kernel.replicated),
-        "again": kernel.again[0] if kernel.again else None,
+        "recompute": kernel.recompute_region[0] if kernel.recompute_region else None,
         "forward": _direction(kernel, FORWARD, values),
         "backward": _direction(kernel, BACKWARD, values),
         "saved": [

@@ -1,12 +1,11 @@
-"""Symbolic integer expressions: what the notation writes, and what is derived from it.
+"""Symbolic integer expressions: those of the notation, and those that dsx derives from it.
 
-One small language serves dimension definitions (`dim c = (h + 2*g) * k`), the rules of a strategy and
-the operator tables: integers, names, ``+ - * / % ( ) min max``, where ``/`` floors. Expressions are
-evaluated over plain numbers, fractions or arrays alike, since only arithmetic operators are used.
-Nothing numeric lives here: no array library is imported.
+One small language serves dimension definitions (`dim c = (h + 2*g) * k`), the rules of a strategy and the operator
+tables: integers, names, ``+ - * / % ( ) min max``, where ``/`` floors. Evaluation uses arithmetic operators alone, so
+it takes plain numbers, fractions and arrays alike, and this module imports no array library.
 
-A sum over a layer is a chain of hundreds of operations to the left, so what walks through an expression follows its
-left operands in a loop. To the right it is as deep as what was written.
+A sum over a layer is a left-leaning chain of hundreds of operations. Functions here follow left operands in a loop and
+recurse into right operands, which are only as deep as a definition wrote them.
 """
 
 import math
@@ -33,7 +32,7 @@ class Operation:
 
 
 def _pick(largest: bool) -> Callable[[Any, Any], Any]:
-    """Return an elementwise min or max that needs no array library."""
+    """Return an elementwise min or max made of arithmetic alone."""
 
     def choose(a: Any, b: Any) -> Any:
         takes_a = (a >= b) if largest else (a <= b)
@@ -78,7 +77,7 @@ def total(terms: Iterable[Any]) -> Any:
 
 
 def combine(sign: str, left: Any, right: Any) -> Any:
-    """Return ``left sign right``, folded where both are integers or one is neutral."""
+    """Return ``left sign right``, simplified where both are integers or one is neutral."""
     if isinstance(left, int) and isinstance(right, int):
         return int(_APPLY[sign](left, right))
     if (sign, left) in (("*", 1), ("+", 0)):
@@ -100,7 +99,7 @@ def names(expr: Any) -> set[str]:
 
 
 def parts(expr: Any) -> int:
-    """Return how many integers and names stand in an expression."""
+    """Return the number of integers and names in an expression."""
     count = 1
     while isinstance(expr, Operation):
         count += parts(expr.right)
@@ -116,9 +115,9 @@ def evaluate(
 ) -> Any:
     """Evaluate `expr` where `values` gives a number, fraction or array for each name.
 
-    `floor_divide` is what ``/`` does; with exact division, identities can be tested. `memo` shares the
-    results of sub-expressions between calls with the same `values`; it is keyed by identity, so the
-    expressions must outlive it. Raises KeyError with the first name that has no value.
+    `floor_divide` evaluates ``/``; with exact division, identities can be tested. `memo` shares the results of
+    sub-expressions between calls with the same `values`. Its keys are object ids, so the expressions must outlive it.
+    Raises KeyError with the first name that has no value.
     """
     chain: list[Operation] = []
     while isinstance(expr, Operation) and (memo is None or id(expr) not in memo):
@@ -137,26 +136,26 @@ def evaluate(
     return result
 
 
-_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 
 def text(expr: Any, outer: int = 0) -> str:
-    """Return the expression as the notation writes it."""
-    before, behind = [], []
+    """Return the expression in the notation; `outer` is the precedence of the operation around it."""
+    before, after = [], []
     while isinstance(expr, Operation):
         if expr.sign in ("min", "max"):
             before.append(f"{expr.sign}(")
-            behind.append(f", {text(expr.right)})")
+            after.append(f", {text(expr.right)})")
             outer = 0
         else:
-            binding = _BINDING[expr.sign]
-            opened, closed = ("(", ")") if binding < outer else ("", "")
-            before.append(opened)
+            precedence = _PRECEDENCE[expr.sign]
+            left_bracket, right_bracket = ("(", ")") if precedence < outer else ("", "")
+            before.append(left_bracket)
             # The right operand of - / % binds tighter than the sign itself: a - (b - c).
-            behind.append(f" {expr.sign} {text(expr.right, binding + (expr.sign != '+'))}{closed}")
-            outer = binding
+            after.append(f" {expr.sign} {text(expr.right, precedence + (expr.sign != '+'))}{right_bracket}")
+            outer = precedence
         expr = expr.left
-    return "".join([*before, expr.name if isinstance(expr, Name) else str(expr), *reversed(behind)])
+    return "".join([*before, expr.name if isinstance(expr, Name) else str(expr), *reversed(after)])
 
 
 def divided(size: Any, axes: Iterable[str]) -> Any:
@@ -165,7 +164,7 @@ def divided(size: Any, axes: Iterable[str]) -> Any:
 
 
 def primes_from(start: int, count: int) -> list[int]:
-    """Return the first `count` primes from `start` on: independent values that test an identity."""
+    """Return the first `count` primes from `start` on, as independent values to test an identity with."""
     found: list[int] = []
     candidate = start
     while len(found) < count:

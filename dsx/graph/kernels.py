@@ -1,9 +1,8 @@
-"""Kernels: operators grouped as they run, and the work of each group.
+"""Kernels: groups of operators that run as one, and the work of each.
 
-One launch per kernel and direction. The bytes of a single operator are its table's; those of a fused
-kernel are the tensors that cross its border, and in its backward also what it keeps beside them
-(softmax statistics, random state). Inner values that the backward reads are made again, which adds
-their forward FLOPs to the backward.
+A kernel is one launch in either direction. An operator alone moves the bytes of its operator table. A fused kernel
+moves the tensors that cross its border, and in its backward also what it keeps besides them (softmax statistics, random
+state). Its backward recomputes the inner values that it reads, which adds their forward FLOPs.
 """
 
 from dataclasses import dataclass, replace
@@ -26,16 +25,16 @@ from dsx.graph.saved import (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs on matrix and vector units and bytes moved, as expressions, and the shapes of the multiplies.
+    """FLOPs on matrix and vector units and bytes of memory traffic, as expressions, and the shapes of the multiplies.
 
-    `unfused` bytes are moved beside `bytes` where a framework runs an operator as several kernels.
+    `unfused` is the traffic on top of `bytes` where a framework runs an operator as several kernels.
     """
 
     matrix: Any = 0
     vector: Any = 0
     bytes: Any = 0
     unfused: Any = 0
-    multiplies: tuple[Multiply, ...] = ()  # their FLOPs are part of `matrix`
+    multiplies: tuple[Multiply, ...] = ()  # `matrix` includes their FLOPs
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -49,20 +48,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Operators that run as one, and what they keep for the backward."""
+    """Operators that run as one kernel, and what they keep for the backward."""
 
     name: str
     fused: bool
     operators: tuple[Operator, ...]
-    made_again: tuple[Operator, ...]  # inner operators whose forward the backward repeats
+    recomputed: tuple[Operator, ...]  # inner operators whose forward the backward repeats
     saved: tuple[Saved, ...]
-    border: tuple[Argument, ...]  # what crosses into a fused kernel and its backward reads
+    border: tuple[Argument, ...]  # tensors from outside a fused kernel that its backward reads
     regathers: tuple[tuple[Operator, Regather], ...]
 
     @property
-    def again(self) -> tuple[str, int] | None:
-        """The region of selective recomputation that it is in."""
-        return self.operators[0].again
+    def recompute_region(self) -> tuple[str, int] | None:
+        """The ``recompute`` region that it is in."""
+        return self.operators[0].recompute_region
 
 
 def split_into_kernels(layer: Layer) -> list[Kernel]:
@@ -82,7 +81,7 @@ def _kernel(layer: Layer, key: Any, operators: list[Operator]) -> Kernel:
         key[0] if fused else key,
         fused,
         tuple(operators),
-        tuple(op for op in operators if op.name in collector.made_again),
+        tuple(op for op in operators if op.name in collector.recomputed),
         tuple(collector.saved.values()),
         tuple(collector.border.values()),
         tuple(collector.regathers),
@@ -99,9 +98,10 @@ class _Collector:
         self.saved: dict[tuple[str, str], Saved] = {}
         self.border: dict[tuple[str, str], Argument] = {}
         self.regathers: list[tuple[Operator, Regather]] = []
-        self.made_again: set[str] = set()
+        self.recomputed: set[str] = set()
 
     def visit(self, op: Operator) -> None:
+        """Collect what the backward of `op` reads."""
         inner = op.kind.in_kernel if self.fused else None
         for index, entry in enumerate(inner.saved if inner else op.kind.saved):
             if isinstance(entry, Formula):
@@ -116,50 +116,51 @@ class _Collector:
                 self.keep(op, as_produced(self.layer, op, name), False)
 
     def read(self, op: Operator, argument: Argument, panelled: bool) -> None:
-        """Note that the backward reads `argument`: keep it, or make it again inside the kernel."""
+        """Note that the backward reads `argument`: keep it, or recompute it inside the kernel."""
         producer = self.inner.get(argument.tensor)
         if producer is None or (argument.tensor in self.crossing and not producer.costs_nothing):
             self.keep(op, argument, panelled)
-        elif producer.name not in self.made_again:
-            self.made_again.add(producer.name)
+        elif producer.name not in self.recomputed:
+            self.recomputed.add(producer.name)
             for inner in producer.arguments:
                 self.read(producer, inner, producer.panelled)
 
     def keep(self, op: Operator, argument: Argument, panelled: bool) -> None:
-        saved, again = stored(self.layer, argument, panelled)
+        saved, regathers = stored(self.layer, argument, panelled)
         if saved:
             self.saved.setdefault(saved.key, saved)
         self.border.setdefault((argument.tensor, str(argument.distribution)), argument)
-        for regather in again:
+        for regather in regathers:
             if (op, regather) not in self.regathers:
                 self.regathers.append((op, regather))
 
 
 def crossing(layer: Layer, operators: list[Operator]) -> list[str]:
-    """Return the results that are consumed outside the group."""
+    """Return the results of a group of operators that are consumed outside of it."""
     inside = {op.name for op in operators}
     outside = {arg.tensor for op in layer.operators if op.name not in inside for arg in op.arguments}
     return [name for op in operators for name in op.outputs if name in outside or name in layer.outputs]
 
 
 def work_of(layer: Layer, kernel: Kernel, fused_backward_reads: str, uncounted: frozenset[str]) -> tuple[Work, Work]:
-    """Return the forward and backward work of a kernel; operators of the kinds `uncounted` do none."""
+    """Return the forward and backward work of a kernel; operators of the kinds in `uncounted` do none."""
     forward = Work()
     backward = Work()
     for op in kernel.operators:
         if op.kind.name in uncounted:
             continue
-        ahead, back = _operator_work(layer, op)
-        forward, backward = forward + ahead, backward + back
-        if op in kernel.made_again:
-            backward = backward + ahead
+        own_forward, own_backward = _operator_work(layer, op)
+        forward, backward = forward + own_forward, backward + own_backward
+        if op in kernel.recomputed:
+            backward = backward + own_forward
     if not kernel.fused:
         return forward, backward
-    ahead_bytes, back_bytes = _border_bytes(layer, kernel, fused_backward_reads)
-    return replace(forward, bytes=ahead_bytes, unfused=0), replace(backward, bytes=back_bytes, unfused=0)
+    forward_bytes, backward_bytes = _border_bytes(layer, kernel, fused_backward_reads)
+    return replace(forward, bytes=forward_bytes, unfused=0), replace(backward, bytes=backward_bytes, unfused=0)
 
 
 def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tuple[Any, Any]:
+    """Return the bytes that a fused kernel reads and writes in its forward and in its backward."""
     operators = list(kernel.operators)
     inside = {name for op in operators for name in op.outputs}
     entering = {
@@ -182,7 +183,7 @@ def _border_bytes(layer: Layer, kernel: Kernel, fused_backward_reads: str) -> tu
     else:
         reads = [tensor_bytes(layer, arg.tensor, arg.distribution) for arg in kernel.border]
         reads += [saved.bytes for saved in kernel.saved if saved.key[1].startswith("state ")]
-    # Beside what it reads: the gradients of its results coming in, those of its arguments going out.
+    # The backward also reads the gradients of its results and writes those of its arguments.
     return forward, total([*reads, *leaving, *entering.values()])
 
 
@@ -191,12 +192,12 @@ def _operator_work(layer: Layer, op: Operator) -> tuple[Work, Work]:
     sizes = functions(layer, op)
     if kind.shape != "contract":
         return _work(op, kind.forward, sizes), _work(op, kind.backward, sizes)
-    ahead = kind.panels["forward"] if op.panelled else kind.forward
-    back = kind.panels["gradient"] if op.panelled else kind.gradient
+    forward_effort = kind.panels["forward"] if op.panelled else kind.forward
+    gradient_effort = kind.panels["gradient"] if op.panelled else kind.gradient
     letters = {dim.letter for name in op.outputs for dim in layer.tensors[name].distribution.dims}
     summed = _contracted([argument.distribution for argument in op.arguments], letters)
-    forward = _work(op, ahead, sizes, summed)
-    # A contraction of more or fewer arguments has FLOPs, but no shape of rows and columns.
+    forward = _work(op, forward_effort, sizes, summed)
+    # A contraction of one, three or more arguments has FLOPs, but no shape of rows and columns.
     shaped = len(op.arguments) == 2
     if shaped:
         forward = replace(forward, multiplies=(forward_multiply(layer, op, forward.matrix),))
@@ -208,25 +209,27 @@ def _operator_work(layer: Layer, op: Operator) -> tuple[Work, Work]:
         exchanged = functions(layer, op, [argument, *others], dx=op.arguments[index])
         own = {dim.letter for dim in argument.distribution.dims}
         sources = [other.distribution for other in others] + [layer.tensors[op.name].distribution]
-        made = _work(op, back, exchanged, _contracted(sources, own))
+        gradient = _work(op, gradient_effort, exchanged, _contracted(sources, own))
         if shaped:
-            made = replace(made, multiplies=(gradient_multiply(layer, op, index, made.matrix),))
-        backward = backward + made
+            gradient = replace(gradient, multiplies=(gradient_multiply(layer, op, index, gradient.matrix),))
+        backward = backward + gradient
     return forward, backward
 
 
 def _contracted(distributions: list[Distribution], kept: set[str]) -> Any:
+    """Return the product of the local dimensions that are not among the letters `kept`."""
     dims = {dim.letter: dim for distribution in distributions for dim in distribution.dims}
     return elements(tuple(dim for letter, dim in dims.items() if letter not in kept))
 
 
 def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any = 1) -> Work:
+    """Return what an operator table says of an operator, with its sizes; a modifier reduces FLOPs, not bytes."""
     numerator, denominator = op.kind.work.get(op.modifier, (1, 1))
 
     def value(formula: Formula | None, share: bool) -> Any:
         if formula is None:
             return 0
-        expr = _put(formula.resolve(sizes), {"contracted": contracted})
+        expr = _substituted(formula.resolve(sizes), {"contracted": contracted})
         return combine("/", combine("*", expr, numerator), denominator) if share else expr
 
     return Work(
@@ -234,24 +237,24 @@ def _work(op: Operator, effort: Effort, sizes: dict[str, Any], contracted: Any =
     )
 
 
-def _put(expr: Any, values: dict[str, Any]) -> Any:
-    """Replace names by expressions."""
+def _substituted(expr: Any, values: dict[str, Any]) -> Any:
+    """Return an expression with names replaced by other expressions."""
     chain: list[Operation] = []
     while isinstance(expr, Operation):
         chain.append(expr)
         expr = expr.left
     result = values.get(expr.name, expr) if isinstance(expr, Name) else expr
     for operation in reversed(chain):
-        result = combine(operation.sign, result, _put(operation.right, values))
+        result = combine(operation.sign, result, _substituted(operation.right, values))
     return result
 
 
 def functions(
     layer: Layer, op: Operator, arguments: list[Argument] | None = None, dx: Argument | None = None
 ) -> dict[str, Any]:
-    """Return the size functions of a table's expressions for one operator.
+    """Return the size functions that a table's expressions may call, for one operator.
 
-    `arguments` stand for the table's argument names in that order; `dx` is the one whose gradient is made.
+    `arguments` take the table's argument names in this order; `dx` is the argument whose gradient is computed.
     """
     taken = list(op.arguments) if arguments is None else arguments
     tensors: dict[str, tuple[str, Distribution]] = {

@@ -1,7 +1,7 @@
-"""A layer under a strategy: tensors, and operators over them, whose distributions are all known.
+"""A layer under a strategy: its tensors and operators, each with a known distribution.
 
-The blocks are inlined and the roles filled in (`dsx.graph.build`). What follows from it (collectives, backward, saved
-tensors, work) is derived in the modules beside this one.
+`dsx.graph.build` has inlined the blocks and filled in the roles. Other modules of this package derive collectives,
+backward, saved tensors and work from it.
 """
 
 from dataclasses import dataclass
@@ -19,28 +19,28 @@ OUTPUT = "output"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value or a weight, as it is produced."""
+    """A value or a weight, in the distribution in which it is produced."""
 
     name: str
     distribution: Distribution
     weight: bool = False
-    data: bool = False  # given from outside the model: it has no gradient
-    tied: bool = False  # a weight that another layer of the model has too
+    data: bool = False  # comes from outside the model and has no gradient
+    tied: bool = False  # a weight that the layer shares with another layer of the model
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A tensor as an operator consumes it."""
+    """A tensor in the distribution in which an operator consumes it."""
 
     tensor: str
     distribution: Distribution
-    made_again: bool
+    regathered: bool  # the mark ~: the backward redistributes the tensor once more instead of keeping the copy
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator; it is named after its first result."""
+    """One operator, named after its first result."""
 
     kind: OperatorKind
     modifier: str
@@ -49,7 +49,7 @@ class Operator:
     fuse: tuple[str, int] | None
     panelled: bool
     place: Place
-    again: tuple[str, int] | None = None  # the region that selective recomputation makes again
+    recompute_region: tuple[str, int] | None = None  # the ``recompute`` region that it is in
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Operator:
 
     @property
     def costs_nothing(self) -> bool:
-        """Whether it only renames: no kernel runs."""
+        """Whether it is a view, for which no kernel runs."""
         return self.kind.shape == "view"
 
 
@@ -75,8 +75,8 @@ class Layer:
     outputs: tuple[str, ...]
     rules: tuple[Rule, ...]
     panelled: bool
-    options: dict[str, bool]  # each that the layer or a block of it knows -> whether it is set
-    blocks: dict[str, str]  # block parameter -> the block that it is
+    options: dict[str, bool]  # option that the layer or one of its blocks declares -> whether it is set
+    blocks: dict[str, str]  # block parameter -> block
 
     @property
     def axes(self) -> tuple[str, ...]:

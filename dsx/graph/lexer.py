@@ -1,4 +1,4 @@
-"""Tokens of the layer notation, each with its place, and the expression parser that works on them."""
+"""Tokens of the layer notation, each with its place, and the parser of expressions."""
 
 import re
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<sign><=|>=|==|!=|[\[\](){},/@*~=+\-%<>$|])"
 )
-# More would exhaust the stack of what walks through an expression; no size has so many parts or digits.
+# More parts would exhaust the stack of recursive functions over expressions; no size needs as many parts or digits.
 _MOST_PARTS, _MOST_DIGITS = 100, 18
-_LONGEST_LINE, _LONGEST_NAME = 20_000, 300  # characters; of packaged texts 132 and 29
+_LONGEST_LINE, _LONGEST_NAME = 20_000, 300  # characters; packaged definitions have up to 132 and 29
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a text."""
+    """A position in a definition: line and column count from 1."""
 
     file: str
     line: int
     column: int
 
     def error(self, message: str) -> NotationError:
-        """Return the error of `message` at this place."""
+        """Return the error that says `message` with this place in front."""
         return NotationError(message, self.file, self.line, self.column)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token; `kind` is "int", "name", "word" (a name led by digits), "sign" or "end"."""
+    """One token; `kind` is "int", "name", "word" (a name that begins with digits), "sign" or "end"."""
 
     kind: str
     text: str
@@ -45,10 +45,10 @@ class Line:
 
     def __init__(self, source: str, file: str, number: int) -> None:
         self.source, self.file, self.number = source, file, number
-        self.parts = 0  # of expressions, so far
+        self.parts = 0  # numbers and names of expressions, so far
         self._position = 0
         if len(source) > _LONGEST_LINE:
-            raise Place(file, number, _LONGEST_LINE + 1).error(f"a line of more than {_LONGEST_LINE:,} characters")
+            raise Place(file, number, _LONGEST_LINE + 1).error(f"the line has more than {_LONGEST_LINE:,} characters")
         self._next = self._scan()
 
     def _scan(self) -> Token:
@@ -60,17 +60,17 @@ class Line:
             self._position = match.end()
             kind = match.lastgroup or ""
             if kind in ("name", "word") and len(match.group()) > _LONGEST_NAME:
-                raise place.error(f"a name of more than {_LONGEST_NAME} characters")
+                raise place.error(f"the name has more than {_LONGEST_NAME} characters")
             if kind not in ("space", "comment"):
                 return Token(kind, match.group(), place)
         return Token("end", "end of line", Place(self.file, self.number, len(self.source) + 1))
 
     def peek(self) -> Token:
-        """Return the next token without taking it."""
+        """Return the next token and stay in front of it."""
         return self._next
 
     def take(self) -> Token:
-        """Return the next token and move on."""
+        """Return the next token and advance."""
         token, self._next = self._next, self._scan()
         return token
 
@@ -86,14 +86,14 @@ class Line:
         return token
 
     def name(self, what: str) -> Token:
-        """Take a name or raise, saying that `what` was expected."""
+        """Take a name; raise an error that expected `what` at any other token."""
         token = self.take()
         if token.kind != "name":
             raise token.place.error(f"expected {what}, found {token.text!r}")
         return token
 
     def word(self, what: str) -> Token:
-        """Take a file-level name, which may hold digits, dots and dashes: ``2d``, ``gated-mlp``."""
+        """Take the name of a definition or block, which may hold digits, dots and dashes: ``2d``, ``feed-forward``."""
         start = self._next.place.column - 1
         match = _WORD.match(self.source, start)
         if match is None or self._next.kind == "end":
@@ -104,26 +104,26 @@ class Line:
         return Token("name", match.group(), place)
 
     def rest(self) -> str:
-        """Take everything up to the end of the line, comment excluded."""
+        """Take the rest of the line without its comment."""
         start = self._next.place.column - 1
         self._position = len(self.source)
         self._next = self._scan()
         return self.source[start:].split("#")[0].strip()
 
     def done(self) -> bool:
-        """Return whether the line is used up."""
+        """Return whether no token is left."""
         return self._next.kind == "end"
 
     def finish(self) -> None:
-        """Raise unless the line is used up."""
+        """Raise if a token is left."""
         if not self.done():
             raise self._next.place.error(f"unexpected {self._next.text!r}")
 
 
 def parse_expression(line: Line, functions: dict[str, Any] | None = None) -> Any:
-    """Parse ``expr``. `functions` maps further function names to makers of expressions.
+    """Parse an expression of the grammar; `functions` adds functions by name.
 
-    A maker takes the name of its single argument and returns an expression, or raises KeyError.
+    Each of them takes the name of its single argument and returns an expression, or raises KeyError.
     """
     result = _term(line, functions or {})
     while sign := line.accept("+", "-"):
@@ -136,7 +136,7 @@ def _term(line: Line, functions: dict[str, Any]) -> Any:
     while sign := line.accept("*", "/", "%"):
         right = _factor(line, functions)
         if right == 0 and sign.text != "*":
-            raise sign.place.error(f"'{sign.text} 0': nothing can be divided by zero")
+            raise sign.place.error(f"'{sign.text} 0' divides by zero")
         result = Operation(sign.text, result, right)
     return result
 
@@ -145,10 +145,10 @@ def _factor(line: Line, functions: dict[str, Any]) -> Any:
     token = line.take()
     line.parts += 1
     if line.parts > _MOST_PARTS:
-        raise token.place.error(f"expressions of more than {_MOST_PARTS} parts on one line")
+        raise token.place.error(f"the expressions of the line have more than {_MOST_PARTS} numbers and names")
     if token.kind == "int":
         if len(token.text) > _MOST_DIGITS:
-            raise token.place.error(f"a number of more than {_MOST_DIGITS} digits")
+            raise token.place.error(f"the number has more than {_MOST_DIGITS} digits")
         return int(token.text)
     if token.text == "(":
         inner = parse_expression(line, functions)

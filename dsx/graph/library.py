@@ -1,28 +1,28 @@
-"""Definitions of layers, strategies and operator tables found by name or path, and layers built from them."""
+"""Finds layers, strategies and operator tables by name or path, and builds layers from them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.graph.build import MOST_BLOCKS, NOTHING_SET, block_of, build_layer
-from dsx.graph.former import formerly
+from dsx.graph.former_names import written_now
 from dsx.graph.layer import Layer
 from dsx.graph.lexer import Place
 from dsx.graph.notation import (
-    BracketText,
+    BracketSyntax,
+    DeclarationSyntax,
     Definition,
     LayerDefinition,
-    OperatorText,
+    OperatorSyntax,
     Role,
     Settings,
+    Strategy,
     StrategyDefinition,
-    StrategyText,
-    TensorsText,
-    UseText,
+    UseSyntax,
 )
 from dsx.graph.operators import OperatorKind, load_tables
-from dsx.graph.options import check_known, selected
 from dsx.graph.parse import parse_file
+from dsx.graph.selection import check_known, selected
 from dsx.graph.strategy import resolved
 from dsx.spec.locate import find, names
 
@@ -30,7 +30,7 @@ SUFFIX = ".layer"
 
 
 def load_operators(table_names: Iterable[str], near: Path | None = None) -> dict[str, OperatorKind]:
-    """Return the operators of the named tables; a later table replaces single operators of an earlier one."""
+    """Return the operators of the named tables; an operator of a later table replaces that of an earlier one."""
     return load_tables([find("operators", name, ".yaml", near) for name in table_names])
 
 
@@ -44,8 +44,8 @@ def load_layer(
 ) -> Layer:
     """Build the layer (or a single block) called `name`, or at that path, under a strategy.
 
-    `chosen` is set for this layer, which must know it; `inherited`, and what the strategy sets, where it is known.
-    `near` is the file that mentions the names. Raises InputError.
+    `chosen` and `inherited` are settings as `build_layer` takes them; `near` is the file that mentions the names.
+    Raises InputError.
     """
     overlay = load_strategy(strategy, near) if strategy else None
     return build_layer(load_definition(name, near), overlay, table, _find_block, chosen, inherited)
@@ -63,7 +63,7 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError:
-        if now := formerly(block):
+        if now := written_now(block):
             raise place.error(now) from None
         beside = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
         raise UnknownNameError("block", block, {*_names("block"), *beside}) from None
@@ -73,9 +73,9 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
 
 
 def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> str:
-    """Return what is wrong with what is chosen for a layer, whatever the strategy; nothing if it cannot be known.
+    """Return what is wrong with the settings chosen for a layer under any strategy; "" if nothing is.
 
-    A layer that nobody has may be one that an assumption set has another definition of.
+    A layer without a definition is no fault here: an assumption set may map its kind to another definition.
     """
     definition: LayerDefinition | None = None
     try:
@@ -83,7 +83,7 @@ def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> 
         used, pending = [definition], [definition]
         while pending and len(used) <= MOST_BLOCKS:
             lines = selected(pending.pop(), chosen).body
-            blocks = [block_of(line, _find_block) for line in lines if isinstance(line, UseText)]
+            blocks = [block_of(line, _find_block) for line in lines if isinstance(line, UseSyntax)]
             used += blocks
             pending += blocks
         check_known(chosen, used)
@@ -95,30 +95,30 @@ def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> 
 
 
 def needs_strategy(name: str, near: Path | None = None, chosen: Settings = NOTHING_SET) -> bool:
-    """Return whether the layer called `name`, or a block that it may use under `chosen` block parameters, has roles."""
+    """Return whether the layer called `name`, or a block that it may use with the `chosen` settings, has roles."""
     seen: set[str] = set()
     blocks = dict(chosen.blocks)
     pending = [(name, near)]
     while pending:
-        text = _parse("layer", *pending.pop())
-        if isinstance(text, StrategyDefinition) or text.file in seen:
+        definition = _parse("layer", *pending.pop())
+        if isinstance(definition, StrategyDefinition) or definition.file in seen:
             continue
-        if len(seen) > MOST_BLOCKS:  # as building the layer will say
+        if len(seen) > MOST_BLOCKS:  # building the layer raises the error
             return False
-        seen.add(text.file)
-        for line, _ in text.lines:
-            if isinstance(line, UseText):
-                used = blocks.get(line.parameter, text.parameters.get(line.parameter, line.block))
-                pending.append((used, Path(text.file)))
-            elif isinstance(line, OperatorText | TensorsText):
-                tensors = line.tensors if isinstance(line, TensorsText) else (*line.outputs, *line.arguments)
+        seen.add(definition.file)
+        for line, _ in definition.lines:
+            if isinstance(line, UseSyntax):
+                used = blocks.get(line.parameter, definition.parameters.get(line.parameter, line.block))
+                pending.append((used, Path(definition.file)))
+            elif isinstance(line, OperatorSyntax | DeclarationSyntax):
+                tensors = line.tensors if isinstance(line, DeclarationSyntax) else (*line.outputs, *line.arguments)
                 if any(isinstance(item, Role) for tensor in tensors for item in tensor.dims or ()):
                     return True
     return False
 
 
-def load_strategy(name: str, near: Path | None = None) -> StrategyText:
-    """Return the strategy called `name`, or at that path, with what it extends; raises InputError."""
+def load_strategy(name: str, near: Path | None = None) -> Strategy:
+    """Return the strategy called `name`, or at that path, with what it inherits; raises InputError."""
     definition = _strategy(_parse("strategy", name, near), name)
 
     def find_base(base: str, place: Place) -> StrategyDefinition:
@@ -139,9 +139,9 @@ def _strategy(definition: Definition, name: str) -> StrategyDefinition:
 
 
 def check_settable(settings: Settings, owner: str) -> None:
-    """Raise SpecError if what is set for all layers that know it is nearly what some layer knows, but not quite.
+    """Raise SpecError where a setting for all layers looks like a misspelt option or block parameter.
 
-    A layer of one's own, which knows it, may lie anywhere.
+    A setting that resembles none is no fault: a user's own layer, in any folder, may declare it.
     """
     if settings == NOTHING_SET:
         return
@@ -152,26 +152,26 @@ def check_settable(settings: Settings, owner: str) -> None:
     of_kind += [("block parameter", name, parameters, options) for name, _ in settings.blocks]
     for kind, name, known, others in of_kind:
         if name in others - known:
-            other = "names a block" if kind == "option" else "is an option: it is set to true"
-            raise SpecError(f"{owner} sets {name!r} as no layer knows it: it {other}")
+            other = "is a block parameter: it names a block" if kind == "option" else "is an option: it is set to true"
+            raise SpecError(f"{owner} sets {name!r}, which {other}")
         if name not in known and (nearest := did_you_mean(name, known)):
             raise SpecError(f"{owner} sets {name!r}, which is no {kind} of any layer{nearest}")
 
 
 def strategy_names() -> Sequence[str]:
-    """Return the names of all strategies that can be found."""
+    """Return the names of all strategies in the search path."""
     return _names("strategy")
 
 
 def kernel_names() -> set[str]:
-    """Return the names of the ``fuse`` blocks of all definitions that can be found and read."""
+    """Return the names of the ``fuse`` kernels of all valid definitions in the search path."""
     definitions = [found for _, found in _definitions() if isinstance(found, LayerDefinition)]
     lines = [line for found in definitions for line, _ in found.lines]
-    return {line.name for line in lines if isinstance(line, BracketText) and line.word == "fuse"}
+    return {line.name for line in lines if isinstance(line, BracketSyntax) and line.word == "fuse"}
 
 
 def layer_names() -> Sequence[str]:
-    """Return the names of all layers and blocks that can be found."""
+    """Return the names of all layers and blocks in the search path."""
     return _names("layer")
 
 
@@ -179,14 +179,14 @@ def _parse(kind: str, name: str, near: Path | None) -> Definition:
     try:
         path = find("layers", name, SUFFIX, near)
     except UnknownNameError:
-        if kind == "layer" and (now := formerly(name)):
+        if kind == "layer" and (now := written_now(name)):
             raise SpecError(now) from None
         raise UnknownNameError(kind, name, _names(kind)) from None
     return parse_file(path)
 
 
 def _names(kind: str) -> list[str]:
-    """Return the names of the layers and blocks, of the blocks, or of the strategies that can be found and read."""
+    """Return the names of the valid definitions of a kind: "layer" (with blocks), "block" or "strategy"."""
     wanted = {"layer": ("layer", "block"), "block": ("block",), "strategy": ("strategy",)}[kind]
     return [name for name, found in _definitions() if _kind(found) in wanted]
 
@@ -200,4 +200,4 @@ def _definitions() -> Iterator[tuple[str, Definition]]:
         try:
             yield name, parse_file(find("layers", name, SUFFIX))
         except NotationError:
-            continue  # a broken definition is an error where it is asked for by name
+            continue  # a faulty definition is an error where somebody asks for it by name

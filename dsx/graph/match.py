@@ -1,6 +1,6 @@
-"""Matching: the collectives that turn the distribution a value has into the one that is needed.
+"""Matching: the collectives that turn the distribution of a value into the one that its consumer needs.
 
-Per mesh axis the pair (producer, consumer) decides:
+For each mesh axis, the pair (producer, consumer) decides:
 
 | producer | consumer replicated | consumer divided on d2 | consumer partial |
 |---|---|---|---|
@@ -8,10 +8,11 @@ Per mesh axis the pair (producer, consumer) decides:
 | divided on d1 | all-gather | nothing if d1 = d2, else all-to-all | error |
 | partial | all-reduce | reduce-scatter | nothing |
 
-Slices, scatters and exchanges come first, since they shrink or keep the tensor; gathers come last and
-take the innermost axis first; scatters take the outermost first. A gather's volume is that of the
-gathered tensor, any other collective's that of the tensor before it. A permutation of ranks (``s/cp/tp``
-to ``s/tp/cp``) is not derived.
+Slices, scatters and all-to-alls come first, since they shrink or keep the tensor; gathers come last. Gathers take the
+innermost axis first, scatters the outermost. The volume of a gather is the gathered tensor, that of any other
+collective the tensor before it.
+
+Not modelled: permutations of ranks (``s/cp/tp`` to ``s/tp/cp``).
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ BROADCAST, REDUCE = "broadcast", "reduce"
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How a tensor lies on the mesh: its divided dimensions, and the axes it is a partial sum over."""
+    """How a tensor is divided over the mesh: its dimensions, and the axes over which it is a partial sum."""
 
     dims: tuple[Dim, ...]
     partial: tuple[str, ...] = ()  # in the order of AXES
@@ -46,12 +47,12 @@ class Distribution:
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     def without_partial(self) -> "Distribution":
-        """The same layout with every partial sum completed."""
+        """The same distribution with every partial sum completed."""
         return Distribution(self.dims)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Transfer:
     """One collective over one axis; `elements` is its volume in elements."""
 
     kind: str
@@ -60,7 +61,7 @@ class Move:
 
 
 class Unmatchable(Exception):
-    """No collective of the table leads from one distribution to the other; the text says why."""
+    """No collective of the table leads from one distribution to the other; the message says why."""
 
 
 def ordered(axes: "set[str] | frozenset[str]") -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def elements(dims: tuple[Dim, ...]) -> Any:
     return product(local_size(dim) for dim in dims)
 
 
-def match(producer: Distribution, consumer: Distribution) -> list[Move]:
+def match(producer: Distribution, consumer: Distribution) -> list[Transfer]:
     """Return the collectives from `producer` to `consumer`, in order.
 
     Both must have the same letters in the same order. Raises Unmatchable.
@@ -87,38 +88,38 @@ def match(producer: Distribution, consumer: Distribution) -> list[Move]:
         raise Unmatchable(f"{producer} and {consumer} have different dimensions")
     invented = set(consumer.partial) - set(producer.partial)
     if invented:
-        raise Unmatchable(f"{consumer} wants a partial sum over {', '.join(sorted(invented))}, {producer} is none")
+        raise Unmatchable(f"{consumer} is a partial sum over {', '.join(sorted(invented))}, but {producer} is not")
     for have, want in zip(producer.dims, consumer.dims, strict=True):
         kept = [axis for axis in have.axes if axis in want.axes]
         prefix = _common_prefix(have.axes, want.axes)
         if len(kept) > prefix:
             raise Unmatchable(
-                f"{have} and {want} order their ranks differently; an axis is kept only in front of those that change"
+                f"{have} and {want} order their ranks differently; an axis is kept only in front of axes that change"
             )
     layout = [list(dim.axes) for dim in producer.dims]
     target = [list(dim.axes) for dim in consumer.dims]
     letters = [dim.letter for dim in producer.dims]
     partial = set(producer.partial)
-    moves: list[Move] = []
+    transfers: list[Transfer] = []
 
     def size() -> Any:
         return elements(tuple(Dim(a, tuple(x)) for a, x in zip(letters, layout, strict=True)))
 
     while layout != target or partial - set(consumer.partial):
-        if _extend(layout, target, partial, moves, size):
+        if _extend(layout, target, partial, transfers, size):
             continue
         if finished := ordered(partial - set(consumer.partial) - {axis for axes in target for axis in axes}):
-            moves.append(Move(ALL_REDUCE, finished[0], size()))
+            transfers.append(Transfer(ALL_REDUCE, finished[0], size()))
             partial.discard(finished[0])
             continue
         for axes, wanted in zip(layout, target, strict=True):
             if axes != wanted[: len(axes)]:
                 axis = axes.pop()
-                moves.append(Move(ALL_GATHER, axis, size()))
+                transfers.append(Transfer(ALL_GATHER, axis, size()))
                 break
         else:
             raise Unmatchable(f"no collective leads from {producer} to {consumer}")
-    return moves
+    return transfers
 
 
 def _common_prefix(have: tuple[str, ...], want: tuple[str, ...]) -> int:
@@ -130,8 +131,10 @@ def _common_prefix(have: tuple[str, ...], want: tuple[str, ...]) -> int:
     return count
 
 
-def _extend(layout: list[list[str]], target: list[list[str]], partial: set[str], moves: list[Move], size: Any) -> bool:
-    """Divide one dimension further by its next wanted axis, if it can be done now: slices first, exchanges last."""
+def _extend(
+    layout: list[list[str]], target: list[list[str]], partial: set[str], transfers: list[Transfer], size: Any
+) -> bool:
+    """Divide one dimension by its next axis if possible: by a slice, else a scatter, else an all-to-all."""
     holders = {axis: axes for axes in layout for axis in axes}
     ready = [
         (axes, wanted[len(axes)])
@@ -144,13 +147,13 @@ def _extend(layout: list[list[str]], target: list[list[str]], partial: set[str],
             return True
     for axes, axis in ready:
         if axis in partial:
-            moves.append(Move(REDUCE_SCATTER, axis, size()))
+            transfers.append(Transfer(REDUCE_SCATTER, axis, size()))
             partial.discard(axis)
             axes.append(axis)
             return True
     for axes, axis in ready:
         if axis in holders and holders[axis][-1] == axis:
-            moves.append(Move(ALL_TO_ALL, axis, size()))
+            transfers.append(Transfer(ALL_TO_ALL, axis, size()))
             holders[axis].pop()
             axes.append(axis)
             return True

@@ -1,6 +1,7 @@
-"""A model: dimensions, and its layers as a sequence of (kind, count), each kind with its layer text.
+"""A model: its dimensions, and its layers as a sequence of (kind, count).
 
-A layer kind is derived once per strategy. The first layer may be an embedding, the last one head and loss.
+Each layer kind is built from its layer definition and derived once per strategy. The first layer may be the embedding,
+the last one the head with the loss.
 """
 
 import functools
@@ -13,7 +14,7 @@ from typing import Any
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError, did_you_mean
 from dsx.graph.derived import DerivedLayer, derive
 from dsx.graph.expressions import evaluate, names, text
-from dsx.graph.former import formerly
+from dsx.graph.former_names import written_now
 from dsx.graph.layer import Layer, Tensor
 from dsx.graph.library import check_settable, fault_of_settings, load_layer, load_operators
 from dsx.graph.match import Distribution
@@ -22,10 +23,10 @@ from dsx.graph.operators import OperatorKind
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import LayerCheck, LayerCount, LayerKind, ModelSpec
 
-_RUNS = 4  # more runs of layers than this alternate
+_MOST_RUNS = 4  # a body with more runs of equal layers counts as alternating
 _LARGEST_SIZE = 2**53  # of a defined dimension; floats hold integers exactly up to it
-# Of elements, bytes and FLOPs of a layer and one sequence. A layer of the largest packaged model has 1e16; a float32,
-# which sweeps take times in, ends at 3e38.
+# Bytes and FLOPs of a layer and one sequence. A layer of the largest packaged model has 1e16; sweeps hold times in
+# float32, which ends at 3e38.
 _LARGEST_AMOUNT = 1e30
 
 
@@ -36,50 +37,50 @@ class Model:
     name: str
     dimensions: dict[str, int]
     layers: tuple[tuple[DerivedLayer, int], ...]  # (layer, count) in pipeline order
-    leading: int = 0  # entries of `layers` that only the first stage of a pipeline has: an embedding
-    trailing: int = 0  # entries that only the last stage has: final norm, head and loss
+    leading: int = 0  # entries of `layers` that only the first pipeline stage has: 1 with an embedding, else 0
+    trailing: int = 0  # entries that only the last stage has: 1 with a head, else 0
 
     @property
     def num_layers(self) -> int:
-        """Layers in all."""
+        """Number of layers, embedding and head included."""
         return sum(count for _, count in self.layers)
 
     @property
     def body(self) -> tuple[tuple[DerivedLayer, int], ...]:
-        """The entries between the ends: what a pipeline cuts."""
+        """The entries between embedding and head, which a pipeline divides into stages."""
         return self.layers[self.leading : len(self.layers) - self.trailing]
 
     @property
     def num_body_layers(self) -> int:
-        """Layers between the ends."""
+        """Number of layers between embedding and head."""
         return sum(count for _, count in self.body)
 
     @property
     def body_layer(self) -> DerivedLayer:
-        """A body layer whose rules are those of all, and which says how they are divided: the first with most axes."""
+        """The body layer that stands for all in rules and divided axes: the first of those with most axes."""
         return max((layer for layer, _ in self.body), key=lambda layer: len(layer.axes))
 
     @property
     def kinds(self) -> tuple[DerivedLayer, ...]:
-        """The layer kinds, each once, in the order in which they appear."""
+        """The layer kinds, each once, in the order of their first layers."""
         return tuple({id(layer): layer for layer, _ in self.layers}.values())
 
     @property
     def first(self) -> tuple[DerivedLayer, ...]:
-        """The kinds that only the first stage has."""
+        """The kinds that only the first stage has: the embedding, or none."""
         return tuple(layer for layer, _ in self.layers[: self.leading])
 
     @property
     def last(self) -> tuple[DerivedLayer, ...]:
-        """The kinds that only the last stage has."""
+        """The kinds that only the last stage has: the head, or none."""
         return tuple(layer for layer, _ in self.layers[len(self.layers) - self.trailing :])
 
     @property
     def segments(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """The body as segments of (position among `kinds`, count).
+        """The body as segments, each a tuple of (position among `kinds`, count).
 
-        Runs of one kind are a segment each; a body of many short runs (layers that alternate) is one segment of
-        several kinds.
+        Each run of one kind is a segment. A body of alternating layers, with many short runs, is one segment of several
+        kinds.
         """
         where = {id(layer): position for position, layer in enumerate(self.kinds)}
         runs: list[list[int]] = []
@@ -88,7 +89,7 @@ class Model:
                 runs[-1][1] += count
             else:
                 runs.append([where[id(layer)], count])
-        if len(runs) <= _RUNS:
+        if len(runs) <= _MOST_RUNS:
             return tuple(((kind, count),) for kind, count in runs)
         total: dict[int, int] = {}
         for kind, count in runs:
@@ -97,13 +98,13 @@ class Model:
 
 
 def settings_of(values: Mapping[str, str | bool]) -> Settings:
-    """Return what an assumption set sets: option -> true, block parameter -> block."""
+    """Return the settings of an assumption set: option -> true, block parameter -> block."""
     blocks = tuple((name, value) for name, value in values.items() if isinstance(value, str))
     return Settings(frozenset(name for name, value in values.items() if value is True), blocks)
 
 
 def layer_check(near: Path | None) -> LayerCheck:
-    """Return what looks at the settings of a model's layers while it is read; `near` is the file beside their files."""
+    """Return the check of layer settings for `load_model`; layer definitions are searched in the folder of `near`."""
 
     @functools.cache
     def check(layer: LayerKind) -> str:
@@ -113,15 +114,15 @@ def layer_check(near: Path | None) -> LayerCheck:
 
 
 def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
-    """Return the layer definition that an assumption set uses for a layer kind of a model.
+    """Return the name of the layer definition that an assumption set uses for a layer kind of a model.
 
-    Raises SpecError where the set names definitions, but none for this kind.
+    Raises SpecError where the set maps kinds to definitions, but not this one.
     """
     if not assumptions.layers:
         return kind
     if kind in assumptions.layers:
         return assumptions.layers[kind]
-    if now := formerly(kind):
+    if now := written_now(kind):
         raise SpecError(f"model {model!r}: {now}")
     known = ", ".join(assumptions.layers)
     raise SpecError(
@@ -131,7 +132,7 @@ def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
 
 
 def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
-    """Return the layers of a model that an assumption set counts, in order; raises SpecError if there are none."""
+    """Return the layers of a model that an assumption set counts, in order; raises SpecError if it counts none."""
     found = [entry for entry in spec.sequence if entry.kind not in assumptions.uncounted_layers]
     if not found:
         kinds = ", ".join(dict.fromkeys(entry.kind for entry in spec.sequence))
@@ -142,9 +143,10 @@ def counted(spec: ModelSpec, assumptions: AssumptionsSpec) -> list[LayerCount]:
 def build_model(spec: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
     """Build and derive every layer kind of a model under `strategy`.
 
-    A first layer that takes data (an embedding) and a last one that ends otherwise than it begins (a head) are the
-    ends; what lies between is the body. Raises SpecError where a layer cannot take the result of the one before it
-    or asks for a dimension that the model does not give, UnknownNameError for an uncounted operator that no table has.
+    A first layer that takes data is the embedding; a last layer whose output has another distribution than its input
+    is the head. The layers between them are the body. Raises SpecError where a layer cannot take the output of the
+    previous one or uses a dimension that the model does not give, UnknownNameError for an uncounted operator that no
+    table has.
     """
     table = load_operators(assumptions.operators, near)
     for kind in assumptions.uncounted:
@@ -171,21 +173,21 @@ def layer_of(
     table: dict[str, OperatorKind],
     near: Path | None,
 ) -> Layer:
-    """Build a layer of a model as an assumption set has it; raises InputError, which names the model."""
+    """Build a layer of a model under an assumption set; raises InputError, which names the model."""
     inherited = settings_of(assumptions.set)
     check_settable(inherited, f"assumption set {assumptions.name!r}")
     definition = definition_of(kind.kind, model, assumptions)
     try:
         return load_layer(definition, strategy, table, near, Settings(kind.options, kind.blocks), inherited)
-    except NotationError:  # which has a place
+    except NotationError:  # its message has a place
         raise
     except InputError as error:
-        by = f"; assumption set {assumptions.name!r} has it as {definition!r}" if definition != kind.kind else ""
+        by = f"; assumption set {assumptions.name!r} maps it to {definition!r}" if definition != kind.kind else ""
         raise SpecError(f"layer {str(kind)!r} of model {model!r}: {error}{by}") from None
 
 
 def parameters(model: Model) -> int:
-    """Return the parameters of the layers of a model: the elements of their weights, each once where it is tied."""
+    """Return the number of parameters of a model; a tied weight counts once."""
     total = 0
     for layer, count in model.layers:
         values = unsharded(layer, model.dimensions, 1)
@@ -194,63 +196,65 @@ def parameters(model: Model) -> int:
 
 
 def check_chain(model: str, layers: Sequence[tuple[Layer, int]]) -> tuple[int, int]:
-    """Check that each layer begins as the one before it ends; return how many lead and trail the body: 0 or 1 each.
+    """Check that each layer takes the output of the previous one; return the number of leading and trailing layers.
 
-    Otherwise a collective between two layers would belong to neither. Raises SpecError.
+    Either is 0 or 1: the embedding and the head. Distributions must agree, since a collective between two layers would
+    belong to neither. Raises SpecError.
     """
     first, last = layers[0][0], layers[-1][0]
-    _check_ends(first)
-    leading = int(_begins(first).data)
-    trailing = int(len(layers) > 1 and _begins(last).distribution != _ends(last))
+    _check_one_input_and_output(first)
+    leading = int(_input(first).data)
+    trailing = int(len(layers) > 1 and _input(last).distribution != _output(last))
     if len(layers) == leading + trailing:
         names_of = ", ".join(layer.name for layer, _ in layers)
-        raise SpecError(f"model {model!r} has no layer between its ends ({names_of})")
+        raise SpecError(f"model {model!r} has no layer between embedding and head ({names_of})")
     for position, (layer, count) in enumerate(layers):
-        is_end = (position < leading) or (position >= len(layers) - trailing)
-        if is_end and count > 1:
-            raise SpecError(f"model {model!r}: {layer.name!r} stands {count} times at an end; an end is one layer")
-        if position > 0 and _begins(layer).data:
+        in_body = leading <= position < len(layers) - trailing
+        if not in_body and count > 1:
+            role = "embedding" if position < leading else "head"
+            raise SpecError(f"model {model!r}: the {role} {layer.name!r} has count {count}; it is one layer")
+        if position > 0 and _input(layer).data:
             raise SpecError(f"model {model!r}: layer {layer.name!r} takes data, so it can only be the first one")
-        if not is_end:
+        if in_body:
             check_repeats(layer)
-        before = layers[max(position - 1, 0)][0]
-        if position > 0 and _begins(layer).distribution != _ends(before):
+        previous = layers[max(position - 1, 0)][0]
+        if position > 0 and _input(layer).distribution != _output(previous):
             raise SpecError(
-                f"model {model!r}: layer {before.name!r} ends as {_ends(before)} and {layer.name!r} behind it begins "
-                f"as {_begins(layer).distribution}; each layer begins as the one before it ends"
+                f"model {model!r}: the output of layer {previous.name!r} is {_output(previous)}, and the input of the "
+                f"next layer, {layer.name!r}, is {_input(layer).distribution}; their distributions must be equal"
             )
     return leading, trailing
 
 
 def check_repeats(layer: Layer) -> None:
-    """Raise SpecError unless a layer can follow itself: unless it ends as it begins."""
-    _check_ends(layer)
-    begins, ends = _begins(layer).distribution, _ends(layer)
-    if begins != ends:
+    """Raise SpecError unless a layer can follow itself: its output has the distribution of its input."""
+    _check_one_input_and_output(layer)
+    taken, made = _input(layer).distribution, _output(layer)
+    if taken != made:
         raise SpecError(
-            f"layer {layer.name!r} begins as {begins} and ends as {ends}: the next layer could not take its result; "
-            f"let its last operator be a view, as in output{begins} = view(y{begins})"
+            f"layer {layer.name!r} has the input {taken} and the output {made}: the next layer could not take its "
+            f"output; end it with a view, as in output{taken} = view(y{taken})"
         )
 
 
-def _check_ends(layer: Layer) -> None:
+def _check_one_input_and_output(layer: Layer) -> None:
     if len(layer.inputs) != 1 or len(layer.outputs) != 1:
         raise SpecError(
-            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the results "
-            f"{', '.join(layer.outputs)}; layers that follow each other in a model have one of each"
+            f"layer {layer.name!r} has the inputs {', '.join(layer.inputs)} and the outputs "
+            f"{', '.join(layer.outputs)}; a layer of a model has one of each"
         )
 
 
-def _begins(layer: Layer) -> Tensor:
+def _input(layer: Layer) -> Tensor:
     return layer.tensors[layer.inputs[0]]
 
 
-def _ends(layer: Layer) -> Distribution:
+def _output(layer: Layer) -> Distribution:
     return layer.tensors[layer.outputs[0]].distribution
 
 
 def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str) -> None:
-    """Raise SpecError unless `dimensions` gives every dimension that the layer's texts use."""
+    """Raise SpecError unless `dimensions` gives every dimension that the layer uses."""
     given = {*dimensions, "b", "s"}
     for letter in sorted(layer.letters - given):
         known = ", ".join(f"{name}={size}" for name, size in dimensions.items())
@@ -261,7 +265,7 @@ def check_dimensions(layer: DerivedLayer, dimensions: dict[str, int], owner: str
 
 
 def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
-    """Raise SpecError unless the work and the memory of a layer are amounts that can be reckoned with."""
+    """Raise SpecError if the work or the memory of a layer is too large, or divides by zero."""
     values = unsharded(layer, spec.dimensions, spec.default_sequence_length)
     work = [work for kernel in layer.kernels for work in kernel.work]
     amounts = [getattr(of, name) for of in work for name in ("matrix", "vector", "bytes", "unfused")]
@@ -274,7 +278,7 @@ def _check_amounts(layer: DerivedLayer, spec: ModelSpec) -> None:
 
 
 def amount(expr: Any, values: Mapping[str, Any]) -> Any:
-    """Return what an expression is for plain numbers; raises SpecError where that is nothing, or too much."""
+    """Return the value of an expression for plain numbers; raises SpecError if it divides by zero or is too large."""
     try:
         found = evaluate(expr, values)
     except ZeroDivisionError:
@@ -291,16 +295,16 @@ def _given(expr: Any, values: Mapping[str, Any]) -> str:
 
 
 def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
-    """Return the values of all names of a layer on one GPU, one sequence, one byte per element."""
+    """Return the values of all names of a layer on one GPU, with one sequence and one byte per element."""
     values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
     values |= dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes", *AXES), 1)
     return define(layer, values)
 
 
 def define(layer: DerivedLayer, values: dict) -> dict:
-    """Return `values` with the defined dimensions of the layer added whose parts all have a value.
+    """Return `values` with each defined dimension of the layer whose parts all have a value.
 
-    Raises SpecError for plain numbers that make a size too large, or none.
+    Raises SpecError where plain numbers make a size too large or divide by zero.
     """
     result = dict(values)
     pending = {letter: expr for letter, expr in layer.definitions.items() if letter not in result}

@@ -1,9 +1,9 @@
-"""The shape of every matrix multiply: what an einsum and its two gradients hand to the matrix units.
+"""The shapes of the matrix multiplies of an einsum and of its two gradients.
 
-An einsum of A and B into C is `batch` multiplies of (rows x contracted) by (contracted x columns): batch
-letters are in all three tensors, rows in A and C, columns in B and C; every other letter is summed away.
-The gradient of A is the einsum of dC and B. In panels one multiply becomes as many, each with a share of
-the letters that the forward sums away.
+An einsum of A and B into C is `batch` multiplies of (rows x contracted) by (contracted x columns). Batch letters are in
+all three tensors, row letters in A and C, column letters in B and C; the multiply contracts every other letter. The
+gradient of A is the einsum of dC and B. With panels, one multiply becomes `panels` multiplies, which share the letters
+that the forward contracts.
 """
 
 from collections.abc import Iterable
@@ -17,60 +17,51 @@ from dsx.graph.match import Distribution, local_size
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """One multiply of a kernel and direction; local sizes and FLOPs as expressions."""
+    """A multiply of a kernel in one direction; local sizes and FLOPs as expressions."""
 
     rows: Any
     columns: Any
     contracted: Any
-    batch: Any  # how many of that shape
-    flops: Any  # of all of them, as the operator table counts
-    linear: bool  # whether it belongs to an operator with a weight: forward or either gradient
-    of_weight: bool  # whether it makes the gradient of a weight
-    operator: str = field(repr=False)  # what an operator table calls it
+    batch: Any  # number of multiplies of this shape
+    flops: Any  # of the whole batch, as the operator table counts them
+    linear: bool  # whether its operator has a weight; holds for the forward and both gradients
+    of_weight: bool  # whether it computes the gradient of a weight
+    operator: str = field(repr=False)  # name in the operator table
 
 
 def forward_multiply(layer: Layer, op: Operator, flops: Any) -> Multiply:
-    """Return the multiply that an einsum of two arguments is."""
+    """Return the multiply of the forward of an einsum of two arguments."""
     left, right = (argument.distribution for argument in op.arguments)
-    made = layer.tensors[op.name].distribution
-    return _multiply(left, right, made, flops, _is_linear(layer, op), of_weight=False, op=op, split="contracted")
+    operands = (left, right, layer.tensors[op.name].distribution)
+    return _multiply(layer, op, operands, flops, of_weight=False, split="contracted")
 
 
 def gradient_multiply(layer: Layer, op: Operator, index: int, flops: Any) -> Multiply:
-    """Return the multiply that makes the gradient of one of an einsum's two arguments."""
+    """Return the multiply that computes the gradient of one of an einsum's two arguments."""
     argument, other = op.arguments[index], op.arguments[1 - index]
-    coming = layer.tensors[op.name].distribution
-    of_weight = is_weight(layer, argument)
-    linear = _is_linear(layer, op)
-    return _multiply(
-        coming, other.distribution, argument.distribution, flops, linear, of_weight, op=op, split="columns"
-    )
+    operands = (layer.tensors[op.name].distribution, other.distribution, argument.distribution)
+    return _multiply(layer, op, operands, flops, of_weight=is_weight(layer, argument), split="columns")
 
 
 def is_weight(layer: Layer, argument: Argument) -> bool:
-    """Return whether an argument is a weight, perhaps under another name."""
+    """Return whether an argument is a weight or a view of one."""
     if layer.tensors[argument.tensor].weight:
         return True
     producer = layer.producer(argument.tensor)
     return producer is not None and producer.costs_nothing and is_weight(layer, producer.arguments[0])
 
 
-def _is_linear(layer: Layer, op: Operator) -> bool:
-    return any(is_weight(layer, argument) for argument in op.arguments)
-
-
 def _multiply(
-    left: Distribution,
-    right: Distribution,
-    made: Distribution,
-    flops: Any,
-    linear: bool,
-    of_weight: bool,
+    layer: Layer,
     op: Operator,
+    operands: tuple[Distribution, Distribution, Distribution],
+    flops: Any,
+    of_weight: bool,
     split: str,
 ) -> Multiply:
-    dims = {dim.letter: dim for distribution in (left, right, made) for dim in distribution.dims}
-    a, b, c = ({dim.letter for dim in distribution.dims} for distribution in (left, right, made))
+    """Return the multiply of `op` whose `operands` are the two factors and the result; panels divide `split`."""
+    dims = {dim.letter: dim for distribution in operands for dim in distribution.dims}
+    a, b, c = ({dim.letter for dim in distribution.dims} for distribution in operands)
 
     def size(letters: Iterable[str]) -> Any:
         return product(local_size(dims[letter]) for letter in dims if letter in set(letters))
@@ -78,7 +69,8 @@ def _multiply(
     sizes = {"rows": size(c - b), "columns": size((c & b) - a), "contracted": size(dims.keys() - c)}
     batch = size(a & b & c)
     if op.panelled:
-        # The letters that the forward sums away are those that come in panels, whichever gradient is made.
+        # Panels divide the letters that the forward contracts, in the gradients too.
         sizes[split] = combine("/", sizes[split], Name(PANELS))
         batch = combine("*", batch, Name(PANELS))
+    linear = any(is_weight(layer, argument) for argument in op.arguments)
     return Multiply(**sizes, batch=batch, flops=flops, linear=linear, of_weight=of_weight, operator=op.kind.name)

@@ -1,9 +1,9 @@
-"""The layer notation: what a definition of a layer, a block or a strategy consists of.
+"""The syntax nodes of the layer notation: the parts of a layer, a block and a strategy.
 
-A file is a layer, a block (a layer whose distributions may be roles, ``$rs``) or a strategy (what each role stands for,
-and the rules that limit it). Lines of a layer may count under some options alone. `dsx.graph.parse` reads the text,
-`dsx.graph.options` leaves the lines that count under given options, `dsx.graph.build` puts blocks and strategies
-together and checks them.
+A file defines a layer, a block (a layer whose distributions may be roles, ``$rs``) or a strategy (the dimension of each
+role, and rules that limit the plans). Some lines of a layer count only under some options. `dsx.graph.parse` reads a
+file, `dsx.graph.selection` selects the lines that count under given options, and `dsx.graph.build` combines blocks and
+strategies and checks them.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from typing import Any
 from dsx.graph.expressions import RELATIONS, evaluate, names
 from dsx.graph.lexer import Place
 
-# Mesh axes that a text may divide by; the pipeline divides layers, not tensors.
+# Mesh axes that may divide a dimension; the pipeline divides layers, not tensors.
 AXES = ("tp", "tp2", "cp", "ep", "dp")
-FOLLOWS = "*"  # the partial axes of the arguments; the modifier that a block is used with
+FOLLOWS = "*"  # in ``@*`` the partial axes that follow from the arguments; in ``{*}`` the modifier of the block's use
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +31,51 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A dimension that the strategy names, ``$rs``, or another letter divided as that one is, ``$wf(v)``."""
+    """A dimension that the strategy gives, ``$rs``, or another letter divided like that dimension, ``$wf(v)``."""
 
     name: str
     place: Place
-    letter: str = ""  # the letter that takes the place of the role's own
+    letter: str = ""  # replaces the letter of the role; "" keeps it
 
 
 @dataclass(frozen=True, slots=True)
-class TensorText:
-    """A tensor as written; `dims` is None where it stands without brackets."""
+class TensorSyntax:
+    """A tensor as written."""
 
     name: str
-    dims: tuple[Dim | Role, ...] | None
+    dims: tuple[Dim | Role, ...] | None  # None without brackets
     partial: tuple[str, ...]  # axes, or (FOLLOWS,)
-    made_again: bool  # the mark ~
+    regathered: bool  # the mark ~
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorText:
+class OperatorSyntax:
     """One line ``y[...], ... = op{modifier}(arg, ...)``."""
 
-    outputs: tuple[TensorText, ...]
+    outputs: tuple[TensorSyntax, ...]
     kind: str
     modifier: str
-    arguments: tuple[TensorText, ...]
-    fuse: tuple[str, int] | None  # name of the kernel it is part of, and which one of that name
+    arguments: tuple[TensorSyntax, ...]
+    fuse: tuple[str, int] | None  # (name of its kernel, number of the kernel in the definition)
     place: Place
-    again: tuple[str, int] | None = None  # the region that is made again, likewise
+    recompute_region: tuple[str, int] | None = None  # (name of its region, number of the region in the definition)
 
 
 @dataclass(frozen=True, slots=True)
-class UseText:
+class UseSyntax:
     """One line ``use block{modifier} (inner = outer, ...)``."""
 
     block: str
     bindings: dict[str, str]
     place: Place
-    modifier: str = ""  # what ``{*}`` stands for inside
-    parameter: str = ""  # ``use $parameter``, which stands for a block that is not known here
-    again: tuple[str, int] | None = None  # the region that it is in
+    modifier: str = ""  # replaces ``{*}`` inside the block
+    parameter: str = ""  # the block parameter in ``use $parameter``; `block` is then known after the settings
+    recompute_region: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DimText:
+class DimSyntax:
     """One line ``dim letter = size``."""
 
     letter: str
@@ -84,16 +84,16 @@ class DimText:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorsText:
-    """One line of declared tensors: ``input``, ``data`` (from outside the model), ``weight`` or ``tied``."""
+class DeclarationSyntax:
+    """One line that declares tensors: ``input``, ``data`` (from outside the model), ``weight`` or ``tied``."""
 
     word: str
-    tensors: tuple[TensorText, ...]
+    tensors: tuple[TensorSyntax, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BracketText:
-    """One line ``fuse NAME``, ``again NAME`` or ``end``, which has no name."""
+class BracketSyntax:
+    """One line ``fuse NAME``, ``recompute NAME`` or ``end``, which has no name."""
 
     word: str
     name: str
@@ -102,13 +102,13 @@ class BracketText:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``when A B`` and ``unless C D`` behind a line: it counts if all of the first are set and none of the others."""
+    """``when A B unless C D`` after a line: the line counts if A and B are set, and neither C nor D is."""
 
     when: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
 
     def holds(self, options: frozenset[str]) -> bool:
-        """Return whether a line counts where `options` are set."""
+        """Return whether the line counts if `options` are set."""
         return options.issuperset(self.when) and options.isdisjoint(self.unless)
 
     def __str__(self) -> str:
@@ -116,47 +116,47 @@ class Condition:
         return " ".join(f"{word} {' '.join(options)}" for word, options in parts if options)
 
 
-Line = DimText | TensorsText | BracketText | OperatorText | UseText
+Line = DimSyntax | DeclarationSyntax | BracketSyntax | OperatorSyntax | UseSyntax
 
 
 @dataclass(frozen=True, slots=True)
 class LayerDefinition:
-    """A layer or block as written: its options and block parameters, and all lines with their conditions."""
+    """The parse tree of a layer or block: its options and block parameters, and all lines with their conditions."""
 
     name: str
     kind: str  # "layer" or "block"
     file: str
     options: dict[str, Place]
-    exclusive: dict[str, tuple[str, ...]]  # what they exclude each other over -> options of which one may be set
-    parameters: dict[str, str]  # block parameter -> the block where nobody sets it
+    exclusive: dict[str, tuple[str, ...]]  # name of a decision -> options of which at most one may be set
+    parameters: dict[str, str]  # block parameter -> its default
     lines: tuple[tuple[Line, Condition], ...]
-    roles: dict[str, str] = field(default_factory=dict)  # role -> the one that it is where a strategy does not give it
+    roles: dict[str, str] = field(default_factory=dict)  # role -> role that is its default
 
 
 @dataclass(frozen=True, slots=True)
-class LayerText:
-    """The lines of a layer or block that count: sizes, inputs, weights, and its operators and uses in order."""
+class SelectedLayer:
+    """The lines of a layer or block that count under some settings."""
 
     name: str
     kind: str  # "layer" or "block"
-    definitions: dict[str, Any]
+    definitions: dict[str, Any]  # letter -> size
     defined_at: dict[str, Place]
-    inputs: tuple[TensorText, ...]
-    weights: tuple[TensorText, ...]
-    body: tuple[OperatorText | UseText, ...]
+    inputs: tuple[TensorSyntax, ...]
+    weights: tuple[TensorSyntax, ...]
+    body: tuple[OperatorSyntax | UseSyntax, ...]
     file: str
-    data: frozenset[str] = frozenset()  # inputs that come from outside the model: they have no gradient
-    tied: frozenset[str] = frozenset()  # weights that another layer of the model has too
-    left_out: dict[str, str] = field(default_factory=dict)  # tensor -> which line would make it, and when
-    roles: dict[str, str] = field(default_factory=dict)
+    data: frozenset[str] = frozenset()  # inputs that come from outside the model and have no gradient
+    tied: frozenset[str] = frozenset()  # weights that the layer shares with another layer of the model
+    left_out: dict[str, str] = field(default_factory=dict)  # tensor of a line that does not count -> message about it
+    roles: dict[str, str] = field(default_factory=dict)  # as in LayerDefinition
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that are set, and the block of each block parameter that is: by a model, a set or a strategy."""
+    """Options and block parameters that a model, an assumption set or a strategy sets."""
 
     options: frozenset[str] = frozenset()
-    blocks: tuple[tuple[str, str], ...] = ()  # (block parameter, block); the last one of a name counts
+    blocks: tuple[tuple[str, str], ...] = ()  # (block parameter, block); the last entry of a parameter counts
 
     def __or__(self, over: "Settings") -> "Settings":
         return Settings(self.options | over.options, (*self.blocks, *over.blocks))
@@ -176,7 +176,7 @@ class Rule:
     place: Place
 
     def holds(self, values: Mapping[str, Any]) -> Any:
-        """Return where the rule holds; raises NotationError where its numbers cannot be compared."""
+        """Return whether the rule holds, elementwise for arrays; raises NotationError if it cannot be evaluated."""
         try:
             return RELATIONS[self.relation](evaluate(self.left, values), evaluate(self.right, values))
         except (OverflowError, ZeroDivisionError) as error:
@@ -186,21 +186,21 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class StrategyDefinition:
-    """A strategy as written: what it changes in the one that it extends, or all of it."""
+    """The parse tree of a strategy: a whole strategy, or its changes to the strategy that it extends."""
 
     name: str
     file: str
     extends: tuple[str, Place] | None
-    roles: dict[str, Dim | Role]  # a role that is given as another one is that one
-    rules: tuple[Rule, ...]  # in the place of those that have the same reasons
-    dropped: dict[str, Place]  # reasons whose rules do not hold here
+    roles: dict[str, Dim | Role]  # role -> its dimension, or another role
+    rules: tuple[Rule, ...]  # they replace inherited rules of the same reason
+    dropped: dict[str, Place]  # reasons of the inherited rules that it drops
     settings: Settings
     set_at: dict[str, Place]
 
 
 @dataclass(frozen=True, slots=True)
-class StrategyText:
-    """An overlay: the dimension of each role, the rules, and what is set in the layers that know it."""
+class Strategy:
+    """A strategy with what it inherits: the dimension of each role, the rules, and settings for all layers."""
 
     name: str
     roles: dict[str, Dim]

@@ -1,24 +1,24 @@
-"""Operator tables: what each kind of operator computes, moves, keeps and costs, as data.
+"""Operator tables: FLOPs, bytes, saved tensors and gradients of each kind of operator, as data.
 
-A table (data/operators/*.yaml) maps the name of an operator to its fields. Expressions see the local
-tensors by argument name and by ``y`` for the result: ``size(x)`` elements, ``rows(x)`` elements without
-the last dimension, ``last(x)`` the last dimension, ``bytes(x)``; ``dx`` and ``dy`` are gradients;
-``contracted`` is the product of the local dimensions that a multiply sums away, ``panels`` the panels of
-a panelled multiply, ``activation_bytes`` those of one element. No table names an axis or a degree.
+A table (data/operators/*.yaml) maps the name of an operator to its fields. Expressions refer to local tensors by
+argument name, and to the result as ``y``: ``size(x)`` is its elements, ``rows(x)`` its elements without the last
+dimension, ``last(x)`` its last dimension, ``bytes(x)`` its bytes. ``dx`` and ``dy`` are gradients, ``contracted`` is
+the product of the local dimensions that a multiply contracts, ``panels`` the number of panels of a panelled multiply,
+``activation_bytes`` the bytes of one element. No table names an axis or a degree.
 
 | field | meaning |
 |---|---|
 | arguments | names of the arguments, in order |
-| shape | same (dimensions are kept), contract (an einsum), lookup (rows of a table are picked), view, free |
+| shape | same (keeps its dimensions), contract (an einsum), lookup (picks rows of a table), view, free |
 | linear | which partial sums pass: none, each (all arguments alike), one (of any one argument) |
-| forward, backward | matrix and vector FLOPs, bytes; an einsum has `gradient` instead, one per argument |
-| unfused (there) | bytes moved beside those where a framework runs the operator as several kernels |
-| saved | what the backward reads: arguments, ``y``, or ``{bytes: expression}`` beside them |
-| in_kernel | what changes inside a fused kernel: saved, writes (bytes), keeps_output |
+| forward, backward | matrix and vector FLOPs, bytes; an einsum has `gradient` instead, once for each argument |
+| unfused (there) | traffic on top of `bytes` where a framework runs the operator as several kernels |
+| saved | what the backward reads: arguments, ``y``, or ``{bytes: expression}`` for other values |
+| in_kernel | what differs inside a fused kernel: saved, writes (bytes), keeps_output |
 | panels | forward and gradient of a panelled einsum |
-| work | by modifier, the share of FLOPs done, as [numerator, denominator]: expressions in dimensions of the model |
-| statistics | row statistics that an operator needs whole when its last dimension is divided |
-| rearranges | a permutation of elements: its gradient is the inverse, nothing is summed |
+| work | modifier -> share of the FLOPs, as [numerator, denominator]: expressions in dimensions of the model |
+| statistics | row statistics that must be complete where the last dimension is divided |
+| rearranges | true for a permutation of elements, whose gradient is the inverse and sums nothing |
 """
 
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from dsx.spec.yaml_text import load_document
 NAMES = ("matrix", "vector", "bytes", "unfused")
 FUNCTIONS = ("size", "rows", "last", "bytes")
 QUANTITIES = ("contracted", "panels", "activation_bytes", "weight_bytes")
-_MOST_PARTS = 500  # of a formula for the tensors of one operator; in packaged layers up to 28
+_MOST_PARTS = 500  # numbers and names in the formula of one operator; packaged layers have up to 28
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An expression of a table, parsed where its tensors are known."""
+    """An expression of a table, parsed for each operator, whose tensors are known."""
 
     source: str
     file: str
@@ -53,15 +53,15 @@ class Formula:
         line.finish()
         if (found := parts(result)) > _MOST_PARTS:
             raise Place(self.file, self.line, 1).error(
-                f"the formula is made of {found:,} numbers and dimensions, with those of its tensors put in; at most "
-                f"{_MOST_PARTS} are"
+                f"with the sizes of its tensors substituted, the formula has {found:,} numbers and dimensions; at most "
+                f"{_MOST_PARTS} are allowed"
             )
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """FLOPs on matrix and on vector units, bytes moved, and more of them if it is not one kernel; absent: 0."""
+    """FLOPs on matrix and on vector units, bytes, and extra bytes if the operator is not one kernel; None is 0."""
 
     matrix: Formula | None = None
     vector: Formula | None = None
@@ -71,7 +71,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class InKernel:
-    """What an operator does differently inside a fused kernel."""
+    """How an operator differs inside a fused kernel."""
 
     saved: tuple["str | Formula", ...] = ()
     writes: Formula | None = None
@@ -80,7 +80,7 @@ class InKernel:
 
 @dataclass(frozen=True, slots=True)
 class OperatorKind:
-    """One operator of a table; fields as in the module's table."""
+    """One operator of a table; the module docstring explains the fields."""
 
     name: str
     arguments: tuple[str, ...]
@@ -98,7 +98,7 @@ class OperatorKind:
 
 
 def load_tables(paths: list[Path]) -> dict[str, OperatorKind]:
-    """Read operator tables; an operator of a later one replaces that of an earlier one.
+    """Read operator tables; an operator of a later table replaces that of an earlier one.
 
     Raises SpecError with file and line.
     """
@@ -111,7 +111,7 @@ def load_tables(paths: list[Path]) -> dict[str, OperatorKind]:
 
 
 class _Reader:
-    """Reads the entries of one table, knowing the line of each key."""
+    """Reads the entries of one table; errors name the line of the key."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -137,7 +137,7 @@ class _Reader:
         entry = self.mapping((name,), entry, known)
         self.arguments = arguments = tuple(self.listed((name, "arguments"), entry.get("arguments", [])))
         if not arguments or not all(isinstance(argument, str) for argument in arguments):
-            raise self.fail((name,), "an operator names its arguments, as in 'arguments: [x]'")
+            raise self.fail((name,), "an operator must name its arguments, as in 'arguments: [x]'")
         values: dict[str, Any] = {"name": name, "arguments": arguments}
         for key in ("forward", "backward", "gradient"):
             if key in entry:
@@ -148,7 +148,7 @@ class _Reader:
         ):
             if key in entry:
                 if entry[key] not in choices:
-                    raise self.fail((name, key), f"{entry[key]!r} is none of {', '.join(choices)}")
+                    raise self.fail((name, key), f"{entry[key]!r} is not one of {', '.join(choices)}")
                 values[key] = entry[key]
         for key, kind, what in (("statistics", int, "a count"), ("rearranges", bool, "true or false")):
             if key in entry:
@@ -199,7 +199,7 @@ class _Reader:
         try:
             return Formula(source, file, int(line)).resolve({})
         except NotationError as error:
-            raise self.fail(path, f"{source!r} is no expression ({error})") from None
+            raise self.fail(path, f"{source!r} is not an expression ({error})") from None
 
     def listed(self, path: tuple[Any, ...], entry: Any) -> list[Any]:
         if not isinstance(entry, list):
@@ -213,7 +213,7 @@ class _Reader:
     def formula(self, path: tuple[Any, ...], value: Any) -> Formula:
         file, _, line = self.document.place(path).rpartition(":")
         formula = Formula(str(value), file, int(line))
-        # Parsed once here, with sizes left open, so that a bad formula is found when the table is read.
+        # Parsed once here with dummy sizes, so that a bad formula is an error of the table and not of a layer.
         tensors = [name.rstrip("?") for name in self.arguments] + ["y", "dy"] + ["dx"] * ("gradient" in path)
 
         def known(name: str) -> int:
@@ -224,7 +224,7 @@ class _Reader:
         try:
             free = names(formula.resolve(dict.fromkeys(FUNCTIONS, known)))
         except NotationError as error:
-            raise self.fail(path, f"{value!r} is no expression ({error})") from None
+            raise self.fail(path, f"{value!r} is not an expression ({error})") from None
         for name in sorted(free.difference(QUANTITIES)):
             quantities = ", ".join(QUANTITIES)
             raise self.fail(path, f"no quantity {name!r}{did_you_mean(name, QUANTITIES)} (there are {quantities})")

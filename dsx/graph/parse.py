@@ -1,4 +1,4 @@
-"""The grammar of the layer notation: text to what `dsx.graph.notation` holds. It knows nothing of meaning."""
+"""The parser of the layer notation: from a file to the syntax nodes of `dsx.graph.notation`."""
 
 import re
 from pathlib import Path
@@ -9,29 +9,29 @@ from dsx.graph.lexer import Line, Place, Token, parse_expression
 from dsx.graph.notation import (
     AXES,
     FOLLOWS,
-    BracketText,
+    BracketSyntax,
     Condition,
+    DeclarationSyntax,
     Definition,
     Dim,
-    DimText,
+    DimSyntax,
     LayerDefinition,
-    OperatorText,
+    OperatorSyntax,
     Role,
     Rule,
     Settings,
     StrategyDefinition,
-    TensorsText,
-    TensorText,
-    UseText,
+    TensorSyntax,
+    UseSyntax,
 )
 from dsx.graph.notation import Line as Statement
 
 _WORDS = ("layer", "block", "strategy")
 _CONDITIONS = ("when", "unless")
-_MOST_RULES = 150  # of a strategy, each for every combination of degrees; twelve in packaged ones
-_MOST_OPTIONS = 100  # of a definition; seven in packaged ones
-_LONGEST = 100_000  # characters of a text; the longest packaged one has 5,000
-_MOST_DIMS = 60  # of a tensor; six in packaged texts. A size is a product of them, which is walked through part by part
+_MOST_RULES = 150  # of a strategy, each checked for every combination of degrees; packaged: twelve
+_MOST_OPTIONS = 100  # of a definition; packaged: seven
+_LONGEST = 100_000  # characters of a definition; packaged: 5,000
+_MOST_DIMS = 60  # of a tensor, whose size is a product of them; packaged: six
 
 
 def parse_file(path: Path) -> Definition:
@@ -48,7 +48,7 @@ def parse(source: str, file: str = "<text>") -> Definition:
     """Parse a layer, block or strategy."""
     if len(source) > _LONGEST:
         line = 1 + source.count("\n", 0, _LONGEST)
-        raise NotationError(f"the text has more than {_LONGEST:,} characters", file, line, 1)
+        raise NotationError(f"the definition has more than {_LONGEST:,} characters", file, line, 1)
     lines = [Line(text, file, number) for number, text in enumerate(source.splitlines(), 1)]
     lines = [line for line in lines if not line.done()]
     if not lines:
@@ -78,16 +78,16 @@ def _strategy(name: str, lines: list[Line], file: str) -> StrategyDefinition:
             token = line.name("'role', 'require', 'set' or 'drop'")
             if token.text == "bring":
                 raise token.place.error(
-                    "'bring' is gone: a strategy sets an option of the blocks, as in 'set ring', or a block parameter, "
-                    "as in 'set core = my-core'"
+                    "'bring' is no longer part of the notation: a strategy sets an option of the blocks, as in "
+                    "'set ring', or a block parameter, as in 'set core = my-core'"
                 )
             if token.text == "require":
                 rules.append(_rule(line, token.place))
                 if len(rules) > _MOST_RULES:
-                    raise token.place.error(f"more than {_MOST_RULES} rules in one strategy")
+                    raise token.place.error(f"one strategy has more than {_MOST_RULES} rules")
                 continue
             if token.text == "drop":
-                reason = line.word("the reason of the rules that do not hold here")
+                reason = line.word("the reason of the rules to drop")
                 dropped[reason.text] = reason.place
                 continue
             if token.text == "set":
@@ -142,7 +142,7 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
         elif line.accept("role"):
             role = line.name("the name of a role")
             line.expect("=", f" after 'role {role.text}'")
-            line.expect("$", ": in a block a role is, where the strategy does not give it, another one, as in $is")
+            line.expect("$", ": the default of a role in a block is another role, as in $is")
             if role.text in roles:
                 raise role.place.error(f"role {role.text!r} is given twice")
             roles[role.text] = line.name("the name of a role").text
@@ -151,44 +151,44 @@ def _layer(name: str, kind: str, lines: list[Line], file: str) -> LayerDefinitio
         line.finish()
     for parameter in parameters:
         if parameter in options:
-            raise options[parameter].error(f"{parameter!r} is an option and a block parameter")
-    if not any(isinstance(line, OperatorText | UseText) for line, _ in statements):
+            raise options[parameter].error(f"{parameter!r} is both an option and a block parameter")
+    if not any(isinstance(line, OperatorSyntax | UseSyntax) for line, _ in statements):
         raise NotationError(f"{kind} {name!r} has no operators", file, 1, 1)
     for line, _ in statements:
-        if isinstance(line, UseText) and line.parameter and line.parameter not in parameters:
+        if isinstance(line, UseSyntax) and line.parameter and line.parameter not in parameters:
             hint = did_you_mean(line.parameter, parameters)
-            raise line.place.error(f"no 'block {line.parameter} = ...' declares this block parameter{hint}")
+            raise line.place.error(f"no line 'block {line.parameter} = ...' declares this block parameter{hint}")
     return LayerDefinition(name, kind, file, options, exclusive, parameters, tuple(statements), roles)
 
 
 def _options(line: Line, options: dict[str, Place], exclusive: dict[str, tuple[str, ...]]) -> None:
-    """Read ``option A B``, or ``option over = A | B`` of which one may be set."""
+    """Read ``option A B``, or ``option decision = A | B``, where at most one may be set."""
     declared = [line.name("the name of an option")]
     if line.accept("="):
-        over = declared.pop()
+        decision = declared.pop()
         declared.append(line.name("the name of an option"))
         while line.accept("|"):
             declared.append(line.name("the name of an option"))
-        if over.text in exclusive:
-            raise over.place.error(f"the options of {over.text!r} are declared twice")
-        exclusive[over.text] = tuple(token.text for token in declared)
+        if decision.text in exclusive:
+            raise decision.place.error(f"the options of {decision.text!r} are declared twice")
+        exclusive[decision.text] = tuple(token.text for token in declared)
     while not line.done():
         declared.append(line.name("the name of an option"))
     for token in declared:
         if token.text in options:
             raise token.place.error(f"option {token.text!r} is declared twice")
         if token.text in _CONDITIONS:
-            raise token.place.error(f"{token.text!r} begins a condition and is no name of an option")
+            raise token.place.error(f"an option cannot be called {token.text!r}, which begins a condition")
         options[token.text] = token.place
     if len(options) > _MOST_OPTIONS:
-        raise declared[-1].place.error(f"more than {_MOST_OPTIONS} options in one definition")
+        raise declared[-1].place.error(f"one definition has more than {_MOST_OPTIONS} options")
 
 
 def _condition(line: Line, options: dict[str, Place]) -> Condition:
     found: dict[str, list[str]] = {word: [] for word in _CONDITIONS}
     while word := line.accept(*_CONDITIONS):
         tokens: list[Token] = [line.name("the name of an option")]
-        while not _ends(line):
+        while not _at_end(line):
             tokens.append(line.name("the name of an option"))
         for token in tokens:
             if token.text not in options:
@@ -199,8 +199,8 @@ def _condition(line: Line, options: dict[str, Place]) -> Condition:
     return Condition(tuple(found["when"]), tuple(found["unless"]))
 
 
-def _ends(line: Line) -> bool:
-    """Return whether the line, or the part of it before a condition, is used up."""
+def _at_end(line: Line) -> bool:
+    """Return whether the cursor is at the end of the line or in front of a condition."""
     return line.done() or line.peek().text in _CONDITIONS
 
 
@@ -209,25 +209,30 @@ def _statement(line: Line) -> Statement:
     if line.accept("dim"):
         letter = line.name("a dimension")
         line.expect("=")
-        return DimText(letter.text, parse_expression(line), letter.place)
+        return DimSyntax(letter.text, parse_expression(line), letter.place)
     if line.accept("input", "data", "weight", "tied"):
         declared = [_tensor(line, declares=True)]
-        while not _ends(line):
+        while not _at_end(line):
             line.accept(",")
             declared.append(_tensor(line, declares=True))
-        return TensorsText(first.text, tuple(declared))
+        return DeclarationSyntax(first.text, tuple(declared))
     if line.accept("use"):
         return _use(line, first.place)
     if line.accept("fuse"):
-        return BracketText("fuse", line.name("the name of the kernel").text, first.place)
+        return BracketSyntax("fuse", line.name("the name of the kernel").text, first.place)
+    if line.accept("recompute"):
+        return BracketSyntax("recompute", line.name("the name of the region").text, first.place)
     if line.accept("again"):
-        return BracketText("again", line.name("the name of the region").text, first.place)
+        raise first.place.error(
+            "'again' is no longer part of the notation: a region of selective recomputation is written "
+            "'recompute NAME ... end'"
+        )
     if line.accept("end"):
-        return BracketText("end", "", first.place)
+        return BracketSyntax("end", "", first.place)
     return _operator(line)
 
 
-def _use(line: Line, place: Place) -> UseText:
+def _use(line: Line, place: Place) -> UseSyntax:
     parameter = line.name("a block parameter").text if line.accept("$") else ""
     block = "" if parameter else line.word("the name of a block").text
     modifier = _modifier(line)
@@ -240,10 +245,10 @@ def _use(line: Line, place: Place) -> UseText:
             line.expect("=")
             bindings[token.text] = line.name("a name outside the block").text
             line.accept(",")
-    return UseText(block, bindings, place, modifier, parameter)
+    return UseSyntax(block, bindings, place, modifier, parameter)
 
 
-def _operator(line: Line) -> OperatorText:
+def _operator(line: Line) -> OperatorSyntax:
     place = line.peek().place
     outputs = [_tensor(line, declares=True)]
     while line.accept(","):
@@ -256,7 +261,7 @@ def _operator(line: Line) -> OperatorText:
     while line.accept(","):
         arguments.append(_tensor(line))
     line.expect(")")
-    return OperatorText(tuple(outputs), kind, modifier, tuple(arguments), None, place)
+    return OperatorSyntax(tuple(outputs), kind, modifier, tuple(arguments), None, place)
 
 
 def _modifier(line: Line) -> str:
@@ -267,12 +272,12 @@ def _modifier(line: Line) -> str:
     return modifier
 
 
-def _tensor(line: Line, declares: bool = False) -> TensorText:
+def _tensor(line: Line, declares: bool = False) -> TensorSyntax:
     token = line.name("a tensor")
     if line.peek().text != "[":
         if declares:
-            raise token.place.error(f"{token.text!r} needs its dimensions here: {token.text}[...]")
-        return TensorText(token.text, None, (), line.accept("~") is not None, token.place)
+            raise token.place.error(f"a line that makes {token.text!r} states its dimensions: {token.text}[...]")
+        return TensorSyntax(token.text, None, (), line.accept("~") is not None, token.place)
     line.expect("[")
     dims: list[Dim | Role] = []
     partial: tuple[str, ...] = ()
@@ -285,10 +290,10 @@ def _tensor(line: Line, declares: bool = False) -> TensorText:
     while line.accept("@"):
         partial += (FOLLOWS,) if line.accept("*") else (_axis(line),)
     line.expect("]", "" if not partial else ": partial axes stand at the end")
-    again = line.accept("~")
-    if again and declares:
-        raise again.place.error("'~' belongs to an argument: it says that its copy is made again for the backward")
-    return TensorText(token.text, tuple(dims), partial, again is not None, token.place)
+    regathered = line.accept("~")
+    if regathered and declares:
+        raise regathered.place.error("'~' belongs to an argument: the backward redistributes it once more")
+    return TensorSyntax(token.text, tuple(dims), partial, regathered is not None, token.place)
 
 
 def _item(line: Line) -> Dim | Role:
@@ -312,5 +317,5 @@ def _axis(line: Line) -> str:
     token = line.name("a mesh axis")
     if token.text not in AXES:
         hint = did_you_mean(token.text, AXES)
-        raise token.place.error(f"{token.text!r} is no mesh axis{hint} (axes: {', '.join(AXES)})")
+        raise token.place.error(f"{token.text!r} is not a mesh axis{hint} (axes: {', '.join(AXES)})")
     return token.text

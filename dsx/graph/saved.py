@@ -1,9 +1,8 @@
-"""Saved tensors: what the forward keeps for the backward, and what is gathered again instead.
+"""Saved tensors: what the forward keeps for the backward, and what the backward gathers a second time instead.
 
-A tensor is kept as it was consumed, once for all operators that read it. Behind a `~`, and in a
-panelled multiply, the redistributed copy is not kept: the tensor stays as it was produced and is
-gathered again. A view is its source under another name. Inside a fused kernel nothing is kept: what the
-backward reads there is made again from what crosses the border.
+A tensor is kept as it was consumed, once for all operators that read it. An argument with `~`, and an operand of a
+panelled multiply, is kept as it was produced, and the backward redistributes it once more. A view is its source under
+another name. A fused kernel keeps no inner tensor: its backward recomputes them from those that cross its border.
 """
 
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ GRADIENT_BYTES = Name("gradient_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One kept tensor: `key` tells copies apart, `bytes` is its local size."""
+    """One kept tensor and its local size."""
 
-    key: tuple[str, str]
+    key: tuple[str, str]  # (tensor, distribution), "" for the one in which it was produced; or (operator, "state 0")
     bytes: Any
 
 
@@ -45,22 +44,25 @@ def tensor_bytes(layer: Layer, tensor: str, distribution: Distribution) -> Any:
 
 
 def stored(layer: Layer, argument: Argument, panelled: bool) -> tuple[Saved | None, list[Regather]]:
-    """Return what is kept of a consumed tensor (None for a weight as it lies) and what is repeated."""
+    """Return the kept form of a consumed tensor, and the redistributions that the backward repeats.
+
+    A weight in its own distribution is stored anyway: nothing is kept of it (None).
+    """
     tensor = layer.tensors[argument.tensor]
-    moved = argument.distribution != tensor.distribution
-    if moved and not (argument.made_again or panelled):
+    redistributed = argument.distribution != tensor.distribution
+    if redistributed and not (argument.regathered or panelled):
         key = (tensor.name, str(argument.distribution))
         return Saved(key, tensor_bytes(layer, tensor.name, argument.distribution)), []
-    again = [Regather(tensor.name, argument.distribution)] if moved else []
+    regathers = [Regather(tensor.name, argument.distribution)] if redistributed else []
     if tensor.weight:
-        return None, again
+        return None, regathers
     producer = layer.producer(tensor.name)
     if producer and producer.costs_nothing and len(producer.outputs) == 1:
         saved, inner = stored(layer, producer.arguments[0], panelled=False)
-        return saved, inner + again
-    return Saved((tensor.name, ""), tensor_bytes(layer, tensor.name, tensor.distribution)), again
+        return saved, inner + regathers
+    return Saved((tensor.name, ""), tensor_bytes(layer, tensor.name, tensor.distribution)), regathers
 
 
 def as_produced(layer: Layer, operator: Operator, tensor: str) -> Argument:
-    """Return `tensor` as an argument that takes it as it lies."""
+    """Return `tensor` as an argument in the distribution in which it was produced."""
     return Argument(tensor, layer.tensors[tensor].distribution, False, operator.place)

@@ -1,22 +1,22 @@
-"""A strategy put together from what it says and what the one that it extends says.
+"""Resolves `extends`: a strategy with what it inherits.
 
-Roles replace roles; rules replace those that have the same reason, where the first of them stood, and others are added
-behind; `drop` leaves the rules of a reason out; what is set adds up.
+A role replaces the inherited role of the same name. Rules replace the inherited rules of the same reason, in the place
+of the first one; rules of new reasons come last. `drop` removes the rules of a reason. Settings add up.
 """
 
 from collections.abc import Callable
 
 from dsx.errors import did_you_mean
 from dsx.graph.lexer import Place
-from dsx.graph.notation import Dim, Role, Rule, Settings, StrategyDefinition, StrategyText
+from dsx.graph.notation import Dim, Role, Rule, Settings, Strategy, StrategyDefinition
 
-_MOST_FILES = 30  # that extend each other; three in packaged ones
+_MOST_FILES = 30  # that extend each other; packaged: three
 
 Find = Callable[[str, Place], StrategyDefinition]
 
 
-def resolved(definition: StrategyDefinition, find: Find) -> StrategyText:
-    """Return a strategy with what it inherits; `find` gives the definition of a strategy that another one extends.
+def resolved(definition: StrategyDefinition, find: Find) -> Strategy:
+    """Return a strategy with what it inherits; `find` returns the definition of an extended strategy.
 
     Raises NotationError with file, line and column.
     """
@@ -25,28 +25,28 @@ def resolved(definition: StrategyDefinition, find: Find) -> StrategyText:
         name, place = chain[-1].extends
         base = find(name, place)
         if any(base.file == each.file and base.name == each.name for each in chain):
-            circle = " extends ".join(each.name for each in (*chain, base))
-            raise place.error(f"a strategy cannot extend itself: {circle}")
+            cycle = " extends ".join(each.name for each in (*chain, base))
+            raise place.error(f"a strategy cannot extend itself: {cycle}")
         chain.append(base)
         if len(chain) > _MOST_FILES:
-            raise place.error(f"{definition.name!r} is made of more than {_MOST_FILES} strategies")
+            raise place.error(f"{definition.name!r} extends a chain of more than {_MOST_FILES} strategies")
     roles: dict[str, Dim | Role] = {}
     rules: list[Rule] = []
     settings = Settings()
     for each in reversed(chain):
         roles |= each.roles
-        rules = _ruled(rules, each)
+        rules = _with_rules_of(each, rules)
         settings |= each.settings
     given = {name: _dim(name, roles, definition) for name in roles}
-    return StrategyText(definition.name, given, tuple(rules), definition.file, settings)
+    return Strategy(definition.name, given, tuple(rules), definition.file, settings)
 
 
-def _ruled(inherited: list[Rule], definition: StrategyDefinition) -> list[Rule]:
-    """Return the rules of a strategy that extends one with the rules `inherited`."""
+def _with_rules_of(definition: StrategyDefinition, inherited: list[Rule]) -> list[Rule]:
+    """Return the rules of a strategy that inherits some."""
     reasons = [rule.reason for rule in inherited]
     for reason, place in definition.dropped.items():
         if reason not in reasons:
-            raise place.error(f"no rule with the reason {reason!r} is inherited{did_you_mean(reason, reasons)}")
+            raise place.error(f"no inherited rule has the reason {reason!r}{did_you_mean(reason, reasons)}")
     own = [rule.reason for rule in definition.rules]
     rules: list[Rule] = []
     for position, rule in enumerate(inherited):
@@ -61,7 +61,7 @@ def _ruled(inherited: list[Rule], definition: StrategyDefinition) -> list[Rule]:
 
 
 def _dim(name: str, roles: dict[str, Dim | Role], definition: StrategyDefinition) -> Dim:
-    """Return the dimension of a role, which may be given as another role."""
+    """Return the dimension of a role; the strategy may give it as another role."""
     seen = [name]
     given = roles[name]
     letter = ""

@@ -26,7 +26,7 @@ from dsx.results import plain_json
 from dsx.results.file_names import PartFile
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.results.spec_hash import canonical, spec_hash
-from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep
+from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep, with_current_names
 from dsx.space.codes import OPTIMAL
 
 SCHEMA_VERSION = 6
@@ -206,7 +206,7 @@ def from_json(text: bytes, place: str) -> Manifest:
         raise StoreError(
             f"{place} is not the manifest of a result set ({wrong}); run the sweep again, into another folder"
         )
-    return manifest
+    return dataclasses.replace(manifest, spec=with_current_names(manifest.spec))
 
 
 def _fault(manifest: Manifest) -> str:

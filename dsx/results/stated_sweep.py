@@ -22,6 +22,9 @@ from dsx.spec.points import WhatIfPoints
 from dsx.spec.what_if import WhatIf
 from dsx.units import LARGEST_COUNT
 
+# Fields of an assumption set that older manifests of this schema version state by a former name.
+_FORMER_FIELDS = {"told_apart": "resolution"}
+
 _Size = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
 _Sizes = Annotated[list[_Size], Field(min_length=1)]
 
@@ -76,6 +79,13 @@ class StatedSweep(_Stated):
 def stated_sweep(spec: Mapping[str, Any]) -> StatedSweep:
     """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
     return StatedSweep.model_validate(spec)
+
+
+def with_current_names(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `spec` of a manifest, which has no fault, with the names that the fields of its files have today."""
+    files = spec["resolved"]
+    assumptions = {_FORMER_FIELDS.get(name, name): value for name, value in files["assumptions"].items()}
+    return {**spec, "resolved": {**files, "assumptions": assumptions}}
 
 
 def fault_of(spec: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:

@@ -87,6 +87,7 @@ class AssumptionsSpec(Spec):
     former_keys: ClassVar[Mapping[str, str]] = {
         "blocks": "set: {core: unfused-attention-core}",
         "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
+        "told_apart": "resolution: 0.2",
     }
 
     name: str
@@ -179,7 +180,8 @@ class AssumptionsSpec(Spec):
 
     # What is known of its errors. A set that was never compared with measurements states nothing here.
     interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
-    told_apart: NonNegative | None = None  # as a share of the step time: plans of one job that differ by less
+    # Relative difference of step time below which the measurements cannot rank two plans of a job.
+    resolution: NonNegative | None = None
     noise: Positive | None = None  # how far log(measured / predicted) spreads once adapted to one's runs
     # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)

@@ -52,7 +52,7 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
         case "extra_forbidden":
             former: dict[str, str] = getattr(model, "former_keys", {}) if len(location) == 1 else {}
             if location[-1] in former:
-                return f"is gone; what it said is written '{former[str(location[-1])]}'"
+                return f"is no longer a key; write '{former[str(location[-1])]}'"
             known = _known_keys(model, location[:-1])
             return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
         case "missing":

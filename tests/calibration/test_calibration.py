@@ -118,7 +118,7 @@ def test_errors_are_known_from_what_was_held_out(noisy, fitted):
     # Each source is judged by the other two, which are too few.
     assert fitted.coverage == {}
     assert len(groups_of(noisy, fitted.after_s)) == 6  # four plans of one job: three models, one node and two
-    assert 0.01 < fitted.told_apart < 0.15
+    assert 0.01 < fitted.resolution < 0.15
 
 
 def test_the_file_reads_back(fitted, tmp_path):
@@ -132,7 +132,7 @@ def test_the_file_reads_back(fitted, tmp_path):
     assert (spec.fp8_efficiency, spec.relay) == (DEFAULT.fp8_efficiency, DEFAULT.relay)
     assert "# Kept, since no row depends on them: fp8_efficiency." in text
     assert spec.interval == fitted.interval
-    assert spec.told_apart == pytest.approx(fitted.told_apart, rel=0.05)
+    assert spec.resolution == pytest.approx(fitted.resolution, rel=0.05)
 
 
 def test_predictions_carry_the_interval(fitted, noisy):
@@ -183,7 +183,7 @@ def test_one_row_adapts_a_set(one_row):
     moved = (after - before) / np.array([*assumptions.specialise.values()])
     assert left**2 + sum(m**2 for m in moved) < (math.log(1.1) / assumptions.noise) ** 2
     text = text_of(found, BETWEEN, "own", "default", "1 row", "Adapted.")
-    assert "interval" not in text and "told_apart" not in text
+    assert "interval" not in text and "resolution" not in text
 
 
 def test_a_set_must_say_what_is_adapted(one_row):

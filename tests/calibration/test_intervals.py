@@ -5,7 +5,7 @@ import pytest
 
 from dsx.calibration.intervals import coverage, make_intervals
 from dsx.calibration.regret import Group
-from dsx.calibration.told_apart import told_apart
+from dsx.calibration.resolution import resolution
 from dsx.calibration.weighted import weighted_quantile
 from dsx.cost.interval import plan_facts
 
@@ -70,14 +70,14 @@ def test_the_width_is_that_of_the_interval():
     assert coverage(residuals, source, facts(200))["0"].width == pytest.approx(entry.high / entry.low - 1, rel=1e-9)
 
 
-def test_plans_are_told_apart_by_how_their_errors_differ():
+def test_the_resolution_is_how_much_the_errors_of_two_plans_differ():
     predicted = np.array([1.0, 2.0, 3.0, 4.0])
     together = Group("a", 1.5 * predicted, predicted)  # far off, but all alike
-    assert told_apart([together]) == pytest.approx(0.0)
+    assert resolution([together]) == pytest.approx(0.0)
     apart = Group("b", np.array([1.1, 2.0, 3.0, 4.0]), predicted)
     # Half of its pairs differ by 10 %, so 80 % of them differ by no more than that.
-    assert told_apart([apart]) == pytest.approx(0.1)
+    assert resolution([apart]) == pytest.approx(0.1)
     # With a source beside it that has none, and with many groups of that, a quarter of the weight is in such pairs.
-    assert told_apart([together, apart]) == told_apart([*[together] * 9, apart]) == pytest.approx(0.1)
-    assert told_apart([*[together] * 3, Group("a", apart.measured_s, predicted)]) == pytest.approx(0.0)
-    assert told_apart([]) is None
+    assert resolution([together, apart]) == resolution([*[together] * 9, apart]) == pytest.approx(0.1)
+    assert resolution([*[together] * 3, Group("a", apart.measured_s, predicted)]) == pytest.approx(0.0)
+    assert resolution([]) is None

@@ -324,7 +324,7 @@ output[b, s, e]  = add(x, d[b, s, e])
         (("einsum(x, w1)", "einsun(x, w1)"), "mine.layer:4:1: no operator 'einsun'; did you mean 'einsum'?"),
         (("einsum(x, w1)", "einsum(xx, w1)"), "no tensor 'xx' above; did you mean 'x'?"),
         (("einsum(x, w1)", "einsum(x, w1"), "mine.layer:4:"),
-        (("f/tp @*", "f/tpp @*"), "'tpp' is no mesh axis; did you mean 'tp'?"),
+        (("f/tp @*", "f/tpp @*"), "'tpp' is not a mesh axis; did you mean 'tp'?"),
         (("s, e]", "$rss, e]"), "strategy '1d' gives no role 'rss'; did you mean 'rs'?"),
         ((BLOCK, ""), "mine.layer:1:1: the file is empty"),
         ((BLOCK, "strategy mine\nrole rs = s s"), "mine.layer:2:"),

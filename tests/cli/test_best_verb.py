@@ -58,14 +58,14 @@ def test_a_machine_that_megatron_does_not_run_on_has_no_flags(run, folder):
     assert json.loads(own.out)["plans"][0]["launch"]["megatron_lm"]["flags"]
 
 
-def test_plans_that_measurements_do_not_tell_apart(run, folder):
-    said = "told_apart: 0.6\ninterval: [{low: 0.9, high: 1.2}]\n"
+def test_plans_within_the_resolution_of_the_measurements(run, folder):
+    said = "resolution: 0.6\ninterval: [{low: 0.9, high: 1.2}]\n"
     (folder / "known.yaml").write_text(f"extends: paper-2410.00273\nname: known\n{said}")
     known = ("best", *JOB, "--assumptions", "known.yaml", "--top", 9)
     data = json.loads(run(*known, "--json").out)
     times = [plan["step_time_s"] for plan in data["plans"]]
     close = [number for number, time in enumerate(times, 1) if number > 1 and time <= 1.6 * times[0]]
-    assert (data["told_apart"], data["not_told_apart"]) == (0.6, close)
+    assert (data["resolution"], data["within_resolution"]) == (0.6, close)
     assert 0 < len(close) < 8
     plan = data["plans"][0]
     assert [plan["step_time_s_low"], plan["step_time_s_high"]] == [0.9 * times[0], 1.2 * times[0]]
@@ -77,7 +77,7 @@ def test_other_sets_tell_nothing(run, folder):
     unknown = ("best", *JOB, "--assumptions", "paper-2410.00273")
     assert "the measurements" not in run(*unknown).out
     data = json.loads(run(*unknown, "--json").out)
-    assert (data["told_apart"], data["not_told_apart"]) == (None, [])
+    assert (data["resolution"], data["within_resolution"]) == (None, [])
     assert data["plans"][0]["step_time_s_low"] is None
 
 

@@ -76,14 +76,14 @@ def test_a_set_is_fitted_and_written(run, place):
 def test_json_has_what_the_table_has(run, place):
     data = json.loads(run("calibrate", "runs.csv", "-o", "own.yaml", "--assumptions", "two.yaml", "--json").out)
     assert set(data) == {
-        *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "told_apart"),
+        *("schema_version", "rows", "left_out", "fields", "errors", "interval", "coverage", "resolution"),
         "outliers",
     }
     fields = {field["name"]: field for field in data["fields"]}
     assert fields["fp8_efficiency"]["determined"] is False and fields["fp8_efficiency"]["standard_error"] is None
     assert fields["hbm_efficiency"]["between"] == [0.4, 1.0]
     assert data["errors"]["before"][-1]["mape"] > 0.1 > 0.01 > data["errors"]["after"][-1]["mape"]
-    assert (data["errors"]["held_out"], data["interval"], data["told_apart"]) == (None, [], None)
+    assert (data["errors"]["held_out"], data["interval"], data["resolution"]) == (None, [], None)
 
 
 def test_the_set_is_written_beside_what_it_extends(run, place):

@@ -114,9 +114,9 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "candidates", "feasible", "told_apart", "not_told_apart", "plans"}
-    assert 0 < data["told_apart"] < 1
-    assert set(data["not_told_apart"]) <= {2, 3}
+    assert set(data) == {"schema_version", "candidates", "feasible", "resolution", "within_resolution", "plans"}
+    assert 0 < data["resolution"] < 1
+    assert set(data["within_resolution"]) <= {2, 3}
     assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
     assert all(set(plan) == PRICED_PLAN | {"launch"} and set(plan["plan"]) == PLAN for plan in data["plans"])
     times = [plan["step_time_s"] for plan in data["plans"]]

@@ -1,4 +1,4 @@
-"""Layer texts that would explode are refused at once, with file and line; ten times what packaged ones hold is not."""
+"""A layer definition that would take forever is refused at once; one of ten times the packaged sizes is not."""
 
 import time
 
@@ -10,7 +10,7 @@ from dsx.graph.derived import derive
 from dsx.graph.description import describe
 from dsx.graph.library import load_layer, load_operators, needs_strategy
 
-STATED_S = 1.0  # of processor time, within which a text is refused
+STATED_S = 1.0  # of processor time, within which a definition is refused
 HEAD = "layer a\ninput x[b, s, e]\n"
 OUTPUT = "output[b, s, e] = gelu(x)\n"
 DIMS = ", ".join(f"d{index}" for index in range(61))
@@ -45,31 +45,34 @@ def dims(*definitions):
     [
         (
             dims("c0 = e * e", *(f"c{index} = c{index - 1} * c{index - 1}" for index in range(1, 27))),
-            "a.layer:12:5: the size of 'c9' is made of 1,024 numbers and dimensions",
+            "a.layer:12:5: with all definitions substituted, the size of 'c9' has 1,024 numbers and dimensions",
         ),
         (
             dims("c0 = e", "c1 = e", *(f"c{index} = c{index - 1} + c{index - 2}" for index in range(2, 90))),
-            "a.layer:19:5: the size of 'c16' is made of 1,597 numbers and dimensions",
+            "a.layer:19:5: with all definitions substituted, the size of 'c16' has 1,597 numbers and dimensions",
         ),
-        (dims(*(f"c{index} = e" for index in range(101))), "a.layer:103:5: more than 100 dimensions are defined"),
+        (dims(*(f"c{index} = e" for index in range(101))), "a.layer:103:5: one layer defines more than 100 dimensions"),
         (HEAD + "".join(f"y{i}[b, s, e] = gelu(x)\n" for i in range(20_000)) + OUTPUT, "more than 100,000 characters"),
-        (HEAD + "".join(f"y{i}[b, s, e] = gelu(x)\n" for i in range(2_000)), "a.layer:403:1: more than 400 operators"),
+        (
+            HEAD + "".join(f"y{i}[b, s, e] = gelu(x)\n" for i in range(2_000)),
+            "a.layer:403:1: one layer has more than 400 operators",
+        ),
         (
             HEAD + "".join(f"weight {' '.join(f'w{i}_{j}[e]' for j in range(100))}\n" for i in range(10)) + OUTPUT,
-            "a.layer:12:889: more than 1,000 tensors in one layer",
+            "a.layer:12:889: one layer has more than 1,000 tensors",
         ),
         (f"layer a\ninput x[{DIMS}]\noutput[{DIMS}] = gelu(x)\n", "a.layer:2:7: 'x' has 61 dimensions"),
-        (f"{HEAD}{'y' * 301}[b, s, e] = gelu(x)\n", "a.layer:3:1: a name of more than 300 characters"),
-        (f"{HEAD}{'#' * 20_001}\n{OUTPUT}", "a.layer:3:20001: a line of more than 20,000 characters"),
+        (f"{HEAD}{'y' * 301}[b, s, e] = gelu(x)\n", "a.layer:3:1: the name has more than 300 characters"),
+        (f"{HEAD}{'#' * 20_001}\n{OUTPUT}", "a.layer:3:20001: the line has more than 20,000 characters"),
         (dims("c = \N{ARABIC-INDIC DIGIT THREE}"), "a.layer:3:9: unexpected character"),
         (
             HEAD + f"option {' '.join(f'o{i}' for i in range(101))}\n" + OUTPUT,
-            "more than 100 options in one definition",
+            "one definition has more than 100 options",
         ),
-        ("strategy a\n" + "require e % tp == 0 divides\n" * 151, "a.layer:152:1: more than 150 rules"),
+        ("strategy a\n" + "require e % tp == 0 divides\n" * 151, "a.layer:152:1: one strategy has more than 150 rules"),
     ],
 )
-def test_texts_that_explode_are_refused(described, text, says):
+def test_definitions_that_would_take_forever_are_refused(described, text, says):
     begun = time.process_time()
     with pytest.raises(InputError) as caught:
         described(text)
@@ -85,7 +88,7 @@ def test_texts_that_explode_are_refused(described, text, says):
     ],
 )
 def test_blocks_that_use_each_other_are_bounded(described, blocks):
-    with pytest.raises(NotationError, match=rf"b\d+\.layer:\d:1: more than {MOST_BLOCKS} blocks are used in one layer"):
+    with pytest.raises(NotationError, match=rf"b\d+\.layer:\d:1: one layer uses more than {MOST_BLOCKS} blocks"):
         described(f"{HEAD}use b0\n", blocks)
 
 
@@ -102,11 +105,14 @@ def test_as_many_operators_as_are_allowed_are_described(described, lines):
 @pytest.mark.parametrize(
     ("formula", "says"),
     [
-        (" + ".join(["size(x)"] * 90), "t.yaml:1:1: the formula is made of 540 numbers and dimensions"),
-        (" + ".join(["size(x)"] * 70), "a.layer:73:1: the work of the layer is made of more than 30,000 numbers"),
+        (
+            " + ".join(["size(x)"] * 90),
+            "t.yaml:1:1: with the sizes of its tensors substituted, the formula has 540 numbers and dimensions",
+        ),
+        (" + ".join(["size(x)"] * 70), "a.layer:73:1: the work of the layer has more than 30,000 numbers"),
     ],
 )
-def test_the_formulas_of_a_layer_are_bounded_with_their_tensors_put_in(described, tmp_path, formula, says):
+def test_the_formulas_of_a_layer_are_bounded_with_their_tensors_substituted(described, tmp_path, formula, says):
     (tmp_path / "t.yaml").write_text(GELU % formula)
     letters = "b, s, e, f, g, h"
     text = f"layer a\ninput x[{letters}]\n" + "".join(f"y{i}[{letters}] = gelu(x)\n" for i in range(99))

@@ -1,7 +1,7 @@
 """Every check of an operator line is an error at its place (marked ^), with the nearest right thing."""
 
 import pytest
-from graph.texts import build, fails
+from graph.definitions import build, fails
 
 HEAD = """\
 layer a
@@ -37,11 +37,11 @@ def test_a_letter_is_divided_alike_and_ranks_keep_their_order(line, words):
         ("^y[b, s, e] = einsum(z, wf)", ["'y' is a partial sum over tp", "write '@tp' (or '@*')"]),
         ("^y[b, s, e @cp] = einsum(z, wf)", ["write '@tp' (or '@*'), not '@cp'"]),
         ("^y[b, s, e @tp @cp] = einsum(z, wf)", ["write '@tp' (or '@*'), not '@tp @cp'"]),
-        ("^y[b, s, f/tp @cp] = einsum(v, w)", ["'y' is stated as a partial sum (@cp)", "nothing divided is summed"]),
-        ("^y[b, s, e @tp] = gelu(v)", ["'y' is stated as a partial sum (@tp)", "nothing divided is summed"]),
+        ("^y[b, s, f/tp @cp] = einsum(v, w)", ["'y' is stated as a partial sum (@cp)", "sums no divided dimension"]),
+        ("^y[b, s, e @tp] = gelu(v)", ["'y' is stated as a partial sum (@tp)", "sums no divided dimension"]),
         ("^y[b, s, e] = scale(p)", ["'y' is a partial sum over tp"]),
         ("y[b, s, e @*] = scale(^p[b, s, e @*])", ["'@*' stands for the axes of a result"]),
-        ("y[b, s, e @tp] = scale(^v[b, s, e @tp])", ["'v'", "wants a partial sum over tp", "is none"]),
+        ("y[b, s, e @tp] = scale(^v[b, s, e @tp])", ["'v'", "is a partial sum over tp", "is not"]),
     ],
 )
 def test_a_result_is_partial_over_exactly_what_follows(line, words):
@@ -51,11 +51,11 @@ def test_a_result_is_partial_over_exactly_what_follows(line, words):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("y[b, s, e] = gelu(^p)", ["gelu is not linear", "partial sum over tp", "as in [b, s, e]"]),
-        ("y[b, s, e @tp] = norm(^p, g)", ["norm is not linear", "as in [b, s, e]"]),
+        ("y[b, s, e] = gelu(^p)", ["gelu is not linear", "partial sum over tp", "such as [b, s, e]"]),
+        ("y[b, s, e @tp] = norm(^p, g)", ["norm is not linear", "such as [b, s, e]"]),
         ("y[b, s, e @tp] = add(v, ^p)", ["add adds a partial sum over tp to a value that is none", "once per rank"]),
         ("y[b, s, e @tp] = add(^p, v)", ["add adds a partial sum over tp", "complete the sum first"]),
-        ("y[b, s @tp] = einsum(p, ^p)", ["einsum is linear in one argument; two are partial sums"]),
+        ("y[b, s @tp] = einsum(p, ^p)", ["einsum takes one partial sum; two of its arguments are"]),
     ],
 )
 def test_only_linear_operators_take_partial_values(line, words):
@@ -84,12 +84,12 @@ def test_a_sum_is_completed_before_another_over_the_same_axis():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("y[b, s, e] = gelu(^v[b, e, s])", ["'v' has the dimensions [b, s, e] and is taken as [b, e, s]", "'view'"]),
-        ("y[b, s] = gelu(^v[b, s])", ["'v' has the dimensions [b, s, e] and is taken as [b, s]"]),
+        ("y[b, s, e] = gelu(^v[b, e, s])", ["'v' has the dimensions [b, s, e] and is read as [b, e, s]", "'view'"]),
+        ("y[b, s] = gelu(^v[b, s])", ["'v' has the dimensions [b, s, e] and is read as [b, s]"]),
         ("^y[b, s, f] = gelu(v)", ["dimension 'f' of the result 'y' is in no argument of gelu", "b, e, s"]),
         ("^y[b, s, k] = einsum(v, w)", ["dimension 'k' of the result 'y' is in no argument of einsum"]),
-        ("^y[b, e] = gelu(v)", ["gelu keeps its dimensions", "[b, s, e], not [b, e]"]),
-        ("^y[b, e, s] = gelu(v)", ["gelu keeps its dimensions", "[b, s, e], not [b, e, s]"]),
+        ("^y[b, e] = gelu(v)", ["the dimensions of the first argument", "[b, s, e], not [b, e]"]),
+        ("^y[b, e, s] = gelu(v)", ["the dimensions of the first argument", "[b, s, e], not [b, e, s]"]),
         ("^y[e] = add(g, v)", ["add: dimension 'b' is not in its first argument"]),
         ("^y[b, s, s] = gelu(v)", ["'y' has the dimension 's' twice", "needs two letters"]),
         ("y[b, s, e] = gelu(^v[b, s, e, e])", ["'v' has the dimension 'e' twice"]),
@@ -107,7 +107,7 @@ def test_dimensions_and_axes(line, words):
     [
         ("input v[b] ^v[b]", ["'v' is declared twice"]),
         ("input v[b]\nweight ^v[b]", ["'v' is declared twice"]),
-        ("input v[b], ^p[b @tp]", ["'p' is given from outside and cannot be a partial sum"]),
+        ("input v[b], ^p[b @tp]", ["'p' is an input or a weight and cannot be a partial sum"]),
         ("input v[b] ^p[b/tp, s/tp]", ["'p' uses the axis 'tp' twice"]),
         ("input v[b] ^p[b, b]", ["'p' has the dimension 'b' twice"]),
         ("input v[b] p[^$rs]", ["role $rs needs a strategy"]),
@@ -126,17 +126,17 @@ def test_declarations(declaration, words):
         ),
         ("q2[b, s, e] = gelu(v)\ny[b, s, e] = gelu(^q2_)", ["no tensor 'q2_' above", "did you mean 'q2'?"]),
         ("y[b, s, e] = gelu(^z)\nz[b, s, e] = gelu(v)", ["no tensor 'z' above"]),
-        ("y[b, s, e] = gelu(v[b, s/^tq, e])", ["'tq' is no mesh axis", "did you mean 'tp'?"]),
+        ("y[b, s, e] = gelu(v[b, s/^tq, e])", ["'tq' is not a mesh axis", "did you mean 'tp'?"]),
         ("^y[b, s, e] = gelu{panel}(v)", ["gelu takes no {panel}"]),
         ("^y[b, s, f/tp] = einsum{panel}(v, w)", ["einsum takes no {panel}", "did you mean 'panels'?"]),
         ("^y[b, s, f/tp] = einsum{causl}(v, w)", ["did you mean 'causal'?"]),
         ("^use mpl", ["no block 'mpl'"]),
         ("^y[b, s, e] = gelu(v, v)", ["gelu takes (x), not 2 arguments"]),
         ("^y[b, s, f/tp] = einsum(v)", ["einsum takes (x, w), not 1 arguments"]),
-        ("^y[b, s, e], z[b, s, e] = gelu(v)", ["gelu makes one result; only a view makes several"]),
-        ("y[b, s, e] = gelu(v)\n^y[b, s, e] = gelu(v)", ["'y' is made again before anything reads it"]),
-        ("^x[b, s, e] = gelu(v)", ["'x' is made again before anything reads it"]),
-        ("dim e = 2 * i\nq[b, s, i], ^q[b, s, i] = view(v)", ["'q' is made again before anything reads it"]),
+        ("^y[b, s, e], z[b, s, e] = gelu(v)", ["gelu has one result; only a view has several"]),
+        ("y[b, s, e] = gelu(v)\n^y[b, s, e] = gelu(v)", ["'y' is assigned again before anything reads it"]),
+        ("^x[b, s, e] = gelu(v)", ["'x' is assigned again before anything reads it"]),
+        ("dim e = 2 * i\nq[b, s, i], ^q[b, s, i] = view(v)", ["'q' is assigned again before anything reads it"]),
     ],
 )
 def test_names_and_numbers(line, words):
@@ -158,23 +158,23 @@ def test_names_and_numbers(line, words):
         (
             "dim m = h * k * i",
             "y[b, m/tp] = view(^p)",
-            ["in [b, k, h/tp, i] the divided factor must be the outermost, not h/tp"],
+            ["in [b, k, h/tp, i] only the outermost factor may be divided, not h/tp"],
         ),
-        ("dim l = b * h", "y[l/tp, k, i] = view(^q)", ["in [b, h/tp, k, i] the divided factor must be the outermost"]),
+        ("dim l = b * h", "y[l/tp, k, i] = view(^q)", ["in [b, h/tp, k, i] only the outermost factor may be divided"]),
         (
             "dim f = d * n",
             "^y[b, n, d/tp] = view(z)",
-            ["in y[b, n, d/tp] the divided factor must be the outermost, not d/tp"],
+            ["in y[b, n, d/tp] only the outermost factor may be divided, not d/tp"],
         ),
-        # and the result lies on the ranks as its source
+        # and the result is divided over the ranks as its source
         (
             "dim m = h * k * i",
             "^y[b, m] = view(q)",
-            ["'y' [b, m] does not lie on the ranks as its source [b, h/tp, k, i]"],
+            ["'y' [b, m] is not divided over the ranks as its source [b, h/tp, k, i] is"],
         ),
-        ("dim f = d * n", "^y[b, d/cp, n] = view(z)", ["does not lie on the ranks as its source [b, f/tp]"]),
-        # a split into several adds up, and every part lies as the source
-        ("dim f = d + n", "y[b, d/tp], ^o[b, n] = view(z)", ["'o' [b, n] does not lie on the ranks"]),
+        ("dim f = d * n", "^y[b, d/cp, n] = view(z)", ["is not divided over the ranks as its source [b, f/tp] is"]),
+        # a split into several tensors adds up, and each is divided as the source
+        ("dim f = d + n", "y[b, d/tp], ^o[b, n] = view(z)", ["'o' [b, n] is not divided over the ranks"]),
         (
             "dim f = 2 * d",
             "^y[b, d/tp], o[b, d/tp], u[b, d/tp] = view(z)",

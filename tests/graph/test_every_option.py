@@ -4,7 +4,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from graph.texts import STANDARD, number, settings
+from graph.definitions import STANDARD, number, settings
 from hypothesis import given
 from hypothesis import settings as run
 from hypothesis import strategies as st

@@ -75,11 +75,11 @@ def test_values(source, value):
         ("2d", 1, "expected a number or a name, found '2d'"),
         ("a ? b", 3, "unexpected character '?'"),
         ("1.5", 2, "unexpected character '.'"),
-        ("a / 0", 3, "divided by zero"),
-        ("a % 0", 3, "divided by zero"),
+        ("a / 0", 3, "divides by zero"),
+        ("a % 0", 3, "divides by zero"),
         ("9" * 5000, 1, "more than 18 digits"),
-        ("(" * 5000 + "a" + ")" * 5000, 101, "more than 100 parts"),
-        ("+".join("a" * 5000), 201, "more than 100 parts"),
+        ("(" * 5000 + "a" + ")" * 5000, 101, "more than 100 numbers and names"),
+        ("+".join("a" * 5000), 201, "more than 100 numbers and names"),
     ],
 )
 def test_errors_have_their_place(source, column, message):

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, STANDARD, derived, number, packaged
+from graph.definitions import BACKWARD, FORWARD, STANDARD, derived, number, packaged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def test_without_a_mask_the_square_is_whole(s):
     assert count == 24 * b * s * e**2 + 4 * b * s**2 * e - b * s * 9 * e - b * h * s * s - b * s * e
 
 
-def test_backward_is_twice_the_forward_and_the_logits_again(exact):
+def test_backward_is_twice_the_forward_and_the_recomputed_logits(exact):
     layer = packaged("transformer", "1d", exact)
     sizes = {"b": 2, "s": 64, "h": 4, "g": 2, "k": 8, "e": 32, "f": 96}
     logits = 2 * 4 * 64 * 64 * 8 // 2
@@ -143,8 +143,8 @@ def test_the_packaged_strategies_replicate_no_work(strategy):
 
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
 @pytest.mark.parametrize("name", ["transformer", "transformer rotary gated", "transformer-2410.00273"])
-def test_one_gpu_moves_no_tensor_that_it_has(name, strategy):
-    """With all degrees 1 every collective is over an axis of one rank: no axis is made up."""
+def test_one_gpu_transfers_no_tensor(name, strategy):
+    """With all degrees 1 every collective is over an axis of one rank."""
     layer = packaged(name, strategy)
-    axes = {move.axis for direction in (FORWARD, BACKWARD) for move in layer.collectives(direction)}
+    axes = {one.axis for direction in (FORWARD, BACKWARD) for one in layer.collectives(direction)}
     assert axes == set(layer.axes) == {"1d": {"tp"}, "2d": {"tp", "cp"}, "summa": {"tp", "tp2"}}[strategy]

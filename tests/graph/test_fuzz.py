@@ -3,8 +3,8 @@
 import re
 
 import pytest
+from graph.definitions import derived
 from graph.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
-from graph.texts import derived
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ ODD = ["\n", "~", "@tp", "@*", "/tp", "/dp", "$", "0", "99999999999999999999", "
 
 @st.composite
 def with_faults(draw, texts):
-    """A text with one to four tokens dropped, doubled, replaced or exchanged, or a line moved."""
+    """A definition with one to four tokens dropped, doubled, replaced or exchanged, or a line moved."""
     text = draw(st.sampled_from(texts))
     text = re.sub(r"[ \t]*#.*", "", text)
     for _ in range(draw(st.integers(1, 4))):
@@ -65,7 +65,7 @@ def builds(text, strategy, options=()):
         return False
     for kernel in layer.kernels:
         for direction in (0, 1):
-            assert all(written(move.bytes) for move in kernel.collectives[direction])
+            assert all(written(one.bytes) for one in kernel.collectives[direction])
             assert isinstance(written(kernel.work[direction].matrix), str)
         assert isinstance(written(kernel.saved_bytes), str)
     return True

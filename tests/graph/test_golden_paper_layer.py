@@ -1,7 +1,7 @@
 """The layer of arXiv 2410.00273: saved tensors, weights, collectives, work (FORMULAS 2.1-2.4, C2, C4-C7)."""
 
 import pytest
-from graph.texts import AG, AR, BACKWARD, FORWARD, RS, moves, number, saved, volumes, weights
+from graph.definitions import AG, AR, BACKWARD, FORWARD, RS, collectives, number, saved, volumes, weights
 
 from dsx.graph.derived import derive
 from dsx.graph.library import load_definition, load_layer, load_operators
@@ -30,7 +30,7 @@ def test_saved_tensors(strategy):
     layer, sizes = paper(strategy)
     rows = rows_of(strategy)
     residual = rows * E // N1  # elements of x, r: over tp in rows (1d, 2d) or columns (summa, C2)
-    # The input of a multiply is kept gathered under 1d and 2d, as it lies under summa.
+    # The input of a multiply is kept gathered under 1d and 2d, as it was produced under summa.
     gathered = residual if strategy == "summa" else rows * E
     heads, hidden = rows * E // N1, rows * F // N1
     statistics = W * (H // N1) * rows
@@ -88,7 +88,7 @@ def test_gradients_of_weights_are_partial_over_what_divides_the_tokens():
 
 @pytest.mark.parametrize("strategy", ["1d", "2d"])
 def test_collectives(strategy):
-    """Inputs are kept gathered here, so only K and V are gathered again."""
+    """Inputs are kept gathered here, so the backward regathers only K and V."""
     layer, sizes = paper(strategy)
     tokens, heads = W * rows_of(strategy) * E, W * B * L * E // N1
     cp = [(AG, "cp", heads)] * 2 if strategy == "2d" else []
@@ -96,7 +96,7 @@ def test_collectives(strategy):
     tp = [(AG, "tp", tokens)] * 2 + [(RS, "tp", tokens)] * 2
     assert volumes(layer, FORWARD, **sizes) == sorted(cp + tp)
     assert volumes(layer, BACKWARD, **sizes) == sorted(cp + scattered + tp)
-    gathered = {tensor for kind, axis, tensor in moves(layer, BACKWARD) if (kind, axis) == (AG, "tp")}
+    gathered = {tensor for kind, axis, tensor in collectives(layer, BACKWARD) if (kind, axis) == (AG, "tp")}
     assert gathered == {"d y", "d d"}
 
 
@@ -104,7 +104,7 @@ def test_summa_reduces_two_statistics_both_ways():
     """C7: w * 2 * b * (l // n2) over n1."""
     layer, sizes = paper("summa")
     for direction in (FORWARD, BACKWARD):
-        assert [move for move in volumes(layer, direction, **sizes) if move[0] == AR] == [
+        assert [one for one in volumes(layer, direction, **sizes) if one[0] == AR] == [
             (AR, "tp", W * 2 * B * (L // N2))
         ] * 2
 

@@ -7,8 +7,8 @@ size f, n1 = tp, n2 = cp (tp2 under summa), W bytes per element.
 from collections import Counter
 
 import pytest
+from graph.definitions import AG, AR, BACKWARD, FORWARD, RS, STANDARD, collectives, derived, number, volumes, weights
 from graph.design import MLP_BLOCK, STRATEGIES, SUMMA, TRANSFORMER, TWO_D
-from graph.texts import AG, AR, BACKWARD, FORWARD, RS, STANDARD, derived, moves, number, volumes, weights
 
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer
@@ -30,7 +30,7 @@ def test_2d():
     assert volumes(layer, FORWARD, **sizes) == sorted(
         [(AG, "tp", TOKENS)] * 2 + [(RS, "tp", TOKENS)] * 2 + [(AG, "cp", HEADS)] * 2
     )
-    # What was gathered is gathered again, the gradients of the two results are gathered, those of the four
+    # What was gathered is regathered, the gradients of the two results are gathered, those of the four
     # gathered ones scattered: over tp six all-gathers and four reduce-scatters in all.
     assert volumes(layer, BACKWARD, **sizes) == sorted(
         [(AG, "tp", TOKENS)] * 4 + [(RS, "tp", TOKENS)] * 2 + [(AG, "cp", HEADS)] * 2 + [(RS, "cp", HEADS)] * 2
@@ -71,8 +71,8 @@ BACKWARD_2D = Counter(
 
 def test_the_layer_printed_in_the_design_gives_the_collectives_stated_under_it():
     layer = derived(TRANSFORMER)
-    assert moves(layer, FORWARD) == FORWARD_2D
-    assert moves(layer, BACKWARD) == BACKWARD_2D
+    assert collectives(layer, FORWARD) == FORWARD_2D
+    assert collectives(layer, BACKWARD) == BACKWARD_2D
     sizes = SIZES | {"tp": N1, "cp": N2}
     assert {v for kind, axis, v in volumes(layer, FORWARD, **sizes) if axis == "tp"} == {TOKENS}
     assert {v for kind, axis, v in volumes(layer, BACKWARD, **sizes) if axis == "cp"} == {HEADS}
@@ -92,7 +92,7 @@ def test_its_weights_are_reduced_over_what_divides_the_tokens():
 
 def test_the_block_printed_in_the_design():
     two_d = derived(MLP_BLOCK, strategy=TWO_D)
-    assert moves(two_d, FORWARD) == {(AG, "tp", "n"): 1, (RS, "tp", "d"): 1}
+    assert collectives(two_d, FORWARD) == {(AG, "tp", "n"): 1, (RS, "tp", "d"): 1}
     summa = derived(MLP_BLOCK.replace("$wf]      =", "$wf @*] ="), strategy=f"{SUMMA}\nrequire panels >= 1 why")
     sizes = {"b": B, "s": L, "e": E, "f": F, "tp": N1, "tp2": N2, "panels": PANELS}
     rows = B * L // N2
@@ -110,7 +110,7 @@ def test_the_block_printed_in_the_design():
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_without_panels_in_the_strategy_panels_are_plain_gathers(strategy):
     layer = derived(MLP_BLOCK.replace("$wf]      =", "$wf @*] ="), strategy=strategy)
-    kinds = {kind for direction in (FORWARD, BACKWARD) for kind, _, _ in moves(layer, direction)}
+    kinds = {kind for direction in (FORWARD, BACKWARD) for kind, _, _ in collectives(layer, direction)}
     assert kinds <= {AG, RS, AR}
     assert not layer.panelled
 

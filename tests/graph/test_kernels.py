@@ -1,7 +1,7 @@
 """FLOPs and bytes of kernels: fused attention (FORMULAS 2.3), multiplies, panels, the causal half."""
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, build, derived, kernel, number, packaged
+from graph.definitions import BACKWARD, FORWARD, build, derived, kernel, number, packaged
 
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators
@@ -33,7 +33,7 @@ FORWARD_VECTOR = (3 * S - ROWS) + S  # softmax 2S + Z with Z = S - rows; dropout
 BACKWARD_MATRIX = (
     ROWS * Q * (2 * L - 1) + B * HL * L * Q * (2 * LR - 1)  # dQ, dK
     + S * (2 * Q - 1) + B * HL * L * Q * (2 * LR - 1)  # dA, dV
-    + S * (2 * Q - 1)  # the logits again
+    + S * (2 * Q - 1)  # the recomputed logits
 )  # fmt: skip
 BACKWARD_VECTOR = (4 * S - ROWS) + S + FORWARD_VECTOR
 STORED = W * (4 * LOCAL + 2 * ROWS)
@@ -43,7 +43,7 @@ STORED = W * (4 * LOCAL + 2 * ROWS)
     ("reads", "read"),
     [
         ("stored", STORED),
-        # q and the result as they lie, k and v gathered, and what the kernel keeps of its own
+        # q and the result as produced, k and v gathered, and what the kernel keeps of its own
         ("consumed", W * (2 * LOCAL + 2 * FULL + 2 * ROWS)),
     ],
 )
@@ -131,7 +131,7 @@ def test_bytes_of_a_fused_kernel_are_those_that_cross_its_border():
     first, second = (kernel(layer, name) for name in ("first", "second"))
     assert number(layer, first.work[FORWARD].bytes, **sizes) == tensor + W * E + tensor
     assert number(layer, second.work[FORWARD].bytes, **sizes) == 3 * tensor
-    # n is inside: made again from x, in 4 vector FLOPs an element; u crosses and is kept for the second.
+    # n is inside: recomputed from x, in 4 vector FLOPs an element; u crosses and is kept for the second.
     elements = B * L * E
     assert number(layer, first.work[BACKWARD].vector, **sizes) == (8 + 13 + 4) * elements
     assert [entry.key[0] for entry in first.saved] == ["x"]

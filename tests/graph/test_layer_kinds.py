@@ -1,7 +1,21 @@
 """The packaged layer kinds: the collectives, saved tensors and work that follow, reasoned out by hand."""
 
 import pytest
-from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, kernel, moves, number, packaged, saved, volumes, weights
+from graph.definitions import (
+    A2A,
+    AG,
+    AR,
+    BACKWARD,
+    FORWARD,
+    RS,
+    collectives,
+    kernel,
+    number,
+    packaged,
+    saved,
+    volumes,
+    weights,
+)
 
 from dsx.graph.expressions import evaluate, names
 
@@ -88,13 +102,13 @@ def test_a_window_does_the_work_of_the_pairs_in_it():
 def test_ulysses_changes_positions_to_heads_and_back():
     layer, sizes = packaged(GATED, "ulysses"), SIZES | {"tp": TP, "cp": CP}
     query, key = W * B * (S // CP) * (H * K // TP), W * B * (S // CP) * (G * K // TP)
-    over_cp = [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "cp"]
+    over_cp = [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "cp"]
     assert over_cp == sorted([(A2A, "cp", query)] * 2 + [(A2A, "cp", key)] * 2)
     # What was exchanged is kept: the backward exchanges gradients alone.
-    assert [move for move in volumes(layer, BACKWARD, **sizes) if move[1] == "cp"] == over_cp
+    assert [one for one in volumes(layer, BACKWARD, **sizes) if one[1] == "cp"] == over_cp
 
 
-def test_a_ring_moves_what_a_gather_does():
+def test_a_ring_has_the_volume_of_a_gather():
     ring, gather = packaged(GATED, "2d-ring"), packaged(GATED, "2d")
     sizes = SIZES | {"tp": TP, "cp": CP}
     for direction in (FORWARD, BACKWARD):
@@ -110,8 +124,8 @@ EXPERTS = SIZES | {"x": 16, "topk": 2, "fx": 128, "capacity_percent": 100, "tp":
 def test_each_rank_sends_its_own_tokens_to_their_experts():
     layer = packaged(MIXTURE, "2d")
     routed = W * 2 * (B * S // (TP * CP)) * E  # topk copies of the tokens of one rank
-    assert [move for move in volumes(layer, FORWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
-    assert [move for move in volumes(layer, BACKWARD, **EXPERTS) if move[1] == "ep"] == [(A2A, "ep", routed)] * 2
+    assert [one for one in volumes(layer, FORWARD, **EXPERTS) if one[1] == "ep"] == [(A2A, "ep", routed)] * 2
+    assert [one for one in volumes(layer, BACKWARD, **EXPERTS) if one[1] == "ep"] == [(A2A, "ep", routed)] * 2
     multiplied = kernel(layer, "experts.up").work[FORWARD].matrix
     assert number(layer, multiplied, **EXPERTS) == 2 * (B * S // (TP * CP)) * 128 * (2 * E - 1)
     # Its slots are of the tokens of all ranks that ep nests in, so all of them have a part of its gradient.
@@ -124,7 +138,7 @@ def test_each_rank_sends_its_own_tokens_to_their_experts():
 
 @pytest.mark.parametrize("strategy", ["1d", "1d-no-sp", "2d", "2d-no-sp", "summa", "ulysses", "2d-expert-tp"])
 def test_no_rank_does_the_work_of_another_for_experts(strategy):
-    """Each rank routes tokens of its own; ep nests in the other axes, and so makes nothing again."""
+    """Each rank routes tokens of its own; ep nests in the other axes, so no work is repeated."""
     layer = packaged(MIXTURE, strategy)
     behind_attention = [kernel.name for kernel in layer.kernels].index("n2")
     of_experts = [kernel for kernel in layer.kernels[behind_attention:] if kernel.runs]
@@ -137,9 +151,9 @@ def test_divided_experts_gather_their_tokens_over_tp():
     layer = packaged(MIXTURE, "2d-expert-tp")
     routed = W * 2 * (B * S // (TP * CP)) * E
     experts = kernel(layer, "experts.gate").collectives[FORWARD]
-    found = [(move.kind, move.axis, number(layer, move.bytes, **EXPERTS)) for move in experts]
+    found = [(one.kind, one.axis, number(layer, one.bytes, **EXPERTS)) for one in experts]
     assert found == [(A2A, "ep", routed), (AG, "tp", routed * TP)]
-    back = [(move.kind, move.axis) for move in kernel(layer, "experts.c").collectives[FORWARD]]
+    back = [(one.kind, one.axis) for one in kernel(layer, "experts.c").collectives[FORWARD]]
     assert back == [(RS, "tp"), (A2A, "ep")]
     assert weights(layer, **EXPERTS)["experts.wup"] == (W * (16 // EP) * E * (128 // TP), ("cp",), True)
     assert layer.expert_axes == ("tp",)
@@ -148,7 +162,7 @@ def test_divided_experts_gather_their_tokens_over_tp():
 def test_latent_attention_gathers_latent_vectors():
     sizes = SIZES | {"rq": 96, "rkv": 64, "nope": 16, "rope": 8, "kv": 16, "tp": TP}
     layer = packaged("transformer gated attention=latent-attention", "1d")
-    gathered = [move for move in volumes(layer, FORWARD, **sizes) if move[0] == AG]
+    gathered = [one for one in volumes(layer, FORWARD, **sizes) if one[0] == AG]
     row = W * B * S
     assert gathered == sorted([(AG, "tp", row * width) for width in (96, 64, 8, E)])
 
@@ -160,7 +174,8 @@ def test_copied_key_value_heads_are_made_on_every_rank():
     assert weights(layer, **sizes)[f"{name}.wkv"][0] == W * E * 2 * 2 * K
     assert number(layer, kernel(layer, f"{name}.kk.2").work[FORWARD].bytes, **sizes) == 2 * W * B * S * K  # one head
     # Each rank has gradients of the heads that it used: they are added over tp before the multiply's backward.
-    assert moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kk")] + moves(layer, BACKWARD)[(AR, "tp", f"d {name}.kvm")] == 1
+    backward = collectives(layer, BACKWARD)
+    assert backward[(AR, "tp", f"d {name}.kk")] + backward[(AR, "tp", f"d {name}.kvm")] == 1
 
 
 def test_copied_key_value_heads_without_sequence_parallelism():
@@ -168,7 +183,7 @@ def test_copied_key_value_heads_without_sequence_parallelism():
     with_sp, layer = (packaged(GATED, name) for name in ("2d-copied-kv", "2d-copied-kv-no-sp"))
     assert weights(layer, **sizes).keys() == weights(with_sp, **sizes).keys()
     # One all-reduce completes the partial sums of each half where a gather and a scatter did.
-    assert [move for move in volumes(layer, FORWARD, **sizes) if move[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
+    assert [one for one in volumes(layer, FORWARD, **sizes) if one[1] == "tp"] == [(AR, "tp", W * B * S * E)] * 2
     copies = [kernel(one, "self-attention.kk.2").work[FORWARD].bytes for one in (with_sp, layer)]
     made = [number(one, moved, **sizes) for one, moved in zip((with_sp, layer), copies, strict=True)]
     assert made[0] == made[1]
@@ -190,4 +205,4 @@ def test_without_sequence_parallelism_tp_divides_tokens_for_routing_alone(strate
 
 def test_parallel_halves_are_reduced_once():
     layer = packaged("parallel-layer layernorm rotary qkv_bias out_bias ff_bias ff_out_bias", "1d")
-    assert [move for move in volumes(layer, FORWARD, **SIZES, tp=TP) if move[0] == RS] == [(RS, "tp", TOKENS)]
+    assert [one for one in volumes(layer, FORWARD, **SIZES, tp=TP) if one[0] == RS] == [(RS, "tp", TOKENS)]

@@ -1,7 +1,7 @@
 """The matching table row by row: which collective, over which axis, in which order, of which volume."""
 
 import pytest
-from graph.texts import read
+from graph.definitions import read
 
 from dsx.graph.expressions import evaluate
 from dsx.graph.match import Distribution, Unmatchable, match
@@ -21,7 +21,7 @@ def matched(have, want):
 
 
 @pytest.mark.parametrize(
-    ("have", "want", "moves"),
+    ("have", "want", "transfers"),
     [
         # replicated
         ("[b, s, e]", "[b, s, e]", []),
@@ -45,12 +45,12 @@ def matched(have, want):
         ("[b, s, e @tp @cp]", "[b, s/tp, e @cp]", [(RS, "tp", B * S * E)]),
     ],
 )
-def test_table(have, want, moves):
-    assert matched(have, want) == moves
+def test_table(have, want, transfers):
+    assert matched(have, want) == transfers
 
 
 @pytest.mark.parametrize(
-    ("have", "want", "moves"),
+    ("have", "want", "transfers"),
     [
         # gathers: innermost axis first, each of what it makes
         ("[b, s/cp/tp, e]", "[b, s, e]", [(AG, "tp", B * S // CP * E), (AG, "cp", B * S * E)]),
@@ -78,8 +78,8 @@ def test_table(have, want, moves):
         ("[b, s/cp/tp, e]", "[b, s, e/cp]", [(AG, "tp", B * S // CP * E), (A2A, "cp", B * S // CP * E)]),
     ],
 )
-def test_order_and_volumes(have, want, moves):
-    assert matched(have, want) == moves
+def test_order_and_volumes(have, want, transfers):
+    assert matched(have, want) == transfers
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_what_no_collective_does(have, want, words):
 
 
 def test_a_local_size_is_one_floor_of_all_axes():
-    (move,) = match(distribution("[b, s/cp/tp @dp]"), distribution("[b, s/cp/tp]"))
-    assert evaluate(move.elements, {"b": 3, "s": 29, "cp": 2, "tp": 4}) == 3 * (29 // 8)
-    assert evaluate(move.elements, {"b": 3, "s": 31, "cp": 2, "tp": 4}) == 9
+    (transfer,) = match(distribution("[b, s/cp/tp @dp]"), distribution("[b, s/cp/tp]"))
+    assert evaluate(transfer.elements, {"b": 3, "s": 29, "cp": 2, "tp": 4}) == 3 * (29 // 8)
+    assert evaluate(transfer.elements, {"b": 3, "s": 31, "cp": 2, "tp": 4}) == 9

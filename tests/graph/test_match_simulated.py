@@ -121,14 +121,14 @@ class Ranks:
 
 @st.composite
 def distributions(draw):
-    """Every axis replicated, partial, or dividing one dimension; axes in any order behind a dimension."""
+    """Every axis replicated, partial, or dividing one dimension; axes of a dimension in any order."""
     where = {axis: draw(st.sampled_from(["replicated", "partial", *LETTERS])) for axis in draw(st.permutations(AXES))}
     dims = tuple(Dim(letter, tuple(axis for axis, place in where.items() if place == letter)) for letter in LETTERS)
     return Distribution(dims, tuple(axis for axis in ("tp", "cp", "ep") if where[axis] == "partial"))
 
 
 def is_possible(producer, consumer):
-    """A partial sum is not made, and ranks keep their order: kept axes lead in both, in the same order."""
+    """No partial sum is invented, and ranks keep their order: kept axes lead in both, in the same order."""
     for have, want in zip(producer.dims, consumer.dims, strict=True):
         kept = [axis for axis in have.axes if axis in want.axes]
         if list(have.axes[: len(kept)]) != kept or list(want.axes[: len(kept)]) != kept:
@@ -141,12 +141,12 @@ DEGREES = st.fixed_dictionaries({axis: st.integers(1, 3) for axis in AXES})
 
 @settings(max_examples=300)
 @given(distributions(), distributions(), DEGREES, st.integers(1, 2), st.integers(0, 2**32))
-def test_ranks_end_with_what_the_consumer_asked_for(producer, consumer, degrees, blocks, seed):
+def test_ranks_end_with_the_distribution_of_the_consumer(producer, consumer, degrees, blocks, seed):
     if not is_possible(producer, consumer):
         with pytest.raises(Unmatchable):
             match(producer, consumer)
         return
-    moves = match(producer, consumer)
+    transfers = match(producer, consumer)
 
     everyone = math.prod(degrees.values())
     sizes = {"b": everyone, "s": everyone * blocks}
@@ -154,12 +154,12 @@ def test_ranks_end_with_what_the_consumer_asked_for(producer, consumer, degrees,
     whole = rng.integers(-99, 99, (sizes["b"], sizes["s"]))
     ranks = Ranks(degrees, producer, consumer, whole, rng)
 
-    for move in moves:
+    for transfer in transfers:
         ranks.slice_what_can_be()
         before = ranks.size()
-        ranks.run(move.kind, move.axis)
-        volume = ranks.size() if move.kind == ALL_GATHER else before
-        assert evaluate(move.elements, sizes | degrees) == volume
+        ranks.run(transfer.kind, transfer.axis)
+        volume = ranks.size() if transfer.kind == ALL_GATHER else before
+        assert evaluate(transfer.elements, sizes | degrees) == volume
     ranks.slice_what_can_be()
 
     assert ranks.layout == ranks.target
@@ -172,19 +172,19 @@ def test_ranks_end_with_what_the_consumer_asked_for(producer, consumer, degrees,
 
 @settings(max_examples=300)
 @given(distributions(), distributions())
-def test_an_axis_moves_once_and_only_if_it_has_to(producer, consumer):
+def test_an_axis_has_at_most_one_collective_and_none_without_need(producer, consumer):
     if not is_possible(producer, consumer):
         return
-    moved = [move.axis for move in match(producer, consumer)]
+    moved = [transfer.axis for transfer in match(producer, consumer)]
     assert len(moved) == len(set(moved))
     for axis in moved:
         place = [
             next((dim.letter for dim in d.dims if axis in dim.axes), axis in d.partial) for d in (producer, consumer)
         ]
-        assert place[0] is not False  # a replicated value is sliced, which moves nothing
+        assert place[0] is not False  # a replicated value is sliced, which transfers nothing
         assert place[0] != place[1]
 
 
 @given(distributions())
-def test_a_value_that_lies_as_it_is_wanted_does_not_move(distribution):
+def test_a_value_in_the_right_distribution_needs_no_collective(distribution):
     assert match(distribution, distribution) == []

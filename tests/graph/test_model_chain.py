@@ -21,7 +21,7 @@ def build(*layers, assumptions=DEFAULT):
     return build_model(model(*layers), assumptions, "2d")
 
 
-def test_the_ends_and_the_body():
+def test_embedding_body_and_head():
     built = build(("embedding", 1), (GATED, 3), ("transformer", 2), ("head", 1))
     assert (built.leading, built.trailing, built.num_layers, built.num_body_layers) == (1, 1, 7, 5)
     assert [layer.name for layer in built.first + built.last] == ["embedding", "head"]
@@ -29,7 +29,7 @@ def test_the_ends_and_the_body():
     assert body == [("transformer[gated rotary]", 3), ("transformer", 2)]
 
 
-def test_ends_may_be_missing():
+def test_embedding_and_head_may_be_missing():
     body = build((GATED, 4))
     assert (body.leading, body.trailing, body.num_body_layers) == (0, 0, 4)
     assert build(("embedding", 1), (GATED, 4)).trailing == 0
@@ -39,25 +39,26 @@ def test_ends_may_be_missing():
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([("embedding", 1), ("head", 1)], r"no layer between its ends \(embedding, head\)"),
+        ([("embedding", 1), ("head", 1)], r"no layer between embedding and head \(embedding, head\)"),
         ([(GATED, 1), ("embedding", 1), (GATED, 1)], "takes data, so it can only be the"),
-        ([("embedding", 2), (GATED, 1)], "'embedding' stands 2 times at an end"),
-        ([(GATED, 1), ("head", 3)], "'head' stands 3 times at an end"),
-        ([("head", 1), (GATED, 1)], r"layer 'head' begins as \[b, s/cp/tp, e\] and ends as \[b, s/cp\]"),
+        ([("embedding", 2), (GATED, 1)], "the embedding 'embedding' has count 2"),
+        ([(GATED, 1), ("head", 3)], "the head 'head' has count 3"),
+        ([("head", 1), (GATED, 1)], r"layer 'head' has the input \[b, s/cp/tp, e\] and the output \[b, s/cp\]"),
     ],
 )
-def test_what_cannot_follow(layers, message):
+def test_layers_that_do_not_fit_each_other_are_refused(layers, message):
     with pytest.raises(SpecError, match=message):
         build(*layers)
 
 
-def test_a_layer_that_begins_otherwise_than_the_one_before_it_ends(tmp_path):
+def test_a_layer_whose_input_differs_from_the_output_of_the_previous_one_is_refused(tmp_path):
     text = tmp_path / "whole.layer"
     text.write_text("layer whole\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)\n")
-    with pytest.raises(
-        SpecError,
-        match=r"'transformer\[gated rotary\]' ends as \[b, s/cp/tp, e\] and 'whole' behind it begins as \[b, s, e\]",
-    ):
+    said = (
+        r"output of layer 'transformer\[gated rotary\]' is \[b, s/cp/tp, e\], "
+        r"and the input of the next layer, 'whole', is \[b, s, e\]"
+    )
+    with pytest.raises(SpecError, match=said):
         build((GATED, 1), (str(text), 1))
 
 

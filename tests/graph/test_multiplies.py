@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from graph.texts import BACKWARD, FORWARD, derived, kernel, number, packaged
+from graph.definitions import BACKWARD, FORWARD, derived, kernel, number, packaged
 
 SIZES = {"b": 2, "s": 512, "e": 256, "h": 8, "g": 8, "k": 32, "f": 1024, "tp": 4, "cp": 2}
 TOKENS = 2 * 256  # of one cp rank
@@ -61,14 +61,14 @@ def test_in_panels_a_multiply_becomes_as_many_thinner_ones():
     ]
 
 
-def test_a_fused_kernel_makes_its_forward_multiply_again():
+def test_a_fused_kernel_recomputes_its_forward_multiply():
     layer, name = packaged("transformer", "2d"), "self-attention.attention"
     square = (256, 512, 32, 2 * 2, False, False)  # two heads of one rank, two samples
     attend = (256, 32, 512, 2 * 2, False, False)
     assert shapes(layer, name, FORWARD) == [square, attend]
     backward = shapes(layer, name, BACKWARD)
     assert len(backward) == 5
-    assert backward.count(square) == 2  # the logits again, and the gradient of the probabilities
+    assert backward.count(square) == 2  # the recomputed logits, and the gradient of the probabilities
     halves = [number(layer, m.flops, **SIZES) for m in kernel(layer, name).work[FORWARD].multiplies]
     assert halves == [256 * 512 * 4 * 63 // 2, 256 * 32 * 4 * 1023 // 2]
 

@@ -1,18 +1,18 @@
-"""The grammar: every production, and the texts of DESIGN.md word for word."""
+"""The grammar: every production, and the definitions of DESIGN.md word for word."""
 
 import pytest
+from graph.definitions import read
 from graph.design import MLP_BLOCK, STRATEGIES, TRANSFORMER
-from graph.texts import read
 
 from dsx.graph.expressions import evaluate
 from dsx.graph.lexer import Place
-from dsx.graph.notation import Dim, Role, Settings, UseText
+from dsx.graph.notation import Dim, Role, Settings, UseSyntax
 from dsx.graph.parse import parse, parse_file
 from dsx.spec.locate import packaged_data
 
 
 def one(line, head="layer a"):
-    """The only operator of a text."""
+    """The only operator of a definition."""
     (entry,) = read(f"{head}\n{line}").body
     return entry
 
@@ -39,7 +39,7 @@ def test_the_block_of_the_design_parses():
     z, d = block.body[1], block.body[3]
     assert z.modifier == d.modifier == "panels"
     assert [item.name for item in z.arguments[0].dims if isinstance(item, Role)] == ["is", "ie"]
-    assert z.arguments[0].made_again and not d.arguments[0].made_again
+    assert z.arguments[0].regathered and not d.arguments[0].regathered
     assert d.outputs[0].partial == ("*",)
 
 
@@ -101,7 +101,7 @@ def test_options_block_parameters_and_conditions():
     assert block.parameters == {"core": "my-core.2"}
     conditions = ["unless narrow", "when bias", "when bias narrow unless full causal", "", "when bias unless full"]
     assert [str(condition) for _, condition in block.lines] == [*conditions, "when bias", ""]
-    uses = [(line.block, line.parameter) for line, _ in block.lines if isinstance(line, UseText)]
+    uses = [(line.block, line.parameter) for line, _ in block.lines if isinstance(line, UseSyntax)]
     assert uses == [("", "core"), ("plain", "")]
     assert block.options["full"] == Place("<text>", 3, 24)
 
@@ -141,7 +141,7 @@ def test_operator_lines():
     assert ([out.name for out in op.outputs], op.kind, op.modifier) == (["q", "k"], "view", "")
     op = one("y[b @tp] = einsum{causal}(x[b, s/tp]~, w)")
     assert (op.outputs[0].partial, op.modifier) == (("tp",), "causal")
-    assert [(arg.name, arg.made_again) for arg in op.arguments] == [("x", True), ("w", False)]
+    assert [(arg.name, arg.regathered) for arg in op.arguments] == [("x", True), ("w", False)]
     assert op.arguments[1].dims is None
     assert one("y[b @tp @cp] = f(x)").outputs[0].partial == ("tp", "cp")
     assert one("y[b @*] = f(x)").outputs[0].partial == ("*",)
@@ -149,7 +149,7 @@ def test_operator_lines():
     assert one("y[$rs, e/tp2/ep] = f(x)", "block a").outputs[0].dims[1] == Dim("e", ("tp2", "ep"))
 
 
-def test_places_are_those_of_the_text():
+def test_places_are_those_of_the_definition():
     op = one("  y[b] = f(x, z[b])")
     assert (op.place.line, op.place.column) == (2, 3)
     assert [arg.place.column for arg in op.arguments] == [12, 15]
@@ -161,5 +161,5 @@ def test_two_kernels_of_one_name_are_two():
 
 
 @pytest.mark.parametrize("path", sorted((packaged_data() / "layers").rglob("*.layer")), ids=lambda path: path.stem)
-def test_every_packaged_text_parses_and_is_called_as_its_file(path):
+def test_every_packaged_definition_parses_and_has_the_name_of_its_file(path):
     assert parse_file(path).name == path.stem

@@ -1,7 +1,7 @@
-"""A text that breaks the grammar: file, line, column, and the nearest right thing."""
+"""A definition that breaks the grammar: file, line, column, and the nearest right thing."""
 
 import pytest
-from graph.texts import read
+from graph.definitions import read
 
 from dsx.errors import NotationError
 from dsx.graph.parse import parse, parse_file
@@ -47,14 +47,14 @@ def test_heads(source, line, column, words):
         ("dim c = 3 4", 11, ["unexpected '4'"]),
         ("input", 6, ["expected a tensor"]),
         ("weight", 7, ["expected a tensor"]),
-        ("input x", 7, ["'x' needs its dimensions here: x[...]"]),
+        ("input x", 7, ["a line that makes 'x' states its dimensions: x[...]"]),
         ("input x[b]~", 11, ["'~' belongs to an argument"]),
         ("input x[]", 9, ["expected a dimension, found ']'"]),
         ("input x[b, ]", 12, ["expected a dimension, found ']'"]),
         ("input x[b s]", 11, ["expected ']', found 's'"]),
         ("input x[b, s/]", 14, ["expected a mesh axis, found ']'"]),
-        ("input x[b, s/tq]", 14, ["'tq' is no mesh axis", "did you mean 'tp'?", "tp, tp2, cp, ep, dp"]),
-        ("input x[b, s/pp]", 14, ["'pp' is no mesh axis"]),
+        ("input x[b, s/tq]", 14, ["'tq' is not a mesh axis", "did you mean 'tp'?", "tp, tp2, cp, ep, dp"]),
+        ("input x[b, s/pp]", 14, ["'pp' is not a mesh axis"]),
         ("input x[b, s/tp/tp]", 12, ["'s' is divided twice by the same axis"]),
         ("input x[$]", 10, ["expected the name of a role, found ']'"]),
         ("use", 4, ["expected the name of a block, found 'end of line'"]),
@@ -69,7 +69,7 @@ def test_heads(source, line, column, words):
         ("option a = | b", 12, ["expected the name of an option, found '|'"]),
         ("option a = b |", 15, ["expected the name of an option, found 'end of line'"]),
         ("option a b a", 12, ["option 'a' is declared twice"]),
-        ("option when", 8, ["'when' begins a condition and is no name of an option"]),
+        ("option when", 8, ["an option cannot be called 'when'"]),
         ("block = b", 7, ["expected the name of a block parameter, found '='"]),
         ("block a b", 9, ["expected '=' and a block after 'block a', found 'b'"]),
         ("block a =", 10, ["expected the name of a block, found 'end of line'"]),
@@ -80,7 +80,7 @@ def test_heads(source, line, column, words):
         ("fuse", 5, ["expected the name of the kernel"]),
         ("fuse a b", 8, ["unexpected 'b'"]),
         ("y[b] = ", 8, ["expected an operator, found 'end of line'"]),
-        ("y = f(x)", 1, ["'y' needs its dimensions here: y[...]"]),
+        ("y = f(x)", 1, ["a line that makes 'y' states its dimensions: y[...]"]),
         ("y[b] f(x)", 6, ["expected '=', found 'f'"]),
         ("y[b], = f(x)", 7, ["expected a tensor, found '='"]),
         ("y[b]~ = f(x)", 5, ["'~' belongs to an argument"]),
@@ -92,7 +92,7 @@ def test_heads(source, line, column, words):
         ("y[b] = f{}(x)", 10, ["expected a modifier, found '}'"]),
         ("y[b] = f{panels(x)", 16, ["expected '}', found '('"]),
         ("y[b @tp, s] = f(x)", 8, ["expected ']'", "partial axes stand at the end"]),
-        ("y[b @q] = f(x)", 6, ["'q' is no mesh axis"]),
+        ("y[b @q] = f(x)", 6, ["'q' is not a mesh axis"]),
         ("y[b @] = f(x)", 6, ["expected a mesh axis, found ']'"]),
         ("y[b] = f(x[b, s/ttp])", 17, ["did you mean 'tp'?"]),
     ],
@@ -112,8 +112,8 @@ def test_a_dimension_is_defined_once():
         ("option m = a | b\noption m = c | d", 8, ["the options of 'm' are declared twice"]),
         ("block a = b\nblock a = c", 7, ["block parameter 'a' is declared twice"]),
         ("option bias\ny[b] = f(x) unless bais", 20, ["declares 'bais'", "did you mean 'bias'?", "(bias)"]),
-        ("y[b] = f(x)\nuse $core", 1, ["no 'block core = ...' declares this block parameter"]),
-        ("block core = c\nuse $cor", 1, ["no 'block cor = ...' declares", "did you mean 'core'?"]),
+        ("y[b] = f(x)\nuse $core", 1, ["no line 'block core = ...' declares this block parameter"]),
+        ("block core = c\nuse $cor", 1, ["no line 'block cor = ...' declares", "did you mean 'core'?"]),
     ],
 )
 def test_options_and_block_parameters(lines, column, words):
@@ -123,13 +123,19 @@ def test_options_and_block_parameters(lines, column, words):
 @pytest.mark.parametrize(
     ("body", "line", "column", "words"),
     [
-        ("end\ny[b] = g(x)", 3, 1, ["'end' without a 'fuse' or an 'again'"]),
+        ("end\ny[b] = g(x)", 3, 1, ["'end' without a 'fuse' or a 'recompute'"]),
         ("fuse f\ny[b] = g(x)", 3, 1, ["kernel 'f' has no 'end'"]),
         ("fuse f\n fuse h\ny[b] = g(x)", 4, 2, ["kernel 'f' has no 'end' yet; kernels do not nest"]),
         ("fuse f\nuse mlp\nend", 4, 1, ["a block cannot be used inside a kernel", "'f'"]),
+        (
+            "again core\ny[b] = g(x)\nend",
+            3,
+            1,
+            ["'again' is no longer part", "'recompute NAME ... end'"],
+        ),
     ],
 )
-def test_kernels(body, line, column, words):
+def test_kernels_and_regions(body, line, column, words):
     check(OK + body, line, column, words, read)
 
 
@@ -141,7 +147,7 @@ def test_kernels(body, line, column, words):
         ("rule a = s", 6, ["expected '=' after role 'rule'", "'role', 'require', 'set' and 'drop'"]),
         ("role a = s role a = b", 17, ["role 'a' is given twice"]),
         ("role a = $", 11, ["expected the name of a role, found 'end of line'"]),
-        ("role a = s/cq", 12, ["'cq' is no mesh axis", "did you mean 'cp'?"]),
+        ("role a = s/cq", 12, ["'cq' is not a mesh axis", "did you mean 'cp'?"]),
         ("role a = s/tp/tp", 10, ["'s' is divided twice by the same axis"]),
         ("require e = 1 why", 11, ["expected one of == != <= >= < >, found '='"]),
         ("require e % 2", 14, ["expected one of =="]),
@@ -151,9 +157,9 @@ def test_kernels(body, line, column, words):
         ("set", 4, ["expected the name of an option or a block parameter, found 'end of line'"]),
         ("set core =", 11, ["expected the name of a block, found 'end of line'"]),
         ("set ring set ring", 14, ["'ring' is set twice"]),
-        ("drop", 5, ["expected the reason of the rules that do not hold here"]),
+        ("drop", 5, ["expected the reason of the rules to drop"]),
         ("drop too_narrow", 6, ["only a strategy that extends another drops rules"]),
-        ("bring attention-core = my-core", 1, ["'bring' is gone", "'set core = my-core'"]),
+        ("bring attention-core = my-core", 1, ["'bring' is no longer part of the notation", "'set core = my-core'"]),
     ],
 )
 def test_strategies(text, column, words):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from graph.texts import derived, kernel, number
+from graph.definitions import derived, kernel, number
 
 from dsx.errors import SpecError, UnknownNameError
 from dsx.graph.library import load_operators
@@ -29,14 +29,18 @@ def table(tmp_path):
     ("text", "line", "words"),
     [
         ("f: 3\n", 1, ["f: expected a mapping", "found 3"]),
-        ("f:\n  shape: same\n", 1, ["f: an operator names its arguments, as in 'arguments: [x]'"]),
+        ("f:\n  shape: same\n", 1, ["f: an operator must name its arguments, as in 'arguments: [x]'"]),
         ("f:\n  arguments: x\n", 2, ["f.arguments: expected a list, found 'x'"]),
-        ("f:\n  arguments: [1]\n", 1, ["f: an operator names its arguments"]),
+        ("f:\n  arguments: [1]\n", 1, ["f: an operator must name its arguments"]),
         ("f:\n  arguments: [x]\n  foward: {vector: 1}\n", 3, ["f.foward: no such field", "did you mean 'forward'?"]),
         ("f:\n  arguments: [x]\n  forward: {vectr: 1}\n", 3, ["f.forward.vectr: no such field", "'vector'"]),
         ("f:\n  arguments: [x]\n  forward: 4\n", 3, ["f.forward: expected a mapping of matrix, vector, bytes"]),
-        ("f:\n  arguments: [x]\n  forward:\n    vector: 4 *\n", 4, ["f.forward.vector: '4 *' is no expression"]),
-        ("f:\n  arguments: [x]\n  forward: {vector: 1.5}\n", 3, ["1.5 is no expression", "unexpected character '.'"]),
+        ("f:\n  arguments: [x]\n  forward:\n    vector: 4 *\n", 4, ["f.forward.vector: '4 *' is not an expression"]),
+        (
+            "f:\n  arguments: [x]\n  forward: {vector: 1.5}\n",
+            3,
+            ["is not an expression", "unexpected character '.'"],
+        ),
         ("f:\n  arguments: [x]\n  forward: {vector: }\n", 3, ["no quantity 'None'"]),
         ("f:\n  arguments: [x]\n  forward: {vector: size(z)}\n", 3, ["size(z): no such argument or result"]),
         ("f:\n  arguments: [x]\n  forward: {vector: size(dx)}\n", 3, ["size(dx): no such argument or result"]),
@@ -47,8 +51,12 @@ def table(tmp_path):
         ("f:\n  arguments: [x]\n  saved: x\n", 3, ["f.saved: expected a list"]),
         ("f:\n  arguments: [x]\n  saved: [{byte: 1}]\n", 3, ["no such field", "did you mean 'bytes'?"]),
         ("f:\n  arguments: [x]\n  saved: [{}]\n", 3, ["f.saved.0: the field 'bytes' is missing"]),
-        ("f:\n  arguments: [x]\n  shape: sum\n", 3, ["f.shape: 'sum' is none of same, contract, lookup, view, free"]),
-        ("f:\n  arguments: [x]\n  linear: yes\n", 3, ["f.linear: 'yes' is none of none, each, one"]),
+        (
+            "f:\n  arguments: [x]\n  shape: sum\n",
+            3,
+            ["f.shape: 'sum' is not one of same, contract, lookup, view, free"],
+        ),
+        ("f:\n  arguments: [x]\n  linear: yes\n", 3, ["f.linear: 'yes' is not one of none, each, one"]),
         ("f:\n  arguments: [x]\n  statistics: two\n", 3, ["f.statistics: expected a count, found 'two'"]),
         ("f:\n  arguments: [x]\n  rearranges: 1\n", 3, ["f.rearranges: expected true or false, found 1"]),
         ("f:\n  arguments: [x]\n  work: {half: 2}\n", 3, ["f.work.half: expected 'modifier: [numerator"]),
@@ -111,7 +119,7 @@ def test_unknown_table():
 
 
 def expressions(entry):
-    """Every expression of a table's entry: the texts and numbers below its efforts."""
+    """Every expression of a table's entry: the strings and numbers below its efforts."""
     if isinstance(entry, dict):
         return [text for value in entry.values() for text in expressions(value)]
     if isinstance(entry, list):

@@ -1,7 +1,7 @@
 """Texts that nobody has a table for: what follows from them is reasoned out here by hand."""
 
 import pytest
-from graph.texts import A2A, AG, AR, BACKWARD, FORWARD, RS, derived, moves, saved, volumes, weights
+from graph.definitions import A2A, AG, AR, BACKWARD, FORWARD, RS, collectives, derived, saved, volumes, weights
 
 W, B, S, E, F = 2, 2, 256, 64, 512
 SIZES = {"b": B, "s": S, "e": E, "f": F}
@@ -24,7 +24,7 @@ def test_fsdp_gathers_weights_twice_and_scatters_their_gradients():
     assert volumes(layer, BACKWARD, **sizes) == [(AG, "dp", matrix)] * 2 + [(RS, "dp", matrix)] * 2
     # The gradient is complete when the layer is done: nothing is left to the end of the step.
     assert weights(layer, **sizes) == {name: (matrix // 8, (), False) for name in ("w1", "w2")}
-    # Neither the weights nor their gathered copies are kept.
+    # Neither the weights nor the gathered weights are kept.
     assert saved(layer, **sizes) == {"x": W * B * S * E, "z": W * B * S * F, "u": W * B * S * F}
 
 
@@ -37,7 +37,7 @@ def test_without_the_mark_a_gathered_weight_is_kept():
 def test_fsdp_over_dp_leaves_the_reduction_over_cp():
     layer = derived(FSDP.replace("[b, s,", "[b, s/cp,"))
     assert [(w.reduced_over, w.over_dp) for w in layer.weights] == [(("cp",), False)] * 2
-    assert moves(layer, BACKWARD)[(RS, "dp", "d w1")] == 1
+    assert collectives(layer, BACKWARD)[(RS, "dp", "d w1")] == 1
 
 
 EXPERTS = """
@@ -61,9 +61,9 @@ def test_experts_exchange_tokens_twice_each_way():
     volume = W * x * (n // ep) * E  # the tensor before the exchange; the same after it
     assert volume == W * (x // ep) * n * E
     assert volumes(layer, FORWARD, **sizes) == [(A2A, "ep", volume)] * 2
-    assert moves(layer, FORWARD) == {(A2A, "ep", "d"): 1, (A2A, "ep", "y"): 1}
+    assert collectives(layer, FORWARD) == {(A2A, "ep", "d"): 1, (A2A, "ep", "y"): 1}
     assert volumes(layer, BACKWARD, **sizes) == [(A2A, "ep", volume)] * 2
-    assert moves(layer, BACKWARD) == {(A2A, "ep", "d d"): 1, (A2A, "ep", "d y"): 1}
+    assert collectives(layer, BACKWARD) == {(A2A, "ep", "d d"): 1, (A2A, "ep", "d y"): 1}
     # Every member of the group has tokens of all: expert gradients are left to (expert) data parallelism.
     assert weights(layer, **sizes) == {
         "router": (W * E * x, (), True),
@@ -111,16 +111,16 @@ def test_plain_tensor_parallelism_is_two_all_reduces_each_way():
     layer, sizes = derived(TENSOR), SIZES | {"h": 8, "k": 8, "tp": 4}
     tokens = W * B * S * E
     assert volumes(layer, FORWARD, **sizes) == [(AR, "tp", tokens)] * 2
-    assert moves(layer, FORWARD) == {(AR, "tp", "y"): 1, (AR, "tp", "d"): 1}
+    assert collectives(layer, FORWARD) == {(AR, "tp", "y"): 1, (AR, "tp", "d"): 1}
     assert volumes(layer, BACKWARD, **sizes) == [(AR, "tp", tokens)] * 2
-    assert moves(layer, BACKWARD) == {(AR, "tp", "d n1"): 1, (AR, "tp", "d n2"): 1}
+    assert collectives(layer, BACKWARD) == {(AR, "tp", "d n1"): 1, (AR, "tp", "d n2"): 1}
     assert {w.name: w.reduced_over for w in layer.weights} == dict.fromkeys(("g1", "wqkv", "wo", "g2", "w1", "w2"), ())
     replicated = {kernel.name for kernel in layer.kernels if kernel.replicated and kernel.runs}
     assert replicated == {"n1", "r", "n2", "output"}
 
 
 def mlp(first, second):
-    """Two multiplies; `first` and `second` are (input, weight, output) as each lies."""
+    """Two multiplies; `first` and `second` are the distributions of (input, weight, output)."""
     (x, w1, z), (u, w2, d) = first, second
     return f"layer two\ninput x{x}\nweight w1{w1} w2{w2}\nz{z} = einsum(x, w1)\nd{d} = einsum(z{u}, w2)\n"
 
@@ -209,8 +209,8 @@ def test_the_gradient_of_a_factor_is_partial_over_what_the_other_factor_is():
         output[b, s, f] = gelu(y[b, s, f])
     """)
     assert {w.name: w.reduced_over for w in layer.weights} == {"a": (), "v": ("tp",)}
-    assert moves(layer, FORWARD) == {(AR, "tp", "y"): 1}
-    assert moves(layer, BACKWARD) == {}
+    assert collectives(layer, FORWARD) == {(AR, "tp", "y"): 1}
+    assert collectives(layer, BACKWARD) == {}
 
 
 SPLIT = """
@@ -227,8 +227,8 @@ z[b, s, f/{axis}] = einsum(r, v)
 def test_a_partial_gradient_passes_a_view_only_if_all_parts_are_partial():
     sizes = {"b": B, "s": S, "i": 24, "j": 40, "f": F, "tp": 4, "cp": 2}
     both = derived(SPLIT.format(axis="tp"))
-    assert moves(both, BACKWARD) == {(AR, "tp", "d x"): 1}
+    assert collectives(both, BACKWARD) == {(AR, "tp", "d x"): 1}
     assert volumes(both, BACKWARD, **sizes) == [(AR, "tp", W * B * S * (24 + 40))]
     apart = derived(SPLIT.format(axis="cp"))
-    assert moves(apart, BACKWARD) == {(AR, "tp", "d q"): 1, (AR, "cp", "d r"): 1}
+    assert collectives(apart, BACKWARD) == {(AR, "tp", "d q"): 1, (AR, "cp", "d r"): 1}
     assert volumes(apart, BACKWARD, **sizes) == [(AR, "cp", W * B * S * 40), (AR, "tp", W * B * S * 24)]

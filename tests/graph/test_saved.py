@@ -1,6 +1,6 @@
-"""What is kept for the backward, and what is gathered again."""
+"""What is kept for the backward, and what the backward regathers."""
 
-from graph.texts import AG, BACKWARD, FORWARD, RS, derived, moves, saved, volumes
+from graph.definitions import AG, BACKWARD, FORWARD, RS, collectives, derived, saved, volumes
 
 W, B, S, E, F, H, K = 2, 2, 256, 64, 512, 8, 8
 SIZES = {"b": B, "s": S, "e": E, "f": F, "h": H, "k": K, "tp": 4, "cp": 2}
@@ -31,19 +31,19 @@ def test_unfused_attention_keeps_its_own_keys_and_values():
         "vv": HEADS,
         "p": W * B * H * (S // 2) * S,
     }
-    assert moves(layer, FORWARD) == {(AG, "cp", "kk"): 1, (AG, "cp", "vv"): 1}
+    assert collectives(layer, FORWARD) == {(AG, "cp", "kk"): 1, (AG, "cp", "vv"): 1}
     again = {(AG, "cp", name): 1 for name in ("kk", "vv")}
-    assert moves(layer, BACKWARD) == again | {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
+    assert collectives(layer, BACKWARD) == again | {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
 
 
 def test_without_the_mark_the_gathered_ones_are_kept():
     layer = derived(UNFUSED.replace("~", ""))
     kept = saved(layer, **SIZES)
     assert kept["kk"] == kept["vv"] == 2 * HEADS
-    assert moves(layer, BACKWARD) == {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
+    assert collectives(layer, BACKWARD) == {(RS, "cp", f"d {name}"): 1 for name in ("kk", "vv")}
 
 
-def test_fused_attention_makes_the_square_again():
+def test_fused_attention_recomputes_the_square():
     fused = UNFUSED.replace("k1[", "fuse attention\nk1[").rstrip() + "\nend\nend_[b, s/cp, h, k] = gelu(o)\n"
     kept = saved(derived(fused), **SIZES)
     statistics = W * B * H * (S // 2)
@@ -81,7 +81,7 @@ def test_without_the_mark_the_gathered_copy_is_kept_once():
     assert saved(layer, **SIZES)["n"] == tokens
 
 
-def test_two_distributions_are_two_gathers_and_two_copies():
+def test_two_distributions_are_two_gathers_and_two_kept_tensors():
     layer = derived("""
         layer two
         input n[b, s/cp/tp, e]
@@ -91,7 +91,7 @@ def test_two_distributions_are_two_gathers_and_two_copies():
         zz[b, s/cp, f] = gelu(z[b, s/cp, f])
         output[b, s/cp, f] = add(y, zz)
     """)
-    assert moves(layer, FORWARD) == {(AG, "tp", "n"): 2, (AG, "cp", "n"): 1}
+    assert collectives(layer, FORWARD) == {(AG, "tp", "n"): 2, (AG, "cp", "n"): 1}
     kept = {entry.key for kernel in layer.kernels for entry in kernel.saved if entry.key[0] == "n"}
     assert kept == {("n", "[b, s/cp, e]"), ("n", "[b, s, e]")}
 

@@ -1,7 +1,7 @@
 """Strategies that extend each other: roles, rules, what is set."""
 
 import pytest
-from graph.texts import STANDARD, build, overlay
+from graph.definitions import STANDARD, build, overlay
 
 from dsx.errors import NotationError, SpecError
 from dsx.graph.library import load_definition, load_layer, load_strategy, strategy_names
@@ -23,7 +23,7 @@ def roles(*texts):
 
 
 def rules(*texts):
-    """The reason of each rule, and the line of the strategy that says it: 1 is the first line of the first text."""
+    """The reason of each rule, and its line in the strategy that states it."""
     return [(rule.reason, rule.place.line) for rule in overlay(*texts).rules]
 
 
@@ -52,7 +52,7 @@ def test_roles_replace_roles_and_those_that_are_given_as_them():
     assert overlay(mine, BASE).name == "mine"
 
 
-def test_rules_replace_those_of_their_reason_where_these_stood():
+def test_rules_replace_the_rules_of_their_reason_in_place():
     assert rules(BASE) == [("heads", 4), ("heads", 5), ("narrow", 6), ("short", 7)]
     mine = "strategy mine extends base\n" + "\n" * 10
     mine += "require b >= 1 new\nrequire g % tp2 == 0 heads\nrequire e >= 1 narrow\nrequire f >= 1 narrow"
@@ -122,7 +122,7 @@ def test_an_option_of_a_layer_is_set_by_a_strategy():
     ("place", "words", "texts"),
     [
         ("1:15", ["no strategy 'bas'"], ["strategy mine extends bas", BASE]),
-        ("2:6", ["no rule with the reason 'narow' is inherited", "did you mean 'narrow'?"],
+        ("2:6", ["no inherited rule has the reason 'narow'", "did you mean 'narrow'?"],
          ["strategy mine extends base\ndrop narow", BASE]),
         ("2:11", ["strategy 'mine' gives no role 'wff'", "did you mean 'wf'?"],
          ["strategy mine extends base\nrole xs = $wff", BASE]),
@@ -140,15 +140,18 @@ def test_faults(place, words, texts):
     refused(place, words, *texts)
 
 
-def test_bring_is_gone_and_says_what_is_written_now():
-    with pytest.raises(NotationError, match=r"^strategy\.layer:2:1: 'bring' is gone.*'set ring'.*'set core = my-core'"):
+def test_the_former_word_bring_says_what_is_written_now():
+    with pytest.raises(
+        NotationError,
+        match=r"^strategy\.layer:2:1: 'bring' is no longer part of the notation.*'set ring'.*'set core = my-core'",
+    ):
         overlay("strategy mine\nbring attention-core = my-core")
 
 
 def test_strategies_extend_each_other_in_moderation():
     chain = [f"strategy a{index} extends a{index + 1}" for index in range(29)] + ["strategy a29\nrole rs = s"]
     assert roles(*chain) == {"rs": "s"}
-    refused("1:14", ["'a' is made of more than 30 strategies"], "strategy a extends a0", *chain)
+    refused("1:14", ["'a' extends a chain of more than 30 strategies"], "strategy a extends a0", *chain)
 
 
 def test_strategies_of_the_library(tmp_path, monkeypatch):
@@ -170,7 +173,7 @@ def test_strategies_of_the_library(tmp_path, monkeypatch):
         ("set cores = attention-core", "sets 'cores'.*did you mean 'core'"),
     ],
 )
-def test_what_is_nearly_known_is_not_set(line, words, tmp_path, monkeypatch):
+def test_a_misspelt_setting_is_refused(line, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.layer").write_text(f"strategy mine extends 2d\n{line}\n")
     (tmp_path / "more.layer").write_text("strategy more extends mine\n")

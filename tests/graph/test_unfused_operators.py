@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from graph.texts import derived, kernel, number, packaged, saved
+from graph.definitions import derived, kernel, number, packaged, saved
 
 from dsx.graph.library import load_operators
 from dsx.graph.operators import Effort
@@ -87,7 +87,7 @@ def test_fused_attention_has_its_softmax_inside():
     assert works[0] == works[1]
 
 
-def test_what_moves_beside_a_kernel_is_of_rotary_positions_and_gated_units():
+def test_unfused_traffic_is_that_of_rotary_positions_and_gated_units():
     layer = packaged("transformer rotary gated", "1d-no-sp")
     sizes = {"b": 2, "s": 8, "e": 16, "h": 4, "g": 2, "k": 4, "f": 64, "tp": 1}
     moved = {

@@ -1,10 +1,10 @@
-"""Blocks and strategies put together."""
+"""Layers built from blocks and strategies."""
 
 import re
 
 import pytest
 import yaml
-from graph.texts import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, derived, fails, moves
+from graph.definitions import AG, AR, BACKWARD, FORWARD, RS, STANDARD, build, collectives, derived, fails
 
 from dsx.errors import NotationError, SpecError, UnknownNameError
 from dsx.graph.library import layer_names, load_layer, load_operators, load_strategy, strategy_names
@@ -54,18 +54,18 @@ def test_all_but_one_input_may_be_bound():
 
 def test_a_block_that_asks_for_another_distribution_gets_its_collective():
     layer = derived("layer a\nuse norms\nuse whole\nuse norms\n", **ALL)
-    assert moves(layer, FORWARD) == {(AG, "tp", "norms.output"): 1}
+    assert collectives(layer, FORWARD) == {(AG, "tp", "norms.output"): 1}
     # gelu's gradient is whole on every rank, so it is sliced; that of the third block is gathered.
-    assert moves(layer, BACKWARD) == {(AG, "tp", "d whole.output"): 1}
+    assert collectives(layer, BACKWARD) == {(AG, "tp", "d whole.output"): 1}
 
 
 def test_roles_make_one_block_several():
     layer = "layer a\ninput x[b, $rs, $re]\nweight w[$re, f]\nz[b, $rs, f @*] = einsum(x, w)\n"
     layer += "output[b, $os, $of] = gelu(z[b, $os, $of])"
     rows = "strategy rows\nrs = s re = e/tp os = s of = f"
-    assert moves(derived(layer, strategy=rows), FORWARD) == {(AR, "tp", "z"): 1}
-    assert moves(derived(layer, strategy=rows.replace("os = s", "os = s/tp")), FORWARD) == {(RS, "tp", "z"): 1}
-    assert moves(derived(layer, strategy="strategy tokens\nrs = s/tp re = e os = s/tp of = f"), FORWARD) == {}
+    assert collectives(derived(layer, strategy=rows), FORWARD) == {(AR, "tp", "z"): 1}
+    assert collectives(derived(layer, strategy=rows.replace("os = s", "os = s/tp")), FORWARD) == {(RS, "tp", "z"): 1}
+    assert collectives(derived(layer, strategy="strategy tokens\nrs = s/tp re = e os = s/tp of = f"), FORWARD) == {}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_roles_make_one_block_several():
         ("layer a\ninput y[b, $rs, e]\n^use joins", ["block 'joins' has the inputs x, z: bind all but one"]),
         (
             "layer a\ninput y[b, $rs, e]\nuse norms (output = n)\n^use norms (x = y, output = n)",
-            ["'n' is made again before anything reads it"],
+            ["'n' is assigned again before anything reads it"],
         ),
         ("layer a\ninput y[b, ^$rt, e]\nuse norms", ["strategy 'mine' gives no role 'rt'", "did you mean 'rs'?"]),
         ("layer a\ny[b, s, e] = gelu(^x)", ["no tensor 'x' above"]),
@@ -168,7 +168,7 @@ def test_a_layer_beside_its_own_blocks(tmp_path, monkeypatch):
             load_layer("./c.layer", "1d", STANDARD)
 
 
-def test_a_layer_that_goes_on_behind_a_block_has_its_own_output(tmp_path):
+def test_a_layer_that_goes_on_after_a_block_has_its_own_output(tmp_path):
     block = tmp_path / "first.layer"
     block.write_text("block first\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)\n")
     layer = tmp_path / "whole.layer"
@@ -182,12 +182,12 @@ def test_a_layer_that_the_next_one_could_not_take_is_refused(tmp_path):
     layer = tmp_path / "open.layer"
     layer.write_text("layer open\ninput x[b, s/tp, e]\noutput[b, s, e] = gelu(x[b, s, e])\n")
     with pytest.raises(
-        SpecError, match=r"begins as \[b, s/tp, e\] and ends as \[b, s, e\].*output\[b, s/tp, e\] = view"
+        SpecError, match=r"has the input \[b, s/tp, e\] and the output \[b, s, e\].*output\[b, s/tp, e\] = view"
     ):
         check_repeats(load_layer(str(layer), None, load_operators(["standard"])))
 
 
-def test_a_copy_that_one_operator_keeps_is_not_gathered_again_for_another():
+def test_a_copy_that_one_operator_keeps_is_not_regathered_for_another():
     layer = derived(
         """
         layer mixed

@@ -55,6 +55,15 @@ def test_a_manifest_without_a_spec_file_is_read(begun):
     assert manifest.from_json(json.dumps(raw).encode(), "here").spec_file == ""
 
 
+def test_a_former_name_of_an_assumption_is_read_as_the_name_of_today(begun):
+    made = begun()
+    raw = json.loads(manifest.to_json(made))
+    raw["spec"]["resolved"]["assumptions"]["told_apart"] = 0.22
+    read = manifest.from_json(json.dumps(raw).encode(), "here")
+    assert read.spec["resolved"]["assumptions"] == {"name": "few", "resolution": 0.22}
+    assert read.spec_hash == made.spec_hash
+
+
 def test_the_hash_leaves_the_picture_out_and_the_spec_does_not(begun):
     made = begun(plot={"kind": "front"})
     assert made.spec["plot"] == {"kind": "front"}

@@ -81,7 +81,7 @@ def test_a_cluster_has_no_bounds(tmp_path):
         ("interval: [{low: 0.9, high: 0.8}]", "0.8 is less than low, 0.9"),
         ("interval: [{where: {domains: two}, low: 0.9, high: 1}]", "'two' is not one of one, several"),
         ("interval: [{where: {domain: one}, low: 0.9, high: 1}]", "unknown key; did you mean 'domains'?"),
-        ("told_apart: -0.1", "greater than or equal to 0"),
+        ("resolution: -0.1", "greater than or equal to 0"),
         ("noise: 0", "greater than 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Layers built from texts written in a test, and their derived quantities at plain numbers."""
+"""Layers built from definitions in a test, and what is derived from them, at plain numbers."""
 
 from collections import Counter
 from functools import cache
@@ -13,8 +13,8 @@ from dsx.graph.expressions import evaluate
 from dsx.graph.library import load_layer, load_operators
 from dsx.graph.model import define
 from dsx.graph.notation import Settings
-from dsx.graph.options import selected
 from dsx.graph.parse import parse
+from dsx.graph.selection import selected
 from dsx.graph.strategy import resolved
 
 STANDARD = load_operators(["standard"])
@@ -35,7 +35,7 @@ def settings(words):
 
 
 def overlay(*texts):
-    """The strategy that the first text is; it may extend the others."""
+    """The strategy of the first definition; it may extend the others."""
 
     def find_strategy(name, place):
         for text in texts:
@@ -52,7 +52,7 @@ def read(source, chosen=""):
 
 
 def build(text, strategy="", blocks=(), table=STANDARD, chosen="", inherited="", bases=()):
-    """The layer of `text` with its settings, under the strategy and with the blocks that the texts give.
+    """The layer that `text` defines with its settings, under a strategy and with the given blocks.
 
     The strategy may extend those in `bases`.
     """
@@ -85,9 +85,9 @@ def number(layer, expr, **sizes):
     return evaluate(expr, define(layer, values))
 
 
-def moves(layer, direction):
+def collectives(layer, direction):
     """How often each (kind, axis, tensor) occurs."""
-    return Counter((move.kind, move.axis, move.tensor) for move in layer.collectives(direction))
+    return Counter((one.kind, one.axis, one.tensor) for one in layer.collectives(direction))
 
 
 def volumes(layer, direction, **sizes):

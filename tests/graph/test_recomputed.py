@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from graph.texts import STANDARD, build, derived, fails, kernel, number
+from graph.definitions import STANDARD, build, derived, fails, kernel, number
 
 from dsx.cost.work import layer_work
-from dsx.graph.again import MODES
 from dsx.graph.derived import derive
 from dsx.graph.description import describe
+from dsx.graph.recomputed import MODES
 from dsx.spec.assumptions import load_assumptions
 
 # The layer of Korthikanti et al., section 4: biases, unfused attention, dropout of one byte an element.
@@ -24,7 +24,7 @@ qkv[b, s, c/tp]        = bias(z1, bqkv)
 q[b, s, h/tp, k], kk[b, s, h/tp, k], vv[b, s, h/tp, k] = view(qkv)
 k1[b, t, h/tp, k]      = view(kk)
 v1[b, t, h/tp, k]      = view(vv)
-again core
+recompute core
 a[b, h/tp, s, t]       = einsum(q, k1)
 p[b, h/tp, s, t]       = softmax(a)
 pd[b, h/tp, s, t]      = dropout(p)
@@ -74,25 +74,25 @@ def test_without_sequence_parallelism_a_part_is_not_divided():
 
 
 def test_a_layer_without_a_region_keeps_as_much_as_without_recomputation():
-    plain = work(STANDARD_LAYER.replace("again core\n", "").replace("end\n", "", 1))
+    plain = work(STANDARD_LAYER.replace("recompute core\n", "").replace("end\n", "", 1))
     none, selective, _ = plain.stash[:, 0].tolist()
     assert none == selective
     assert plain.working[0, 0] == plain.working[1, 0]
 
 
-def test_what_runs_beside_the_stash():
+def test_transient_memory_of_each_mode():
     """Under none the kernel of most gradients; under selective the core too; in full the layer's own stash."""
     found = work(STANDARD_LAYER)
     none, selective, full = found.working[:, 0].tolist()
     square, unit = H * S * S * B, S * B * E
     assert none == 2 * square * 2  # gradients of softmax's argument and result
-    assert selective == 5 * square + 4 * square  # probabilities, mask and dropped ones have been made again
+    assert selective == 5 * square + 4 * square  # probabilities, mask and dropped ones have been recomputed
     assert full == found.stash[0, 0] - found.stash[2, 0] + 4 * square
     assert full - selective == 32 * unit
 
 
 def test_work_without_recomputation_does_not_depend_on_the_region():
-    plain = work(STANDARD_LAYER.replace("again core\n", "").replace("end\n", "", 1))
+    plain = work(STANDARD_LAYER.replace("recompute core\n", "").replace("end\n", "", 1))
     marked = work(STANDARD_LAYER)
     for name in ("matrix", "vector", "bytes", "volumes"):
         assert np.array_equal(getattr(plain, name), getattr(marked, name))
@@ -104,7 +104,7 @@ FUSED = """
 layer fused
 dim t = s
 input q[b, s/cp, h, k] kv[b, s/cp, h, k]
-again core
+recompute core
 fuse attention
 k1[b, t, h, k]    = view(kv[b, s, h, k]~)
 a[b, h, s/cp, t]  = einsum(q, k1)
@@ -126,8 +126,10 @@ def test_a_fused_kernel_in_a_region_keeps_its_inputs_and_what_others_read():
 
 def test_a_block_may_be_used_inside_a_region():
     block = "block twice\ninput x[b, e]\nu[b, e] = gelu(x)\noutput[b, e] = gelu(u)"
-    layer = build("layer a\ninput x[b, e]\nagain mine\nuse twice\nend\nagain other\nuse twice\nend", blocks=[block])
-    assert [op.again for op in layer.operators] == [("mine", 1)] * 2 + [("other", 2)] * 2
+    layer = build(
+        "layer a\ninput x[b, e]\nrecompute mine\nuse twice\nend\nrecompute other\nuse twice\nend", blocks=[block]
+    )
+    assert [op.recompute_region for op in layer.operators] == [("mine", 1)] * 2 + [("other", 2)] * 2
     kept = [entry.key[0] for one in derive(layer).kernels for entry in one.kept]
     assert kept == ["x", "twice.output"]
 
@@ -135,10 +137,10 @@ def test_a_block_may_be_used_inside_a_region():
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("again f\n ^again h\ny[b] = gelu(x)\nend\nend", ["region 'f' has no 'end' yet", "do not nest"]),
-        ("fuse f\n ^again h\ny[b] = gelu(x)\nend\nend", ["made again as a whole", "'f' has no 'end' yet"]),
-        ("^again f\ny[b] = gelu(x)", ["region 'f' has no 'end'"]),
-        ("again f\nuse inner\n^again h\nend", ["region 'f' has no 'end' yet"]),
+        ("recompute f\n ^recompute h\ny[b] = gelu(x)\nend\nend", ["region 'f' has no 'end' yet", "do not nest"]),
+        ("fuse f\n ^recompute h\ny[b] = gelu(x)\nend\nend", ["recomputed as a whole", "'f' has no 'end' yet"]),
+        ("^recompute f\ny[b] = gelu(x)", ["region 'f' has no 'end'"]),
+        ("recompute f\nuse inner\n^recompute h\nend", ["region 'f' has no 'end' yet"]),
     ],
 )
 def test_faults_of_a_region(lines, words):
@@ -146,9 +148,9 @@ def test_faults_of_a_region(lines, words):
 
 
 def test_a_region_of_a_block_inside_another_one():
-    block = "block inner\ninput x[b]\nagain own\noutput[b] = gelu(x)\nend"
+    block = "block inner\ninput x[b]\nrecompute own\noutput[b] = gelu(x)\nend"
     with pytest.raises(Exception, match="region 'own' is used inside region 'outer'; regions do not nest"):
-        build("layer a\ninput x[b]\nagain outer\nuse inner\nend", blocks=[block])
+        build("layer a\ninput x[b]\nrecompute outer\nuse inner\nend", blocks=[block])
 
 
 def test_the_modes_are_in_the_order_of_their_arrays():
@@ -160,7 +162,7 @@ def test_the_description_of_a_layer_says_what_each_mode_keeps_and_how_its_multip
     described = describe(build(STANDARD_LAYER), "consumed", (), {"tp": 1, "activation_bytes": 2}, SIZES)
     kept = [described[name]["value"] for name in ("saved_bytes", "saved_bytes_selective", "saved_bytes_full")]
     assert kept == work(STANDARD_LAYER).stash[:, 0].tolist()
-    core = {one["name"] for one in described["kernels"] if one["again"] == "core"}
+    core = {one["name"] for one in described["kernels"] if one["recompute"] == "core"}
     assert core == {"a", "p", "pd", "o"}
     (scores,) = (one["forward"]["multiplies"][0] for one in described["kernels"] if one["name"] == "a")
     sizes = [scores[name]["value"] for name in ("rows", "columns", "contracted", "batch")]

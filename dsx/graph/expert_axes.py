@@ -1,8 +1,8 @@
-"""Experts: which axes their ranks are made of.
+"""The mesh axes of experts.
 
-The axis ep nests inside the others (ep * etp * edp = tp * cp * dp): the members of an ep group are ranks of tp, cp
-and dp, each with tokens of its own, so ep makes no ranks and repeats no work. Axes that divide an expert beside ep
-(etp) are not among those that it nests in. What ranks of the others hold of an expert is the same on edp of them.
+The axis ep nests inside the others (ep * etp * edp = tp * cp * dp). The members of an ep group are ranks of tp, cp and
+dp, each with its own tokens, so ep adds no ranks and repeats no work. Axes that divide an expert besides ep are etp;
+ep does not nest in those. Each part of an expert is replicated on edp ranks.
 """
 
 from dsx.graph.layer import Layer
@@ -12,7 +12,7 @@ EP, DP = "ep", "dp"
 
 
 def expert_axes(layer: Layer) -> tuple[str, ...]:
-    """Return the axes that divide experts beside ep (etp): those that stand in one distribution with it."""
+    """Return the axes that divide experts besides ep (etp): those that occur in one distribution with it."""
     found: set[str] = set()
     for distribution in _distributions(layer):
         if EP in distribution.axes:
@@ -21,10 +21,10 @@ def expert_axes(layer: Layer) -> tuple[str, ...]:
 
 
 def reduced_over(layer: Layer, weight: Distribution, partial: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes, without dp, of the ranks that a weight's gradient is reduced over; `partial` as derived.
+    """Return the axes, without dp, that a weight's gradient is reduced over; `partial` are those derived for it.
 
-    The slots of an expert are those of tokens of all ranks that ep nests in, so a gradient that is made from them is
-    partial over all of these. Where ep divides the weight, only one of its members has this part of the weight.
+    An expert's slots hold tokens of all ranks that ep nests in, so the gradient of its weight is partial over all
+    their axes. Where ep divides the weight, only one member of an ep group has each part of it.
     """
     if EP not in (*partial, *weight.axes):
         return tuple(axis for axis in partial if axis != DP)

@@ -1,13 +1,13 @@
-"""Recomputation: what a layer keeps and makes again under each mode, and what it needs while it runs.
+"""Activation recomputation: the tensors that a layer keeps in each mode, and the transient memory of its backward.
 
-* none: everything that the backward reads is kept.
-* selective: of an ``again ... end`` region nothing made inside is kept for its own backward; its forward,
-  collectives included, runs again from its inputs, which are kept as they were produced (Korthikanti et al.,
-  2022, section 5: the attention core).
-* full: the layer keeps its inputs alone, and its whole forward runs again.
+* none: the layer keeps every tensor that its backward reads.
+* selective: the backward of a ``recompute ... end`` region keeps no tensor that the region makes. It keeps the
+  region's inputs as they were produced, and repeats the forward with its collectives (Korthikanti et al., 2022,
+  section 5: the attention core).
+* full: the layer keeps its inputs alone, and its backward repeats the whole forward.
 
-What lies beside the kept tensors while a kernel's backward runs: the gradients that come in and go out, and
-copies that are gathered again.
+Besides the kept tensors, a running backward holds transient ones: the gradients of its results and arguments, and
+tensors that it gathers a second time.
 """
 
 from collections.abc import Iterable
@@ -19,25 +19,26 @@ from dsx.graph.layer import PANELS, Layer
 from dsx.graph.match import elements
 from dsx.graph.saved import GRADIENT_BYTES, Saved, as_produced, stored, tensor_bytes
 
-MODES = ("none", "selective", "full")  # of recomputation, in the order of every array over them
+MODES = ("none", "selective", "full")  # every array over the modes has this order
 
 
 def kept(layer: Layer, kernels: Iterable[Kernel]) -> list[tuple[Saved, ...]]:
-    """Return what each kernel keeps under selective recomputation; a tensor may be listed by several."""
+    """Return what each kernel keeps under selective recomputation; several kernels may list one tensor."""
     kernels = list(kernels)
-    outside = {saved.key for kernel in kernels if not kernel.again for saved in kernel.saved}
+    outside = {saved.key for kernel in kernels if not kernel.recompute_region for saved in kernel.saved}
     regions: dict[tuple[str, int], set[str]] = {}
     for kernel in kernels:
-        if kernel.again:
+        if kernel.recompute_region:
             made = {name for op in kernel.operators for name in op.outputs}
-            regions.setdefault(kernel.again, set()).update(made)
+            regions.setdefault(kernel.recompute_region, set()).update(made)
     return [
-        _inputs(layer, kernel, regions[kernel.again], outside) if kernel.again else kernel.saved for kernel in kernels
+        _inputs(layer, kernel, regions[kernel.recompute_region], outside) if kernel.recompute_region else kernel.saved
+        for kernel in kernels
     ]
 
 
 def _inputs(layer: Layer, kernel: Kernel, made: set[str], outside: set[tuple[str, str]]) -> tuple[Saved, ...]:
-    """Return what a kernel of a region takes from outside of it, unless another operator keeps the same copy."""
+    """Return the tensors that a kernel of a region reads from outside the region and that no other operator keeps."""
     found: dict[tuple[str, str], Saved] = {}
     for op in kernel.operators:
         for argument in op.arguments:
@@ -51,12 +52,12 @@ def _inputs(layer: Layer, kernel: Kernel, made: set[str], outside: set[tuple[str
 
 
 def input_bytes(layer: Layer) -> Any:
-    """Return the local bytes of the layer's inputs: what it keeps under full recomputation."""
+    """Return the local bytes of the layer's inputs, which are all it keeps under full recomputation."""
     return total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs)
 
 
 def transient_bytes(layer: Layer, kernel: Kernel) -> Any:
-    """Return the local bytes that the backward of a kernel needs beside the kept tensors."""
+    """Return the local bytes of the transient tensors of a kernel's backward."""
     if all(op.costs_nothing for op in kernel.operators):
         return 0
     operators = list(kernel.operators)
@@ -71,11 +72,11 @@ def transient_bytes(layer: Layer, kernel: Kernel) -> Any:
                 continue
             seen.add(key)
             size = tensor_bytes(layer, argument.tensor, argument.distribution)
-            moved = argument.distribution != tensor.distribution
-            if moved and (op.panelled or argument.made_again):
+            redistributed = argument.distribution != tensor.distribution
+            if redistributed and (op.panelled or argument.regathered):
                 found.append(combine("/", size, Name(PANELS)) if op.panelled else size)
             if not (tensor.weight or tensor.data):
                 found.append(size)
-            elif tensor.weight and moved and not op.panelled:
+            elif tensor.weight and redistributed and not op.panelled:
                 found.append(product((GRADIENT_BYTES, elements(argument.distribution.dims))))
     return total(found)

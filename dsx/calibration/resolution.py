@@ -1,8 +1,9 @@
-"""Which differences between two plans of one job the measurements tell apart from error.
+"""The resolution of a prediction: the relative difference of step time below which measurements cannot rank two plans.
 
-Two plans of a job err together: model, machine and software are the same. What decides between them is how much their
-errors differ, so the bound is the 80 % quantile of |difference of log(measured / predicted)| over the pairs of
-layouts of a group (`dsx.calibration.regret`). Sources weigh the same, in a source its groups, in a group its pairs.
+Errors of two plans of a job are alike, since model, machine and software are the same; the difference of their errors
+decides which is faster. The resolution is the 80 % quantile of |difference of log(measured / predicted)| over the pairs
+of layouts of a group (`dsx.calibration.regret`). All sources have the same weight, so have the groups of a source, and
+the pairs of a group.
 """
 
 from collections import Counter
@@ -15,8 +16,8 @@ from dsx.calibration.regret import Group
 from dsx.calibration.weighted import weighted_quantile
 
 
-def told_apart(groups: Sequence[Group]) -> float | None:
-    """Return by which share of the step time two plans of a job must differ to be told apart; None of no group."""
+def resolution(groups: Sequence[Group]) -> float | None:
+    """Return the resolution as a share of the step time; None without groups."""
     of_source = Counter(group.source for group in groups)
     differences: list[np.ndarray] = []
     weights: list[np.ndarray] = []

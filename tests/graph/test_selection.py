@@ -1,7 +1,7 @@
 """Options and block parameters: which lines count, names that are assigned again, what used blocks inherit."""
 
 import pytest
-from graph.texts import STANDARD, build, derived, fails, kernel, number, read, settings, weights
+from graph.definitions import STANDARD, build, derived, fails, kernel, number, read, settings, weights
 
 from dsx.errors import InputError, NotationError, SpecError, UnknownNameError
 from dsx.graph.library import load_layer
@@ -46,7 +46,7 @@ def kinds(text, chosen, **kwargs):
         ("bias squared wide", "einsum bias squared_relu einsum"),
     ],
 )
-def test_a_line_counts_if_all_behind_when_are_set_and_none_behind_unless(chosen, expected):
+def test_a_line_counts_if_all_options_of_when_are_set_and_none_of_unless(chosen, expected):
     assert kinds(MLP, chosen) == expected.split()
 
 
@@ -137,8 +137,8 @@ PLAIN = "block plain\ninput x[b, s, e]\noutput[b, s, e] = gelu(x)"
         ("^w[b, s, e] = gelu(x)", "", ["'w'"]),
     ],
 )
-def test_what_nobody_has_read_is_not_assigned_again(lines, chosen, words):
-    fails(HEAD + lines, *words, "made again before anything reads it", chosen=chosen, blocks=[PLAIN])
+def test_a_name_is_not_assigned_again_before_anything_reads_it(lines, chosen, words):
+    fails(HEAD + lines, *words, "assigned again before anything reads it", chosen=chosen, blocks=[PLAIN])
 
 
 @pytest.mark.parametrize(
@@ -167,14 +167,14 @@ def test_a_tensor_that_is_missing_under_some_options(lines, chosen, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f"{HEAD}fuse f unless bias\n^end\ny[b, s, e] = gelu(x)", ["'end' without a 'fuse' or an 'again'"]),
+        (f"{HEAD}fuse f unless bias\n^end\ny[b, s, e] = gelu(x)", ["'end' without a 'fuse' or a 'recompute'"]),
         (f"{HEAD}^fuse f when bias\ny[b, s, e] = gelu(x)\nend unless bias", ["kernel 'f' has no 'end'"]),
         (f"{HEAD}dim f = e\ndim ^f = 2 * e when bias\ny[b, s, e] = gelu(x)", ["dimension 'f' is defined twice"]),
         (f"{HEAD}weight ^w[e] when bias\ny[b, s, e] = gelu(x)", ["'w' is declared twice"]),
         (f"^{HEAD}y[b, s, e] = gelu(x) unless bias", ["layer 'a' has no operators with the options bias"]),
     ],
 )
-def test_lines_that_make_no_layer_under_an_option(text, words):
+def test_lines_that_form_no_layer_under_an_option(text, words):
     fails(text, *words, chosen="bias")
 
 
