@@ -10,8 +10,8 @@ from sections import table, write_section
 
 from dsx.space.choices import CHOICES, Choice
 from dsx.space.plan_rules import RULES
-from dsx.space.rules import MEMORY, VANISHES
 from dsx.space.schedules import SCHEDULES, Schedule
+from dsx.space.strategy_rules import MEMORY, VANISHES
 
 
 def values(choice: Choice) -> str:
@@ -25,9 +25,9 @@ def of_schedule(schedule: Schedule) -> list[str]:
     """Return the row of a schedule."""
     known = {True: "yes", False: "no"}
     filled = f"(p - 1) (T_F + T_B) - {schedule.filled:g} (p - 1) T_W" if schedule.filled else "(p - 1) (T_F + T_B)"
-    also = ", ".join(schedule.also) or "-"
+    aliases = ", ".join(schedule.aliases) or "-"
     launched = known[schedule.megatron_lm is not None]
-    return [f"`{schedule.name}`", filled, known[schedule.interleaved], known[schedule.optimal_cut], launched, also]
+    return [f"`{schedule.name}`", filled, known[schedule.interleaved], known[schedule.optimal_cut], launched, aliases]
 
 
 def text() -> str:
@@ -37,7 +37,7 @@ def text() -> str:
             f"`{choice.name}`",
             choice.level,
             values(choice),
-            str(choice.usual) if choice.level != "job" and choice.name != "strategy" else "-",
+            str(choice.default) if choice.level != "job" and choice.name != "strategy" else "-",
             choice.description,
         ]
         for choice in CHOICES
@@ -46,7 +46,7 @@ def text() -> str:
     return "\n".join(
         [
             "## Choices\n",
-            table(["column", "level", "values", "usual", "what it is"], choices),
+            table(["column", "level", "values", "default", "what it is"], choices),
             "## Schedules\n",
             table(
                 ["name", "bubble", "chunks", "optimal cut", "Megatron-LM", "also called"],

@@ -56,7 +56,7 @@ def _pipelines_text(problem: Problem) -> str:
     if not problem.optimal_cuts:
         return f"pp must divide the {problem.num_layers} layers"
     return (
-        f"pp is at most {problem.limits().most_stages}, the layers with both ends, and partition optimal covers "
+        f"pp is at most {problem.limits().max_stages}, the layers with both ends, and partition optimal covers "
         f"{OPTIMAL_SCHEDULES} with vpp = 1"
     )
 

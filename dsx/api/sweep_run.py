@@ -28,7 +28,7 @@ from dsx.search.space import fault_of_fix, fault_of_limit
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
 from dsx.space.choices import NAMED, PLAN_COLUMNS
-from dsx.space.rules import MEMORY
+from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster
 from dsx.spec.column_names import Columns
 from dsx.spec.load import Given

@@ -18,9 +18,9 @@ from dsx.hardware.cluster import anonymous, cluster_from_spec
 from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
 from dsx.space.enumerate import Arrays
-from dsx.space.experts import expert_share, nests
+from dsx.space.expert_nesting import expert_share, nests
 from dsx.space.plan import stacked
-from dsx.space.rules import divided_away, rule_values
+from dsx.space.strategy_rules import divided_away, rule_values
 from dsx.spec.assumptions import AssumptionsSpec
 
 

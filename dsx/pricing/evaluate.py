@@ -24,9 +24,9 @@ from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN,
 from dsx.space.codes import first_open, opened
 from dsx.space.enumerate import Arrays
 from dsx.space.plan import Plan
-from dsx.space.plan_rules import cut_covered
-from dsx.space.plan_settings import JobSizes, filled_shares, parse_plan
-from dsx.space.rules import MEMORY, VANISHES
+from dsx.space.plan_rules import optimal_cut_covers
+from dsx.space.plan_settings import JobSizes, PlanDefaults, filled_shares, parse_plan
+from dsx.space.strategy_rules import MEMORY, VANISHES
 from dsx.space.tiers import shares_on_tiers
 from dsx.space.violations import Violation, violations
 from dsx.units import format_quantity
@@ -53,12 +53,11 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     Shares of a fast domain that no setting names are what the assumption set says (`default_placement`). Where the
     problem has optimal cuts, so has the plan. Raises PlanError if the plan is not well formed.
     """
-    defaults = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
     problem.check_sizes([num_gpus])
-    in_rank_order = problem.assumptions_spec.default_placement == "rank_order"
+    codes = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
+    defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
     job = JobSizes(num_gpus, global_batch_size, problem.sequence_length)
-    limits = problem.limits()
-    plan = parse_plan(settings, problem.kinds[0], problem.strategies[0], job, limits, defaults, in_rank_order)
+    plan = parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
     return replace(price_plan(problem, plan), filled=filled_shares(plan, settings))
 
 
@@ -71,7 +70,7 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
     kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [codes[n]] for n in OPEN})))
     columns = _columns(problem, codes)
-    optimal = problem.optimal_cuts and bool(cut_covered(codes["vpp"], codes["schedule"]))
+    optimal = problem.optimal_cuts and bool(optimal_cut_covers(codes["vpp"], codes["schedule"]))
     cut = _cut(problem, columns, plan.get("stage_layers")) if optimal else None
     priced = cost_columns(price_plans(problem, columns) if cut is None else cut.costs)
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])

@@ -24,7 +24,7 @@ from dsx.space.choices import BY_NAME, OPEN
 from dsx.space.codes import EVEN, OPTIMAL, opened
 from dsx.space.limits import Limits, Reason
 from dsx.space.plan_rules import RULES
-from dsx.space.rules import MEMORY, VANISHES, strategy_reasons
+from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 from dsx.spec.model import ModelSpec
@@ -73,7 +73,7 @@ class Problem:
         return self.models[0].num_body_layers
 
     @property
-    def num_ends(self) -> int:
+    def num_end_layers(self) -> int:
         """Layers before and behind those: embedding and head."""
         return len(self.workload.stack.first) + len(self.workload.stack.last)
 
@@ -84,7 +84,7 @@ class Problem:
 
     def limits(self, strategy: int = 0) -> Limits:
         """Return what the rules compare a plan of a strategy with."""
-        return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_ends)
+        return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_end_layers)
 
     def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
         """Return the problem with the values of `fix` open, of columns that it holds fixed by itself.

@@ -11,10 +11,10 @@ from dsx.pricing.cuts import layers_of_stages, price_best_cuts
 from dsx.pricing.layers import Kinds
 from dsx.pricing.plans import price_rows
 from dsx.pricing.problem import Problem
+from dsx.space.candidate_ids import candidate_ids
 from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
-from dsx.space.identity import candidate_ids
-from dsx.space.rules import MEMORY
+from dsx.space.strategy_rules import MEMORY
 from dsx.spec.model import has_experts
 
 Where = tuple[np.ndarray, np.ndarray, Arrays]  # [N] hardware points, [N] positions in the key table, choices

@@ -23,8 +23,8 @@ from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import names
 from dsx.graph.model import Model
 from dsx.results.launch_settings import Flag, context_flags, expert_flags, number_formats, overlap_flags
+from dsx.space.domain_fill import numbered_shares
 from dsx.space.limits import PLACED, placed
-from dsx.space.placement import numbered_shares
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec

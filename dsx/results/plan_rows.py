@@ -10,7 +10,7 @@ from dsx.results.schema import CUT
 from dsx.results.store import load_chosen
 from dsx.space.choices import PLAN_COLUMNS
 from dsx.space.plan import Plan
-from dsx.space.rules import MEMORY, VANISHES
+from dsx.space.strategy_rules import MEMORY, VANISHES
 
 if TYPE_CHECKING:
     import pandas as pd

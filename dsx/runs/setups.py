@@ -15,7 +15,7 @@ from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.run_table import Run
 from dsx.space.choices import BY_NAME, CHOICES, CODES
-from dsx.space.placement import fill_in_order
+from dsx.space.domain_fill import fill_in_order
 from dsx.space.plan import Plan
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS, axes_in
@@ -28,7 +28,7 @@ PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
     ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
 )
 # Words for a schedule, in the column `schedule`, or in `framework`, where some tables state it.
-_WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.also)}
+_WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.aliases)}
 _SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
 _INTERLEAVED = [schedule.name for schedule in SCHEDULES if schedule.interleaved]
 _USUAL = SCHEDULES[0].name  # if a row states none
@@ -158,7 +158,7 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     Run tables state no placement. If the degrees of a job do not fill a domain, as with 64 of 72 GPUs, the rest is left
     to other jobs.
     """
-    plan: dict[str, Any] = {choice.name: choice.usual for choice in CHOICES if choice.name != "strategy"}
+    plan: dict[str, Any] = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
     plan |= {column: values[name] for column, name in _COLUMNS.items()}
     plan["num_microbatches"] = values["global_batch"] // (values["dp"] * values["microbatch"])

@@ -14,7 +14,7 @@ import numpy as np
 from dsx.pricing.problem import Problem
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, OPEN
-from dsx.space.experts import REPLICA_AXES
+from dsx.space.expert_nesting import REPLICA_AXES
 from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 
 Section = Literal["fix", "limit", "fixed"]
@@ -61,7 +61,7 @@ class _Search:
         values = {one.column: one.values for one in stated if one.section != "limit"}
         free = {*others_open, *limit}
         # What is not stated takes a value that restricts no other.
-        unstated = {name: BY_NAME[name].values if name in free else (BY_NAME[name].usual,) for name in OPEN}
+        unstated = {name: BY_NAME[name].values if name in free else (BY_NAME[name].default,) for name in OPEN}
         opened = unstated | {name: values[name] for name in OPEN if name in values}
         return Space(self.problem.opening(opened), self.num_gpus, self.global_batch_size, fix, limit)
 
@@ -141,7 +141,7 @@ def _rule(column: str, problem: Problem) -> str:
         return f"{column} divides num_gpus, and what the rules of {strategies} say"
     rule = _RULES_OF_ANY_CUT.get(column) if problem.optimal_cuts else None
     return (rule or BY_NAME[column].rule).format(
-        layers=problem.num_layers, stages=problem.limits().most_stages, values=_or(BY_NAME[column].values)
+        layers=problem.num_layers, stages=problem.limits().max_stages, values=_or(BY_NAME[column].values)
     )
 
 

@@ -46,7 +46,7 @@ class Space:
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
             expert_axes=problem.expert_axes,
-            most_stages=problem.limits().most_stages if problem.optimal_cuts else None,
+            max_stages=problem.limits().max_stages if problem.optimal_cuts else None,
             tiers=tuple(tier.name for tier in problem.cluster.network.middle),
             units=units(problem.cluster.network),
         )

@@ -1,1 +1,1 @@
-"""Candidates: rules, and the enumeration of all of them."""
+"""The plans of a search: their choices, the rules that they obey, and the enumeration of all of them."""

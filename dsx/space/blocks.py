@@ -1,14 +1,13 @@
-"""The space as blocks: shard keys times the global choices that go with them.
+"""The space as blocks: each is the product of some shard keys and some choices.
 
-What a layer costs depends on the shard key alone; pipeline depth, data parallelism, batch and GPU count
-combine such costs. A block is all that fits together: keys of the same GPUs per replica, the same GPUs of a
-fast domain taken by the key, ep groups that span the same number of replicas, and the same microbatch size.
-Within it every key goes with every choice, so the space is a list of rectangles and no candidate is ever a
-Python object.
+What a layer costs depends on the shard key alone. Pipeline depth, data parallelism, batch and GPU count combine layer
+costs. The keys of a block have the same GPUs per replica, take the same GPUs of a fast domain, have ep groups that span
+the same number of replicas, and have the same microbatch size. Each key of a block goes with each of its choices. Thus
+the space is a list of rectangles, and no candidate is ever a Python object.
 
-The choices of a block are products again: a placement (GPU count, pipeline, replicas and their shares of a
-fast domain) times the batch sizes that dp and the microbatch size divide. Only the factors are stored: what
-blocks share is there once, and any range of candidates can be made without those before it.
+The choices of a block are a product too: a placement (GPU count, pipeline, replicas and their shares of a fast domain)
+times the batch sizes that dp times the microbatch size divides. Only the factors are stored, once for all blocks that
+share them. Any range of candidates can be made without the candidates before it.
 """
 
 import functools
@@ -21,119 +20,122 @@ from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import EVEN, OPTIMAL, Open
 from dsx.space.divisors import divisors
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
-from dsx.space.experts import REPLICA_AXES, spans
+from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import Limits, fill, placed
 from dsx.space.plan_rules import RULES
-from dsx.space.tiers import choice_shares, order_fits
+from dsx.space.tiers import choice_shares, distinct_order
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Choices of some blocks: S segments, each one placement times a run of batch sizes.
+    """The choices of some blocks as S segments: a segment is one placement times a range of batch sizes.
 
-    The choices of the segments, one after the other, are the choices of the blocks.
+    The choices of all segments in order are the choices of the blocks.
     """
 
-    block: np.ndarray  # [S] which block
+    block: np.ndarray  # [S] block
     placement: np.ndarray  # [S] column of `Blocks.placements`
-    first: np.ndarray  # [S] where the run begins in `Blocks.batches`
-    length: np.ndarray  # [S] batch sizes in the run
+    first: np.ndarray  # [S] first batch size, a position in `Blocks.batches`
+    length: np.ndarray  # [S] number of batch sizes
 
     def take(self, where: np.ndarray | slice) -> "Segments":
         """Return some of the segments."""
         return Segments(self.block[where], self.placement[where], self.first[where], self.length[where])
 
-    def singly(self) -> "Segments":
+    def per_choice(self) -> "Segments":
         """Return one segment per choice."""
         block, placement = (np.repeat(column, self.length) for column in (self.block, self.placement))
         return Segments(block, placement, self.positions(), np.ones_like(block))
 
     def positions(self) -> np.ndarray:
-        """Return, for each choice, where its batch size lies in `Blocks.batches`."""
+        """Return the position in `Blocks.batches` of the batch size of each choice."""
         before = np.cumsum(self.length) - self.length
         return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
 
 
 class Blocks:
-    """All blocks of a space, B of them, in a fixed order.
+    """All B blocks of a space, in a fixed order.
 
     Attributes:
-        keys: positions in the key table, block after block.
-        first_key: [B+1] where the keys of a block begin in `keys`.
+        keys: positions in the key table, in the order of the blocks.
+        first_key: [B+1] position in `keys` of the first key of each block, and the end.
         microbatch_size: [B] sequences of a microbatch.
         num_choices: [B] choices of a block.
-        first_candidate: [B+1] candidates of the blocks before.
-        placements: [len(PLACEMENT_COLUMNS), P] placements, those of one size of replica together.
-        wider: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost.
-        batches: runs of batch sizes; those that a dp and a microbatch size divide are one run.
+        first_candidate: [B+1] first candidate of each block, and the end.
+        placements: [len(PLACEMENT_COLUMNS), P] placements, sorted by kind of replica.
+        wider: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
+        batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
     """
 
     def __init__(self, keys: Arrays, bounds: Bounds) -> None:
-        replica = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
-        sizes = np.stack([replica, placed(keys, REPLICA_AXES), *spans(keys, bounds.expert_axes)])
-        order = np.lexsort((keys["microbatch_size"], *sizes[::-1]))
-        ordered, microbatch_size = sizes[:, order], keys["microbatch_size"][order]
+        size = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
+        replicas = np.stack([size, placed(keys, REPLICA_AXES), *ep_constraints(keys, bounds.expert_axes)])
+        order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
+        ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
         begins = np.flatnonzero(changes(*ordered, microbatch_size))
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
-        sizes = np.flatnonzero(changes(*of_block))
+        first_blocks = np.flatnonzero(changes(*of_block))
+        kinds = of_block[:, first_blocks]
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
-        tables = [_placements(size, domains, bounds) for size in of_block[:, sizes].T.tolist()]
+        tables = [_placements(kind, domains, bounds) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
-        self.wider = _wider(of_block[:, sizes], tables, bounds)
+        self.wider = _wider(kinds, tables, bounds)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
-        self._size = np.cumsum(np.isin(np.arange(len(begins)), sizes)) - 1  # [B] which size of replica
+        self._replica = np.cumsum(np.isin(np.arange(len(begins)), first_blocks)) - 1  # [B] kind of replica
         self._make_batches(microbatch_size, bounds)
 
         num_keys = np.diff(np.concatenate([begins, [len(order)]]))
-        num_choices = np.concatenate([self._lengths(size).sum(axis=1) for size in range(len(sizes))] or [begins])
+        num_choices = np.concatenate(
+            [self._num_batches_of(kind).sum(axis=1) for kind in range(len(first_blocks))] or [begins]
+        )
         used = num_choices > 0
         self.keys = order[np.repeat(used, num_keys)]
         self.first_key = np.concatenate([[0], np.cumsum(num_keys[used])])
         self.microbatch_size = microbatch_size[used]
         self.num_choices = num_choices[used]
         self.first_candidate = np.concatenate([[0], np.cumsum(num_keys[used] * num_choices[used])])
-        self._size, self._microbatch = self._size[used], self._microbatch[used]
+        self._replica, self._microbatch = self._replica[used], self._microbatch[used]
 
     def __len__(self) -> int:
         return len(self.num_choices)
 
     @property
     def size(self) -> int:
-        """Candidates of all blocks."""
+        """The number of candidates."""
         return int(self.first_candidate[-1])
 
     def _make_batches(self, microbatch_size: np.ndarray, bounds: Bounds) -> None:
-        """Make the runs of batch sizes, and the table that finds the run of a dp and a microbatch size."""
-        known, self._microbatch = np.unique(microbatch_size, return_inverse=True)
+        """Make the ranges of batch sizes, and the tables that find the range of a microbatch size and a dp."""
+        sizes, self._microbatch = np.unique(microbatch_size, return_inverse=True)
         dp, pp, vpp = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in ("dp", "pp", "vpp"))
-        # Interleaved, microbatches go through the pipeline in groups of its length.
+        # An interleaved pipeline runs microbatches in groups of pp.
         pairs, self._dp = np.unique(np.stack([dp, np.where(vpp > 1, pp, 1)]), axis=1, return_inverse=True)
         degrees, groups = pairs
-        wanted = np.stack([known[:, None] * degrees[None], np.broadcast_to(groups, (len(known), len(groups)))])
-        unique, where = np.unique(wanted.reshape(2, -1), axis=1, return_inverse=True)
-        runs = [_multiples(sequences, group, bounds) for sequences, group in unique.T.tolist()]
-        self.batches = np.concatenate([*runs, np.zeros(0, dtype=np.int64)])
-        lengths = np.array([len(run) for run in runs], dtype=np.int64)
-        where = where.reshape(len(known), len(degrees))
-        self._run_length, self._run_first = lengths[where], (np.cumsum(lengths) - lengths)[where]
+        divisors = np.stack([sizes[:, None] * degrees[None], np.broadcast_to(groups, (len(sizes), len(groups)))])
+        unique, where = np.unique(divisors.reshape(2, -1), axis=1, return_inverse=True)
+        ranges = [_multiples(sequences, group, bounds) for sequences, group in unique.T.tolist()]
+        self.batches = np.concatenate([*ranges, np.zeros(0, dtype=np.int64)])
+        lengths = np.array([len(batches) for batches in ranges], dtype=np.int64)
+        where = where.reshape(len(sizes), len(degrees))
+        self._num_batches, self._first_batch = lengths[where], (np.cumsum(lengths) - lengths)[where]
 
-    def _lengths(self, size: int) -> np.ndarray:
-        """Return [blocks of a size of replica, its placements] batch sizes."""
-        return self._run_length[np.ix_(self._microbatch[self._size == size], self._dp[self._slice(size)])]
+    def _num_batches_of(self, kind: int) -> np.ndarray:
+        """Return the number of batch sizes of [blocks of a kind of replica, placements of that kind]."""
+        return self._num_batches[np.ix_(self._microbatch[self._replica == kind], self._dp[self._placements_of(kind)])]
 
-    def _slice(self, size: int) -> slice:
-        return slice(self._first_placement[size], self._first_placement[size + 1])
+    def _placements_of(self, kind: int) -> slice:
+        return slice(self._first_placement[kind], self._first_placement[kind + 1])
 
     def segments(self, low: int, high: int) -> Segments:
-        """Return the choices of the blocks from `low` up to `high`, block after block."""
+        """Return the choices of the blocks from `low` up to `high`, in the order of the blocks."""
         parts: list[list[np.ndarray]] = []
-        for size in np.unique(self._size[low:high]).tolist():
-            blocks = low + np.flatnonzero(self._size[low:high] == size)
-            table = np.ix_(self._microbatch[blocks], self._dp[self._slice(size)])
-            length = self._run_length[table]
+        for kind in np.unique(self._replica[low:high]).tolist():
+            blocks = low + np.flatnonzero(self._replica[low:high] == kind)
+            table = np.ix_(self._microbatch[blocks], self._dp[self._placements_of(kind)])
+            length = self._num_batches[table]
             row, column = np.nonzero(length)
-            first = self._run_first[table][row, column]
-            parts.append([blocks[row], column + self._first_placement[size], first, length[row, column]])
+            first = self._first_batch[table][row, column]
+            parts.append([blocks[row], column + self._first_placement[kind], first, length[row, column]])
         if not parts:
             parts.append([np.zeros(0, dtype=np.int64)] * 4)
         return Segments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -147,7 +149,7 @@ class Blocks:
         )
 
     def choices_at(self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray) -> Arrays:
-        """Return [N] choices as columns; `placement` are columns of `placements`."""
+        """Return [N] choices as columns; `placement` has positions in `placements`."""
         found = dict(zip(PLACEMENT_COLUMNS, self.placements[:, placement], strict=True))
         found["global_batch_size"] = batch
         found["num_microbatches"] = batch // (found["dp"] * microbatch_size)
@@ -157,7 +159,7 @@ class Blocks:
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
 
-        Within a block the choices of the first key come first.
+        Within a block, all choices of a key come before those of the next key.
         """
         low = int(np.searchsorted(self.first_candidate, start, side="right")) - 1
         high = int(np.searchsorted(self.first_candidate, stop, side="left"))
@@ -173,60 +175,61 @@ class Blocks:
         return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
 
     def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
-        """Return (positions in the key table, choices) of [N] candidates anywhere; for a range `rows` is faster."""
+        """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
         block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
         key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
-        for size in np.unique(self._size[block]).tolist():
-            here = np.flatnonzero(self._size[block] == size)
-            table = np.ix_(self._microbatch[block[here]], self._dp[self._slice(size)])
-            ends = np.cumsum(self._run_length[table], axis=1)
+        for kind in np.unique(self._replica[block]).tolist():
+            here = np.flatnonzero(self._replica[block] == kind)
+            table = np.ix_(self._microbatch[block[here]], self._dp[self._placements_of(kind)])
+            ends = np.cumsum(self._num_batches[table], axis=1)
             column = (ends <= choice[here, None]).sum(axis=1)
             row = np.arange(len(here))
-            before = ends[row, column] - self._run_length[table][row, column]
-            placement[here] = column + self._first_placement[size]
-            batch[here] = self.batches[self._run_first[table][row, column] + choice[here] - before]
+            before = ends[row, column] - self._num_batches[table][row, column]
+            placement[here] = column + self._first_placement[kind]
+            batch[here] = self.batches[self._first_batch[table][row, column] + choice[here] - before]
         made = self.choices_at(placement, batch, self.microbatch_size[block])
         return self.keys[self.first_key[block] + key], made
 
 
 def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
-    """Return the batch sizes that are whole groups of microbatches, of so many sequences over all replicas."""
+    """Return the batch sizes of whole groups of `group` microbatches, of `sequences` each over all replicas."""
     batch = np.array(bounds.global_batch_size, dtype=np.int64)
     batch = batch[batch % (sequences * group) == 0]
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(size: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
-    """Return the placements of replicas of one size.
+def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
+    """Return the placements of one kind of replica.
 
-    That is their model-parallel GPUs, how many of those share a fast domain, and what ep groups ask of replicas
-    (`dsx.space.experts.spans`). `domains` are the GPUs of a fast domain that a job of each GPU count fills.
+    `kind` is its model-parallel GPUs, how many of them share a fast domain, and what its ep groups require
+    (`dsx.space.expert_nesting.ep_constraints`). `domains` are the GPUs of a fast domain that a job of each GPU count
+    fills.
     """
-    replica, share, whole, wide, near = size
+    replica, share, whole, wide, near = kind
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
-            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open, bounds.most_stages)
+            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open, bounds.max_stages)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    # Of the ranks that hold the same experts every copy of ZeRO's has as many: it has whole ep groups.
+    # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
     nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    ordered = order_fits(columns, bounds.open.order, replica // share, bounds.units, whole)
+    ordered = distinct_order(columns, bounds.open.order, replica // share, bounds.units, whole)
     return table[:, nested & ordered & bounds.keep_choices(columns)]
 
 
-def _wider(sizes: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
-    """Return, by column ``<axis>_<tier>``, how placements lie on the tiers beyond the fast domain.
+def _wider(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
+    """Return the shares of stages and replicas on the tiers beyond the fast domain, by column ``<axis>_<tier>``.
 
-    `tables` are the placements of replicas of each of `sizes`.
+    `tables` has the placements of each of the `kinds` of replicas.
     """
     found: Arrays = {}
     for name, unit in zip(bounds.tiers, bounds.units, strict=True):
         parts = [
             choice_shares(dict(zip(PLACEMENT_COLUMNS, table, strict=True)), replica // share, unit)
-            for (replica, share), table in zip(sizes[:2].T.tolist(), tables, strict=True)
+            for (replica, share), table in zip(kinds[:2].T.tolist(), tables, strict=True)
         ]
         none = np.zeros(0, dtype=np.int64)
         found |= {f"{axis}_{name}": np.concatenate([none, *(part[axis] for part in parts)]) for axis in ("pp", "dp")}
@@ -234,28 +237,29 @@ def _wider(sizes: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, domain: int, num_layers: int, known: Open, most_stages: int | None) -> np.ndarray:
-    """Return [columns of a placement behind num_gpus, N] ways to have `rest` stages and replicas.
+def _replicas(rest: int, domain: int, num_layers: int, known: Open, max_stages: int | None) -> np.ndarray:
+    """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas.
 
-    `domain` of them share a fast domain. With `most_stages` a pipeline need not divide the layers.
+    `domain` of them share a fast domain. With `max_stages` a pipeline need not divide the layers.
     """
-    partition, ends = (EVEN, 0) if most_stages is None else (OPTIMAL, most_stages - num_layers)
-    limits = Limits(num_layers, domain, partition=partition, num_ends=ends)
-    pipelines = divisors(num_layers) if most_stages is None else np.arange(1, most_stages + 1)
+    partition, end_layers = (EVEN, 0) if max_stages is None else (OPTIMAL, max_stages - num_layers)
+    limits = Limits(num_layers, domain, partition=partition, num_end_layers=end_layers)
+    pipelines = divisors(num_layers) if max_stages is None else np.arange(1, max_stages + 1)
     pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
     table = take({"pp": pp, "dp": dp, "pp_nvs": pp_nvs, "dp_nvs": dp_nvs}, good)
-    # One after the other: each may have many values, of which few go with those before it.
+    # One choice at a time: the rules leave few of its values for each row before it.
     for choice in CROSSED:
-        open_values = getattr(known, choice.name)
-        every = choice.tried(num_layers, rest) if choice.tried and not open_values else open_values
-        table = cross(table, choice.name, np.array(every))
+        values = getattr(known, choice.name)
+        if choice.tried and not values:
+            values = choice.tried(num_layers, rest)
+        table = cross(table, choice.name, np.array(values))
         for rule in RULES:
             if choice.name in rule.reads and table.keys() >= {*rule.reads}:
                 table = take(table, rule.holds(table, limits))
-        if choice.alike:
-            table = take(table, ~choice.alike(table) | (table[choice.name] == every[0]))
+        if choice.no_effect:
+            table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
-    made.flags.writeable = False  # shared by all who ask again
+    made.flags.writeable = False  # the cache shares it
     return made

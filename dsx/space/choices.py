@@ -1,10 +1,10 @@
-"""The choices of a plan, each one record: columns, codes, ids, what is searched and the documents follow from it.
+"""The choices of a plan, one record each. Columns, codes, ids, the search and the documents follow from the records.
 
-A choice is of the job (what is asked), of the shard key (what a layer costs depends on it), of the placement (pipeline
-and replicas, and how they lie) or of the step (what combines the costs of layers). A choice of the step or the
-placement that is searched is crossed with those before it, in the order of this table; choices that came later come
-last, so that candidates keep their order and their ids.
-Choices that are names hold codes: positions in `values`.
+A choice belongs to one of four levels. The job states what is trained on how many GPUs. The shard key decides what a
+layer costs. The placement decides the pipeline, the replicas, and where both are placed. The step decides how layer
+costs add up to a step. A searched choice of the step or the placement is crossed with the choices before it, in the
+order of this table. Choices that were added later come last, so that candidates keep their order and their ids.
+Choices with named values are stored as codes, which are positions in `values`.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,21 +30,19 @@ class Choice:
     name: str
     level: Level
     description: str
-    usual: int | str = 1  # where a plan says nothing; it changes nothing, or is what people run
-    values: Values = ()  # all there are: names, or stages; empty: whole numbers from `least` on
+    default: int | str = 1  # of a plan that does not state the choice
+    values: Values = ()  # all names, or all numbers; empty: whole numbers from `least` on
     least: int = 1
-    searched: bool = False  # whether an assumption set may hold it fixed, and a search leave it open
-    # Of a number: the values that a search tries, of (layers of the model, pipeline stages times replicas).
+    searched: bool = False  # whether an assumption set may fix it and a search may vary it
+    # Values of a number that a search tries, from the layers of the model and from stages times replicas.
     tried: Callable[[int, int], Any] | None = None
-    alike: Callable[[Mapping[str, Any]], Any] | None = (
-        None  # plans for which all values are one: a search has the first
-    )
-    rule: str = ""  # what a value must be for a search to have it; {layers}, {stages}: of the model
-    later: bool = False  # plans of before are those with the usual value
+    no_effect: Callable[[Mapping[str, Any]], Any] | None = None  # plans that cost the same with every value
+    rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
+    later: bool = False  # added after candidates had ids; older plans have the default
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that its codes stand for; none if it is a number."""
+        """The names that the codes stand for; empty for a number."""
         return tuple(value for value in self.values if isinstance(value, str))
 
     @property
@@ -52,14 +50,19 @@ class Choice:
         """The numbers that `values` are stored as."""
         return tuple(range(len(self.values))) if self.names else tuple(map(int, self.values))
 
+    @property
+    def default_code(self) -> int:
+        """The code of the default."""
+        return self.code(self.default)
+
     def name_of(self, code: int) -> int | str:
-        """Return the name that a code stands for; a number is its own."""
+        """Return the name that a code stands for; a number stands for itself."""
         return self.names[code] if self.names else code
 
     def code(self, value: int | str) -> int:
-        """Return the number that a value is stored as.
+        """Return the code of a value.
 
-        Raises SpecError for a name or a stage that the choice does not have.
+        Raises SpecError for a value that the choice does not have.
         """
         if self.names:
             if value not in self.names:
@@ -72,7 +75,7 @@ class Choice:
             most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
             number = f"a whole number of at least {self.least}{most}"
             wanted = f"one of {', '.join(map(str, known))}" if known else number
-            raise SpecError(f"{self.name} = {value!r}: {wanted} is wanted")
+            raise SpecError(f"{self.name} = {value!r} must be {wanted}")
         return int(value)
 
 
@@ -115,7 +118,7 @@ CHOICES: tuple[Choice, ...] = (
         rule="the sweep states global_batch_size",
     ),
     Choice("sequence_length", "job", "tokens of one sequence"),
-    Choice("strategy", "key", "overlay that names the distribution of each role", rule="the sweep states strategy"),
+    Choice("strategy", "key", "strategy, which shards each role of a layer", rule="the sweep states strategy"),
     Choice("tp", "key", "tensor parallel degree"),
     Choice("tp2", "key", "second tensor parallel degree"),
     Choice("cp", "key", "context parallel degree"),
@@ -124,14 +127,14 @@ CHOICES: tuple[Choice, ...] = (
         "key",
         "expert parallel degree",
         searched=True,
-        rule="ep divides the experts, and the ranks of the axes that it nests in",
+        rule="ep divides the number of experts, and the product of the degrees that it nests in",
     ),
     Choice("pp", "placement", "pipeline parallel degree", rule="pp divides num_gpus and the {layers} layers"),
     Choice(
         "dp",
         "placement",
         "data parallel degree",
-        rule="dp divides global_batch_size, and with the other degrees it makes up num_gpus",
+        rule="dp divides global_batch_size, and all degrees multiply to num_gpus",
     ),
     Choice(
         "vpp",
@@ -139,25 +142,25 @@ CHOICES: tuple[Choice, ...] = (
         "virtual pipeline stages per rank",
         searched=True,
         tried=_divisors_of_layers,
-        rule="vpp divides the layers of a stage, {layers} / pp, with pp above 1, schedule 1f1b and whole groups of pp "
-        "microbatches",
+        rule="vpp divides the layers of a stage, {layers} / pp; vpp above 1 needs pp above 1, schedule 1f1b, and a "
+        "num_microbatches that pp divides",
     ),
     Choice(
         "panels",
         "key",
-        "panels in which a multiply asks for its gathered operands; 1 is a plain gather",
-        rule="panels are the largest degree times a power of two, and 1 under a strategy that has none",
+        "panels in which a multiply gathers its operands; 1 gathers them whole",
+        rule="panels is the largest degree times a power of two; it is 1 under a strategy without panels",
     ),
     Choice(
         "microbatch_size",
         "key",
-        "sequences of one microbatch of one replica",
+        "sequences of one microbatch, per replica",
         rule="microbatch_size divides the sequences of a replica, global_batch_size / dp",
     ),
     Choice(
         "num_microbatches",
         "step",
-        "microbatches of one replica in a step",
+        "microbatches of one step, per replica",
         rule="num_microbatches is global_batch_size / (dp * microbatch_size)",
     ),
     Choice(
@@ -166,12 +169,12 @@ CHOICES: tuple[Choice, ...] = (
         "ZeRO stage",
         values=(0, 1, 2, 3),
         searched=True,
-        rule="ZeRO stage 0 divides nothing, so that zero_replicas is 1",
+        rule="ZeRO stage 0 shards nothing, so zero_replicas is 1",
     ),
     Choice(
         "zero_replicas",
         "step",
-        "copies of what ZeRO divides; 1 divides over all data parallel ranks",
+        "replicas of what ZeRO shards; 1 shards over all data parallel ranks",
         searched=True,
         tried=_divisors_of_ranks,
         rule="zero_replicas divides dp and the ranks that hold the same experts, and is 1 with ZeRO stage 0",
@@ -180,17 +183,17 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "recompute",
         "step",
-        "what the backward makes again",
-        usual="none",
+        "activations that the backward recomputes",
+        default="none",
         values=("none", "selective", "full"),
         searched=True,
-        rule="stored_layers are of those that recompute makes again, so that it is 0 with none",
+        rule="recompute none recomputes no layer, so stored_layers is 0",
     ),
     Choice(
         "stored_layers",
         "step",
-        "layers of each stage that keep what recompute would have them make again",
-        usual=0,
+        "layers of each stage that store their activations, exempt from recomputation",
+        default=0,
         least=0,
         searched=True,
         tried=_up_to_layers,
@@ -201,17 +204,17 @@ CHOICES: tuple[Choice, ...] = (
         "schedule",
         "step",
         "pipeline schedule",
-        usual=SCHEDULES[0].name,
+        default=SCHEDULES[0].name,
         values=tuple(schedule.name for schedule in SCHEDULES),
         searched=True,
-        alike=lambda plan: plan["pp"] == 1,
-        rule="only 1f1b has chunks (vpp above 1)",
+        no_effect=lambda plan: plan["pp"] == 1,
+        rule="vpp above 1 needs schedule 1f1b",
     ),
     Choice(
         "offload",
         "step",
-        "what lies in the memory of the host",
-        usual="none",
+        "states that are kept in host memory",
+        default="none",
         values=("none", "optimizer", "activations", "both"),
         searched=True,
         rule="offload is one of {values}",
@@ -220,11 +223,12 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         "order",
         "placement",
-        "axes in the order in which ranks are numbered, the one that changes fastest first",
-        usual=ORDERS[0],
+        "order in which ranks are numbered, fastest-changing axis first",
+        default=ORDERS[0],
         values=ORDERS,
         searched=True,
-        rule="an order places pp and dp as no other does, and numbers the replicas of an ep group one after another",
+        rule="a search tries an order only if it places pp or dp differently from the others, and numbers the replicas "
+        "of an ep group consecutively",
         later=True,
     ),
     *(
@@ -239,13 +243,13 @@ def _named(holds: Callable[[Choice], bool]) -> tuple[str, ...]:
     return tuple(choice.name for choice in CHOICES if holds(choice))
 
 
-# The columns of a plan, and those that hold names.
+# The columns of a plan, and the columns that hold names.
 PLAN_COLUMNS = tuple(BY_NAME)
 NAMED = ("strategy", *_named(lambda choice: bool(choice.names)))
-OPEN = _named(lambda choice: choice.searched)  # columns that an assumption set may hold fixed, and a search leave open
+OPEN = _named(lambda choice: choice.searched)  # columns that an assumption set may fix and a search may vary
 CODES: Mapping[str, tuple[str, ...]] = {choice.name: choice.names for choice in CHOICES if choice.names}
 KEY_COLUMNS = _named(lambda choice: choice.level == "key")
-# What is searched beside pipeline and replicas, in the order in which it is crossed with them.
+# Choices that are crossed with pipelines and replicas, in this order.
 CROSSED = tuple(
     choice
     for later in (False, True)
@@ -256,5 +260,5 @@ _PLACED = ("pp", "dp", "pp_nvs", "dp_nvs")
 PLACEMENT_COLUMNS = ("num_gpus", *_PLACED, *(choice.name for choice in CROSSED))
 CHOICE_COLUMNS = (*PLACEMENT_COLUMNS, "global_batch_size", "num_microbatches")
 STEP_OPEN = tuple(name for name in OPEN if BY_NAME[name].level == "step")
-# What the cost of a step depends on: order is in how stages and replicas lie.
+# Columns that the cost of a step depends on. The order has its effect through the placement of stages and replicas.
 STEP_COLUMNS = tuple(name for name in CHOICE_COLUMNS if name in _PLACED or BY_NAME[name].level in ("job", "step"))

@@ -1,4 +1,4 @@
-"""Which values of the choices a search knows: what is not among them is not compiled."""
+"""The values of the choices that a search may take. Only these are compiled."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,27 +9,26 @@ from dsx.space.choices import BY_NAME, OPEN, Choice
 if TYPE_CHECKING:
 
     class Open:
-        """The values that columns of the choices may take, as structure: one tuple for each of `OPEN`.
+        """The values that columns of the choices may take: one tuple of codes for each of `OPEN`, as static structure.
 
-        Names are codes. No value of a number means every number that a plan may have there; what is not given is as
-        usual.
+        An empty tuple of a number means every number that a plan may have. A column that is not given has its default.
         """
 
         def __init__(self, **values: tuple[int, ...]) -> None: ...
         def __getattr__(self, column: str) -> tuple[int, ...]: ...
 
 else:
-    Open = made("Open", __name__, [(name, static(default=(BY_NAME[name].code(BY_NAME[name].usual),))) for name in OPEN])
+    Open = made("Open", __name__, [(name, static(default=(BY_NAME[name].default_code,))) for name in OPEN])
 
-# How the layers are cut into the stages of a pipeline; no column of a plan, but what is made of one.
+# How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 
 
 def opened(values: Mapping[str, Iterable[Any]]) -> Open:
-    """Return what is open where `values` lists the values of columns; a column that is not listed is open."""
+    """Return the choices of a search from the values of some columns; every other column is free."""
     return Open(**{name: tuple(map(int, values.get(name, BY_NAME[name].codes))) for name in OPEN})
 
 
 def first_open(known: Open, choice: Choice) -> int:
-    """Return the code of a choice where a plan says nothing: the first one that is open."""
+    """Return the code that a plan has where it does not state a choice: the first one that the search may take."""
     return (getattr(known, choice.name) or (choice.least,))[0]

@@ -1,4 +1,4 @@
-"""Divisors of whole numbers, which most degrees are."""
+"""Divisors of whole numbers. Most degrees are divisors."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,7 +8,7 @@ import numpy as np
 
 @cache
 def divisors(number: int) -> np.ndarray:
-    """Return the divisors of a number in increasing order, as an array that cannot be written to."""
+    """Return the divisors of a number in increasing order, as a read-only array."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     found = np.array(sorted({*small, *(number // d for d in small)}), dtype=np.int64)
     found.flags.writeable = False
@@ -16,5 +16,5 @@ def divisors(number: int) -> np.ndarray:
 
 
 def all_divisors(numbers: Sequence[int]) -> np.ndarray:
-    """Return the numbers that divide any of `numbers`, in increasing order."""
+    """Return the divisors of any of `numbers`, in increasing order."""
     return np.unique(np.concatenate([divisors(number) for number in numbers]))

@@ -1,10 +1,10 @@
 """The shard keys of a space: the choices that decide what a layer costs.
 
-A key is a strategy, a microbatch size, the model-parallel degrees with their shares of a fast domain, and
-the panels (rules: arXiv 2410.00273, released code). What combines keys to candidates is in blocks.py.
+A key is a strategy, a microbatch size, the model-parallel degrees with their shares of a fast domain, and the panels
+(rules: arXiv 2410.00273, released code). `dsx.space.blocks` combines keys to candidates.
 
-Every degree is any divisor that the GPU count allows; panels are the largest axis times a power of two.
-Fast domains are filled as far as the GPU count allows (`dsx.space.rules.fill`).
+A degree is any divisor of the GPU count. Panels are the largest degree times a power of two. Fast domains are filled as
+far as the GPU count allows (`dsx.space.limits.fill`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,21 @@ from dsx.graph.derived import DerivedLayer
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Open
 from dsx.space.divisors import all_divisors
-from dsx.space.experts import REPLICA_AXES, expert_share, room
+from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
 from dsx.space.limits import fill, placed
-from dsx.space.rules import allowed
+from dsx.space.strategy_rules import allowed
 
 Arrays = dict[str, np.ndarray]
 
-_CROSSED = 1 << 17  # degrees times microbatch sizes that are made at once
+_CROSSED = 1 << 17  # degrees times microbatch sizes that are crossed at once
 Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is enumerated: the settings, and the filters of `fix:` and `limit:`.
+    """What is enumerated: the settings of a search, and the filters of `fix:` and `limit:`.
 
-    A filter gets a table with some of the columns and says which rows may stay.
+    A filter takes a table with some of the columns and returns the mask of rows to keep.
     """
 
     num_gpus: tuple[int, ...]
@@ -41,19 +41,19 @@ class Bounds:
     nvs_size: int
     keep_keys: Filter
     keep_choices: Filter
-    expert_axes: tuple[tuple[str, ...], ...]  # per strategy: axes that divide experts beside ep
-    most_stages: int | None = None  # of a pipeline that may be cut anyhow; None where all cuts are even
-    tiers: tuple[str, ...] = ()  # names of the tiers between the fast domain and the outermost one
-    units: tuple[int, ...] = ()  # domains of a unit of each
+    expert_axes: tuple[tuple[str, ...], ...]  # per strategy: other axes that shard experts, besides ep
+    max_stages: int | None = None  # of a pipeline with an optimal cut; None where cuts are even
+    tiers: tuple[str, ...] = ()  # names of the tiers between fast domain and outermost tier
+    units: tuple[int, ...] = ()  # fast domains in a unit of each of these tiers
 
 
 def grid(*axes: np.ndarray) -> list[np.ndarray]:
-    """Return the product of some axes as flat columns, the last axis fastest."""
+    """Return the Cartesian product of some axes as flat columns, the last axis fastest."""
     return [part.ravel() for part in np.meshgrid(*axes, indexing="ij")]
 
 
 def cross(table: Arrays, name: str, values: np.ndarray) -> Arrays:
-    """Return the table with every row repeated for each of `values`, which is a column of that name."""
+    """Return the table with each row repeated for each of `values`, which become the column `name`."""
     crossed = {key: np.repeat(column, len(values)) for key, column in table.items()}
     crossed[name] = np.tile(values, len(next(iter(table.values()))))
     return crossed
@@ -65,7 +65,7 @@ def take(table: Arrays, where: np.ndarray | slice) -> Arrays:
 
 
 def changes(*columns: np.ndarray) -> np.ndarray:
-    """Return where a row of [N] columns differs from the one before; the first one does."""
+    """Return where a row of [N] columns differs from the row before it; True for the first row."""
     found = np.ones(len(columns[0]), dtype=bool)
     found[1:] = False
     for column in columns:
@@ -74,7 +74,7 @@ def changes(*columns: np.ndarray) -> np.ndarray:
 
 
 def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: Bounds) -> Arrays:
-    """Return the [U] key table of all strategies; each has its (layer kinds, dimensions)."""
+    """Return the [U] key table of all strategies; each is given by its (layer kinds, dimensions)."""
     tables = [_strategy_keys(code, layers, dims, bounds) for code, (layers, dims) in enumerate(strategies)]
     return {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
 
@@ -93,7 +93,7 @@ def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mappin
         table = _with_experts(table, experts, bounds)
     sizes = all_divisors(bounds.global_batch_size)
     parts = [{name: np.zeros(0, dtype=np.int32) for name in KEY_COLUMNS}]
-    # A few degrees at a time: before the rules the table is many times as long as after them.
+    # A few degrees at a time: the rules leave only a small part of the crossed table.
     step = max(1, _CROSSED // len(sizes))
     for start in range(0, len(table["tp"]), step):
         part = cross(take(table, slice(start, start + step)), "microbatch_size", sizes)
@@ -109,7 +109,7 @@ def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mappin
 
 
 def _degrees(count: int, num_gpus: Sequence[int]) -> np.ndarray:
-    """Return [count, N] degrees whose product divides one of the GPU counts."""
+    """Return all [count, N] degrees whose product divides one of the GPU counts."""
     choices = all_divisors(num_gpus)
     degrees = np.ones((0, 1), dtype=np.int64)
     for _ in range(count):
@@ -133,7 +133,7 @@ def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
 
 
 def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
-    """Add, per axis, how many members of a group share a fast domain."""
+    """Add, per axis, the members of a group that share a fast domain."""
     possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size))])
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
@@ -144,11 +144,11 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
 
 
 def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
-    """Add the degrees of ep that some number of replicas of these degrees leaves room for."""
+    """Add the degrees of ep that nest in the ranks of some number of replicas."""
     degrees = np.array(bounds.open.ep, dtype=np.int64) if bounds.open.ep else all_divisors(bounds.num_gpus)
     table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
     replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
-    ranks = room(table, expert_axes)
+    ranks = nesting_ranks(table, expert_axes)
     fits = np.zeros(len(replica), dtype=bool)
     for number in bounds.num_gpus:
         fits |= (number % replica == 0) & (number // replica * ranks % table["ep"] == 0)
@@ -156,7 +156,7 @@ def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> 
 
 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
-    """Add, in place of a share of 1, each share of an ep group that some placement of replicas gives."""
+    """Replace the ep share of 1 by each share that some placement of replicas gives."""
     found = np.zeros((0, len(table["tp"])), dtype=np.int64)
     domains = np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size)).tolist()
     for dp_nvs in all_divisors(domains).tolist():

@@ -1,4 +1,4 @@
-"""A plan: one value for every choice, from the text that people write to a row of a result set."""
+"""A plan: one value for each choice, as a command line states it and as a row of a result set stores it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from dsx.space.limits import DEGREES
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan(Mapping[str, Any]):
-    """The columns of one plan with their values; codes are the names that they stand for.
+    """The columns of one plan with their values, codes as names.
 
-    There is a value for each of `PLAN_COLUMNS`, but for a strategy that nobody has chosen yet. Once a plan is priced
-    there is also what follows from the choices: its `candidate` id, its shares of tiers, and `stage_layers` where it
-    has a cut of its own.
+    It has a value for each of `PLAN_COLUMNS`; only the strategy may be absent, until it is chosen. A priced plan also
+    has what follows from the choices: its `candidate` id, its shares on the tiers, and `stage_layers` if it has a layer
+    layout of its own.
     """
 
-    columns: Mapping[str, Any]  # a value is a whole number, or a name
+    columns: Mapping[str, Any]  # whole numbers and names
 
     def __getitem__(self, column: str) -> Any:
         return self.columns[column]
@@ -44,7 +44,7 @@ class Plan(Mapping[str, Any]):
 
     @property
     def codes(self) -> dict[str, int]:
-        """The choices as numbers, as rules and costs take them; a strategy is numbered by a problem alone."""
+        """The choices as numbers, for rules and costs. The strategy is left out: only a problem numbers strategies."""
         return {
             name: BY_NAME[name].code(self.columns[name]) if name in CODES else int(self.columns[name])
             for name in PLAN_COLUMNS
@@ -53,7 +53,7 @@ class Plan(Mapping[str, Any]):
 
     @property
     def text(self) -> str:
-        """The plan as it is written on the command line; what is 1, or as usual, is left out."""
+        """The plan as settings of the command line; values of 1 and default values are left out."""
         plan = self.codes
         degrees = [f"{axis}={plan[axis]}" for axis in DEGREES if plan[axis] > 1]
         degrees += [f"panels={plan['panels']}"] if plan["panels"] > 1 else []
@@ -61,12 +61,12 @@ class Plan(Mapping[str, Any]):
         others = [
             f"{name}={self.columns[name]}"
             for name in OPEN
-            if name not in DEGREES and self.columns[name] != BY_NAME[name].usual
+            if name not in DEGREES and self.columns[name] != BY_NAME[name].default
         ]
         return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
 
 
 def stacked(plans: Sequence[Plan]) -> Arrays:
-    """Return the columns of N plans, names as codes, without their strategies; [N] integers each."""
+    """Return the columns of N plans without their strategies, names as codes; [N] integers each."""
     codes = [plan.codes for plan in plans]
     return {name: np.array([one[name] for one in codes], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}

@@ -1,7 +1,8 @@
-"""The rules that hold for plans under every strategy, each one record.
+"""The rules of all strategies, one record each.
 
-A rule is a predicate on integer columns, which an enumeration asks of millions of plans as soon as it has the columns
-that the rule reads, and `dsx why` of one plan, where the record also says what is wrong and which value is nearest.
+A rule is a predicate on integer columns. An enumeration applies it to millions of plans, as soon as it has the columns
+that the rule reads. `dsx why` applies it to one plan; the record then also says what is wrong, and which value is
+nearest.
 """
 
 import math
@@ -14,26 +15,26 @@ import numpy as np
 from dsx.space.choices import CODES
 from dsx.space.codes import EVEN, OPTIMAL
 from dsx.space.divisors import divisors
-from dsx.space.experts import REPLICA_AXES, copies_fit, expert_share, nests, room
+from dsx.space.domain_fill import exact_fill
+from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, PLACED, Columns, Limits, Reason, fill, placed
-from dsx.space.placement import exact_fill
 from dsx.space.schedules import SCHEDULES, codes_where, names_of
-from dsx.space.tiers import ORDERS, axes_in, nests_in_order, replicas_spanned
+from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
 
 Detail = Callable[[Columns, Limits], str]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRule:
-    """What makes a plan invalid."""
+    """A rule that a plan must obey."""
 
     reason: Reason
     reads: tuple[str, ...]  # columns
     holds: Callable[[Columns, Limits], Any]
-    detail: Detail  # of a plan that breaks it, with its numbers
-    nearest: Detail | None = None  # values that obey it
+    detail: Detail  # how a plan breaks the rule, with its numbers
+    nearest: Detail | None = None  # values that obey the rule
 
-    def said(self, plan: Columns, limits: Limits) -> str:
+    def message(self, plan: Columns, limits: Limits) -> str:
         """Return what is wrong with a plan that breaks the rule."""
         nearest = f"; nearest: {self.nearest(plan, limits)}" if self.nearest else ""
         return f"{self.detail(plan, limits)}{nearest}"
@@ -45,13 +46,13 @@ _DOMAIN = tuple(f"{axis}_nvs" for axis in PLACED)
 _NESTED = (*REPLICA_AXES, "ep", "dp")
 
 
-def cut_covered(vpp: Any, schedule: Any) -> Any:
-    """Return which pipelines the best cut is known of: one piece of the chain per stage, under some schedules."""
+def optimal_cut_covers(vpp: Any, schedule: Any) -> Any:
+    """Return whether the optimal cut is known: for one chunk per stage, under some schedules."""
     return (vpp == 1) & np.isin(schedule, codes_where(lambda one: one.optimal_cut))
 
 
 def nearest_of(values: Iterable[int], wanted: int) -> int:
-    """Return the value that is nearest to `wanted`, of two the smaller."""
+    """Return the value that is nearest to `wanted`; of two, the smaller."""
     return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
 
 
@@ -70,7 +71,7 @@ def _chunks_divide(plan: Columns, limits: Limits) -> Any:
 
 def _chunks_detail(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
-        return f"vpp={plan['vpp']} divides a pipeline, and pp=1 is none"
+        return f"vpp={plan['vpp']} needs a pipeline, but pp=1"
     return f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide {limits.num_layers} layers"
 
 
@@ -81,7 +82,7 @@ def _chunks_nearest(plan: Columns, limits: Limits) -> str:
 
 
 def _replicas_fit(plan: Columns, limits: Limits) -> Any:
-    # ZeRO stage 0 divides nothing, so there is one copy.
+    # ZeRO stage 0 shards nothing, so there is nothing to replicate.
     del limits
     return (plan["dp"] % plan["zero_replicas"] == 0) & ((plan["zero_stage"] > 0) | (plan["zero_replicas"] == 1))
 
@@ -89,7 +90,7 @@ def _replicas_fit(plan: Columns, limits: Limits) -> Any:
 def _replicas_detail(plan: Columns, limits: Limits) -> str:
     del limits
     if not plan["zero_stage"]:
-        return f"zero_replicas={plan['zero_replicas']} with zero_stage=0, which divides nothing"
+        return f"zero_replicas={plan['zero_replicas']}, but zero_stage=0 shards nothing"
     return f"zero_replicas={plan['zero_replicas']} does not divide dp={plan['dp']}"
 
 
@@ -99,17 +100,16 @@ def _replicas_nearest(plan: Columns, limits: Limits) -> str:
 
 
 def _stored_fit(plan: Columns, limits: Limits) -> Any:
-    # Where no layer is made again there is none to except.
-    stored, again = plan["stored_layers"], plan["recompute"] != CODES["recompute"].index("none")
-    return (stored == 0) | (again & (stored <= limits.num_layers // plan["pp"]))
+    # Without recomputation no layer can be exempt from it.
+    stored, recomputed = plan["stored_layers"], plan["recompute"] != CODES["recompute"].index("none")
+    return (stored == 0) | (recomputed & (stored <= limits.num_layers // plan["pp"]))
 
 
 def _stored_detail(plan: Columns, limits: Limits) -> str:
     if CODES["recompute"][plan["recompute"]] == "none":
-        stored = f"stored_layers={plan['stored_layers']}"
-        return f"{stored} with recompute=none, which makes no layer again that could be stored instead"
-    there = limits.num_layers // plan["pp"]
-    return f"stored_layers={plan['stored_layers']} is more than the {there} layers of a stage"
+        return f"stored_layers={plan['stored_layers']}, but recompute=none recomputes no layer"
+    most = limits.num_layers // plan["pp"]
+    return f"stored_layers={plan['stored_layers']} is more than the {most} layers of a stage"
 
 
 def _stored_nearest(plan: Columns, limits: Limits) -> str:
@@ -125,7 +125,7 @@ def _shares_divide(plan: Columns, limits: Limits) -> Any:
     return good
 
 
-def _undivided(plan: Columns, limits: Limits) -> str:
+def _shares_detail(plan: Columns, limits: Limits) -> str:
     del limits
     return "; ".join(
         f"nvs.{axis}={plan[f'{axis}_nvs']} does not divide {axis}={plan[axis]}"
@@ -143,13 +143,13 @@ def _shares_text(shares: Columns, between: str) -> str:
 
 
 def _filling(plan: Columns, limits: Limits) -> str:
-    """Return shares that fill a domain as far as the GPU count allows, the innermost axes first."""
+    """Return the shares that fill a domain as far as the GPU count allows, innermost axes first."""
     degrees = {axis: plan[axis] for axis in axes_in(ORDERS[plan["order"]])}
     return _shares_text(exact_fill(degrees, int(fill(plan["num_gpus"], limits.nvs_size))), " ")
 
 
 def _ranks(plan: Columns, limits: Limits) -> int:
-    return room(plan, limits.expert_axes) * plan["dp"]
+    return nesting_ranks(plan, limits.expert_axes) * plan["dp"]
 
 
 def _nested_in(plan: Columns, limits: Limits) -> str:
@@ -165,7 +165,7 @@ def _sequences(plan: Columns) -> int:
     return plan["global_batch_size"] // plan["dp"]
 
 
-# Their order is that of the bits of `reject`.
+# In the order of the bits of `reject`.
 RULES: tuple[PlanRule, ...] = (
     PlanRule(
         Reason("layers_not_divisible", "pp does not divide the number of layers"),
@@ -175,46 +175,53 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"pp={nearest_of(divisors(limits.num_layers), plan['pp'])}",
     ),
     PlanRule(
-        Reason("cut_not_covered", f"partition optimal covers {OPTIMAL_SCHEDULES} with vpp = 1"),
+        Reason(
+            "cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES} with vpp = 1"
+        ),
         ("vpp", "schedule"),
-        lambda plan, limits: (limits.partition == EVEN) | cut_covered(plan["vpp"], plan["schedule"]),
-        lambda plan, limits: f"vpp={plan['vpp']} with schedule={_schedule(plan)}; the plan is priced with the even cut",
+        lambda plan, limits: (limits.partition == EVEN) | optimal_cut_covers(plan["vpp"], plan["schedule"]),
+        lambda plan, limits: (
+            f"no optimal cut is known for vpp={plan['vpp']} with schedule={_schedule(plan)}; "
+            "the plan is priced with the even cut"
+        ),
     ),
     PlanRule(
-        Reason("chunks_not_divisible", "vpp does not divide the layers of a stage, or there is no pipeline to divide"),
+        Reason("chunks_not_divisible", "vpp does not divide the layers of a stage, or is above 1 with pp = 1"),
         ("pp", "vpp"),
         _chunks_divide,
         _chunks_detail,
         _chunks_nearest,
     ),
     PlanRule(
-        Reason("chunks_without_1f1b", f"only {_INTERLEAVED} is interleaved"),
+        Reason("chunks_without_1f1b", f"vpp is above 1, but only {_INTERLEAVED} can be interleaved"),
         ("vpp", "schedule"),
         lambda plan, limits: (plan["vpp"] == 1) | _interleaved(plan),
         lambda plan, limits: (
-            f"vpp={plan['vpp']} with schedule={_schedule(plan)}, and only {_INTERLEAVED} is interleaved"
+            f"vpp={plan['vpp']} with schedule={_schedule(plan)}, but only {_INTERLEAVED} can be interleaved"
         ),
         lambda plan, limits: f"vpp=1, or schedule={_INTERLEAVED}",
     ),
     PlanRule(
-        Reason("microbatches_not_in_groups", "with vpp above 1, pp does not divide the number of microbatches"),
+        Reason("microbatches_not_in_groups", "vpp is above 1, but pp does not divide the number of microbatches"),
         ("pp", "vpp", "num_microbatches"),
         lambda plan, limits: (plan["vpp"] == 1) | (plan["num_microbatches"] % plan["pp"] == 0),
         lambda plan, limits: (
-            f"vpp={plan['vpp']}: microbatches go through chunks in groups of pp, and pp={plan['pp']} "
+            f"vpp={plan['vpp']} runs microbatches in groups of pp, but pp={plan['pp']} "
             f"does not divide the {plan['num_microbatches']} microbatches"
         ),
         lambda plan, limits: "vpp=1",
     ),
     PlanRule(
-        Reason("replicas_not_divisible", "zero_replicas does not divide dp, or ZeRO stage 0 divides nothing"),
+        Reason("replicas_not_divisible", "zero_replicas does not divide dp, or is above 1 with ZeRO stage 0"),
         ("dp", "zero_stage", "zero_replicas"),
         _replicas_fit,
         _replicas_detail,
         _replicas_nearest,
     ),
     PlanRule(
-        Reason("stored_layers_exceeded", "stored_layers is more than the layers of a stage that recompute makes again"),
+        Reason(
+            "stored_layers_exceeded", "stored_layers is more than the layers of a stage, or above 0 with recompute none"
+        ),
         ("pp", "recompute", "stored_layers"),
         _stored_fit,
         _stored_detail,
@@ -228,58 +235,61 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"dp={nearest_of(divisors(plan['global_batch_size']), plan['dp'])}",
     ),
     PlanRule(
-        Reason("microbatch_not_divisible", "microbatch_size does not divide the sequences of one replica"),
+        Reason("microbatch_not_divisible", "microbatch_size does not divide the sequences of a replica"),
         ("dp", "global_batch_size", "microbatch_size"),
         lambda plan, limits: _sequences(plan) % plan["microbatch_size"] == 0,
         lambda plan, limits: (
             f"microbatch_size={plan['microbatch_size']} does not divide the {_sequences(plan)} sequences of a replica"
         ),
-        lambda plan, limits: f"{nearest_of(divisors(_sequences(plan)), plan['microbatch_size'])}",
+        lambda plan, limits: f"microbatch_size={nearest_of(divisors(_sequences(plan)), plan['microbatch_size'])}",
     ),
     PlanRule(
         Reason("share_not_divisible", "a share of a fast domain does not divide its degree"),
         (*DEGREES, *(f"{axis}_nvs" for axis in DEGREES)),
         _shares_divide,
-        _undivided,
+        _shares_detail,
     ),
     PlanRule(
-        Reason("domain_exceeded", "the shares multiply to more than the size of a fast domain"),
+        Reason("domain_exceeded", "the shares multiply to more GPUs than a fast domain has"),
         _DOMAIN,
         lambda plan, limits: placed(plan) <= limits.nvs_size,
-        lambda plan, limits: f"{_shares(plan)} = {placed(plan)} GPUs, but a fast domain has {limits.nvs_size}",
+        lambda plan, limits: f"{_shares(plan)} uses {placed(plan)} GPUs, but a fast domain has {limits.nvs_size}",
     ),
     PlanRule(
-        Reason("domain_not_filled", "the shares multiply to less than a fast domain could hold"),
+        Reason("domain_not_filled", "the shares multiply to fewer GPUs of a fast domain than the job can use"),
         ("num_gpus", *_DOMAIN),
         lambda plan, limits: placed(plan) >= fill(plan["num_gpus"], limits.nvs_size),
         lambda plan, limits: (
-            f"{_shares(plan)}: {placed(plan)} GPUs of a fast domain of {limits.nvs_size} are used, and "
-            f"{fill(plan['num_gpus'], limits.nvs_size)} is the largest product of shares that fits"
+            f"{_shares(plan)} uses {placed(plan)} of the {limits.nvs_size} GPUs of a fast domain, but the job can use "
+            f"{fill(plan['num_gpus'], limits.nvs_size)}"
         ),
         _filling,
     ),
     PlanRule(
-        Reason("experts_not_nested", "ep does not divide the ranks of tp, tp2, cp and dp that divide no expert"),
+        Reason(
+            "experts_not_nested",
+            "ep does not divide the product of the degrees that it nests in: tp, tp2, cp, dp without those of experts",
+        ),
         _NESTED,
         lambda plan, limits: nests(plan, limits.expert_axes),
         lambda plan, limits: (
-            f"ep={plan['ep']} nests inside {_nested_in(plan, limits)} and does not divide {_ranks(plan, limits)}"
+            f"ep={plan['ep']} nests in {_nested_in(plan, limits)}, but does not divide {_ranks(plan, limits)}"
         ),
         lambda plan, limits: f"ep={nearest_of(divisors(_ranks(plan, limits)), plan['ep'])}",
     ),
     PlanRule(
-        Reason("expert_share_not_nested", "nvs.ep is not what the shares of the axes that ep nests in give"),
+        Reason("expert_share_not_nested", "nvs.ep differs from the share that the other axes imply"),
         ("ep", *_DOMAIN, "ep_nvs"),
         lambda plan, limits: plan["ep_nvs"] == expert_share(plan, limits.expert_axes),
         lambda plan, limits: (
-            f"nvs.ep={plan['ep_nvs']}, and of an ep group of {plan['ep']} the shares {_shares(plan)} put "
-            f"{expert_share(plan, limits.expert_axes)} in a fast domain; leave nvs.ep out"
+            f"nvs.ep={plan['ep_nvs']}, but with {_shares(plan)} a fast domain has "
+            f"{expert_share(plan, limits.expert_axes)} of the {plan['ep']} members of an ep group; leave nvs.ep out"
         ),
     ),
     PlanRule(
         Reason("expert_replicas_not_divisible", "zero_replicas does not divide the ranks that hold the same experts"),
         (*_NESTED, "zero_replicas"),
-        lambda plan, limits: copies_fit(plan, limits.expert_axes),
+        lambda plan, limits: zero_replicas_nest(plan, limits.expert_axes),
         lambda plan, limits: (
             f"zero_replicas={plan['zero_replicas']} does not divide the {_holders(plan, limits)} ranks "
             "that hold the same experts"
@@ -289,14 +299,12 @@ RULES: tuple[PlanRule, ...] = (
         ),
     ),
     PlanRule(
-        Reason(
-            "experts_not_in_order", "ep groups span replicas, whose ranks the order does not number one after another"
-        ),
+        Reason("experts_not_in_order", "an ep group spans replicas that the order does not number consecutively"),
         (*_NESTED, "order"),
-        lambda plan, limits: nests_in_order(plan["order"], replicas_spanned(plan, limits.expert_axes)),
+        lambda plan, limits: ep_ranks_adjacent(plan["order"], replicas_spanned(plan, limits.expert_axes)),
         lambda plan, limits: (
-            f"order={ORDERS[plan['order']]} with ep={plan['ep']}, which spans "
-            f"{replicas_spanned(plan, limits.expert_axes)} replicas"
+            f"ep={plan['ep']} spans {replicas_spanned(plan, limits.expert_axes)} replicas, which "
+            f"order={ORDERS[plan['order']]} does not number consecutively"
         ),
         lambda plan, limits: f"order={ORDERS[0]}",
     ),

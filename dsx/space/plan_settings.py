@@ -1,8 +1,8 @@
 """A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
 
-A degree or size that is left out is 1; a share of a fast domain is 1 too, or what ranks in order fill of it
-(`dsx.space.placement`). A plan is well formed if its degrees make up the GPUs and leave every replica a microbatch and
-every stage a layer; whether it also obeys the rules is said by `dsx.space.violations`.
+A degree or size that is left out is 1. A share of a fast domain that is left out is 1 too, or is filled in rank order
+(`dsx.space.domain_fill`). A plan is well formed if its degrees multiply to the GPUs, each replica has a microbatch, and
+each stage has a layer. `dsx.space.violations` says whether it also obeys the rules.
 """
 
 import re
@@ -13,9 +13,9 @@ from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
 from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, OPEN, PLAN_COLUMNS
 from dsx.space.divisors import divisors
-from dsx.space.experts import expert_share
+from dsx.space.domain_fill import fill_in_order
+from dsx.space.expert_nesting import expert_share
 from dsx.space.limits import DEGREES, PLACED, Limits, placed
-from dsx.space.placement import fill_in_order
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import nearest_of
 from dsx.space.tiers import ORDERS, axes_in
@@ -28,11 +28,18 @@ Codes = dict[str, int]
 
 
 class JobSizes(NamedTuple):
-    """What a step is, and on how many GPUs."""
+    """The GPUs of a job, and the batch of its step."""
 
     num_gpus: int
     global_batch_size: int  # sequences
     sequence_length: int  # tokens
+
+
+class PlanDefaults(NamedTuple):
+    """What a plan has where its settings are silent."""
+
+    codes: Codes  # of the columns of `dsx.space.choices.OPEN`
+    in_rank_order: bool = False  # whether consecutive ranks fill fast domains; else all shares are 1
 
 
 def parse_plan(
@@ -41,34 +48,32 @@ def parse_plan(
     strategy: str,
     job: JobSizes,
     limits: Limits,
-    defaults: Codes,
-    in_rank_order: bool = False,
+    defaults: PlanDefaults,
 ) -> Plan:
-    """Return the plan that some settings write.
+    """Return the plan that `settings` describe.
 
-    `layers` are the kinds of the model, `defaults` the codes of the columns of `dsx.space.choices.OPEN` where the plan
-    gives none. Shares of a fast domain that are not given are 1 or, `in_rank_order`, what the plan's ranks fill of the
-    room that those that are given leave. That of an ep group follows from those of the axes that it nests in, where it
-    is not given. Raises PlanError.
+    `layers` are the layer kinds of the model under `strategy`. Shares of a fast domain that no setting names are 1. If
+    the defaults say `in_rank_order`, consecutive ranks fill what the named shares leave of a domain. The share of an ep
+    group, unless it is named, follows from the shares of the axes that it nests in. Raises PlanError.
     """
-    plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults
-    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults)))
+    plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults.codes
+    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes)))
     seen: dict[str, str] = {}
     for setting in settings:
         name, value = _parted(setting, known)
         if name in seen:
             raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
         seen[name] = setting
-        if name in defaults:
+        if name in defaults.codes:
             plan[name] = _setting(name, value)
             continue
         plan[_column(name)] = _number(setting, name, value)
     _check_axes(plan, layers, strategy)
     num_gpus, global_batch_size, sequence_length = job
     _check_sizes(plan, num_gpus, global_batch_size, limits)
-    if in_rank_order:
-        open_axes = [axis for axis in axes_in(ORDERS[plan["order"]]) if f"nvs.{axis}" not in seen]
-        filled = fill_in_order({axis: plan[axis] for axis in open_axes}, limits.nvs_size // placed(plan))
+    if defaults.in_rank_order:
+        free_axes = [axis for axis in axes_in(ORDERS[plan["order"]]) if f"nvs.{axis}" not in seen]
+        filled = fill_in_order({axis: plan[axis] for axis in free_axes}, limits.nvs_size // placed(plan))
         plan |= {f"{axis}_nvs": share for axis, share in filled.items()}
     if "nvs.ep" not in seen:
         plan["ep_nvs"] = int(expert_share(plan, limits.expert_axes))
@@ -84,7 +89,7 @@ def parse_plan(
 
 
 def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
-    """Return the shares of a fast domain above 1 that a plan has and its settings do not name, as ``nvs.tp``."""
+    """Return the shares of a fast domain, by ``nvs.tp``, that are above 1 and that no setting names."""
     given = {setting.partition("=")[0] for setting in settings}
     codes = plan.codes
     shares = {f"nvs.{axis}": codes[f"{axis}_nvs"] for axis in PLACED}
@@ -92,16 +97,16 @@ def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
 
 
 def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> dict[str, list[int | str]]:
-    """Return the columns that some settings hold to a value or several, as in zero_stage=1,3, as a search takes them.
+    """Return the fixed choices of a search by column; a setting has one value or several, as in zero_stage=1,3.
 
-    Raises PlanError for a value that no plan of so many GPUs can have.
+    Raises PlanError for a value that no plan on `num_gpus` GPUs can have.
     """
     known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *OPEN)))
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
         name, values = _parted(setting, known)
         if _column(name) in fixed:
-            raise PlanError(f"{name} is given twice: the second time as {setting!r}")
+            raise PlanError(f"{name} is given twice; the second setting is {setting!r}")
         chosen = [_fixed_value(name, value, num_gpus, limits) for value in values.split(",")]
         fixed[_column(name)] = list(dict.fromkeys(chosen))
     return fixed
@@ -114,7 +119,7 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
         return value
     if name in DEGREES and num_gpus % number:
         nearest = nearest_of(divisors(num_gpus), number)
-        raise PlanError(f"{setting}: does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
+        raise PlanError(f"{setting} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")
     if name == "pp":
         _check_depth(number, limits)
     return number
@@ -123,14 +128,14 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
     if not sign:
-        raise PlanError(f"{setting!r} is no setting of a plan: write column=value, as in tp=8")
+        raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
     if name not in known:
         raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
     return name, value
 
 
 def _number(setting: str, name: str, value: str) -> int:
-    # As many digits as the largest count has: more would not fit into a column of a result set.
+    # The largest count has ten digits; more do not fit into a column of a result set.
     number = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
     if not 1 <= number <= LARGEST_COUNT:
         raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}")
@@ -153,7 +158,7 @@ def _check_axes(plan: Codes, layers: Sequence[DerivedLayer], strategy: str) -> N
     for axis in MODEL_AXES:
         if plan[axis] > 1 and axis not in axes:
             raise PlanError(
-                f"{axis}={plan[axis]}: strategy {strategy!r} divides nothing of this model over {axis}; "
+                f"{axis}={plan[axis]}: strategy {strategy!r} shards nothing of this model over {axis}; "
                 f"its axes are {', '.join(axes) or 'none'}"
             )
     if plan["panels"] > 1 and not any(layer.panelled for layer in layers):
@@ -161,14 +166,15 @@ def _check_axes(plan: Codes, layers: Sequence[DerivedLayer], strategy: str) -> N
 
 
 def _check_sizes(plan: Codes, num_gpus: int, global_batch_size: int, limits: Limits) -> None:
-    made = 1
+    product = 1
     for axis in PLACED:
-        made *= plan[axis]
-    if made != num_gpus:
-        others = made // plan["dp"]
-        hint = f"; dp={num_gpus // others} would" if num_gpus % others == 0 else ""
-        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1) or "1"
-        raise PlanError(f"{degrees} = {made} GPUs do not make up num_gpus={num_gpus}{hint}")
+        product *= plan[axis]
+    if product != num_gpus:
+        others = product // plan["dp"]
+        hint = f"; nearest: dp={num_gpus // others}" if num_gpus % others == 0 else ""
+        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1)
+        found = f"{degrees} = {product}" if degrees else "all degrees are 1"
+        raise PlanError(f"{found}, but num_gpus={num_gpus}{hint}")
     _check_depth(plan["pp"], limits)
     if plan["dp"] * plan["microbatch_size"] > global_batch_size:
         raise PlanError(
@@ -178,10 +184,9 @@ def _check_sizes(plan: Codes, num_gpus: int, global_batch_size: int, limits: Lim
 
 
 def _check_depth(pp: int, limits: Limits) -> None:
-    if pp > limits.most_stages:
-        ends = limits.most_stages - limits.num_layers
-        counted = f" with its {ends} ends" if ends else ""
+    if pp > limits.max_stages:
+        counted = ", embedding and head included" if limits.max_stages > limits.num_layers else ""
         raise PlanError(
-            f"pp={pp} leaves stages without a layer: the model has {limits.most_stages} layers{counted}, "
-            f"{pp - limits.most_stages} too few"
+            f"pp={pp} leaves stages without a layer: the model has {limits.max_stages} layers{counted}; "
+            f"nearest: pp={limits.max_stages}"
         )

@@ -1,13 +1,13 @@
-"""Pipeline schedules, each one record: what it adds to the work of the stages, and how others call it.
+"""Pipeline schedules, one record each: what a schedule adds to the work of the stages, and its names elsewhere.
 
-A step of m microbatches over p stages takes m microbatches of the slowest stage and the fill and drain of the others,
-(p-1)(T_F + T_B) with T_B the whole backward. In 1F1B and GPipe that is the bubble; cut into v chunks a stage waits for
-a chunk of each other stage only (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with weight
-gradients: 2(p-1)T_W of it go (Qi et al., 2024, table 2, which counts T_W apart from T_B); H2 begins so many more
-forwards that (p-1)T_W more go.
-Microbatches in flight on a stage with `ahead` stages from it to the last one, itself counted: all m in GPipe; `ahead`
-in 1F1B and H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al., 2022, section
-4). The closed forms are plain arithmetic: they take numbers and arrays of any library.
+A step of m microbatches over p stages takes m microbatches of the slowest stage, and the fill and drain of the others,
+(p-1)(T_F + T_B) with T_B the whole backward. In 1F1B and GPipe that is the bubble. With v chunks per stage, a stage
+waits for one chunk of each other stage only (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with
+weight gradients and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more
+forwards early and saves another (p-1)T_W.
+Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
+`ahead` in 1F1B and H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al., 2022,
+section 4). The closed forms are plain arithmetic on numbers or arrays of any library.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,13 +35,13 @@ class Schedule:
     """The order in which the stages of a pipeline run forwards and backwards."""
 
     name: str
-    in_flight: Callable[[Any, Any], Any]  # of (ahead, m): microbatches whose activations a stage holds
-    filled: float = 0.0  # T_W of each other stage that run in the bubble
-    interleaved: bool = False  # whether stages may be cut into chunks
+    in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
+    filled: float = 0.0  # T_W that run in the bubble, per other stage
+    interleaved: bool = False  # whether a stage may have several chunks
     weight_copies: int = 1  # versions of its weights that a stage keeps
-    optimal_cut: bool = False  # whether the best cut of the layers is known under it
-    megatron_lm: tuple[tuple[str, str], ...] | None = None  # flags that start it; None if there are none
-    also: tuple[str, ...] = ()  # what run tables call it too
+    optimal_cut: bool = False  # whether the optimal cut is known for it
+    megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
+    aliases: tuple[str, ...] = ()  # other names in run tables
 
     def chunks_in_flight(self, ahead: Any, pp: Any, vpp: Any) -> Any:
         """Return the microbatches whose activations a stage of `vpp` chunks holds."""
@@ -50,20 +50,20 @@ class Schedule:
 
 # The position of a schedule is its code.
 SCHEDULES: tuple[Schedule, ...] = (
-    # Interleaved it is the schedule of several chunks, which the degree vpp says.
-    Schedule("1f1b", _ahead, interleaved=True, optimal_cut=True, megatron_lm=(), also=("1f1b-i", "interleaved")),
+    # Interleaved 1F1B is 1f1b with vpp above 1.
+    Schedule("1f1b", _ahead, interleaved=True, optimal_cut=True, megatron_lm=(), aliases=("1f1b-i", "interleaved")),
     Schedule("gpipe", _all, optimal_cut=True),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
-    Schedule("zb-h1", _ahead, filled=2.0, also=("zb-1p",)),
-    Schedule("zb-h2", _twice_ahead, filled=3.0, also=("zb-2p",)),
+    Schedule("zb-h1", _ahead, filled=2.0, aliases=("zb-1p",)),
+    Schedule("zb-h2", _twice_ahead, filled=3.0, aliases=("zb-2p",)),
 )
 
 
 def names_of(schedules: Iterable[Schedule]) -> str:
-    """Return the names of schedules as a text."""
+    """Return the names of schedules as an enumeration in words."""
     return " and ".join(schedule.name for schedule in schedules)
 
 
 def codes_where(holds: Callable[[Schedule], bool]) -> list[int]:
-    """Return the codes of the schedules of which something holds."""
+    """Return the codes of the schedules that satisfy a predicate."""
     return [code for code, schedule in enumerate(SCHEDULES) if holds(schedule)]

@@ -14,7 +14,7 @@ from dsx.space.divisors import divisors
 from dsx.space.limits import Limits, Reason
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import RULES
-from dsx.space.rules import VANISHES, allowed, applies, rule_text, rule_values
+from dsx.space.strategy_rules import VANISHES, allowed, applies, rule_text, rule_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Violation:
 def violations(
     plan: Plan, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], limits: Limits
 ) -> list[Violation]:
-    """Return the rules that a plan breaks for any of the kinds of layers; memory is not among them."""
+    """Return the rules that a plan breaks, in any kind of layer; memory is not checked."""
     codes = plan.codes
     sequence_length = codes["sequence_length"]
     found: list[Violation] = []
     for general in RULES:
         if not bool(general.holds(codes, limits)):
-            found.append(Violation(general.reason, general.said(codes, limits)))
+            found.append(Violation(general.reason, general.message(codes, limits)))
     broken: dict[str, Violation] = {}
     gone: dict[str, None] = {}
     for layer in layers:
@@ -46,7 +46,7 @@ def violations(
         gone |= dict.fromkeys(str(dim) for dim in layer.divided if bool(_size(dim, values) < 1))
     found += broken.values()
     if gone:
-        found.append(Violation(VANISHES, f"no element is left of {', '.join(gone)}"))
+        found.append(Violation(VANISHES, f"some rank has no element of {', '.join(gone)}"))
     return found
 
 
@@ -71,7 +71,7 @@ def _nearest(
     sequence_length: int,
     used: set[str],
 ) -> str:
-    """Return the nearest single change of a degree in a rule that obeys all of the strategy's rules."""
+    """Return the nearest change of a single degree of `used` that obeys all rules of the strategy."""
     for column in (name for name in (*MODEL_AXES, "panels") if name in used):
         distance = {int(value): abs(int(value) - codes[column]) for value in divisors(codes["num_gpus"])}
         for value in sorted(distance, key=lambda value: (distance[value], value)):

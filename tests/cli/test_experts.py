@@ -59,12 +59,12 @@ def test_why_says_what_experts_miss(run):
     assert data["why"] == [
         {
             "reason": "experts_not_nested",
-            "detail": "ep=8 nests inside dp=4 and does not divide 4; nearest: ep=4",
+            "detail": "ep=8 nests in dp=4, but does not divide 4; nearest: ep=4",
         }
     ]
     assert data["best"]["plan"]["ep"] >= 1
     text = run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8", "nvs.ep=4").out
-    assert "expert_share_not_nested: nvs.ep=4, and of an ep group of 8 the shares nvs.dp=8 put 8" in text
+    assert "expert_share_not_nested: nvs.ep=4, but with nvs.dp=8 a fast domain has 8 of the 8" in text
     assert "fits, and breaks no rule" in run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8").out
 
 
@@ -97,7 +97,7 @@ def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folde
 def test_a_dense_model_has_none(run):
     done = run("evaluate", "--model", "small.yaml", *JOB[2:], "ep=2", "dp=16")
     assert done.code != 0
-    assert "ep=2: strategy '1d' divides nothing of this model over ep; its axes are tp" in done.err
+    assert "ep=2: strategy '1d' shards nothing of this model over ep; its axes are tp" in done.err
 
 
 def test_layer_says_who_holds_the_same_experts(run):

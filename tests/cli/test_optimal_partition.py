@@ -173,10 +173,14 @@ def test_its_picture(run, place):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((*JOB, "pp=12"), 2, "pp=12 leaves stages without a layer: the model has 8 layers with its 2 ends, 4 too few"),
-        ((*JOB, "pp=5"), 2, "pp=5: does not divide num_gpus=12; nearest: pp=4"),
+        (
+            (*JOB, "pp=12"),
+            2,
+            "pp=12 leaves stages without a layer: the model has 8 layers, embedding and head included; nearest: pp=8",
+        ),
+        ((*JOB, "pp=5"), 2, "pp=5 does not divide num_gpus=12; nearest: pp=4"),
         ((*JOB, "ppp=2"), 2, "unknown setting 'ppp'; did you mean 'pp'? (known: tp, tp2, cp, ep, pp, dp, panels,"),
-        ((*JOB, "pp"), 2, "'pp' is no setting of a plan"),
+        ((*JOB, "pp"), 2, "'pp' is not a setting of a plan"),
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
         ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers vpp = 1; nearest: vpp = 1"),

@@ -63,7 +63,7 @@ def test_quantities_by_column():
 
 
 def test_a_plan_reads_as_it_is_written():
-    ones = Plan({choice.name: choice.usual for choice in CHOICES}) | {"zero_stage": 1}
+    ones = Plan({choice.name: choice.default for choice in CHOICES}) | {"zero_stage": 1}
     assert ones.text == "microbatch_size=1"
     plan = ones | {"tp": 8, "dp": 4, "panels": 16, "dp_nvs": 2}
     assert plan.text == "tp=8 dp=4 panels=16 microbatch_size=1 nvs.dp=2"

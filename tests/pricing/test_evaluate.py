@@ -71,7 +71,7 @@ def test_a_plan_that_names_no_placement_is_placed_as_the_set_says():
 
 
 def test_no_plan():
-    with pytest.raises(PlanError, match="do not make up num_gpus=24"):
+    with pytest.raises(PlanError, match=", but num_gpus=24"):
         evaluate("tp=4")
 
 

@@ -183,7 +183,7 @@ def test_a_cut_that_was_made_for_another_network_is_never_better(model, bandwidt
 def test_an_even_cut_costs_the_same_however_it_was_found(model):
     even, _, where = rows_of(problem_of(MODELS[model], "even"), num_gpus=(6, 7, 12, 24), **OPENED)
     costs = cost_columns(price_rows(even, *where))
-    ends = even.num_ends // 2
+    ends = even.num_end_layers // 2
     cuts = np.full((len(where[1]), even.num_layers + 2 * ends + 1), even.num_layers + 2 * ends)
     for row, pp in enumerate(where[3]["pp"].tolist()):
         cuts[row, :pp] = [0, *(ends + even.num_layers // pp * stage for stage in range(1, pp))]

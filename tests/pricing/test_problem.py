@@ -37,9 +37,9 @@ def test_tensors_divided_over_dp_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("zero_stage", 4, "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        ("zero_stage", 4, "zero_stage = 4 must be one of 0, 1, 2, 3"),
         ("recompute", "ful", "recompute = 'ful' is not known; did you mean 'full'?"),
-        ("ep", 0, "ep = 0: a whole number of at least 1 is wanted"),
+        ("ep", 0, "ep = 0 must be a whole number of at least 1"),
         ("tp", 2, "'fixed' holds 'tp', which is not a column that can be held fixed there"),
         ("vp", 2, "'fixed' holds 'vp', which is not a column that can be held fixed there; did you mean 'vpp'?"),
     ],

@@ -1,4 +1,4 @@
-"""Filters, and made-up key tables that no layer need have: what combines keys to candidates knows nothing of layers."""
+"""Filters, and synthetic key tables: combining keys to candidates needs no layer."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Open
 from dsx.space.enumerate import Bounds
 
-# Of the two strategies of made-up keys, one divides its experts over tp too.
+# One of the two strategies of synthetic keys shards its experts over tp too.
 EXPERT_AXES = ((), ("tp",))
 
 
@@ -30,14 +30,14 @@ def only(**values):
 
 
 def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, known=Open()):  # noqa: B008
-    """Bounds for blocks; keys are given, so what only they depend on is left open."""
+    """Bounds for blocks; keys are given, so settings that only keys depend on are arbitrary."""
     settings = (tuple(num_gpus), tuple(global_batch_size), 1, num_layers, known, nvs_size)
     return Bounds(*settings, everything, keep_choices, EXPERT_AXES)
 
 
 @st.composite
 def key_tables(draw):
-    """Keys of small degrees, some of which no GPU count allows; a share of a fast domain divides its degree."""
+    """Keys of small degrees, some of which no GPU count allows. A share of a fast domain divides its degree."""
     count = draw(st.sampled_from([120, 60, 20, 1, 0]))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     table = {name: np.ones(count, dtype=np.int64) for name in KEY_COLUMNS}

@@ -1,4 +1,4 @@
-"""Blocks against plain loops over everything that could go with a key."""
+"""Blocks against plain loops over all choices that go with a key."""
 
 import math
 from collections import Counter
@@ -32,7 +32,7 @@ def used_of_a_domain(number, size):
 
 
 def by_loops(keys, given):
-    """Every (key, *choice) by the rules alone, as often as the key is there."""
+    """Every (key, *choice) by the rules alone, once per occurrence of the key."""
     found = Counter()
     for key in range(len(keys["tp"])):
         here = {name: int(column[key]) for name, column in keys.items()}
@@ -55,13 +55,13 @@ def by_loops(keys, given):
                             microbatches, left = divmod(batch, dp * here["microbatch_size"])
                             if left:
                                 continue
-                            alike = room(here) * dp // here["ep"]  # ranks with the same experts
-                            for settings in settings_of(given, pp, dp, microbatches, alike):
+                            holders = room(here) * dp // here["ep"]  # ranks with the same experts
+                            for settings in settings_of(given, pp, dp, microbatches, holders):
                                 found[(key, num_gpus, pp, dp, pp_nvs, dp_nvs, *settings, batch, microbatches)] += 1
     return found
 
 
-def settings_of(given, pp, dp, microbatches, alike):
+def settings_of(given, pp, dp, microbatches, holders):
     """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload, order) of a pipeline."""
     known = given.open
     for vpp in known.vpp or divisors(given.num_layers):
@@ -70,11 +70,11 @@ def settings_of(given, pp, dp, microbatches, alike):
         for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
             if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
                 continue
-            copies = known.zero_replicas or range(1, dp + 1)
-            copies = [n for n in copies if dp % n == 0 and alike % n == 0 and (zero or n == 1)]
+            replicas = known.zero_replicas or range(1, dp + 1)
+            replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
             layers = given.num_layers // pp
             stored = [n for n in known.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
-            for others in product(copies, stored, known.offload, known.order):
+            for others in product(replicas, stored, known.offload, known.order):
                 yield vpp, zero, recompute, schedule, *others
 
 
@@ -95,7 +95,7 @@ def test_rows_are_what_the_rules_allow(keys, given_bounds):
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
-def test_any_stretch_of_rows(keys, given_bounds, data):
+def test_any_range_of_rows(keys, given_bounds, data):
     blocks = Blocks(keys, given_bounds)
     whole = rows(blocks)
     assert len(whole) == blocks.size
@@ -106,14 +106,14 @@ def test_any_stretch_of_rows(keys, given_bounds, data):
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
-def test_candidates_anywhere(keys, given_bounds, data):
+def test_any_candidates(keys, given_bounds, data):
     blocks = Blocks(keys, given_bounds)
     whole = rows(blocks)
     wanted = data.draw(st.lists(st.integers(0, blocks.size - 1), max_size=20)) if blocks.size else []
     assert tuples(*blocks.rows_at(np.array(wanted, dtype=np.int64))) == [whole[at] for at in wanted]
 
 
-def test_every_stretch_of_a_few_blocks():
+def test_every_range_of_a_few_blocks():
     keys = {
         name: np.array([1, 2, 2, 2, 1]) if name in ("tp", "microbatch_size") else np.ones(5, int)
         for name in KEY_COLUMNS
@@ -156,7 +156,7 @@ def test_a_block_is_all_that_fits_together(keys, given_bounds):
 
 @given(keys=key_tables(), given_bounds=BOUNDS, data=st.data())
 def test_segments_are_the_choices_of_their_blocks(keys, given_bounds, data):
-    """One after the other they are the choices that every key of a block has in its rows."""
+    """In order they are the choices that each key of a block has in its rows."""
     blocks = Blocks(keys, given_bounds)
     low = data.draw(st.integers(0, len(blocks)))
     high = data.draw(st.integers(low, len(blocks)))
@@ -175,9 +175,9 @@ def test_segments_are_the_choices_of_their_blocks(keys, given_bounds, data):
         expected += [(block, *row[1:]) for row in rows(blocks, first, first + count)]
     assert made == expected
 
-    singly = segments.singly()
-    assert (singly.length == 1).all()
-    assert tuples(singly.block, blocks.choices(singly)) == made
+    per_choice = segments.per_choice()
+    assert (per_choice.length == 1).all()
+    assert tuples(per_choice.block, blocks.choices(per_choice)) == made
     backwards = segments.take(np.arange(len(segments.block))[::-1])
     again = tuples(np.repeat(backwards.block, backwards.length), blocks.choices(backwards))
     assert Counter(again) == Counter(made)
@@ -227,11 +227,11 @@ def test_no_candidate(keys, given_bounds):
     segments = blocks.segments(0, 0)
     assert len(segments.block) == 0
     assert [len(column) for column in blocks.choices(segments).values()] == [0] * len(CHOICE_COLUMNS)
-    assert len(blocks.choices(segments.singly())["pp"]) == 0
+    assert len(blocks.choices(segments.per_choice())["pp"]) == 0
 
 
 def test_what_blocks_share_is_stored_once():
-    """Rows of batch sizes and placements do not grow with the keys, nor with the microbatch sizes that divide alike."""
+    """Batch sizes and placements grow neither with the keys nor with microbatch sizes that divide the same batches."""
     keys = {name: np.ones(600, dtype=np.int64) for name in KEY_COLUMNS}
     keys["microbatch_size"] = np.arange(600) % 3 + 1
     few = {name: column[:3] for name, column in keys.items()}

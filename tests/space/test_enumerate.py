@@ -155,7 +155,7 @@ def test_several_gpu_counts_batches_and_strategies():
                 assert part
 
 
-def test_filters_leave_out_what_they_do_not_keep():
+def test_filters_drop_the_other_rows():
     whole = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2)
     found = candidates([TWO_AXES], DIMS, [4], [4], layers=4, nvs_size=2, keys=only(tp=[2, 4]), choices=only(pp=[1]))
     assert found == [one for one in whole if one["tp"] > 1 and one["pp"] == 1]
@@ -212,13 +212,13 @@ def test_experts_of_several_gpu_counts_and_strategies():
             assert values(here, *COLUMNS) == by_loops(strategy, num_gpus, batch, 4, 4)
 
 
-def test_experts_degrees_that_are_held_fixed():
+def test_fixed_expert_degrees():
     dims = DIMS | {"x": 4}
     every = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE)
     assert {one["ep"] for one in every} == {1, 2, 4}
     for ep in ((1,), (4,), (1, 2)):
-        held = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE, ep=ep)
-        assert values(held, *COLUMNS) == values([one for one in every if one["ep"] in ep], *COLUMNS)
+        fixed = candidates([SPREAD], dims, [8], [8], nvs_size=4, text=MIXTURE, ep=ep)
+        assert values(fixed, *COLUMNS) == values([one for one in every if one["ep"] in ep], *COLUMNS)
 
 
 def test_a_layer_without_experts_has_one_degree():

@@ -17,11 +17,11 @@ PACKAGE = packaged_data().parent / "dsx"
 CHANGES = {
     "space/schedules.py": (
         '    Schedule("gpipe"',
-        '    Schedule("half-bubble", _ahead, filled=1.0, also=("hb",)),\n    Schedule("gpipe"',
+        '    Schedule("half-bubble", _ahead, filled=1.0, aliases=("hb",)),\n    Schedule("gpipe"',
     ),
     "space/choices.py": (
         '    Choice(\n        "order",',
-        '    Choice("sends", "step", "format", usual="whole", values=("whole", "half"), searched=True, later=True),\n'
+        '    Choice("sends", "step", "format", default="whole", values=("whole", "half"), searched=True, later=True),\n'
         '    Choice(\n        "order",',
     ),
     "cost/pipeline.py": (

@@ -1,4 +1,4 @@
-"""Plans as people write them: what is read, what is no plan, and which rules a plan breaks."""
+"""Plans as people write them: how they are read, which are not well formed, and which rules a plan breaks."""
 
 import re
 
@@ -8,10 +8,10 @@ from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 from dsx.errors import PlanError
 from dsx.space.choices import CODES
 from dsx.space.limits import DEGREES, Limits
-from dsx.space.plan_settings import JobSizes, filled_shares, fixed_settings, parse_plan
+from dsx.space.plan_settings import JobSizes, PlanDefaults, filled_shares, fixed_settings, parse_plan
 from dsx.space.violations import violations
 
-DEFAULTS = {
+CODES_OF_DEFAULTS = {
     "vpp": 1,
     "zero_stage": 1,
     "recompute": 0,
@@ -21,6 +21,8 @@ DEFAULTS = {
     "offload": 0,
     "order": 0,
 }
+DEFAULTS = PlanDefaults(CODES_OF_DEFAULTS)
+IN_RANK_ORDER = PlanDefaults(CODES_OF_DEFAULTS, in_rank_order=True)
 DIMS = {"e": 8, "f": 16}
 
 
@@ -29,7 +31,7 @@ def parse(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4):
     return parse_plan(settings, (layer(strategy),), "its-name", job, Limits(layers, 8), DEFAULTS)
 
 
-def test_what_is_left_out_is_one():
+def test_a_setting_that_is_left_out_is_one():
     assert dict(parse("tp=2", "dp=4")) == {
         "strategy": "its-name", "sequence_length": 2048,
         "tp": 2, "tp2": 1, "cp": 1, "ep": 1, "pp": 1, "dp": 4, "panels": 1, "microbatch_size": 1,
@@ -53,10 +55,10 @@ def test_what_is_left_out_is_one():
         (["tp=4", "pp=2", "dp=8", "nvs.tp=1", "nvs.dp=1", "nvs.pp=1"], 8, {}),  # all are named
     ],
 )
-def test_shares_that_are_not_given_are_filled_in_rank_order(settings, nvs_size, shares):
+def test_shares_that_are_left_out_are_filled_in_rank_order(settings, nvs_size, shares):
     limits = Limits(4, nvs_size)
     job = JobSizes(64, 64, 2048)
-    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", job, limits, DEFAULTS, in_rank_order=True)
+    plan = parse_plan(settings, (layer(ONE_AXIS),), "its-name", job, limits, IN_RANK_ORDER)
     assert {axis: plan[f"{axis}_nvs"] for axis in DEGREES if plan[f"{axis}_nvs"] > 1} == shares
     given = {setting.partition("=")[0] for setting in settings}
     expected = {f"nvs.{axis}": share for axis, share in shares.items() if f"nvs.{axis}" not in given}
@@ -67,7 +69,7 @@ def test_the_share_of_an_ep_group_follows_from_those_that_are_filled():
     made = layer(SPREAD, MIXTURE)
     limits = Limits(4, 8, made.expert_axes)
     job, settings = JobSizes(16, 16, 2048), ["tp=2", "dp=8", "ep=8"]
-    plan = parse_plan(settings, (made,), "its-name", job, limits, DEFAULTS, in_rank_order=True)
+    plan = parse_plan(settings, (made,), "its-name", job, limits, IN_RANK_ORDER)
     assert (plan["tp_nvs"], plan["dp_nvs"], plan["ep_nvs"]) == (2, 4, 8)
     assert filled_shares(plan, []) == {"nvs.tp": 2, "nvs.dp": 4}
 
@@ -84,16 +86,16 @@ def test_each_setting_that_is_known_is_listed_once():
 def test_a_setting_of_a_search_may_have_several_values():
     fixed = fixed_settings(["zero_stage=1,3,1", "recompute=none,full", "tp=2,4", "nvs.tp=2"], 8, Limits(4, 8))
     assert fixed == {"zero_stage": [1, 3], "recompute": ["none", "full"], "tp": [2, 4], "tp_nvs": [2]}
-    for wrong, said in (
-        ("tp=2,3", "tp=3: does not divide num_gpus=8; nearest: tp=2"),
-        ("zero_stage=1,4", "zero_stage = 4: one of 0, 1, 2, 3"),
+    for wrong, message in (
+        ("tp=2,3", "tp=3 does not divide num_gpus=8; nearest: tp=2"),
+        ("zero_stage=1,4", "zero_stage = 4 must be one of 0, 1, 2, 3"),
         ("recompute=full,", "recompute = '' is not known"),
     ):
-        with pytest.raises(PlanError, match=re.escape(said)):
+        with pytest.raises(PlanError, match=re.escape(message)):
             fixed_settings([wrong], 8, Limits(4, 8))
 
 
-def test_everything_can_be_said():
+def test_every_choice_has_a_setting():
     plan = parse(
         "tp=2", "pp=2", "dp=2", "microbatch_size=2", "nvs.tp=2", "nvs.dp=2", "nvs.pp=1", "zero_stage=3", "vpp=2"
     )
@@ -111,45 +113,45 @@ def test_everything_can_be_said():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["tp"], "'tp' is no setting of a plan: write column=value, as in tp=8"),
+        (["tp"], "'tp' is not a setting of a plan: write column=value, such as tp=8"),
         (["tpp=2"], "unknown setting 'tpp'; did you mean 'tp'? (known: tp, tp2, cp, ep, pp, dp, panels,"),
         (["nvs.tpp=2"], "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
         (["tp_nvs=2"], "unknown setting 'tp_nvs'"),
         (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
-        (["zero_stage=4"], "zero_stage = 4: one of 0, 1, 2, 3 is wanted"),
+        (["zero_stage=4"], "zero_stage = 4 must be one of 0, 1, 2, 3"),
         (["recompute=ful"], "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full)"),
         (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1, zb-h2)"),
         (["offload=weights"], "offload = 'weights' is not known (known: none, optimizer, activations, both)"),
-        (["zero_replicas=0"], "zero_replicas = 0: a whole number of at least 1 is wanted"),
-        (["stored_layers=-1"], "stored_layers = -1: a whole number of at least 0 is wanted"),
-        (["stored_layers=2147483648"], "a whole number of at least 0 and at most 2147483647 is wanted"),
-        (["stored_layers=all"], "stored_layers = 'all': a whole number of at least 0 is wanted"),
-        (["vpp=0"], "vpp = 0: a whole number of at least 1 is wanted"),
+        (["zero_replicas=0"], "zero_replicas = 0 must be a whole number of at least 1"),
+        (["stored_layers=-1"], "stored_layers = -1 must be a whole number of at least 0"),
+        (["stored_layers=2147483648"], "must be a whole number of at least 0 and at most 2147483647"),
+        (["stored_layers=all"], "stored_layers = 'all' must be a whole number of at least 0"),
+        (["vpp=0"], "vpp = 0 must be a whole number of at least 1"),
         (["tp=0"], "'tp=0': tp must be a whole number of at least 1"),
         (["tp=-2"], "'tp=-2': tp must be a whole number"),
         (["tp=2.0"], "'tp=2.0': tp must be a whole number"),
         (["tp=two"], "'tp=two': tp must be a whole number"),
         (["tp="], "'tp=': tp must be a whole number"),
-        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' divides nothing of this model over cp; its axes are tp"),
-        (["ep=2", "dp=4"], "ep=2: strategy 'its-name' divides nothing of this model over ep"),
+        (["cp=2", "dp=4"], "cp=2: strategy 'its-name' shards nothing of this model over cp; its axes are tp"),
+        (["ep=2", "dp=4"], "ep=2: strategy 'its-name' shards nothing of this model over ep"),
         (["panels=2", "dp=8"], "panels=2: strategy 'its-name' has no panels"),
-        (["tp=2", "dp=2"], "tp=2 * dp=2 = 4 GPUs do not make up num_gpus=8; dp=4 would"),
-        ([], "1 = 1 GPUs do not make up num_gpus=8; dp=8 would"),
-        (["tp=3", "dp=2"], "tp=3 * dp=2 = 6 GPUs do not make up num_gpus=8"),
+        (["tp=2", "dp=2"], "tp=2 * dp=2 = 4, but num_gpus=8; nearest: dp=4"),
+        ([], "all degrees are 1, but num_gpus=8; nearest: dp=8"),
+        (["tp=3", "dp=2"], "tp=3 * dp=2 = 6, but num_gpus=8"),
         (["pp=8"], "pp=8 leaves stages without a layer: the model has 4 layers"),
         (["dp=8", "microbatch_size=2"], "dp=8 * microbatch_size=2 exceeds global_batch_size=8: a replica has no"),
     ],
 )
-def test_what_is_no_plan(settings, message):
+def test_plans_that_are_not_well_formed(settings, message):
     with pytest.raises(PlanError) as caught:
         parse(*settings)
     assert message in str(caught.value)
 
 
-def test_no_hint_where_no_dp_would_do():
+def test_no_hint_where_no_dp_fits():
     with pytest.raises(PlanError) as caught:
         parse("tp=3", "dp=2")
-    assert "would" not in str(caught.value)
+    assert "nearest" not in str(caught.value)
 
 
 def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS, text=TINY):
@@ -178,7 +180,7 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=2", "dp=4", "zero_replicas=2", "zero_stage=0"],
             {},
             "replicas_not_divisible",
-            "zero_replicas=2 with zero_stage=0, which divides nothing; nearest: zero_replicas=1",
+            "zero_replicas=2, but zero_stage=0 shards nothing; nearest: zero_replicas=1",
         ),
         (
             ["pp=2", "dp=4", "recompute=full", "stored_layers=3"],
@@ -190,10 +192,9 @@ def test_a_plan_that_breaks_no_rule():
             ["pp=2", "dp=4", "stored_layers=1"],
             {},
             "stored_layers_exceeded",
-            "stored_layers=1 with recompute=none, which makes no layer again that could be stored instead; "
-            "nearest: stored_layers=0",
+            "stored_layers=1, but recompute=none recomputes no layer; nearest: stored_layers=0",
         ),
-        (["dp=8", "vpp=2"], {}, "chunks_not_divisible", "vpp=2 divides a pipeline, and pp=1 is none; nearest: vpp=1"),
+        (["dp=8", "vpp=2"], {}, "chunks_not_divisible", "vpp=2 needs a pipeline, but pp=1; nearest: vpp=1"),
         (
             ["pp=2", "dp=4", "vpp=3"],
             {"layers": 8},
@@ -204,14 +205,13 @@ def test_a_plan_that_breaks_no_rule():
             ["pp=2", "dp=4", "vpp=2", "schedule=gpipe"],
             {},
             "chunks_without_1f1b",
-            "vpp=2 with schedule=gpipe, and only 1f1b is interleaved; nearest: vpp=1, or schedule=1f1b",
+            "vpp=2 with schedule=gpipe, but only 1f1b can be interleaved; nearest: vpp=1, or schedule=1f1b",
         ),
         (
             ["pp=2", "dp=4", "vpp=2"],
             {"batch": 12},
             "microbatches_not_in_groups",
-            "vpp=2: microbatches go through chunks in groups of pp, and pp=2 does not divide the 3 microbatches; "
-            "nearest: vpp=1",
+            "vpp=2 runs microbatches in groups of pp, but pp=2 does not divide the 3 microbatches; nearest: vpp=1",
         ),
         (["pp=4", "dp=2"], {"layers": 6}, "layers_not_divisible", "pp=4 does not divide 6 layers; nearest: pp=3"),
         (["dp=8"], {"batch": 12}, "batch_not_divisible", "dp=8 does not divide global_batch_size=12; nearest: dp=6"),
@@ -219,7 +219,7 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=2", "dp=4", "microbatch_size=3"],
             {"batch": 16},
             "microbatch_not_divisible",
-            "microbatch_size=3 does not divide the 4 sequences of a replica; nearest: 2",
+            "microbatch_size=3 does not divide the 4 sequences of a replica; nearest: microbatch_size=2",
         ),
         (
             ["tp=4", "dp=2", "nvs.tp=2", "nvs.dp=4"],
@@ -231,21 +231,19 @@ def test_a_plan_that_breaks_no_rule():
             ["tp=4", "dp=2", "nvs.tp=4"],
             {"nvs_size": 2},
             "domain_exceeded",
-            "nvs.tp=4 = 4 GPUs, but a fast domain has 2",
+            "nvs.tp=4 uses 4 GPUs, but a fast domain has 2",
         ),
         (
             ["tp=4", "dp=2", "nvs.tp=4"],
             {"nvs_size": 8},
             "domain_not_filled",
-            "nvs.tp=4: 4 GPUs of a fast domain of 8 are used, and 8 is the largest product of shares that fits; "
-            "nearest: nvs.tp=4 nvs.dp=2",
+            "nvs.tp=4 uses 4 of the 8 GPUs of a fast domain, but the job can use 8; nearest: nvs.tp=4 nvs.dp=2",
         ),
         (
             ["tp=4", "dp=2"],
             {"nvs_size": 4},
             "domain_not_filled",
-            "nvs.*=1: 1 GPUs of a fast domain of 4 are used, and 4 is the largest product of shares that fits; "
-            "nearest: nvs.tp=4",
+            "nvs.*=1 uses 1 of the 4 GPUs of a fast domain, but the job can use 4; nearest: nvs.tp=4",
         ),
         (
             ["tp=8"],
@@ -279,11 +277,11 @@ def test_broken_panels():
 
 def test_a_dimension_that_is_divided_away():
     assert broken("tp=32", strategy=EXPERTS, num_gpus=32) == [
-        ("dimension_divided_away", "no element is left of f/tp"),
+        ("dimension_divided_away", "some rank has no element of f/tp"),
     ]
     # Rules name what they miss, and a nearest value leaves every rank something.
     both = dict(broken("tp=32", num_gpus=32, length=32))
-    assert both["dimension_divided_away"] == "no element is left of f/tp"
+    assert both["dimension_divided_away"] == "some rank has no element of f/tp"
     assert both["too_narrow"].endswith("nearest: tp=4")
 
 
@@ -299,7 +297,7 @@ def test_no_nearest_value_where_there_is_none():
     assert "nearest" not in found[1]
 
 
-def test_several_broken_rules_are_all_said():
+def test_all_broken_rules_are_reported():
     names = [name for name, _ in broken("pp=4", "dp=2", "nvs.pp=3", layers=6, nvs_size=2, batch=9)]
     assert names == ["layers_not_divisible", "batch_not_divisible", "share_not_divisible", "domain_exceeded"]
 
@@ -328,11 +326,11 @@ def test_the_share_of_an_ep_group_follows_from_those_it_nests_in(settings, strat
     ("settings", "strategy", "reason", "detail"),
     [
         (["pp=4", "dp=2", "ep=8"], SPREAD, "experts_not_nested",
-         "ep=8 nests inside dp=2 and does not divide 2; nearest: ep=2"),
+         "ep=8 nests in dp=2, but does not divide 2; nearest: ep=2"),
         (["tp=4", "dp=2", "ep=8"], DIVIDED, "experts_not_nested",
-         "ep=8 nests inside dp=2 and does not divide 2; nearest: ep=2"),
+         "ep=8 nests in dp=2, but does not divide 2; nearest: ep=2"),
         (["dp=8", "ep=4", "nvs.ep=2"], SPREAD, "expert_share_not_nested",
-         "nvs.ep=2, and of an ep group of 4 the shares nvs.*=1 put 1 in a fast domain; leave nvs.ep out"),
+         "nvs.ep=2, but with nvs.*=1 a fast domain has 1 of the 4 members of an ep group; leave nvs.ep out"),
     ],
 )  # fmt: skip
 def test_experts_that_do_not_nest(settings, strategy, reason, detail):

@@ -1,4 +1,4 @@
-"""How ranks lie on tiers, against ranks that are numbered one by one."""
+"""The placement of ranks on tiers, against ranks that are numbered one by one."""
 
 from collections import Counter
 from itertools import product
@@ -14,8 +14,8 @@ from dsx.space.tiers import (
     ORDERS,
     axes_in,
     choice_shares,
+    distinct_order,
     key_shares,
-    order_fits,
     shares_on_tiers,
     straddling,
     stride_of_replicas,
@@ -40,7 +40,7 @@ def on_units(plan, unit):
 
 
 def numbered(plan, unit):
-    """For each axis, how many members of each of its groups lie in each unit: domains numbered one by one."""
+    """For each axis, how many members of its groups are in each unit: domains numbered one by one."""
     order = axes_in(ORDERS[plan["order"]])
     counts = [plan[axis] // plan[f"{axis}_nvs"] for axis in order]
     found = {axis: set() for axis in order}
@@ -68,7 +68,7 @@ def test_shares_are_those_of_ranks_that_are_numbered(beyond, inside, unit, order
         assert plan[axis] % found[axis] == 0 == found[axis] % plan[f"{axis}_nvs"]
         if axis not in uneven:
             assert true[axis] == {found[axis] // plan[f"{axis}_nvs"]}, axis
-        # What lies unevenly never counts as better than where it lies best.
+        # A group that straddles units never counts as better than its best unit.
         assert found[axis] // plan[f"{axis}_nvs"] <= max(true[axis])
     domains = prod(found[axis] // plan[f"{axis}_nvs"] for axis in AXES)
     assert domains <= unit
@@ -77,7 +77,7 @@ def test_shares_are_those_of_ranks_that_are_numbered(beyond, inside, unit, order
 @given(
     st.tuples(*[degrees] * 5), st.tuples(*[shares] * 5), unit_sizes, st.sampled_from([2, 3]), st.sampled_from([0, 1])
 )
-def test_a_wider_tier_holds_whole_units_of_the_narrower_one(beyond, inside, unit, times, order):
+def test_an_outer_tier_holds_whole_units_of_the_inner_one(beyond, inside, unit, times, order):
     plan = made(beyond, inside, order)
     near, far = on_units(plan, unit), on_units(plan, times * unit)
     assert all(far[axis] % near[axis] == 0 for axis in near)
@@ -93,7 +93,7 @@ def test_a_wider_tier_holds_whole_units_of_the_narrower_one(beyond, inside, unit
         (12, 4, 4, 4),  # three domains do not divide four: as many as any unit has
     ],
 )
-def test_experts_nest_in_ranks_that_follow_each_other(ep, ep_nvs, unit, share):
+def test_experts_nest_in_consecutive_ranks(ep, ep_nvs, unit, share):
     plan = made((1, 1, 2, 2, 48), (2, 1, 2, 1, 2), ep=ep, ep_nvs=ep_nvs)
     assert key_shares(plan, unit, ())["ep"] == share
 
@@ -109,7 +109,7 @@ def test_a_job_that_fits_into_a_unit_has_all_its_stages_and_replicas_there(order
     assert straddling(plan, network) == []
 
 
-def test_an_order_that_changes_nothing_is_no_choice():
+def test_a_search_tries_no_order_that_changes_nothing():
     plans = {
         "pp": np.array([4, 4, 1, 4, 4, 2]),
         "dp": np.array([8, 8, 8, 8, 8, 4]),
@@ -117,12 +117,12 @@ def test_an_order_that_changes_nothing_is_no_choice():
         "dp_nvs": np.array([2, 2, 2, 2, 8, 2]),
         "order": np.array([0, 1, 1, 1, 1, 1]),  # the last has four domains, which share the unit
     }
-    assert order_fits(plans, (0, 1), 1, (4,)).tolist() == [True, True, False, False, False, False]
-    assert order_fits(plans, (0, 1), 1, (2,)).tolist() == [True, True, False, False, False, True]
-    assert order_fits(plans, (0, 1), 4, (4,)).tolist() == [True] + 5 * [False]  # a stage fills the unit
-    assert order_fits(plans, (0, 1), 1, ()).tolist() == [True] + 5 * [False]  # two tiers
-    assert order_fits(plans | {"order": np.ones(6, dtype=int)}, (1,), 1, (4,)).all()
-    assert order_fits(plans, (0, 1), 1, (4,), whole=2).tolist() == [True] + 5 * [False]
+    assert distinct_order(plans, (0, 1), 1, (4,)).tolist() == [True, True, False, False, False, False]
+    assert distinct_order(plans, (0, 1), 1, (2,)).tolist() == [True, True, False, False, False, True]
+    assert distinct_order(plans, (0, 1), 4, (4,)).tolist() == [True] + 5 * [False]  # a stage fills the unit
+    assert distinct_order(plans, (0, 1), 1, ()).tolist() == [True] + 5 * [False]  # two tiers
+    assert distinct_order(plans | {"order": np.ones(6, dtype=int)}, (1,), 1, (4,)).all()
+    assert distinct_order(plans, (0, 1), 1, (4,), whole=2).tolist() == [True] + 5 * [False]
 
 
 def test_the_columns_of_a_plan():
@@ -147,7 +147,7 @@ def test_the_columns_of_a_plan():
     assert shares_on_tiers(plan, Network(tiers=tiers[:2]), ()) == {}
 
 
-def test_what_lies_unevenly_is_named():
+def test_groups_that_straddle_units_are_named():
     tiers = (Tier(1, 1, "nvs", 8), Tier(1, 1, "leaf", 32), Tier(1, 1, "spine", 0))
     assert straddling(made((1, 1, 1, 1, 6), (8, 1, 1, 1, 1)), Network(tiers=tiers)) == [("dp", "leaf")]
     assert straddling(made((3, 1, 1, 1, 4), (8, 1, 1, 1, 1)), Network(tiers=tiers)) == [("tp", "leaf"), ("dp", "leaf")]

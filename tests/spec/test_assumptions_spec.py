@@ -93,7 +93,10 @@ def test_a_set_names_operator_tables_that_are_there(tmp_path):
         ("set: {core: unfused-atention-core}", "set.core: there is no block 'unfused-atention-core'; did you mean"),
         ("unfused_attention: {core: unfused-atention-core}", "unfused_attention.core: there is no block 'unfused-at"),
         ("set: {gated: false}", "set.gated: "),
-        ("blocks: {attention-core: unfused-attention-core}", "is no longer a key; write 'set: {core: unfused-attention-core}'"),
+        (
+            "blocks: {attention-core: unfused-attention-core}",
+            "is no longer a key; write 'set: {core: unfused-attention-core}'",
+        ),
         ("told_apart: 0.2", "is no longer a key; write 'resolution: 0.2'"),
         ("unfused_blocks: {attention-core: other}", "is no longer a key; write 'unfused_attention: {core: unfused-"),
     ],

@@ -36,7 +36,7 @@ def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
     """Return the cells of the blocks from `low` up to `high`, block after block."""
     segments = blocks.segments(low, high)
     # Segments are of one block each; only columns of the batch tell the choices of a segment apart.
-    parts = segments.singly() if groups.splits_slices else segments
+    parts = segments.per_choice() if groups.splits_slices else segments
     choice = _Parts.made(parts.block - low, groups.of_segments(blocks, parts), high - low)
     of_choice = choice.number if groups.splits_slices else np.repeat(choice.number, segments.length)
     block = np.repeat(np.arange(high - low), np.diff(blocks.first_key[low : high + 1]))

@@ -151,7 +151,7 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
     """Return the chunk of the blocks from `low` up to `high`; no slice has choices of two groups."""
     segments = blocks.segments(low, high)
     if groups.splits_slices:
-        segments = segments.singly()
+        segments = segments.per_choice()
     code = groups.of_segments(blocks, segments)
     same_block = np.diff(segments.block) == 0
     if (same_block & (np.diff(code) < 0)).any():

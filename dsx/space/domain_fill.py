@@ -1,10 +1,10 @@
-"""Which members of a group share a fast domain where a plan does not say: ranks in order fill it.
+"""The default placement on fast domains: consecutive ranks fill a domain.
 
-Launchers number ranks one axis after the other (`dsx.space.tiers.ORDERS`), and ranks that follow each other fill a
-domain: the innermost axis has all of its members there if they fit, the next one as many as fit beside them, and so on.
-A job takes equally many GPUs of each domain, so that the members of a group lie evenly. Of a degree that neither fits
-nor is a multiple of the room there is it is the largest divisor that fits: of 6 in a domain of 4 there are 3, and of
-256 in one of 72 there are 64. What is left of the domain other axes may fill, or other jobs.
+Launchers number ranks one axis after the other (`dsx.space.tiers.ORDERS`), and consecutive ranks fill a domain. The
+innermost axis has all of its members in a domain if they fit, the next axis as many as the remaining GPUs hold, and so
+on. A job uses the same number of GPUs of each domain, so that a group has the same number of members in each. That
+number divides the degree: it is the largest divisor that fits, 3 for a degree of 6 in a domain of 4, and 64 for a
+degree of 256 in a domain of 72. Other axes, or other jobs, may fill the remaining GPUs.
 """
 
 import math
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from dsx.space.divisors import divisors
 
-Degrees = Mapping[str, int]  # by axis, the one that changes fastest first
+Degrees = Mapping[str, int]  # by axis, the fastest-changing one first
 
 
 def fill_in_order(degrees: Degrees, size: int) -> dict[str, int]:
-    """Return how many members of each axis share a domain of `size` GPUs, in the order of `degrees`."""
+    """Return the members of each axis that share a domain of `size` GPUs, filled in the order of `degrees`."""
     left = max(size, 1)
     found: dict[str, int] = {}
     for axis, degree in degrees.items():
@@ -26,9 +26,9 @@ def fill_in_order(degrees: Degrees, size: int) -> dict[str, int]:
 
 
 def numbered_shares(degrees: Degrees, size: int) -> dict[str, int] | None:
-    """Return how many members of each axis share `size` ranks that follow each other, numbered in order.
+    """Return how many members of each axis are among `size` consecutive ranks, numbered in the order of `degrees`.
 
-    None where these cut groups unevenly, so that no one number describes them.
+    None if groups have different numbers of members there.
     """
     shares = fill_in_order(degrees, size)
     taken = 1
@@ -40,7 +40,7 @@ def numbered_shares(degrees: Degrees, size: int) -> dict[str, int] | None:
 
 
 def exact_fill(degrees: Degrees, size: int) -> dict[str, int]:
-    """Return shares that multiply to `size`, which divides the product of the degrees: as many of the first as can."""
+    """Return the shares that multiply to `size`, a divisor of the product of degrees; the first axes get the most."""
     left, rest = size, math.prod(degrees.values())
     found: dict[str, int] = {}
     for axis, degree in degrees.items():

@@ -1,11 +1,11 @@
-"""Rules: which keys they allow, how they are named, and which do not apply."""
+"""Rules of strategies: which keys they allow, how they are named, and which do not apply."""
 
 import numpy as np
 import pytest
 from space.texts import EXPERTS, ONE_AXIS, PANELS, TWO_AXES, layer
 
 from dsx.errors import NotationError
-from dsx.space.rules import allowed, applies, divided_away, rule_text, rule_values, strategy_reasons
+from dsx.space.strategy_rules import allowed, applies, divided_away, rule_text, rule_values, strategy_reasons
 
 DIMS = {"e": 8, "f": 16}
 
@@ -46,16 +46,18 @@ def test_a_rule_applies_where_the_model_has_its_dimensions():
     assert rule.holds(values).tolist() == [True, True, False]
 
 
-def test_a_misspelt_dimension_is_an_error_and_not_a_rule_less():
+def test_a_misspelt_dimension_is_an_error_and_not_a_rule_that_is_dropped():
     made = layer(EXPERTS.replace("x % tp", "ff % tp"))
     with pytest.raises(NotationError, match=r"strategy\.layer:\d+:\d+: the rule uses 'ff'.*did you mean 'f'"):
         allowed(made, DIMS, 16, keys(tp=[1]))
 
 
 @pytest.mark.parametrize("axis", ["pp", "dp"])
-def test_a_strategy_cannot_limit_what_is_no_part_of_its_key(axis):
+def test_a_strategy_cannot_limit_an_axis_outside_the_key(axis):
     made = layer(ONE_AXIS.replace("require f / tp >= 4   too_narrow", f"require {axis} <= 4 too_many"))
-    with pytest.raises(NotationError, match=rf"strategy\.layer:\d+:\d+: .*cannot limit '{axis}'; 'limit:' of a sweep"):
+    with pytest.raises(
+        NotationError, match=rf"strategy\.layer:\d+:\d+: .*cannot limit '{axis}'; use 'limit:' of a sweep"
+    ):
         allowed(made, DIMS, 16, keys(tp=[1]))
 
 

@@ -1,7 +1,7 @@
 """Stable ids: a candidate has the same id in every run and on every machine.
 
-The id hashes the choices themselves (names of strategies, not their codes), and nothing of the hardware, so
-result sets of different clusters join on it. 63 bits: among 10^8 candidates a collision is a 1 in 2000 event.
+The id hashes the choices alone, strategies by name and not by code. It hashes nothing of the hardware, so result sets
+of different clusters join on it. It has 63 bits: among 10^8 candidates the chance of a collision is 1 in 2000.
 """
 
 import hashlib
@@ -11,9 +11,9 @@ import numpy as np
 
 from dsx.space.choices import CHOICES, NAMED
 
-# Of choices that came later, the usual value is that of the plans that there were before: those keep their ids.
+# A choice that was added later is hashed only where it differs from its default, so that older ids stay the same.
 _COLUMNS = tuple(choice.name for choice in CHOICES if choice.name not in NAMED and not choice.later)
-_LATER = {choice.name: choice.code(choice.usual) for choice in CHOICES if choice.later}
+_LATER = {choice.name: choice.default_code for choice in CHOICES if choice.later}
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
@@ -35,12 +35,12 @@ def candidate_ids(columns: Mapping[str, np.ndarray], names: Mapping[str, Sequenc
         state = _mix(state ^ words[columns[column]])
     for column in _COLUMNS:
         state = _mix(state * np.uint64(0x9E3779B97F4A7C15) + columns[column].astype(np.uint64) + np.uint64(1))
-    for column, before in _LATER.items():
+    for column, default in _LATER.items():
         known = names.get(column)
         words = np.array([_word(name) for name in known], dtype=np.uint64) if known else None
         value = columns[column]
         word = value.astype(np.uint64) if words is None else words[value]
-        changed = value != before
+        changed = value != default
         mixed = _mix((state ^ np.uint64(_word(column))) * np.uint64(0x9E3779B97F4A7C15) + word + np.uint64(1))
         state = np.where(changed, mixed, state)
     return (state >> np.uint64(1)).astype(np.int64)

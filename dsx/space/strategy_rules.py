@@ -1,8 +1,7 @@
-"""The rules of a strategy: what its text asks of the degrees of a plan, and that no rank is left empty.
+"""The rules of a strategy: the `require` lines of its definition, and that every rank has a part of each dimension.
 
-They are `require` lines; the rules that hold for every strategy are in `dsx.space.plan_rules`. A rule is a predicate on
-integer columns, so it runs on one plan or on a million alike. One that mentions a dimension of the common alphabet
-which the model does not have does not apply.
+`dsx.space.plan_rules` has the rules of all strategies. A rule is a predicate on integer columns, so it runs on one plan
+or on millions. A rule that mentions a dimension of the common alphabet applies only to models that have the dimension.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ VANISHES = Reason("dimension_divided_away", "a dimension is divided among more r
 
 
 def strategy_reasons(layer: DerivedLayer) -> list[Reason]:
-    """Return the reasons of a strategy's rules, each name once, in the order of the text."""
+    """Return the reasons of a strategy's rules, each name once, in the order of its definition."""
     merged: dict[str, list[str]] = {}
     for rule in layer.rules:
         merged.setdefault(rule.reason, []).append(rule_text(rule))
@@ -33,7 +32,7 @@ def strategy_reasons(layer: DerivedLayer) -> list[Reason]:
 
 
 def rule_text(rule: Rule) -> str:
-    """Return a rule as its strategy writes it."""
+    """Return a rule as the definition of its strategy writes it."""
     return f"{text(rule.left)} {rule.relation} {text(rule.right)}"
 
 
@@ -53,17 +52,17 @@ def applies(rule: Rule, values: Mapping[str, Any]) -> bool:
     """
     used = names(rule.left) | names(rule.right)
     for axis in used & ({*AXES, *DEGREES} - set(MODEL_AXES)):
-        raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; 'limit:' of a sweep can")
+        raise rule.place.error(f"a rule of a strategy cannot limit {axis!r}; use 'limit:' of a sweep")
     for name in used - values.keys() - {*ALPHABET}:
         raise rule.place.error(
-            f"the rule uses {name!r}, which neither the model gives nor a layer text defines"
+            f"the rule uses {name!r}, which neither the model nor the layer definition defines"
             f"{did_you_mean(name, (*values, *ALPHABET))}"
         )
     return used <= values.keys()
 
 
 def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
-    """Return the [N] mask of keys that leave a rank without any element of some dimension."""
+    """Return the [N] mask of keys that leave a rank without an element of some dimension."""
     gone = np.zeros(np.shape(values["b"]), dtype=bool)
     for dim in layer.divided:
         gone |= evaluate(local_size(dim), values) < 1
@@ -71,7 +70,7 @@ def divided_away(layer: DerivedLayer, values: Mapping[str, Any]) -> Any:
 
 
 def allowed(layer: DerivedLayer, dimensions: Mapping[str, int], sequence_length: int, keys: Columns) -> Any:
-    """Return the [N] mask of keys that satisfy all rules of their strategy and leave no rank empty."""
+    """Return the [N] mask of keys that obey all rules of their strategy and leave each rank some of each dimension."""
     values = rule_values(layer, dimensions, sequence_length, keys)
     good = ~divided_away(layer, values)
     for rule in layer.rules:

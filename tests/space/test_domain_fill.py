@@ -1,11 +1,11 @@
-"""Shares of a fast domain: against ranks that are numbered one by one, and against every product of shares."""
+"""Shares of a fast domain, against ranks numbered one by one and against every product of shares."""
 
 import itertools
 import math
 
 import pytest
 
-from dsx.space.placement import exact_fill, fill_in_order, numbered_shares
+from dsx.space.domain_fill import exact_fill, fill_in_order, numbered_shares
 
 DEGREES = [dict(zip("abc", degrees, strict=True)) for degrees in itertools.product((1, 2, 3, 4, 6, 9), repeat=3)]
 
@@ -26,10 +26,10 @@ def filled(*degrees, size):
         ((11, 6), 72, (11, 6)),
         ((256, 2), 72, (64, 1)),
         ((2, 2), 1, (1, 1)),
-        ((2, 2), 0, (1, 1)),  # no room is left by those that are given
+        ((2, 2), 0, (1, 1)),  # the named shares leave no GPU
     ],
 )
-def test_the_innermost_axis_takes_what_divides_it_and_fits(degrees, size, shares):
+def test_the_innermost_axis_takes_its_largest_divisor_that_fits(degrees, size, shares):
     assert filled(*degrees, size=size) == shares
 
 
