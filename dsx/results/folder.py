@@ -189,7 +189,7 @@ def _replaced(run: OpenFolder) -> list[str]:
 
 def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> None:
     """Let `name` in `folder` be the file `source` of `run` too, in place of whatever has that name."""
-    with run.passing() as partial:
+    with run.temporary_name() as partial:
         try:
             run.link(source, run, partial)
         except OSError as error:

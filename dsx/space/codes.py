@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsx.records import made, static
+from dsx.records import make_record, static
 from dsx.space.choices import BY_NAME, OPEN, Choice
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         def __getattr__(self, column: str) -> tuple[int, ...]: ...
 
 else:
-    Open = made("Open", __name__, [(name, static(default=(BY_NAME[name].code(BY_NAME[name].usual),))) for name in OPEN])
+    Open = make_record(
+        "Open", __name__, [(name, static(default=(BY_NAME[name].code(BY_NAME[name].usual),))) for name in OPEN]
+    )
 
 # How the layers are cut into the stages of a pipeline; no column of a plan, but what is made of one.
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
