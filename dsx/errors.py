@@ -3,29 +3,29 @@
     DsxError
     ├── InputError            2   what the user gave is not usable
     │   ├── SpecError             a YAML file or option: misspelt key, wrong type
-    │   ├── UnitError             a quantity without, or with a wrong, unit
+    │   ├── UnitError             a quantity without a unit, or with a wrong one
     │   ├── UnknownNameError      no model, cluster, strategy, ... of that name
-    │   ├── NotationError         a layer text; carries file, line and column
-    │   ├── PlanError             a plan that is not well formed
+    │   ├── NotationError         a layer definition; has file, line and column
+    │   ├── PlanError             a malformed plan
     │   ├── RunTableError         a table of measured runs: a column, a value
     │   ├── OperatorTimesError    a file of measured kernel times: a column, a value, a kernel
     │   └── StoreError            a result folder that cannot be read or written
-    ├── NothingFeasible       3   every candidate, or the plan that is asked for, is rejected
+    ├── NothingFeasible       3   every candidate, or the stated plan, is rejected
     └── IncompleteSweep       4   a sweep stopped before its last part
 
-A message names the value, the rule, the place and the nearest right thing. Anything else that escapes
-is a bug and exits with 1. What is wrong with the input may be as long as the input, a message may not: the middle of
-a long line and the end of a long list of faults are left out.
+A message names the value, the rule, the place and the nearest valid value. Any other exception is a bug and exits with
+1. Messages are bounded, although faults may be as long as the input: they leave out the middle of a long line and the
+end of a long list of faults.
 """
 
 import difflib
 from collections.abc import Iterable
 from itertools import islice
 
-# Of a message about bad input. The longest line that files of dsx lead to has 1,300 characters, a list of known names.
+# Limits of a message about bad input. With packaged files the longest line, a list of names, has 1,300 characters.
 _LONGEST_LINE, _MOST_LINES = 3_000, 50
-_HEAD = 2_000  # characters that are kept of the beginning of a long line: it has the place and the value
-# difflib takes quadratic time in the length of two names. No name of dsx has 50 characters, no list of them 1,000.
+_HEAD = 2_000  # characters kept at the beginning of a long line, which has the place and the value
+# difflib takes quadratic time in the length of names. Names of dsx have up to 50 characters, lists of them up to 1,000.
 _LONGEST_NAME, _MOST_NAMES = 100, 5_000
 
 
@@ -49,13 +49,13 @@ class SpecError(InputError):
 
 
 class UnitError(InputError):
-    """A quantity has no unit, or one of another dimension."""
+    """A quantity has no unit, or a unit of another dimension."""
 
 
 class UnknownNameError(InputError):
-    """A name that nothing carries.
+    """A name is unknown.
 
-    `kind` is the field's word for what was looked for ("model"), `names` what there is.
+    `kind` is the kind of thing that was searched ("model"), `names` are the known names.
     """
 
     def __init__(self, kind: str, name: str, names: Iterable[str], hint: str = "") -> None:
@@ -65,7 +65,7 @@ class UnknownNameError(InputError):
 
 
 class NotationError(InputError):
-    """A layer text breaks the notation; the message starts with file:line:column."""
+    """A layer definition breaks the notation; the message starts with file:line:column."""
 
     def __init__(self, message: str, file: str = "<text>", line: int = 0, column: int = 0) -> None:
         super().__init__(f"{file}:{line}:{column}: {message}")
@@ -73,15 +73,15 @@ class NotationError(InputError):
 
 
 class PlanError(InputError):
-    """A plan that is not well formed: an unknown column, degrees that do not make up the GPUs."""
+    """A plan is malformed: an unknown column, degrees whose product is not the number of GPUs."""
 
 
 class RunTableError(InputError):
-    """A table of measured runs lacks a column, or has a value that cannot be one of its column."""
+    """A table of measured runs lacks a column, or has an invalid value."""
 
 
 class OperatorTimesError(InputError):
-    """A file of measured kernel times lacks a column, or has a row that cannot be one or contradicts another."""
+    """A file of measured kernel times lacks a column, or has a row that is invalid or contradicts another one."""
 
 
 class StoreError(InputError):
@@ -89,7 +89,7 @@ class StoreError(InputError):
 
 
 class NothingFeasible(DsxError):
-    """Every candidate, or the plan that is asked for, is rejected."""
+    """Every candidate, or the stated plan, is rejected."""
 
     exit_code = 3
 
@@ -107,9 +107,9 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
-    """Return up to `most` of `names` that are as like `name` as `cutoff` (of 1) or more, the nearest first.
+    """Return up to `most` of `names` whose similarity to `name` is at least `cutoff` (of 1), the nearest first.
 
-    Names longer than any that dsx has are not compared, nor more names than any list of them has.
+    Very long names, and the rest of a very long list, are not compared.
     """
     if len(name) > _LONGEST_NAME:
         return []
@@ -118,7 +118,7 @@ def nearest_names(name: str, names: Iterable[str], cutoff: float, most: int = 1)
 
 
 def _bounded(message: str) -> str:
-    """Return a message without the middle of its long lines, and without lines behind the first ones."""
+    """Return a message without the middle of its long lines, and without the lines after the first ones."""
     lines = message.split("\n")
     more = len(lines) - _MOST_LINES
     kept = [_short(line) for line in lines[:_MOST_LINES]]

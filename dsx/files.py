@@ -1,9 +1,8 @@
-"""Files by their names in an open folder: whole or absent, and never through a link.
+"""Atomic file operations in an open folder, which never follow links.
 
-A file is written under a passing name that nobody else has, put on disk, and only then renamed, so that each is whole
-or absent. An open folder stays the one that was opened, whatever its path comes to mean; a name in it is that of a
-file which lies there, so that nothing elsewhere is read, written or removed. How the folder itself is reached is the
-user's choice: it may be a link.
+A file is written under a temporary name, synced to disk, and then renamed, so it is either complete or absent. An open
+folder stays the same folder even if its path changes. Names in it are those of its own files, so nothing outside of it
+is read, written or removed. The path of the folder itself may be a link.
 
 Not covered: Windows, which has no such renames.
 """
@@ -18,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-PARTIAL = ".partial"  # ends a passing name
+PARTIAL = ".partial"  # suffix of a temporary name
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe is opened without waiting for who writes to it, and refused then.
+# Opening a pipe must not wait for its writer; `OpenFolder.open` then refuses it.
 _THERE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -30,7 +29,7 @@ class OpenFolder:
     """A folder that is open; every method raises OSError where it fails."""
 
     def __init__(self, path: Path, follow: bool = True) -> None:
-        """Open it; one that is a link to another folder only if `follow`."""
+        """Open the folder at `path`; a link to a folder only if `follow`."""
         self.path = path
         try:
             self._descriptor = os.open(path, _FOLDER | (0 if follow else os.O_NOFOLLOW))
@@ -52,21 +51,21 @@ class OpenFolder:
         return sorted(os.listdir(self._descriptor))
 
     def is_file(self, name: str) -> bool:
-        """Return whether `name` is a file of this folder: no link, no folder, no pipe."""
+        """Return whether `name` is a regular file, and not a link, a folder or a pipe."""
         try:
             return stat.S_ISREG(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
         except FileNotFoundError:
             return False
 
     def is_shared(self, name: str) -> bool:
-        """Return whether a file has other names, here or elsewhere."""
+        """Return whether a file has other hard links."""
         try:
             return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_nlink > 1
         except FileNotFoundError:
             return False
 
     def has(self, name: str) -> bool:
-        """Return whether there is anything of that name, be it a link to nothing."""
+        """Return whether the name exists, even as a broken link."""
         try:
             os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -74,7 +73,7 @@ class OpenFolder:
         return True
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> BinaryIO:
-        """Open the file of that name; with O_CREAT it is made if need be."""
+        """Open the file of that name; with O_CREAT, create it if it does not exist."""
         try:
             descriptor = os.open(name, flags | _THERE, 0o666, dir_fd=self._descriptor)
         except OSError as error:
@@ -83,14 +82,14 @@ class OpenFolder:
             raise
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(EINVAL, f"{name} is no file")
+                raise OSError(EINVAL, f"{name} is not a file")
             return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb")
         except BaseException:
             os.close(descriptor)
             raise
 
     def create(self, name: str, content: bytes | memoryview) -> None:
-        """Write a file that is not there yet, and put it on disk."""
+        """Write a new file, and sync it to disk."""
         descriptor = os.open(name, _NEW, 0o666, dir_fd=self._descriptor)
         try:
             left = memoryview(content)
@@ -101,29 +100,29 @@ class OpenFolder:
             os.close(descriptor)
 
     def rename(self, name: str, target: "OpenFolder", new: str) -> None:
-        """Give a file of this folder the name `new` in `target`, in place of whatever has it."""
+        """Rename a file of this folder to `new` in `target`, and replace any file of that name."""
         os.replace(name, new, src_dir_fd=self._descriptor, dst_dir_fd=target._descriptor)
 
     def link(self, name: str, target: "OpenFolder", new: str) -> None:
-        """Give a file of this folder a second name, `new` in `target`, which must not be there yet."""
+        """Make a hard link to a file of this folder: `new` in `target`, which must not exist."""
         os.link(name, new, src_dir_fd=self._descriptor, dst_dir_fd=target._descriptor, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove a name, if it is there; what a link leads to stays."""
+        """Remove a name if it exists; the target of a link stays."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder of this one, which must be empty."""
+        """Remove an empty folder of this folder."""
         os.rmdir(name, dir_fd=self._descriptor)
 
     def sync(self) -> None:
-        """Put the names of the folder's files on disk."""
+        """Sync the folder's entries to disk."""
         os.fsync(self._descriptor)
 
     @contextmanager
-    def passing(self, suffix: str = PARTIAL) -> Iterator[str]:
-        """Give a name that no other writer uses; what still has it at the end is removed."""
+    def temporary_name(self, suffix: str = PARTIAL) -> Iterator[str]:
+        """Yield a temporary name that no other writer uses; a file that still has it at the end is removed."""
         name = f".{secrets.token_hex(8)}{suffix}"
         try:
             yield name
@@ -132,21 +131,21 @@ class OpenFolder:
                 self.remove(name)
 
     def write_whole(self, name: str, content: bytes | memoryview, scratch: "OpenFolder | None" = None) -> None:
-        """Write a file so that `name` holds either all of `content`, on disk, or what it held before.
+        """Write a file atomically: `name` holds either all of `content`, synced to disk, or its former content.
 
-        The passing name lies in `scratch`, on the same disk; by default here.
+        The temporary file is in `scratch`, on the same file system; by default in this folder.
         """
         there = scratch or self
-        with there.passing() as partial:
+        with there.temporary_name() as partial:
             there.create(partial, content)
             there.rename(partial, self, name)
         self.sync()
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file so that `path` holds either all of `content`, on disk, or what it held before.
+    """Write a file atomically: `path` holds either all of `content`, synced to disk, or its former content.
 
-    A link of that name is replaced, not followed. Raises OSError.
+    A link of that name is replaced and not followed. Raises OSError.
     """
     with OpenFolder(path.parent) as folder:
         folder.write_whole(path.name, content)

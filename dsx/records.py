@@ -1,8 +1,8 @@
-"""Records: frozen dataclasses that are JAX pytrees, and whose fields say their unit.
+"""Records: frozen dataclasses that are JAX pytrees, with units on their fields.
 
-A record is a struct of arrays. A field made by `column` carries the unit and the description that the
-Parquet schema, the documents and `df.attrs` show, so a column is described in exactly one place. A
-field made by `static` is part of the pytree's structure: it is hashed, not traced.
+A record is a struct of arrays. A field made by `column` has the unit and the description that the Parquet schema, the
+documents and `df.attrs` show, so each column is described in one place. A field made by `static` is part of the
+pytree's structure: JAX hashes it and does not trace it.
 """
 
 import dataclasses
@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 T = TypeVar("T")
-Array = jax.Array | np.ndarray | float  # what a leaf holds: numbers, traced ones, or one number for all
+Array = jax.Array | np.ndarray | float  # a leaf: an array, a traced array, or one number for all elements
 
 
 def column(unit: str, description: str) -> Any:
-    """Return a dataclass field that is a result column: its SI unit ("" if bare) and meaning."""
+    """Return a dataclass field for a result column, with its SI unit ("" if it has none) and its meaning."""
     return dataclasses.field(metadata={"unit": unit, "description": description})
 
 
@@ -32,8 +32,8 @@ def record(cls: type[T]) -> type[T]:
     return _registered(dataclasses.dataclass(frozen=True, slots=True)(cls))
 
 
-def made(name: str, module: str, fields: Iterable[tuple[str, Any]]) -> Any:
-    """Return a record of that name whose fields, each a name and its `dataclasses.field`, follow from a table."""
+def make_record(name: str, module: str, fields: Iterable[tuple[str, Any]]) -> Any:
+    """Return a record class of that name; `fields` are (name, `dataclasses.field`), as a table gives them."""
     cls = dataclasses.make_dataclass(name, [(field, Any, kind) for field, kind in fields], frozen=True, slots=True)
     cls.__module__ = module
     return _registered(cls)

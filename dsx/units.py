@@ -1,9 +1,10 @@
-"""Quantities at the human edge: text with a unit to an SI float, and back.
+"""Quantities for people: from a string with a unit to an SI float, and back.
 
-Every quantity that a person writes carries its unit, and everything behind this file is a plain float in
-bytes, bytes/s, FLOP/s or seconds. A bare number is refused: "900" for a bandwidth is off by 1e9 or by 8,
-and nothing later could tell. Prefixes are decimal (GB = 1e9 bytes) unless written binary (GiB = 2**30);
-a small b is a bit, and only rates are given in bits. Not modelled: arithmetic with units.
+Users write every quantity with its unit; the rest of dsx has plain floats in bytes, bytes/s, FLOP/s, seconds or watts.
+A bare number is an error: "900" for a bandwidth could be wrong by a factor of 1e9 or of 8, and no later check could
+find it. Prefixes are decimal (GB = 1e9 bytes) or binary (GiB = 2**30); a small b is a bit, which only rates may use.
+
+Not modelled: arithmetic with units.
 """
 
 import decimal
@@ -16,9 +17,9 @@ from dsx.errors import SpecError, UnitError, did_you_mean
 
 Dimension = Literal["bytes", "bytes/s", "flop/s", "s", "W"]
 
-# The texts that are numbers, here and in YAML.
+# The strings that are numbers, here and in YAML.
 INTEGER = r"[-+]?[0-9]+(?:_[0-9]+)*"
-# Each can match in one way only: where two parts could share digits or blanks, a long text takes quadratic time.
+# A string matches in one way only; ambiguous patterns would take quadratic time for long strings.
 REAL = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 _QUANTITY = re.compile(rf"({REAL})\s*(.*)", re.DOTALL)
@@ -29,7 +30,7 @@ _MICRO = dict.fromkeys(("us", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), 
 _TIME = {"s": "1", "ms": "1e-3", **_MICRO, "ns": "1e-9", "min": "60", "h": "3600"}
 _FLOPS = ("FLOP/s", "FLOPs/s", "FLOPS", "flop/s")
 
-# The factor to SI is a Decimal so that "2.5 us" is the float nearest to 2.5e-6, not one rounding away.
+# The factor to SI is a Decimal, so that "2.5 us" is the float nearest to 2.5e-6, without a rounding error.
 _UNITS: dict[str, dict[str, Decimal]] = {
     "bytes": {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()},
     "bytes/s": {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()}
@@ -40,7 +41,7 @@ _UNITS: dict[str, dict[str, Decimal]] = {
 }
 _EXAMPLE = {"bytes": "GB", "bytes/s": "GB/s", "flop/s": "TFLOP/s", "s": "us", "W": "W"}
 
-# Units that results are shown in, smallest first.
+# Units of results, smallest first.
 _SHOWN: dict[str, list[str]] = {
     "bytes": [f"{p}B" for p in _DECIMAL],
     "bytes/s": [f"{p}B/s" for p in _DECIMAL],
@@ -87,7 +88,7 @@ def parse_number(text: object) -> int | float:
         return text
     if isinstance(text, str):
         stripped = text.strip()
-        # int() gives up with a ValueError on thousands of digits.
+        # int() raises ValueError for thousands of digits.
         if re.fullmatch(INTEGER, stripped) and len(stripped) < 100:
             return int(stripped)
         if re.fullmatch(REAL, stripped) and math.isfinite(float(stripped)):
@@ -99,7 +100,7 @@ LARGEST_COUNT = 2**31 - 1  # result columns hold 32-bit integers
 
 
 def parse_count(text: object) -> int:
-    """Return `text` as a whole number from 1 to `LARGEST_COUNT`; "1e3" is one, "1.5" is not.
+    """Return `text` as a whole number from 1 to `LARGEST_COUNT`: "1e3" is valid, "1.5" is not.
 
     Raises SpecError for anything else.
     """
@@ -112,10 +113,10 @@ def parse_count(text: object) -> int:
 
 
 def format_quantity(value: float, unit: str) -> str:
-    """Return `value`, in the SI `unit`, for people: three digits and the prefix that fits ("65.7 GB", "3.00 s").
+    """Return `value`, in the SI `unit`, for people: three digits and a suitable prefix ("65.7 GB", "3.00 s").
 
-    Of a unit that has no prefixes here ("days", "1/s") large numbers show all their digits; a bare number
-    (unit "") that is whole is exact, and written as plans write it.
+    For a unit without prefixes ("days", "1/s"), large numbers have all their digits. A whole number without a unit
+    (unit "") has all its digits, as in plans.
     """
     value = float(value)
     if not math.isfinite(value):
@@ -130,7 +131,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 
 def exact_quantity(value: float, unit: str) -> str:
-    """Return `value`, in the SI `unit`, with all its digits, so that it can be read again: "1.555 TB/s"."""
+    """Return `value`, in the SI `unit`, with all its digits, so that it reads back exactly: "1.555 TB/s"."""
     value = float(value)
     if unit not in _SHOWN:
         return f"{value:.15g}"
@@ -140,7 +141,7 @@ def exact_quantity(value: float, unit: str) -> str:
 
 
 def _scaled(value: float, unit: str) -> tuple[float, str]:
-    """Return `value`, rounded to three digits, in the unit that fits, and the name of that unit."""
+    """Return `value`, rounded to three digits, in a suitable unit, and the name of that unit."""
     rounded = float(f"{value:.3g}")
     scales = [(name, float(_UNITS[unit][name])) for name in _SHOWN[unit]]
     fitting = [scale for scale in scales if abs(rounded) >= scale[1]]
@@ -150,14 +151,14 @@ def _scaled(value: float, unit: str) -> tuple[float, str]:
 
 
 def _digits(value: float) -> str:
-    """Return three digits, with the zeros at their end: "3.00", "64.0", "141"."""
+    """Return three digits, trailing zeros included: "3.00", "64.0", "141"."""
     if value == 0 or abs(value) >= 99.95:
         return f"{value:.0f}" if abs(value) < 1e15 else f"{value:.3g}"
     return f"{value:#.3g}"
 
 
 def _with_unit(number: str, dimension: Dimension) -> str:
-    # A very large or small bare number was meant in SI; any other in the unit that data sheets use.
+    # A very large or small bare number is probably in SI; any other in the unit of data sheets.
     value = float(number)
     if value == 0 or 0.01 <= abs(value) < 1e5:
         return f"{number} {_EXAMPLE[dimension]}"
@@ -170,7 +171,7 @@ def _with_unit(number: str, dimension: Dimension) -> str:
 def _wrong_unit(unit: str, dimension: Dimension) -> str:
     other = next((name for name, units in _UNITS.items() if unit in units), None)
     if other is not None:
-        return f"{unit!r} is a unit of {other}, but {dimension} is wanted, such as {_EXAMPLE[dimension]!r}"
+        return f"{unit!r} is a unit of {other}; expected a unit of {dimension}, such as {_EXAMPLE[dimension]!r}"
     known = _UNITS[dimension]
     near = next((name for name in known if name.lower() == unit.lower()), unit)
     return f"unknown unit {unit!r} for {dimension}{did_you_mean(near, known)}"

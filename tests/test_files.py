@@ -57,8 +57,8 @@ def test_what_fails_leaves_what_was_there(folder, monkeypatch, call):
     [
         (lambda path, victim: path.symlink_to(victim), "a is a link, which is not followed here"),
         (lambda path, victim: path.symlink_to("nowhere"), "a is a link"),
-        (lambda path, victim: os.mkfifo(path), "a is no file"),
-        (lambda path, victim: path.mkdir(), "a is no file"),
+        (lambda path, victim: os.mkfifo(path), "a is not a file"),
+        (lambda path, victim: path.mkdir(), "a is not a file"),
         (lambda path, victim: None, "No such file"),
     ],
     ids=["link", "dangling", "pipe", "folder", "nothing"],

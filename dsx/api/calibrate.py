@@ -172,7 +172,7 @@ def _write(
     extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
     text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
     try:
-        with OpenFolder(output.parent) as folder, folder.passing(_SUFFIX) as draft:
+        with OpenFolder(output.parent) as folder, folder.temporary_name(_SUFFIX) as draft:
             folder.create(draft, text.encode("utf-8"))
             load_assumptions(output.absolute().with_name(draft))
             folder.rename(draft, folder, output.name)

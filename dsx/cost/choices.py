@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from dsx.records import made
+from dsx.records import make_record
 from dsx.space.choices import STEP_COLUMNS
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 else:
     _wider = [(name, dataclasses.field(default=())) for name in ("pp_wider", "dp_wider")]
-    StepChoices = made("StepChoices", __name__, [*((name, dataclasses.field()) for name in STEP_COLUMNS), *_wider])
+    StepChoices = make_record(
+        "StepChoices", __name__, [*((name, dataclasses.field()) for name in STEP_COLUMNS), *_wider]
+    )
 
 
 def pick(values: tuple[int, ...], column: Any, options: Sequence[Any] | Mapping[int, Any]) -> Any:

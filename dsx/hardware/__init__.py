@@ -1,1 +1,1 @@
-"""The machine as records: real-valued facts are leaves, so a what-if is a `vmap` over them."""
+"""The cluster as JAX pytrees: its real numbers are leaves, so a what-if is a `vmap` over them."""

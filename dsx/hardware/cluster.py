@@ -1,14 +1,14 @@
-"""A cluster: one device, and the network between its copies. How many there are is the sweep's choice."""
+"""A cluster: one device type, and the network that joins the devices. The sweep states their number."""
 
 from dataclasses import replace
 
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network
-from dsx.hardware.topology import linked_tiers, tiers
+from dsx.hardware.tiers import linked_tiers, tiers
 from dsx.records import record, static
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 
-_HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, where a cluster file states none
+_HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states none
 
 
 @record
@@ -47,6 +47,6 @@ def network_from_spec(spec: NetworkSpec) -> Network:
 
 
 def anonymous(cluster: Cluster) -> Cluster:
-    """Return the cluster without names and sizes, so that machines share what is compiled for them."""
+    """Return the cluster without names and sizes, so that clusters share compiled functions."""
     unnamed = tuple(replace(tier, name="", size=0) for tier in cluster.network.tiers)
     return Cluster(device=replace(cluster.device, name=""), network=replace(cluster.network, tiers=unnamed), name="")

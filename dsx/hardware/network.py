@@ -1,4 +1,4 @@
-"""The network: tiers, from a fast domain of a few GPUs to what joins all of them.
+"""The network: its tiers, from the fast domain of a few GPUs to the outermost one, which joins all GPUs.
 
 Not modelled: routes that share a link by chance, failed links.
 """
@@ -12,13 +12,13 @@ from dsx.records import record, static
 class Tier:
     """A network level, as one GPU sees it; a leaf is a float, or an [H] array of hardware points."""
 
-    bandwidth: Any  # bytes/s, per GPU and direction, where all GPUs send at once
+    bandwidth: Any  # bytes/s, per GPU and direction, when all GPUs send at once
     latency: Any  # s, of one message that crosses it
     name: str = static()
-    size: int = static()  # GPUs that share it; 0 = unbounded
-    peers: int = static(default=0)  # units of the tier below that each one has links of its own to; 0 = a switch
-    chain: int = static(default=0)  # such units in a row, linked to their neighbours alone; 0 = a switch
-    wraps: bool = static(default=False)  # whether the ends of the row are linked: a ring
+    size: int = static()  # GPUs of one unit of this tier; 0 = unlimited
+    peers: int = static(default=0)  # other units of the tier below to which a unit has direct links; 0 = a switch
+    chain: int = static(default=0)  # units of the tier below in a row, linked to their neighbours alone; 0 = a switch
+    wraps: bool = static(default=False)  # whether the first and the last unit of the row are linked: a ring
 
 
 @record
@@ -26,7 +26,7 @@ class Network:
     """The tiers, innermost first; the first one is the fast domain."""
 
     tiers: tuple[Tier, ...]
-    linked: int = static(default=1)  # tiers whose links are the GPUs' own; those beyond lie behind NICs
+    linked: int = static(default=1)  # tiers with direct links of the GPUs; the outer tiers use NICs
     gpus_per_nic: float = static(default=1.0)  # bandwidth of a NIC over one GPU's share of it
 
     @property
@@ -36,14 +36,14 @@ class Network:
 
     @property
     def net(self) -> Tier:
-        """The first tier behind the NICs."""
+        """The first tier that uses NICs."""
         return self.tiers[self.linked]
 
     @property
     def middle(self) -> tuple[Tier, ...]:
-        """The tiers between the fast domain and the outermost one; none where there are two."""
+        """The tiers between the fast domain and the outermost one; empty for a network of two tiers."""
         return self.tiers[1:-1]
 
     def oversubscription(self, tier: int) -> float:
-        """Return what GPUs can send into a tier over what it carries; 1 where it carries all."""
+        """Return the bandwidth of the NICs over that of a tier; 1 inside the tiers without NICs."""
         return self.net.bandwidth / self.tiers[tier].bandwidth if tier >= self.linked else 1.0

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from dsx.spec.quantities import number, whole_number
+from dsx.spec.value_types import number, whole_number
 from dsx.units import LARGEST_COUNT
 
 _LARGEST = 1e30  # in any unit

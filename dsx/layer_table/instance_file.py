@@ -14,8 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from dsx.errors import did_you_mean
 from dsx.layer_table.bounded_quantities import Above0, Amount, CountKey, LayerId
 from dsx.spec.document import Document
-from dsx.spec.quantities import Count
-from dsx.spec.validate import validate
+from dsx.spec.validated import validate
+from dsx.spec.value_types import Count
 
 T = TypeVar("T", int, str)
 

@@ -14,8 +14,8 @@ from dsx.errors import SpecError, UnknownNameError
 from dsx.layer_table.bounded_quantities import Above0, Amount, CountKey, nearest
 from dsx.spec.document import Document
 from dsx.spec.json_text import load_json
-from dsx.spec.quantities import Count
-from dsx.spec.validate import validate
+from dsx.spec.validated import validate
+from dsx.spec.value_types import Count
 
 GIB = 2**30
 _MOST_LEVELS = 40  # of a network; no machine has more than four

@@ -190,7 +190,7 @@ def _replaced(run: OpenFolder) -> list[str]:
 
 def _give_name(run: OpenFolder, source: str, folder: OpenFolder, name: str) -> None:
     """Make `name` in `folder` a second name of the file `source` of `run`, in place of any file of that name."""
-    with run.passing() as partial:
+    with run.temporary_name() as partial:
         try:
             run.link(source, run, partial)
         except OSError as error:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dsx.errors import StoreError
 from dsx.results.plain_json import reason
 from dsx.spec.keep import Keep
-from dsx.spec.plot import PlotSpec
+from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.points import WhatIfPoints
 from dsx.spec.what_if import WhatIf
 from dsx.units import LARGEST_COUNT

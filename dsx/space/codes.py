@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsx.records import made, static
+from dsx.records import make_record, static
 from dsx.space.choices import BY_NAME, OPEN, Choice
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         def __getattr__(self, column: str) -> tuple[int, ...]: ...
 
 else:
-    Open = made("Open", __name__, [(name, static(default=(BY_NAME[name].default_code,))) for name in OPEN])
+    Open = make_record("Open", __name__, [(name, static(default=(BY_NAME[name].default_code,))) for name in OPEN])
 
 # How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")

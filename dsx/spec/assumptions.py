@@ -1,7 +1,6 @@
-"""An assumption set: every constant of the cost model that is a belief and not a fact.
+"""An assumption set: every parameter of the cost model that no data sheet states, each with its source.
 
-The fields are read by space and cost; none of them, and not the name of the set, selects a formula by
-its name alone.
+The space and the cost model read the fields. No code branches on the name of a set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,10 @@ from dsx.spec.between import Bounds, without_bounds
 from dsx.spec.extends import extended
 from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.locate import find
-from dsx.spec.named_texts import check_names
+from dsx.spec.named_files import check_names
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import (
+from dsx.spec.validated import validate
+from dsx.spec.value_types import (
     Bytes,
     BytesPerSecond,
     Choice,
@@ -30,13 +30,12 @@ from dsx.spec.quantities import (
     Share,
     Sourced,
 )
-from dsx.spec.validate import validate
 
-MOST_SPECIALISED = 3  # fields that a handful of runs can adapt
+MOST_SPECIALISED = 3  # fields that a few runs can determine
 
 
 class AlgorithmsSpec(Spec):
-    """The algorithms that a library has for each kind of collective; the fastest is taken."""
+    """The algorithms that a library has for each collective; the fastest one counts."""
 
     all_gather: Annotated[list[Literal["ring", "hierarchical"]], Field(min_length=1), Sourced]
     reduce_scatter: Annotated[list[Literal["ring", "hierarchical"]], Field(min_length=1), Sourced]
@@ -47,14 +46,14 @@ class AlgorithmsSpec(Spec):
 
 
 class WhereSpec(Spec):
-    """Which plans an interval is for, by what is known of a plan in any search; what is left out may be either."""
+    """The plans that an interval is for; None matches any plan."""
 
-    domains: Literal["one", "several"] | None = None  # fast domains that the job's GPUs lie in
-    experts: Flag | None = None  # whether layers have experts
+    domains: Literal["one", "several"] | None = None  # number of fast domains of the job's GPUs
+    experts: Flag | None = None  # whether the layers have experts
 
 
 class IntervalSpec(Spec):
-    """The 80 % interval of measured over predicted step time, for some plans."""
+    """The 80 % interval of measured / predicted step time, for the plans of `where`."""
 
     where: WhereSpec = WhereSpec()
     low: Positive
@@ -69,7 +68,7 @@ class IntervalSpec(Spec):
         return value
 
 
-Unfusable = Literal["norm", "softmax"]  # operators that one kernel runs or several, as a measured run may state
+Unfusable = Literal["norm", "softmax"]  # operators of which a measured run may state that they are not one kernel
 
 
 def _setting(value: Any) -> Any:
@@ -82,7 +81,7 @@ SettingValue = Annotated[bool | str, BeforeValidator(_setting)]  # of an option,
 
 
 class AssumptionsSpec(Spec):
-    """What is counted, with which efficiencies, and which choices are not searched."""
+    """What the cost model counts, with which efficiencies, and the fixed choices."""
 
     former_keys: ClassVar[Mapping[str, str]] = {
         "blocks": "set: {core: unfused-attention-core}",
@@ -93,97 +92,96 @@ class AssumptionsSpec(Spec):
     name: str
     description: str
     source: str
-    calibrated: Flag  # whether it stands for measurements
+    calibrated: Flag  # whether it was fitted to measurements
 
-    layers: dict[str, str]  # layer kind of a model -> layer definition; where it is empty, a kind is its own name
-    uncounted_layers: list[str]  # layer kinds that cost nothing and have no weights
-    # Option -> true, block parameter -> block: in all layers that know it. The second where attention is not fused.
+    layers: dict[str, str]  # layer kind of a model -> layer definition; if empty, a kind names its definition
+    uncounted_layers: list[str]  # layer kinds without cost and weights
+    # Option -> true, block parameter -> block, for all layers that declare it.
     set: dict[str, SettingValue] = Field(default_factory=dict)
-    unfused_attention: dict[str, SettingValue] = Field(default_factory=dict)
+    unfused_attention: dict[str, SettingValue] = Field(default_factory=dict)  # for runs with unfused attention
     operators: list[str]  # operator tables; a later one wins
-    # Operator -> the table that is put over the others where it has no kernel.
+    # Operator -> the table that replaces it for runs without a fused kernel for it.
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
-    uncounted: list[str]  # operators that cost nothing
-    default_strategy: str  # where a search names none
-    # The members of a group that share a fast domain where a plan does not say: those that ranks in order put there, or
-    # one of each.
+    uncounted: list[str]  # operators without cost
+    default_strategy: str  # of a search that names none
+    # Placement of a group where the plan does not state it: ranks in order, or one member in each fast domain.
     default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
-    matrix_efficiency: Fraction  # share of matrix_flops that is reached
-    clock_exponent: Share  # a device that may draw a share of its full power has that to this power of its clock
-    vector_efficiency: Fraction  # share of vector_flops that is reached
-    # How a multiply falls behind matrix_efficiency (dsx.cost.multiply): by its contracted size, by the tiles that its
-    # result is cut into and the waves that these run in; attention in fused kernels, and 8 bits, over it.
-    contracted_half: NonNegative  # elements: the contracted size at which it reaches half of it
-    tile_half: NonNegative  # elements: the side of a tile at which loading takes as long as multiplying
-    tile_quantisation: Share  # of the work beyond a result's edges, that is done
-    wave_quantisation: Share  # of the idle part of the last wave of tiles, that is waited for
-    tiles: list[tuple[Count, Count]]  # rows and columns, the first one is the best; none: as if any fitted
-    attention_efficiency: Fraction  # of a fused kernel's multiplies of activations, over matrix_efficiency
+    matrix_efficiency: Fraction  # reached share of matrix_flops
+    # A device limited to a share p of its full power has the clock p ** clock_exponent, relative to its full clock.
+    clock_exponent: Share
+    vector_efficiency: Fraction  # reached share of vector_flops
+    # Further factors on matrix_efficiency (dsx.cost.multiply): contracted size, tiles of the result and the waves in
+    # which they run, fused attention kernels, 8 bits.
+    contracted_half: NonNegative  # elements: contracted size with half the efficiency
+    tile_half: NonNegative  # elements: side of a tile whose loads take as long as its multiplies
+    tile_quantisation: Share  # share of a tile's work outside the result that counts
+    wave_quantisation: Share  # share of the last wave's idle time that counts
+    tiles: list[tuple[Count, Count]]  # (rows, columns), the best first; empty: tiles fit any result
+    attention_efficiency: Fraction  # factor for the multiplies of activations in a fused kernel
     attention_gradient_efficiency: Fraction  # the same in the backward
-    attention_half: NonNegative  # elements: the head dimension at which they reach half of it
+    attention_half: NonNegative  # elements: head dimension at which these multiplies have half the efficiency
     linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
-    fp8_efficiency: Fraction  # of multiplies in 8 bits, over matrix_efficiency
-    cast_traffic: NonNegative  # bytes moved to cast an element of an operand to 8 bits
-    # Of one multiply per expert, over matrix_efficiency: uneven loads, and what the grouping costs.
-    grouped_efficiency: Fraction
+    fp8_efficiency: Fraction  # factor for multiplies in 8 bits
+    cast_traffic: NonNegative  # bytes of traffic to cast an element of an operand to 8 bits
+    grouped_efficiency: Fraction  # factor for one multiply per expert: uneven loads, and the cost of grouping
     hbm_efficiency: Fraction  # of hbm_bandwidth
-    # Of the bytes that operators move beside their own where a framework runs them as several kernels: 0 is all fused.
+    # Share of the `unfused` traffic of operators that counts: 0 if the framework fuses all of them.
     unfused_share: Share
     nvs_efficiency: Fraction  # of the bandwidth inside a fast domain
     net_efficiency: Fraction  # of the bandwidth between fast domains
     host_efficiency: Fraction  # of host_bandwidth
-    host_memory_bandwidth: BytesPerSecond  # of the host's memory, one GPU's share, as an update streams through it
+    host_memory_bandwidth: BytesPerSecond  # one GPU's share of the host's memory bandwidth in an optimizer update
     launch_latency: Seconds  # of one launch
-    launch_hidden: Share  # of a launch, behind its kernel's memory traffic: 1 is max(launch + compute, memory)
+    launch_hidden: Share  # of a launch, by its kernel's memory traffic: 1 is max(launch + compute, memory)
     # What is launched: each operator once in either direction, or as many kernels as it has work for.
     launches: Annotated[Literal["operators", "kernels"], Sourced]
 
-    dispatch_latency: Seconds  # of the host, for each kernel or collective that it issues; it issues one at a time
+    dispatch_latency: Seconds  # host time to issue one kernel or collective; the host issues one at a time
 
-    # Shares of the communication that could run beside compute that do: an axis' gathers, scatters and exchanges beside
-    # their kernel, a send beside a microbatch on a stage, the data-parallel reduction beside the passes of a layer.
+    # Share of the overlappable communication that overlaps compute: gathers, scatters and all-to-alls of an axis with
+    # their kernel, a send with a microbatch on a stage, the data-parallel reduction with the passes of a layer.
     tp_overlap: Share
     cp_overlap: Share
     ep_overlap: Share
     pp_overlap: Share
     dp_overlap: Share
-    fsdp_overlap: Share  # the same for what ZeRO stage 3 moves with every microbatch
+    fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stage 3 transfers in every microbatch
 
     call_latency: Seconds  # of starting one collective or send
-    relay: NonNegative  # extra time of a NIC's byte, as a share, where one GPU receives it there and sends it on
-    bulk_latency: Positive  # a hop of the protocol for large messages, over the latency of the tier
-    eager_nvs_latency: Positive  # a hop of the protocol for small messages inside a domain, likewise
-    eager_net_latency: Positive  # and between domains
-    eager_bandwidth: Fraction  # of one GPU's links, with that protocol
-    tree_latency: Positive  # a hop's latency in a tree over that in a ring
-    tree_bandwidth: Fraction  # of a ring's bandwidth
-    protocols: Annotated[list[Literal["bulk", "eager"]], Field(min_length=1), Sourced]  # the fastest is taken
+    relay: NonNegative  # extra time, as a share, of a byte that one GPU both receives from and sends to its NIC
+    bulk_latency: Positive  # hop latency of the protocol for large messages, relative to the latency of the tier
+    eager_nvs_latency: Positive  # the same for small messages inside a fast domain
+    eager_net_latency: Positive  # the same for small messages between fast domains
+    eager_bandwidth: Fraction  # of the protocol for small messages, relative to one GPU's links
+    tree_latency: Positive  # hop latency of a tree, relative to a ring
+    tree_bandwidth: Fraction  # bandwidth of a tree, relative to a ring
+    protocols: Annotated[list[Literal["bulk", "eager"]], Field(min_length=1), Sourced]  # the fastest one counts
     algorithms: AlgorithmsSpec
 
-    # What the backward of a fused kernel reads: the tensors that the forward saved, or those it consumed.
+    # Whether the backward of a fused kernel reads the tensors that the forward saved, or those that it consumed.
     fused_backward_reads: Annotated[Literal["stored", "consumed"], Sourced]
-    # Whether gradients of parameters replicated over a tensor parallel axis are reduced at a cost.
+    # Whether reducing gradients of parameters that are replicated over a tensor parallel axis costs time.
     charge_replicated_gradients: Flag
-    # Whether memory counts what a layer needs beside its saved tensors: gradients on their way, copies gathered again.
+    # Whether memory includes transient tensors of a layer's backward: gradients and regathered tensors.
     charge_transients: Flag
 
     activation_bytes: Count  # bytes per element
     weight_bytes: Count  # bytes per element
     gradient_bytes: Count  # bytes per element
-    optimizer_bytes_per_parameter: NonNegative  # bytes kept
-    optimizer_traffic_per_parameter: NonNegative  # bytes read and written by one update
-    accumulation_traffic_per_parameter: NonNegative  # bytes read and written by adding up gradients, per microbatch
-    overhead: Bytes  # what the framework keeps on every GPU beside the model
-    fragmentation: NonNegative  # what an allocator holds beside activations, over those
+    optimizer_bytes_per_parameter: NonNegative  # bytes of optimizer state
+    optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes
+    accumulation_traffic_per_parameter: NonNegative  # bytes that gradient accumulation reads and writes per microbatch
+    overhead: Bytes  # memory of the framework on every GPU
+    fragmentation: NonNegative  # unused memory that the allocator holds, as a share of the activations
 
-    # What is known of its errors. A set that was never compared with measurements states nothing here.
-    interval: list[IntervalSpec] = Field(default_factory=list)  # the first entry that holds for a plan is that plan's
+    # Known errors; a set that was never compared with measurements states none.
+    interval: list[IntervalSpec] = Field(default_factory=list)  # a plan has the first entry that matches it
     # Relative difference of step time below which the measurements cannot rank two plans of a job.
     resolution: NonNegative | None = None
-    noise: Positive | None = None  # how far log(measured / predicted) spreads once adapted to one's runs
-    # Field that is adapted to one's runs -> standard deviation over users, as a share of the way between its bounds.
+    noise: Positive | None = None  # standard deviation of log(measured / predicted) after adaptation to a user's runs
+    # Field to adapt to a user's runs -> standard deviation over users, as a share of the distance between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
 
     @field_validator("specialise")
@@ -192,17 +190,17 @@ class AssumptionsSpec(Spec):
         numbers = [name for name, info in cls.model_fields.items() if info.annotation is float]
         for name in value:
             if name not in numbers:
-                raise ValueError(f"{name!r} is no real number of an assumption set{did_you_mean(name, numbers)}")
+                raise ValueError(f"{name!r} is not a real number of an assumption set{did_you_mean(name, numbers)}")
         if len(value) > MOST_SPECIALISED:
-            raise ValueError(f"{len(value)} fields are more than a few runs determine: at most {MOST_SPECIALISED}")
+            raise ValueError(f"a few runs cannot determine {len(value)} fields, only up to {MOST_SPECIALISED}")
         return value
 
 
 def load_assumptions(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> AssumptionsSpec:
-    """Return the assumption set that is given, by name, path or content; `near` is the file that mentions it.
+    """Return an assumption set, given by name, path or content; `near` is the file that mentions it.
 
-    Raises UnknownNameError, or SpecError that lists all faults of the file, or else all tables and blocks that it names
-    and nobody has: they are looked for from `near`, as they are when a model is built.
+    Raises UnknownNameError, or SpecError with all faults of the file; if it has none, with all operator tables and
+    blocks that it names and that do not exist. They are searched from `near`, as for building a model.
     """
     return load_fitted(given, overrides, near)[0]
 
@@ -210,11 +208,11 @@ def load_assumptions(given: Given, overrides: Sequence[Assignment] = (), near: P
 def load_fitted(
     given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None
 ) -> tuple[AssumptionsSpec, dict[str, Bounds]]:
-    """Return the assumption set that is given, by name, path or content, and the bounds of the fields that are fitted.
+    """Return an assumption set, given by name, path or content, and the bounds of its fitted fields.
 
     Raises what `load_assumptions` raises.
     """
-    # A column that a set searches can be held fixed; which columns there are is not known here.
+    # An override may fix a column that the set searches; this package does not know the columns.
     document = load_overridden("assumptions", "assumptions", AssumptionsSpec, given, overrides, near, ["fixed"])
     plain, bounds = without_bounds(document, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
@@ -223,5 +221,5 @@ def load_fitted(
 
 
 def files_of(name_or_path: str) -> list[Path]:
-    """Return the file of an assumption set and those that it extends; raises what `load_assumptions` raises of them."""
+    """Return the file of an assumption set and those that it extends; raises what `load_extended` raises."""
     return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), "assumptions")]

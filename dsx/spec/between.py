@@ -1,7 +1,7 @@
-"""Bounds of the numbers that are fitted: ``{value: 0.8, source: "...", between: [0.6, 0.95]}``.
+"""Bounds of fitted numbers: ``{value: 0.8, source: "...", between: [0.6, 0.95]}``.
 
-A fit may change a number that states them, and no other. Bounds are written as the number is, with its unit. They
-are no part of the spec, which holds what prices a plan.
+A fit may change only numbers that state bounds. Bounds have the unit of the number. The spec, which prices plans, does
+not hold them.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from dsx.spec.document import Document, is_sourced
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which values a fit may move a number, in SI units; low < high."""
+    """The range within which a fit may change a number, in SI units; low < high."""
 
     low: float
     high: float
 
 
 def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document, dict[str, Bounds]]:
-    """Return the document without the bounds that it states, and these by field.
+    """Return the document without its bounds, and the bounds by field.
 
-    Raises SpecError that lists, with their lines, bounds that are no two numbers of their field or the wrong way
-    round, and values outside them.
+    Raises SpecError that lists, with their lines, bounds that are not two increasing numbers of their field, and values
+    outside their bounds.
     """
     data, found, faults = dict(document.data), dict[str, Bounds](), list[str]()
     for name, stated in document.data.items():
@@ -44,16 +44,16 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
 
 def _bounds(info: FieldInfo, between: Any, value: Any) -> Bounds:
     if info.annotation is not float:
-        raise ValueError("has 'between', but is no real number that could be fitted")
+        raise ValueError("has 'between', but is not a real number, which a fit could change")
     if not isinstance(between, list) or len(between) != 2:
         raise ValueError(f"between: expected two numbers, [lowest, highest], got {between!r}")
     kind = TypeAdapter[float](info.rebuild_annotation())
     low, high = (_number(kind, bound) for bound in between)
     if low >= high:
-        raise ValueError(f"between: the lowest comes first, and {between[0]} is not below {between[1]}")
+        raise ValueError(f"between: the lower bound comes first, but {between[0]} is not below {between[1]}")
     try:
         own = kind.validate_python(value)
-    except ValidationError:  # said, with its line, where the field is validated
+    except ValidationError:  # the validation of the field reports it
         return Bounds(low, high)
     if not low <= own <= high:
         raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")

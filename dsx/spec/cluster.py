@@ -1,7 +1,8 @@
-"""A cluster file: one device, and the network between its copies: fast domains, NICs, and what joins those.
+"""A cluster file: the device, and the network that joins devices: fast domains, NICs and a topology.
 
-Without a topology there are two tiers: inside a fast domain, and between fast domains. Not modelled: devices that
-differ.
+Without a topology there are two tiers: inside a fast domain, and between fast domains.
+
+Not modelled: clusters of different devices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,31 +23,31 @@ from pydantic import (
 from dsx.errors import SpecError
 from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Sourced, Watts
 from dsx.spec.topology import AnyTopology, Topology, fits_network
-from dsx.spec.validate import validate
+from dsx.spec.validated import validate
+from dsx.spec.value_types import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Sourced, Watts
 
 
 class DeviceSpec(Spec):
-    """One GPU, by its data sheet: efficiencies belong to the assumption set."""
+    """One GPU as its data sheet describes it; efficiencies belong to the assumption set."""
 
     name: str
     matrix_flops: FlopsPerSecond  # dense, at the precision of training
     vector_flops: FlopsPerSecond
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
-    fp8_flops: FlopsPerSecond | None = None  # dense, at 8 bits; none: such multiplies run at matrix_flops
-    num_sms: Count | None = None  # multiprocessors; none: unknown, so waves of tiles are not counted
-    power: Watts | None = None  # that it may draw; none: as much as its data sheet says
-    full_power: Watts | None = None  # what its data sheet says, where `power` is less
-    # What it is programmed with, which decides the launchers that run on it.
+    fp8_flops: FlopsPerSecond | None = None  # dense, in 8 bits; None: such multiplies run at matrix_flops
+    num_sms: Count | None = None  # multiprocessors; None: unknown, and waves of tiles do not count
+    power: Watts | None = None  # limit of its power; None: that of the data sheet
+    full_power: Watts | None = None  # power of the data sheet, where `power` is less
+    # Its programming platform, which decides what launchers run on it.
     software: Annotated[Literal["cuda", "rocm", "xla", "synapseai", "neuron"], Sourced] = "cuda"
-    host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; none: that of PCIe 4, 32 GB/s
+    host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; None: PCIe 4, 32 GB/s
 
     @model_validator(mode="after")
     def _limits_power(self) -> Self:
         if (self.power is None) != (self.full_power is None):
-            raise ValueError("power and full_power belong together: what the GPU may draw, and what it would")
+            raise ValueError("power and full_power belong together: the power limit, and the power of the data sheet")
         if self.power and self.full_power and self.power > self.full_power:
             raise ValueError(f"power: {self.power:g} W is more than full_power, {self.full_power:g} W")
         return self
@@ -60,16 +61,16 @@ class TierSpec(Spec):
 
 
 class FastTierSpec(TierSpec):
-    """The fast domain: NVLink and NVSwitch, or what another maker calls it."""
+    """The fast domain: NVLink and NVSwitch, or the interconnect of another vendor."""
 
-    size: Count  # GPUs that share it
-    mesh: Flag = False  # links from each GPU to each other, no switch: some of them have the links among those alone
+    size: Count  # GPUs of a fast domain
+    mesh: Flag = False  # a link between each two GPUs and no switch: a group uses only the links among its members
 
 
 class SlowTierSpec(TierSpec):
-    """The network between domains; `bandwidth` is a GPU's share of its NIC where all GPUs of a domain send."""
+    """The network between fast domains; `bandwidth` is a GPU's share of its NIC when all GPUs of a domain send."""
 
-    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that GPUs share; none: each GPU has one
+    nic_bandwidth: BytesPerSecond | None = None  # of a NIC that several GPUs share; None: each GPU has one
 
     @field_validator("nic_bandwidth")
     @classmethod
@@ -81,11 +82,11 @@ class SlowTierSpec(TierSpec):
 
 
 class NetworkSpec(Spec):
-    """The fast domains, the NICs behind which they are joined, and how."""
+    """The fast domains, their NICs, and the topology that joins them."""
 
     nvs: FastTierSpec
     net: SlowTierSpec
-    topology: AnyTopology | None = None  # none: all domains are alike to each other
+    topology: AnyTopology | None = None  # None: all domains are equally far apart
 
     @field_validator("topology")
     @classmethod
@@ -94,14 +95,14 @@ class NetworkSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _without_blank_topology(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A result set is known by what its cluster states: one without a topology stays what it was.
+        # Result sets are identified by a hash of the cluster, which must not change for clusters without a topology.
         return {name: value for name, value in write(self).items() if name != "topology" or value is not None}
 
 
 def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> NetworkSpec:
-    """Return a network with other values of the fields at some paths ("net.bandwidth"), in SI units.
+    """Return a network with the fields at some paths ("net.bandwidth") changed to `values`, in SI units.
 
-    Raises SpecError where its topology does not fit them.
+    Raises SpecError where its topology does not fit the values.
     """
     changed: BaseModel = network
     for path, value in values.items():
@@ -120,14 +121,14 @@ def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel
 
 
 class RunTableSpec(Spec):
-    """What tables of measured runs call this machine."""
+    """The names of this machine in tables of measured runs."""
 
-    gpus: Annotated[list[str], Field(min_length=1)]  # how names of its GPU begin; case and punctuation do not count
-    gpus_per_node: Annotated[list[Count], Field(min_length=1)]  # as tables count them, not always the fast domain
+    gpus: Annotated[list[str], Field(min_length=1)]  # prefixes of its GPU's names; case and punctuation do not count
+    gpus_per_node: Annotated[list[Count], Field(min_length=1)]  # in such tables; not always the size of a fast domain
 
 
 class ClusterSpec(Spec):
-    """A machine of equal GPUs; how many of them is a setting of the sweep."""
+    """A machine of equal GPUs; their number is a setting of the sweep."""
 
     name: str
     description: str = ""
@@ -137,9 +138,9 @@ class ClusterSpec(Spec):
 
 
 def load_cluster(given: Given, overrides: Sequence[Assignment] = (), near: Path | None = None) -> ClusterSpec:
-    """Return the cluster that is given, by name, path or content; `near` is the file that mentions it.
+    """Return a cluster, given by name, path or content; `near` is the file that mentions it.
 
-    Raises UnknownNameError, or SpecError that lists all faults of the file.
+    Raises UnknownNameError, or SpecError with all faults of the file.
     """
     document = load_overridden("clusters", "cluster", ClusterSpec, given, overrides, near, open_keys=("network",))
     return validate(document, ClusterSpec)

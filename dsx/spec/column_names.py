@@ -1,11 +1,11 @@
-"""The names of the columns of a result set, as the schema of a sweep checks them.
+"""Types of the fields of a sweep that name columns of its result set.
 
-A field wants a choice of the plan ("strategy"), one that is a number ("tp"), something to group by (a choice,
-or a column of the hardware point: "cluster", "device.hbm_capacity"), an objective (any column of numbers, with
-a leading minus if more of it is better: "-mfu"), or anything that can be drawn.
+A field takes a choice of the plan ("strategy"), a choice that is a number ("tp"), a column to group by (a choice, or a
+column of the hardware point: "cluster", "device.hbm_capacity"), an objective (a column of numbers, with a leading minus
+to maximise it: "-mfu"), or any column to draw.
 
-The columns are defined in space and cost, which import jax, and by the sweep's own what_if; so they come in as
-names, in the validation context. A spec that is made in code, without the context, may name anything.
+The columns are defined in space and cost, which import jax, and by what_if of the sweep. They come in as names, in the
+validation context; without a context any name is valid.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class Columns:
 
     candidates: tuple[str, ...]
     costs: tuple[str, ...]
-    named: tuple[str, ...] = ()  # candidate columns that hold names: strategy
+    named: tuple[str, ...] = ()  # candidate columns of names: strategy
     point: tuple[str, ...] = ("cluster",)  # columns of the hardware point: the cluster, and the fields of what_if
-    intervals: tuple[str, ...] = ()  # of costs: made of the rows that are kept, so nothing is searched by them
+    intervals: tuple[str, ...] = ()  # bounds of costs, computed for kept rows alone, so no objective
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def _candidate(name: str, info: ValidationInfo[Columns | None]) -> str:
     if columns is None or name in columns.candidates:
         return name
     if name in columns.point or "." in name:  # only fields of what_if have a dot
-        raise ValueError(f"{name!r} belongs to the hardware, and a choice of the plan is wanted, such as 'tp'")
+        raise ValueError(f"{name!r} belongs to the hardware; expected a choice of the plan, such as 'tp'")
     raise ValueError(_no_choice(name, columns, columns.candidates))
 
 
@@ -51,21 +51,21 @@ def _group(name: str, info: ValidationInfo[Columns | None]) -> str:
 
 def _no_choice(name: str, columns: Columns, known: tuple[str, ...]) -> str:
     if name in columns.costs or name in columns.intervals:
-        return f"{name!r} is a cost, and a candidate column is wanted, such as 'tp'"
+        return f"{name!r} is a cost; expected a candidate column, such as 'tp'"
     return f"unknown candidate column {name!r}{_nearest(name, known)}"
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    # Only fields of what_if have a dot; a name of that form was meant to be one.
+    # Only fields of what_if have a dot.
     dotted = [column for column in known if "." in column]
     if "." in name and not dotted:
-        return "; no such field is varied by what_if"
+        return "; what_if varies no such field"
     return did_you_mean(name, dotted if "." in name else known)
 
 
 def _number(name: str, info: ValidationInfo[Columns | None]) -> str:
     if info.context and name in info.context.named:
-        raise ValueError(f"{name!r} holds names, and a column of numbers is wanted, such as 'tp'; for a name use fix")
+        raise ValueError(f"{name!r} holds names; expected a column of numbers, such as 'tp'; for a name use fix")
     return name
 
 
@@ -75,9 +75,9 @@ def _objective(written: str, info: ValidationInfo[Columns | None]) -> str:
         return written
     known = [column for column in (*columns.candidates, *columns.costs) if column not in columns.named]
     if name in columns.point:
-        raise ValueError(f"{name!r} is the same for all that a front compares: each hardware point has a front")
+        raise ValueError(f"{name!r} does not vary within a front: each hardware point has a front of its own")
     if name in columns.intervals:
-        raise ValueError(f"{name!r} is made of the rows that are kept: it cannot be an objective, 'step_time_s' can")
+        raise ValueError(f"{name!r} is computed for kept rows alone and cannot be an objective; 'step_time_s' can")
     if name not in known:
         what = f"{name!r} holds names, not numbers" if name in columns.named else f"unknown column {name!r}"
         raise ValueError(f"{what}{did_you_mean(name, known)}")
@@ -97,8 +97,8 @@ def _axis(written: str, info: ValidationInfo[Columns | None]) -> str:
 
 
 CandidateColumn = Annotated[str, AfterValidator(_candidate)]  # a choice of the plan: "strategy"
-NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # one that is a number: "tp"
-GroupColumn = Annotated[str, AfterValidator(_group)]  # a choice, or of the hardware point: "cluster"
+NumberColumn = Annotated[CandidateColumn, AfterValidator(_number)]  # a choice that is a number: "tp"
+GroupColumn = Annotated[str, AfterValidator(_group)]  # a choice, or a column of the hardware point: "cluster"
 Objective = Annotated[str, AfterValidator(_objective)]  # a column to minimise, "step_time_s", or maximise, "-mfu"
 ResultColumn = Annotated[str, AfterValidator(_result)]  # any column
-AxisColumn = Annotated[str, AfterValidator(_axis)]  # any column; "-mfu" where it is an objective
+AxisColumn = Annotated[str, AfterValidator(_axis)]  # any column, or an objective: "-mfu"

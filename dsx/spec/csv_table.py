@@ -1,8 +1,8 @@
-"""A CSV file with named columns, read strictly: a misspelt column would be a blank one.
+"""Strict reading of a CSV file with named columns: a misspelt optional column would otherwise count as missing.
 
-Columns may come in any order, and further ones are allowed, but not one that is nearly the name of an optional column
-which is not there. A quoted cell may span lines, so a row is named by the line that it begins in. What the cells mean
-is left to the kind of table.
+Columns may come in any order. Unknown columns are allowed, unless their name resembles that of a missing optional
+column. A quoted cell may span lines, so errors name a row by its first line. Each kind of table interprets the cells
+itself.
 """
 
 import csv
@@ -15,26 +15,26 @@ from typing import Any
 from dsx.errors import InputError, did_you_mean, nearest_names
 from dsx.units import LARGEST_COUNT, parse_number
 
-# The largest packaged table has 50 columns and 2,882 rows. A row of such width takes two kilobytes of memory.
+# The largest packaged table has 50 columns and 2,882 rows; one of its rows takes two kilobytes of memory.
 _MOST_COLUMNS, _MOST_ROWS = 1_000, 200_000
 _LONGEST = 50_000_000  # characters; the largest packaged table has a million
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """What tables of one kind have in common."""
+    """The format of a kind of table."""
 
-    subject: str  # with its verb, as in "a run table begins"
-    error: type[InputError]  # that a fault of the file raises
+    subject: str  # of messages, with its verb: "a run table begins"
+    error: type[InputError]  # raised for a fault of the file
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    comment: str = ""  # what a line that is none of the table begins with; empty: there are no such lines
-    hint: str = ""  # behind the error of a missing column
+    comment: str = ""  # prefix of comment lines; "" for no comments
+    hint: str = ""  # appended to the error of a missing column
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """The cells of a row by column, without blanks around them."""
+    """The stripped cells of a row, by column."""
 
     line: int  # of the file, from 1
     place: str  # "file:line"
@@ -52,26 +52,26 @@ class CsvTable:
 def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
     """Return the table at `path`, which messages call `called`.
 
-    Raises the error of `form`, with file and line, for a file that is no CSV in UTF-8, a header that lacks a column,
-    has one twice or one that is misspelt, a row with more or fewer cells than the header, and a table without rows.
+    Raises the error of `form`, with file and line, for a file that is not CSV in UTF-8, a header with a missing,
+    repeated or misspelt column, a row with more or fewer cells than the header, and a table without rows.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             text = file.read(_LONGEST + 1)
         if len(text) > _LONGEST:
-            raise form.error(f"{called}: has more than {_LONGEST:,} characters, the most that are read")
+            raise form.error(f"{called}: has more than {_LONGEST:,} characters, the limit for a table")
         header, *rows = _rows(csv.reader(io.StringIO(text, newline=""), strict=True), called, form)
     except OSError as error:
         raise form.error(f"{called}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise form.error(f"{called}: is no CSV file in UTF-8: {error}") from error
+        raise form.error(f"{called}: is not a CSV file in UTF-8: {error}") from error
     if not rows:
         raise form.error(f"{called}: has no rows below its header")
     return CsvTable(header, tuple(rows))
 
 
 def whole_number(text: str, least: int = 1) -> int:
-    """Return a cell as a whole number of at least `least`; SpecError for no number, ValueError for another one."""
+    """Return a cell as a whole number from `least`; raises SpecError for no number, ValueError for any other number."""
     value = parse_number(text)
     if value != int(value) or not least <= value <= LARGEST_COUNT:
         raise ValueError(f"{text!r} is not a whole number from {least} to {LARGEST_COUNT}")
@@ -87,7 +87,7 @@ def _rows(reader: Any, called: str, form: CsvFormat) -> Iterator[CsvRow]:
     yield CsvRow(begin, f"{called}:{begin}", dict(zip(header, header, strict=True)))
     for number, (here, cells) in enumerate(lines, 1):
         if number > _MOST_ROWS:
-            raise form.error(f"{called}:{here}: has more than {_MOST_ROWS:,} rows, the most that are read")
+            raise form.error(f"{called}:{here}: has more than {_MOST_ROWS:,} rows, the limit for a table")
         place = f"{called}:{here}"
         if len(cells) != len(header):
             found = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
@@ -96,7 +96,7 @@ def _rows(reader: Any, called: str, form: CsvFormat) -> Iterator[CsvRow]:
 
 
 def _lines(reader: Any, comment: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of all lines that are neither blank nor a comment, with the line that they begin in."""
+    """Yield (first line, cells) of every row that is neither blank nor a comment."""
     line = 1
     for cells in reader:
         here, line = line, reader.line_num + 1
@@ -109,10 +109,10 @@ def _check_header(header: list[str], place: str, form: CsvFormat) -> None:
     if not any(header):
         raise form.error(f"{place}: is empty: {form.subject} with the names of its columns")
     if len(header) > _MOST_COLUMNS:
-        raise form.error(f"{place}: has {len(header):,} columns; at most {_MOST_COLUMNS:,} are read")
+        raise form.error(f"{place}: has {len(header):,} columns; at most {_MOST_COLUMNS:,} are allowed")
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
-        raise form.error(f"{place}: column {twice[0]!r} stands there twice")
+        raise form.error(f"{place}: has the column {twice[0]!r} twice")
     known = (*form.required, *form.optional)
     others = [name for name in header if name not in known]
     missing = [name for name in form.required if name not in header]

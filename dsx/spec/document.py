@@ -1,6 +1,6 @@
-"""A document: plain data, and the place in a text where each part of it was written.
+"""A document: plain data, and the file and line of each part of it.
 
-The places are what lets a fault found by the schema, long after the text is gone, be shown as file:line.
+With these places, an error that the schema finds later can name file:line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,25 +14,25 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data (dicts, lists, scalars) and where it comes from."""
+    """Plain data (dicts, lists, scalars) and its places."""
 
     data: dict[str, Any]
-    places: dict[KeyPath, str]  # "file:line" of each key path; () is the document itself
+    places: dict[KeyPath, str]  # key path -> "file:line"; () is the document itself
 
     def place(self, path: KeyPath) -> str:
-        """Return the place of `path`, or of the nearest part around it that has one."""
+        """Return the place of `path`, or of the innermost section around it that has one."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places[path]
 
     def message(self, path: KeyPath, text: object) -> str:
-        """Return what `text` says of `path`, with its place in front: "file:line: key.key: text"."""
-        # What concerns the whole document has no path.
+        """Return `text` with the place and the keys of `path` in front: "file:line: key.key: text"."""
+        # A message about the whole document has no path.
         keys = [".".join(map(str, path))] if path else []
         return ": ".join([self.place(path), *keys, str(text)])
 
     def fault(self, path: KeyPath, text: object) -> SpecError:
-        """Return the error that says `text` of `path`."""
+        """Return the error with the message of `text` at `path`."""
         return SpecError(self.message(path, text))
 
 
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the path of `data` and of everything in it."""
+    """Yield the path of `data` and those of all its parts."""
     yield path
     if isinstance(data, dict):
         for key, value in data.items():
@@ -63,15 +63,15 @@ def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def is_sourced(value: Any) -> bool:
-    """Return whether `value` is one value with its source, ``{value: ..., source: ...}``, not a section.
+    """Return whether `value` is a value with its source, ``{value: ..., source: ...}``, and not a section.
 
-    A number that is fitted states its bounds beside them, as ``between: [..., ...]``.
+    A fitted number also states its bounds, ``between: [..., ...]``.
     """
     return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source", "between"}
 
 
 def merge(base: Document, over: Document) -> Document:
-    """Return `base` with what `over` states: sections merge, everything else replaces."""
+    """Return `base` with the content of `over`: sections merge, any other value replaces."""
     data = _merge(base.data, over.data)
     places = base.places | over.places
     return Document(data, {path: places[path] for path in paths_of(data)})
@@ -79,7 +79,7 @@ def merge(base: Document, over: Document) -> Document:
 
 def _merge(base: Any, over: Any) -> Any:
     sections = isinstance(base, dict) and isinstance(over, dict)
-    # A number replaces a number together with its source: a kept source would vouch for the new value.
+    # A number replaces both value and source: the old source does not vouch for the new value.
     if not sections or is_sourced(base) or is_sourced(over):
         return over
     return base | {key: _merge(base[key], value) if key in base else value for key, value in over.items()}

@@ -1,7 +1,8 @@
-"""`extends: NAME`: a file that states only how it differs from another of the same kind.
+"""`extends: NAME`: a file that states only its differences from another file of the same kind.
 
-The other file is found as any name is, and may extend a third. Sections merge; a number, a text or a list
-replaces. Not modelled: removing a key, and several bases.
+The other file may extend a third. Sections merge; numbers, strings and lists replace.
+
+Not modelled: removing a key, several bases.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ from dsx.spec.document import Document, merge
 from dsx.spec.locate import Kind, find, shown
 from dsx.spec.yaml_text import load_document
 
-_MOST_FILES = 30  # that extend each other; three in packaged ones
+_MOST_FILES = 30  # that extend each other; packaged: three
 
 
 def load_extended(path: Path, kind: Kind) -> Document:
@@ -26,9 +27,9 @@ def load_extended(path: Path, kind: Kind) -> Document:
 
 
 def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[tuple[Path, Document]]:
-    """Return the file at `path` and those it extends, each with what it states, the file itself first.
+    """Return the file at `path` and those that it extends, each with its own content, the file itself first.
 
-    `extending` are the files so far. Raises what `load_extended` raises.
+    `extending` are the files that extend `path`. Raises what `load_extended` raises.
     """
     document = load_document(path)
     if "extends" not in document.data:
@@ -43,9 +44,9 @@ def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[t
         raise SpecError(f"{place}: extends: {error}") from error
     chain = (*extending, path)
     if any(base.resolve() == file.resolve() for file in chain):
-        circle = " extends ".join(shown(file) for file in (*chain, base))
-        raise SpecError(f"{place}: extends: a file cannot extend itself: {circle}")
+        cycle = " extends ".join(shown(file) for file in (*chain, base))
+        raise SpecError(f"{place}: extends: a file cannot extend itself: {cycle}")
     if len(chain) == _MOST_FILES:
-        raise SpecError(f"{place}: extends: {shown(extending[0])} is made of more than {_MOST_FILES} files")
+        raise SpecError(f"{place}: extends: {shown(extending[0])} extends a chain of more than {_MOST_FILES} files")
     rest = {key: value for key, value in document.data.items() if key != "extends"}
     return [(path, Document(rest, document.places)), *extended(base, kind, chain)]

@@ -1,6 +1,6 @@
-"""JSON text to a document, whose parts are known by the path of keys to them.
+"""JSON files as documents; errors name the path of keys.
 
-A file of this kind is written by a program and often is one long line, so that a line number would say little.
+Programs write such files, often as one long line, where a line number says little.
 """
 
 import json
@@ -14,13 +14,13 @@ from dsx.spec.document import Document, KeyPath
 from dsx.spec.locate import find_path, shown
 from dsx.spec.text_file import read_text, whole_characters
 
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half a character
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half of a surrogate pair
 
 
 def load_json(what: str, name: str) -> Document:
-    """Return the document at the path `name`; messages call it a `what`.
+    """Return the document at the path `name`; `what` is its kind in messages.
 
-    Raises SpecError if it is no JSON file, has a key twice in one object, or is no object.
+    Raises SpecError if the file is not JSON, not an object, or has a key twice in one object.
     """
     path = find_path(what, name)
     file = shown(path)
@@ -31,9 +31,9 @@ def load_json(what: str, name: str) -> Document:
 
 
 def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """Return the data of a JSON text; `file` names it in errors, `of_pairs` makes its objects.
+    """Return the data of a JSON string; errors name `file`, and `of_pairs` makes its objects.
 
-    Raises SpecError, with line and column where there are some, for what is no JSON and half characters.
+    Raises SpecError, with line and column where known, for invalid JSON and for half surrogate pairs.
     """
     try:
         data = json.loads(text, object_pairs_hook=of_pairs)
@@ -41,7 +41,7 @@ def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, Any]]],
         raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
     except RecursionError as error:
         raise SpecError(f"{file}: lists and objects are nested too deeply") from error
-    except ValueError as error:  # digits without end
+    except ValueError as error:  # an integer of too many digits
         raise SpecError(f"{file}: is not JSON that can be read: {error}") from error
     if _HALF.search(text):
         _check_characters(data, file)
@@ -64,11 +64,11 @@ def _check_characters(data: Any, file: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
-    """Return an object; a key that stands twice is no choice of which one counts."""
+    """Return an object; raises SpecError for a repeated key, since either value could be meant."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
             others = ", ".join(dict(pairs))
-            raise SpecError(f"{file}: the key {key!r} is given twice in one object, beside {others}")
+            raise SpecError(f"{file}: an object has the key {key!r} twice (its keys: {others})")
         found[key] = value
     return found

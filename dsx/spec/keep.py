@@ -1,6 +1,6 @@
-"""What a sweep keeps of its candidates: all, the feasible, the best few, or a Pareto front.
+"""The candidates that a sweep keeps: all, the feasible, the best few, or a Pareto front.
 
-The best and the front are of each hardware point: clusters and what-ifs are compared, they do not compete.
+Each hardware point has its own best and its own front, so clusters and what-ifs do not compete.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,13 +9,13 @@ from pydantic import Discriminator, Field, Tag
 
 from dsx.spec.column_names import GroupColumn, Objective
 from dsx.spec.load import Spec
-from dsx.spec.quantities import Count
+from dsx.spec.value_types import Count
 
 
 class KeepTop(Spec):
-    """The `top` candidates of smallest step time, of each hardware point and group of equal `per` columns.
+    """The `top` fastest candidates of each hardware point and group of equal `per` columns.
 
-    `per` may name columns of the hardware point too, which changes nothing.
+    `per` may also name columns of the hardware point, without effect.
     """
 
     top: Count
@@ -23,7 +23,7 @@ class KeepTop(Spec):
 
 
 class KeepPareto(Spec):
-    """The feasible candidates that no other of their hardware point beats in all of the `pareto` columns."""
+    """The feasible candidates that no other one of their hardware point dominates in the `pareto` columns."""
 
     pareto: Annotated[list[Objective], Field(min_length=1)]
 

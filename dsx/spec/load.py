@@ -1,4 +1,4 @@
-"""From a name to a validated spec: find the file, merge what it extends, set the overrides, validate."""
+"""From a name to a validated spec: find the file, merge the files that it extends, apply overrides, validate."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ from dsx.spec.document import Document, merge, stated_in_code
 from dsx.spec.extends import load_extended
 from dsx.spec.locate import Kind, find
 from dsx.spec.overrides import Assignment, override
-from dsx.spec.validate import S, validate
+from dsx.spec.validated import S, validate
 
 
 class Spec(BaseModel):
-    """Base of all specs: an unknown key is a fault, and a spec does not change."""
+    """Base of all specs: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    former_keys: ClassVar[Mapping[str, str]] = {}  # keys that it had before -> what is written now
+    former_keys: ClassVar[Mapping[str, str]] = {}  # former key -> what to write instead
 
 
-# A spec as users give it: the name of a packaged one, the path of a file, its content, or the spec itself.
+# A spec as users give it: its name, the path of its file, its content, or the spec itself.
 Given = str | Path | Mapping[str, Any] | Spec
 
 
@@ -35,8 +35,7 @@ def load_spec(
 ) -> S:
     """Return the spec of the `kind` called `name`, or at that path, with `overrides` set.
 
-    `target` is what ``--set`` calls it; `near` is the file that mentions the name. Raises UnknownNameError
-    or SpecError.
+    `target` is its name in ``--set``; `near` is the file that mentions the name. Raises UnknownNameError or SpecError.
     """
     return validate(load_overridden(kind, target, model, name, overrides, near), model)
 
@@ -50,9 +49,9 @@ def load_overridden(
     near: Path | None,
     open_keys: Collection[str] = (),
 ) -> Document:
-    """Return the document that `load_spec` validates: merged over what it extends, with `overrides` set.
+    """Return the document that `load_spec` validates: merged over the files that it extends, with `overrides` set.
 
-    `open_keys` are the fields to which an override may add a key.
+    An override may add keys to the fields `open_keys`.
     """
     document = _document(kind, target, model, name, near)
     fields = {(field,) for field in model.model_fields}
@@ -72,7 +71,7 @@ def _check_given(target: str, model: type[BaseModel], given: Given) -> None:
 
 
 def _document(kind: Kind, target: str, model: type[BaseModel], given: Given, near: Path | None) -> Document:
-    """Return what is given as a document, merged over what it extends; content has the place `target`."""
+    """Return a spec as a document, merged over the files that it extends; content has the place `target`."""
     _check_given(target, model, given)
     if isinstance(given, str | Path):
         return load_extended(find(kind, str(given), ".yaml", near), kind)

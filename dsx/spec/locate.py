@@ -1,10 +1,9 @@
-"""Where a name comes from: a path, or the first folder that holds a file of that name.
+"""The search path: the file of a name is at a path, or in the first folder that has a file of that name.
 
-Searched in order: each folder of DSX_PATH, the data that comes with dsx, the folder of the file that
-mentions the name. That folder is last for YAML, since files of all kinds may lie there (a sweep called
-gpt3-1t wants the model of that name), and first for layer texts, which lie among their own. A folder of
-DSX_PATH is laid out like data/ (one subfolder per kind) or flat. Layer texts lie in subfolders of
-data/layers, which are searched recursively; every other folder is flat.
+The order is: each folder of DSX_PATH, the packaged data, the folder of the file that mentions the name. This last
+folder comes first for layer definitions. For YAML files it comes last, since it may hold files of any kind: a sweep
+called gpt3-1t needs the model of that name, not itself. A folder of DSX_PATH has the subfolders of data/, or is flat.
+Only data/layers is searched recursively.
 """
 
 import os
@@ -29,9 +28,8 @@ _SINGULAR: dict[Kind, str] = {
 def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     """Return the file of the `kind` called `name`; `near` is the file that mentions it.
 
-    A name with a path separator, or that ends in `suffix`, is a path: relative to the folder of `near`,
-    then to the working directory. Raises UnknownNameError for a name that nothing carries, SpecError for
-    a path that is not a file.
+    A name with a path separator, or with the ending `suffix`, is a path: relative to the folder of `near`, then to the
+    working directory. Raises UnknownNameError for an unknown name, SpecError for a path that is not a file.
     """
     if is_path(name, suffix):
         return find_path(_SINGULAR[kind], name, near)
@@ -41,23 +39,23 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     found = [file for file in candidates if os.path.isfile(file)]
     if not found:
         searched = dict.fromkeys(str(file.parent) for file in here)
-        hint = f"; searched too: {', '.join(searched)}" if searched else ""
+        hint = f"; also searched: {', '.join(searched)}" if searched else ""
         raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
-    # A file seldom means itself: a sweep named after its model wants the model, and a user's
-    # b200-nvs8 that extends b200-nvs8 wants the one that comes with dsx.
+    # A file seldom means itself: a sweep named after its model means the model, and a user's b200-nvs8 that extends
+    # b200-nvs8 means the packaged one.
     others = [file for file in found if near is None or file.resolve() != near.resolve()]
     return (others or found)[0]
 
 
 def is_path(name: str, suffix: str) -> bool:
-    """Return whether `name` is a path, and not a name to look up."""
+    """Return whether `name` is a path, and not a name to search for."""
     return "/" in name or os.sep in name or name.endswith(suffix)
 
 
 def find_path(what: str, name: str, near: Path | None = None) -> Path:
     """Return the file at the path `name`, relative to the folder of `near` or to the working directory.
 
-    Raises SpecError, which calls it a `what`, if there is no such file.
+    Raises SpecError if there is no such file; its message calls the file a `what`.
     """
     path = Path(name)
     candidates = [path] if near is None else [near.parent / path, path]
@@ -70,7 +68,7 @@ def find_path(what: str, name: str, near: Path | None = None) -> Path:
 
 
 def names(kind: Kind, suffix: str) -> list[str]:
-    """Return the names of the `kind` that DSX_PATH and the packaged data hold, sorted."""
+    """Return the sorted names of the `kind` in DSX_PATH and the packaged data."""
     return sorted({file.name.removesuffix(suffix) for file in _files(kind, suffix)})
 
 
@@ -82,7 +80,7 @@ def packaged_data() -> Path:
 
 
 def shown(path: Path) -> str:
-    """Return `path` as messages show it: relative where it lies under the working directory."""
+    """Return `path` as messages show it: relative if it is inside the working directory."""
     absolute = path.absolute()
     here = Path.cwd()
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)

@@ -1,8 +1,8 @@
 """A model file: the sizes of its dimensions, and the sequence of its layers.
 
-Dimensions have the letters of the layer notation: e hidden size, h attention heads, g key-value heads,
-k head dimension, f feed-forward width, v vocabulary; a layer text may ask for others. What a layer of a
-kind consists of is said by its layer text, not here.
+Dimensions have the letters of the layer notation: e hidden size, h attention heads, g key-value heads, k head
+dimension, f feed-forward width, v vocabulary; a layer definition may use others. The model names the kinds of its
+layers; their layer definitions state the operators.
 """
 
 import re
@@ -16,8 +16,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 from dsx.errors import did_you_mean
 from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
-from dsx.spec.quantities import Count, Total
-from dsx.spec.validate import validate
+from dsx.spec.validated import validate
+from dsx.spec.value_types import Count, Total
 
 _TAKEN = {
     "b": "microbatch_size, a choice of the plan",
@@ -26,16 +26,16 @@ _TAKEN = {
     "panels": "number of panels, a choice of the plan",
     **dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes"), "element size, an assumption"),
 }
-# The letters that layer texts and strategies agree on; a model gives those that its layers use.
+# The letters that layer definitions and strategies share; a model gives those that its layers use.
 ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")
 EXPERTS = "x"  # the letter of the number of experts
 
 
 def _letter(letter: str) -> str:
     if letter in _TAKEN:
-        raise ValueError(f"{letter!r} is the {_TAKEN[letter]}: it is no dimension of the model")
+        raise ValueError(f"{letter!r} is the {_TAKEN[letter]}, not a dimension of the model")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", letter):
-        raise ValueError(f"{letter!r} is no name in the layer notation: letters, digits and _, such as 'e'")
+        raise ValueError(f"{letter!r} is not a name of the layer notation: letters, digits and _, such as 'e'")
     return letter
 
 
@@ -43,7 +43,7 @@ def _letter(letter: str) -> str:
 class LayerKind:
     """A layer definition with the options and block parameters that a model sets."""
 
-    kind: str  # as the assumption set's `layers` maps it to a layer definition
+    kind: str  # the assumption set may map it to another layer definition
     options: frozenset[str] = frozenset()
     blocks: tuple[tuple[str, str], ...] = ()  # (block parameter, block)
 
@@ -52,12 +52,12 @@ class LayerKind:
         return f"{self.kind}[{chosen}]" if chosen else self.kind
 
 
-# What is wrong with the settings of a layer, as the definitions of layers say, which are not known here; or nothing.
+# Returns what is wrong with the settings of a layer, or "". Only `dsx.graph` knows the definitions of layers.
 LayerCheck = Callable[[LayerKind], str]
 
 
 class LayerCount(Spec):
-    """Layers of one kind that follow each other; a further key is a block parameter, as in ``ffn: experts``."""
+    """Consecutive layers of one kind; any other key is a block parameter, as in ``ffn: experts``."""
 
     kind: str
     options: list[str] = Field(default_factory=list)
@@ -66,22 +66,22 @@ class LayerCount(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _further_keys_name_blocks(cls, data: Any) -> Any:
+    def _other_keys_name_blocks(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        further = {key: value for key, value in data.items() if key not in cls.model_fields}
+        others = {key: value for key, value in data.items() if key not in cls.model_fields}
         keys = [name for name in cls.model_fields if name != "blocks"]
-        for key, value in further.items():
+        for key, value in others.items():
             if not isinstance(value, str):
                 raise ValueError(
-                    f"{key!r} is no key of a layer{did_you_mean(str(key), keys)} (known: {', '.join(keys)}); as a "
-                    f"block parameter, as in 'ffn: experts', it would name a block, not {value!r}"
+                    f"{key!r} is not a key of a layer{did_you_mean(str(key), keys)} (known: {', '.join(keys)}); a "
+                    f"block parameter, as in 'ffn: experts', names a block, not {value!r}"
                 )
         blocks = data.get("blocks", {})
-        if not further or not isinstance(blocks, dict):
+        if not others or not isinstance(blocks, dict):
             return data
-        rest = {key: value for key, value in data.items() if key not in further}
-        return rest | {"blocks": blocks | further}
+        rest = {key: value for key, value in data.items() if key not in others}
+        return rest | {"blocks": blocks | others}
 
     @model_validator(mode="after")
     def _settings_are_known(self, info: ValidationInfo) -> "LayerCount":
@@ -92,7 +92,7 @@ class LayerCount(Spec):
 
     @property
     def layer(self) -> LayerKind:
-        """What each of these layers is."""
+        """The kind of these layers, with its settings."""
         return LayerKind(self.kind, frozenset(self.options), tuple(sorted(self.blocks.items())))
 
 
@@ -102,7 +102,7 @@ def layer_count(layer: LayerKind, count: int) -> LayerCount:
 
 
 class RepeatedLayers(Spec):
-    """A pattern of layers that is repeated."""
+    """A repeated pattern of layers."""
 
     repeat: Count
     layers: Annotated[list[LayerCount], Field(min_length=1)]
@@ -119,33 +119,33 @@ def _arm(value: Any) -> str:
 LayersEntry = Annotated[
     Annotated[LayerCount, Tag("<one>")] | Annotated[RepeatedLayers, Tag("<repeated>")], Discriminator(_arm)
 ]
-_MOST_ENTRIES = 100_000  # of layers, with patterns written out
+_MOST_ENTRIES = 100_000  # of layers, with repeated patterns expanded
 
 
 class ModelSpec(Spec):
-    """A transformer, or anything else that is a sequence of layers."""
+    """A transformer, or any other sequence of layers."""
 
     name: str
     description: str = ""
-    source: str  # where the sizes are published
-    default_sequence_length: Count  # tokens, where a sweep gives none
+    source: str  # of the sizes
+    default_sequence_length: Count  # tokens; for a sweep that states none
     dimensions: Annotated[dict[Annotated[str, AfterValidator(_letter)], Count], Field(min_length=1)]
     layers: Annotated[list[LayersEntry], Field(min_length=1)]  # first to last
-    parameters: Total | None = None  # as published, to compare with the count of the layer definitions
+    parameters: Total | None = None  # published number, to compare with that of the layer definitions
 
     @model_validator(mode="after")
-    def _patterns_end(self) -> "ModelSpec":
-        written = sum(each.repeat * len(each.layers) for each in self.layers if isinstance(each, RepeatedLayers))
-        if written > _MOST_ENTRIES:
-            raise ValueError(f"layers: patterns written out have {written:,} entries; at most {_MOST_ENTRIES:,}")
+    def _patterns_are_bounded(self) -> "ModelSpec":
+        entries = sum(each.repeat * len(each.layers) for each in self.layers if isinstance(each, RepeatedLayers))
+        if entries > _MOST_ENTRIES:
+            raise ValueError(f"layers: expanded patterns have {entries:,} entries; at most {_MOST_ENTRIES:,}")
         return self
 
     @property
     def sequence(self) -> list[LayerCount]:
-        """The layers first to last, patterns written out."""
-        return list(self._written_out())
+        """The layers first to last, with repeated patterns expanded."""
+        return list(self._expanded())
 
-    def _written_out(self) -> Iterator[LayerCount]:
+    def _expanded(self) -> Iterator[LayerCount]:
         for entry in self.layers:
             if isinstance(entry, LayerCount):
                 yield entry
@@ -155,7 +155,7 @@ class ModelSpec(Spec):
 
 
 def has_experts(dimensions: Mapping[str, int]) -> bool:
-    """Return whether the layers of a model with these dimensions have experts; one expert is a dense model."""
+    """Return whether a model with these dimensions has experts; a model with one expert is dense."""
     return dimensions.get(EXPERTS, 1) > 1
 
 
@@ -165,11 +165,9 @@ def load_model(
     near: Path | None = None,
     check: LayerCheck | None = None,
 ) -> ModelSpec:
-    """Return the model that is given, by name, path or content.
+    """Return a model, given by name, path or content; `near` is the file that mentions it.
 
-    `near` is the file that mentions it, `check` looks at its layers.
-
-    Raises UnknownNameError, or SpecError that lists all faults of the file.
+    `check` checks the settings of its layers. Raises UnknownNameError, or SpecError with all faults of the file.
     """
     document = load_overridden("models", "model", ModelSpec, given, overrides, near)
     return validate(document, ModelSpec, check)

@@ -1,9 +1,9 @@
-"""Measured times of kernels, by operator and local shape: a CSV file, one kernel a row.
+"""Measured times of kernels, by operator and local shape: a CSV file with one kernel per row.
 
 `operator` is the name of an operator (einsum, norm) or of a `fuse` block (attention). A matrix multiply is `batch`
-times (m x k) by (k x n); a fused kernel with multiplies has the sizes of its first one; any other kernel has m x n
-elements, n along the last dimension, and no k. `time` is a quantity with its unit. A line that begins with # is a
-comment.
+times (m x k) by (k x n). A fused kernel with multiplies has the sizes of its first multiply. Any other kernel has m x n
+elements, with n along the last dimension, and no k. `time` is a quantity with its unit. Lines that begin with # are
+comments.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FORMAT = CsvFormat(
     hint=f" (columns: {', '.join((*REQUIRED, *OPTIONAL))})",
 )
 
-# Bytes of an element: all that the model knows of a type.
+# Bytes per element, the only property of a type that the model uses.
 DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 Shape = tuple[int, int, int, int]  # m, n, k, batch; k and batch are 0 for a kernel without multiplies
@@ -41,21 +41,21 @@ class OperatorTime:
 
     line: int  # of the file, from 1; the header is line 1
     operator: str
-    directions: tuple[int, ...]  # of `DIRECTIONS`; both where the cell is blank
+    directions: tuple[int, ...]  # positions in `DIRECTIONS`; both for a blank cell
     shape: Shape
-    dtype: str  # "" for whatever the job computes in
+    dtype: str  # "" matches the type that the job computes in
     time_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTimes:
-    """The rows of one file, in its order, and the name by which messages call it."""
+    """The rows of one file, in its order, and the name of the file in messages."""
 
     file: str
     rows: tuple[OperatorTime, ...]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the rows as plain data; of the file its name alone, wherever it lies."""
+        """Return the rows as plain data, with the name of the file without its folder."""
         return {
             "file": Path(self.file).name,
             "rows": [
@@ -66,24 +66,24 @@ class OperatorTimes:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> "OperatorTimes":
-        """Return the times that `to_data` wrote; raises pydantic.ValidationError for anything else."""
-        written = _WRITTEN.validate_python(data)
-        return cls(written.file, tuple(OperatorTime(*row) for row in written.rows))
+        """Return the times from what `to_data` returns; raises pydantic.ValidationError for anything else."""
+        stored = _STORED.validate_python(data)
+        return cls(stored.file, tuple(OperatorTime(*row) for row in stored.rows))
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What `to_data` writes."""
+class _Stored:
+    """The data that `to_data` returns."""
 
     file: str
     rows: list[tuple[int, str, tuple[int, ...], Shape, str, float]]
 
 
-_WRITTEN = TypeAdapter(_Written)
+_STORED = TypeAdapter(_Stored)
 
 
 def shape_text(shape: Shape) -> str:
-    """Return a shape as people read it: "4096 x 4096 x 1024", m x n x k, with the batch in front if it is not 1."""
+    """Return a shape for people: "4096 x 4096 x 1024" is m x n x k; a batch other than 1 is in front."""
     m, n, k, batch = shape
     return f"{m} x {n}" if not k else f"{f'{batch} of ' if batch != 1 else ''}{m} x {n} x {k}"
 
@@ -91,8 +91,8 @@ def shape_text(shape: Shape) -> str:
 def read_operator_times(name: str, near: Path | None = None) -> OperatorTimes:
     """Return the rows of the file at the path `name`; `near` is the file that mentions it.
 
-    Raises SpecError for a path that is no file, OperatorTimesError with file, line and value for a column that is
-    missing, a cell that is no value of its column, and two rows for one kernel whose times differ.
+    Raises SpecError for a path that is not a file, OperatorTimesError with file, line and value for a missing column,
+    an invalid cell, and two rows that give one kernel different times.
     """
     path = find_path("operator times", name, near)
     rows = tuple(map(_row, read_csv(path, str(path), FORMAT).rows))
@@ -104,16 +104,16 @@ def _row(row: CsvRow) -> OperatorTime:
     given, place = row.cells, row.place
     for name in REQUIRED:
         if not given[name]:
-            raise OperatorTimesError(f"{place}: {name}: is blank; every row needs one")
+            raise OperatorTimesError(f"{place}: {name}: is blank, but every row needs it")
     direction, dtype = given.get("direction", ""), given.get("dtype", "").lower()
     for name, value, known in (("direction", direction, DIRECTIONS), ("dtype", dtype, DTYPES)):
         if value and value not in known:
             raise OperatorTimesError(
-                f"{place}: {name}: {value!r} is none of {', '.join(known)}{did_you_mean(value, known)}"
+                f"{place}: {name}: {value!r} is not one of {', '.join(known)}{did_you_mean(value, known)}"
             )
     k, batch = given.get("k", ""), given.get("batch", "")
     if batch and not k:
-        raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed beside it")
+        raise OperatorTimesError(f"{place}: batch: counts matrix multiplies, so k is needed too")
     return OperatorTime(
         line=row.line,
         operator=given["operator"],
@@ -147,19 +147,19 @@ def _time(text: str, place: str) -> float:
 
 
 def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
-    """Raise OperatorTimesError for two rows that a kernel could take its time from, with different times."""
+    """Raise OperatorTimesError for two rows that match the same kernel and have different times."""
     seen: dict[tuple[str, int, Shape], dict[int, OperatorTime]] = {}
     for row in rows:
         width = DTYPES.get(row.dtype, 0)
         for direction in row.directions:
             there = seen.setdefault((row.operator, direction, row.shape), {})
-            # A row without a type stands for all of them.
+            # A row without a type matches all of them.
             for other in there.values() if not width else (there[key] for key in (0, width) if key in there):
                 if other.time_s != row.time_s:
                     raise OperatorTimesError(
                         f"{path}:{row.line}: {row.operator} of {shape_text(row.shape)} takes "
                         f"{format_quantity(row.time_s, 's')} here and {format_quantity(other.time_s, 's')} in line "
-                        f"{other.line}: one kernel has one time (types of equal size are one, and a blank direction "
-                        "or dtype stands for all)"
+                        f"{other.line}: a kernel has one time (types of equal size count as one, and a blank direction "
+                        "or dtype as all)"
                     )
             there.setdefault(width, row)

@@ -1,8 +1,8 @@
-"""`--set cluster.device.hbm_capacity=141 GB`: one value of a file replaced for one run.
+"""`--set cluster.device.hbm_capacity=141 GB`: replaces one value of a file for one run.
 
-An assignment is TARGET.PATH=VALUE. It replaces what the file states, so a path that the file does not have
-is taken for a misspelling, unless the schema lets it be added (an optional field). A replaced number loses
-its source. List items are named by their position, from 0.
+An assignment is TARGET.PATH=VALUE. It replaces a value of the file; a path that the file does not have counts as
+misspelt, unless it is an optional field of the schema. The replaced number loses its source. Items of a list are named
+by their position, from 0.
 """
 
 import copy
@@ -21,7 +21,7 @@ _OF_A_CLUSTER = ("device", "network")  # its sections, which a `what_if` names w
 
 
 def split(assignments: Iterable[str]) -> dict[str, list[Assignment]]:
-    """Return the (path, value) pairs of each of TARGETS; raise SpecError for any other target."""
+    """Return the (path, value) pairs of each of TARGETS; raises SpecError for any other target."""
     by_target: dict[str, list[Assignment]] = {target: [] for target in TARGETS}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -48,8 +48,8 @@ def apply(
 ) -> dict[str, Any]:
     """Return a copy of `data` with each (path, value) set; later assignments win.
 
-    `target` is what messages put before the path; `may_add` says of a path that `data` lacks whether it
-    may be added. Raises SpecError for any other path, naming the nearest.
+    Messages put `target` in front of the path. `may_add` returns whether a path that `data` lacks may be added. Raises
+    SpecError for any other path, with the nearest one.
     """
     changed = copy.deepcopy(data)
     for path, text in assignments:
@@ -70,11 +70,11 @@ def override(
     target: str,
     may_add: Callable[[tuple[str, ...]], bool] = _nothing,
 ) -> Document:
-    """Return `document` with the assignments applied, whose places become the ``--set`` itself."""
+    """Return `document` with the assignments applied; the places of the changed values become the ``--set``."""
     data = apply(document.data, assignments, target, may_add)
     places = dict(document.places)
     for path, _ in assignments:
-        for at in (*document.places, *paths_of(data)):  # also what is replaced: an entry may be missing there now
+        for at in (*document.places, *paths_of(data)):  # replaced parts too: a fault may name a missing entry
             if f"{'.'.join(map(str, at))}.".startswith(f"{path}."):
                 places[at] = _place(target, path)
     return Document(data, places)

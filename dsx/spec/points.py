@@ -1,7 +1,7 @@
-"""The points of a what_if: from what a sweep file writes, and back.
+"""Reads and writes the points of a what_if in a sweep file.
 
-A grid is a mapping of fields to a value, a list or a range; every combination is a point. A list of mappings
-states its points one by one. All faults are collected, each with its own place.
+A grid maps fields to a value, a list or a range; every combination is a point. A list of mappings states its points
+one by one. All faults are collected, each with its own place.
 """
 
 import math
@@ -15,23 +15,23 @@ from pydantic_core import InitErrorDetails
 from dsx.errors import SpecError
 from dsx.spec.column_names import Columns
 from dsx.spec.document import KeyPath, is_sourced
-from dsx.spec.quantities import number, whole_number
 from dsx.spec.ranges import EMPTY, LARGEST_RANGE, ends, geometric, once
+from dsx.spec.value_types import number, whole_number
 from dsx.spec.what_if import Value, WhatIf, field, is_section, is_setting, value_type
 
-_MOST_FAULTS = 100  # to find what each of 100,000 fields was meant to be takes minutes
+_MOST_FAULTS = 100  # finding the nearest names for 100,000 fields would take minutes
 
-_Stated = tuple[KeyPath, str, Any]  # where it is written, the path of the field, what is written
+_Stated = tuple[KeyPath, str, Any]  # place, path of the field, value as written
 
 
 def stated_fields(data: Any) -> tuple[str, ...]:
-    """Return the paths that a what_if, as it is written, names, whether there is such a field or not."""
+    """Return the paths that a what_if names, whether such fields exist or not; `data` is the what_if as written."""
     points = [point for point in (data if isinstance(data, list) else [data]) if isinstance(point, dict)]
     return tuple(once([path for point in points for _, path, _ in _stated(point, ()) if "." in path]))
 
 
 def _stated(given: dict[str, Any], at: KeyPath, before: str = "") -> Iterator[_Stated]:
-    """Yield what a mapping states; sections may be nested, as they are in the file that has the fields."""
+    """Yield the fields of a mapping; sections may be nested, as in the file of the fields."""
     for key, value in given.items():
         path = f"{before}{key}"
         if isinstance(value, dict) and is_section(path):
@@ -53,7 +53,7 @@ class _Reading:
         size = math.prod(map(len, lists))
         if size > LARGEST_RANGE:
             factors = " x ".join(str(len(values)) for values in lists)
-            self.fault((), given, f"{factors} = {size:,} points; at most {LARGEST_RANGE:,} make up one sweep")
+            self.fault((), given, f"{factors} = {size:,} points; a sweep has at most {LARGEST_RANGE:,}")
             return WhatIf()
         return WhatIf(tuple(path for _, path, _ in stated), tuple(product(*lists)))
 
@@ -64,22 +64,22 @@ class _Reading:
         points = []
         for index, point in enumerate(given):
             if not isinstance(point, dict) or not point:
-                self.fault((index,), point, f"{point!r} is no point, such as {{device.hbm_capacity: 80 GB}}")
+                self.fault((index,), point, f"{point!r} is not a point, such as {{device.hbm_capacity: 80 GB}}")
                 continue
             known = len(self.faults)
             values = {path: self.value(path, at, value) for at, path, value in self.fields(point, (index,))}
-            if len(self.faults) > known:  # fields that cannot be read are not missing too
+            if len(self.faults) > known:  # an invalid field is not missing as well
                 continue
             fields = fields or tuple(values)
             for path in dict.fromkeys((*fields, *values)):
                 if path not in values or path not in fields:
-                    where = "here" if path in fields else "in those before"
-                    self.fault((index,), point, f"all points need the same fields, and {path!r} is missing {where}")
+                    where = "here" if path in fields else "in the points before"
+                    self.fault((index,), point, f"all points need the same fields, but {path!r} is missing {where}")
             points.append(tuple(values.get(path, math.nan) for path in fields))
         return WhatIf(fields, tuple(once(points)))
 
     def fields(self, given: dict[str, Any], at: KeyPath) -> list[_Stated]:
-        """Return what `given` states of fields that can be varied."""
+        """Return the fields in `given` that a what_if can vary."""
         found: dict[str, _Stated] = {}
         for place, path, value in _stated(given, at):
             try:
@@ -93,10 +93,10 @@ class _Reading:
         return list(found.values())
 
     def choice(self, path: str) -> str | None:
-        """Return what to say of a choice of the plan, which is searched anyway."""
+        """Return the message for a choice of the plan, which is not a field of a what_if; None for any other path."""
         if is_setting(path) or self.columns is None or path not in self.columns.candidates:
             return None
-        return f"{path!r} is a choice of the plan, which every sweep searches: narrow it with fix or limit"
+        return f"{path!r} is a choice of the plan, which a sweep searches: restrict it with fix or limit"
 
     def values(self, path: str, at: KeyPath, given: Any) -> list[Value]:
         """Return the values of a list, a range, or one value."""
@@ -120,7 +120,7 @@ class _Reading:
             return []
 
     def value(self, path: str, at: KeyPath, given: Any) -> Value:
-        """Return one value of the field at `path`; a fault is NaN."""
+        """Return one value of the field at `path`; NaN for an invalid one."""
         if isinstance(given, list) or (isinstance(given, dict) and not is_sourced(given)):
             self.fault(at, given, f"{given!r} is not one value")
             return math.nan
@@ -135,13 +135,13 @@ class _Reading:
         self.add({"type": "value_error", "loc": at, "input": given, "ctx": {"error": ValueError(message)}})
 
     def add(self, fault: InitErrorDetails) -> None:
-        """Note a fault; raises ValidationError with those so far where nobody would read more."""
+        """Add a fault; raises ValidationError with all faults so far once there are enough."""
         self.faults.append(fault)
         if len(self.faults) >= _MOST_FAULTS:
             raise self.error()
 
     def error(self) -> ValidationError:
-        """Return the error of the faults."""
+        """Return the error that lists the faults."""
         return ValidationError.from_exception_data("what_if", self.faults)
 
 
@@ -153,16 +153,16 @@ def _read(given: Any, info: ValidationInfo[Columns | None]) -> WhatIf:
         what_if = reading.points(given)
     else:
         example = "{device.hbm_capacity: [80 GB, 141 GB]}"
-        raise ValueError(f"expected fields and their values, such as {example}, or a list of points, got {given!r}")
+        raise ValueError(f"expected fields with their values, such as {example}, or a list of points, got {given!r}")
     if reading.faults:
         raise reading.error()
     return what_if
 
 
 def _write(what_if: WhatIf) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return what reads as `what_if` again: fields and lists if its points are a grid, else the points."""
+    """Return a what_if as plain data that reads as the same: a grid if its points are one, else a list of points."""
     lists = [once(list(column)) for column in zip(*what_if.points, strict=True)]
-    # Counted first: the product of the values of many single points is far larger than they are.
+    # The count is compared first, since the product of the values of many single points would be huge.
     if math.prod(map(len, lists)) == len(what_if.points) and tuple(product(*lists)) == what_if.points:
         return {path: _written(path, values) for path, values in zip(what_if.fields, lists, strict=True)}
     columns = zip(*what_if.points, strict=True)

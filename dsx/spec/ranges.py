@@ -1,4 +1,4 @@
-"""Where a sweep takes several values: lists, geometric ranges, bounds."""
+"""Types of the fields of a sweep with several values: lists, geometric ranges, bounds."""
 
 import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, Validator
 from pydantic.dataclasses import dataclass
 
 from dsx.errors import SpecError, did_you_mean
-from dsx.spec.quantities import choice, count, whole_number
+from dsx.spec.value_types import choice, count, whole_number
 from dsx.units import REAL, parse_number
 
 Relation = Literal["<=", ">=", "==", "<", ">"]
@@ -16,22 +16,22 @@ _RELATIONS = get_args(Relation)
 _MISWRITTEN = {"=": "==", "=<": "<=", "=>": ">="}
 _RANGE = ("from", "to", "times")
 
-EMPTY = "the list is empty: at least one value is wanted"
+EMPTY = "the list is empty: expected at least one value"
 
-# More values than this in one range, or points in one what-if, are a slip of the pen.
+# More values in a range, or more points of a what-if, are surely a typing error.
 LARGEST_RANGE = 1_000_000
 
 N = TypeVar("N", int, float)
 
 
 def listed(value: Any) -> Any:
-    """Return a single text as a list of one; anything else is left to the schema."""
+    """Return a single string as a list of one; any other value unchanged, for the schema to check."""
     return [value] if isinstance(value, str) else value
 
 
 def _names(value: Any) -> Any:
     if value == []:
-        raise ValueError("the list is empty: at least one name is wanted")
+        raise ValueError("the list is empty: expected at least one name")
     return listed(value)
 
 
@@ -40,7 +40,7 @@ def _names_or_none(value: Any, read: ValidatorFunctionWrapHandler) -> list[str]:
 
 
 def once(values: list[Any]) -> list[Any]:
-    """Return `values` without repetition, each at its first place."""
+    """Return `values` without repetitions, in the order of their first occurrence."""
     return list(dict.fromkeys(values))
 
 
@@ -56,10 +56,7 @@ def _sizes(value: Any) -> list[int]:
 
 
 def ends(written: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return what a range states as from, to and times, as it is written.
-
-    Raises ValueError for another key, and for one that is missing.
-    """
+    """Return (from, to, times) of a range as written; raises ValueError for an unknown or a missing key."""
     for key in written:
         if key not in _RANGE:
             raise ValueError(f"unknown key {key!r}{did_you_mean(key, _RANGE)} (known: {', '.join(_RANGE)})")
@@ -73,13 +70,13 @@ def ends(written: dict[str, Any]) -> tuple[Any, Any, Any]:
 def geometric(written: dict[str, Any], first: N, last: N, times: N) -> list[N]:
     """Return `first`, `first` * `times`, `first` * `times`^2, ... up to `last`.
 
-    Real values keep the 15 digits that a float holds, so that 1e-6 times 10 is the 1e-5 that others write, and
-    one that passes `last` by rounding alone is `last`. Raises ValueError, which shows the range as `written`,
-    for one that is empty or does not grow.
+    Real values are rounded to the 15 digits that a float holds, so that 1e-6 times 10 is exactly 1e-5, and a value that
+    exceeds `last` by rounding alone is `last`. Raises ValueError, which shows the range as `written`, for an empty
+    range or one that does not grow.
     """
     shown = f"from {written['from']} to {written['to']} times {written['times']}"
     if not (0 < first <= last and times > 1):
-        raise ValueError(f"{shown}: wanted are 0 < from <= to, and times > 1")
+        raise ValueError(f"{shown}: expected 0 < from <= to, and times > 1")
     values, value = [], first
     limit = last if isinstance(last, int) else last * (1 + 1e-9)
     while value <= limit:
@@ -95,13 +92,13 @@ def _choices(value: Any) -> list[int | str]:
     """Return one value of a candidate column, or a list of them, as a list without repetition."""
     items = value if isinstance(value, list) else [value]
     if not items:
-        raise ValueError("the list is empty: no candidate could have such a value")
+        raise ValueError("the list is empty, so no candidate would match")
     return once([choice(item) for item in items])
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A bound on a column: candidates whose value is not `relation` `bound` are left out."""
+    """A bound on a column: only candidates with value `relation` `bound` are searched."""
 
     relation: Relation
     bound: int | float
@@ -122,7 +119,7 @@ def _texts(limits: list[Limit]) -> list[str]:
 def _limit(text: Any) -> Limit:
     match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise ValueError(f"{text!r} is no bound, such as '<=16' or '>=2'; for one value use fix")
+        raise ValueError(f"{text!r} is not a bound, such as '<=16' or '>=2'; for one value use fix")
     relation = next((known for known in _RELATIONS if known == match[1]), None)
     if relation is None:
         meant = _MISWRITTEN.get(match[1], "<=") + match[2]
@@ -138,7 +135,7 @@ def _bound(text: str) -> int | float:
 
 
 Names = Annotated[list[str], BeforeValidator(_names), AfterValidator(once)]  # "1d", [1d, 2d]
-# Names, or null for those that are taken where nothing is said.
+# Names, or null for the default.
 NamesOrDefault = Annotated[Names, WrapValidator(_names_or_none), PlainSerializer(lambda names: names or None)]
 Sizes = Annotated[list[int], BeforeValidator(_sizes)]
 Choices = Annotated[list[int | str], BeforeValidator(_choices)]

@@ -1,7 +1,7 @@
-"""A sweep file: which model on which clusters, in which part of the space, and what to keep.
+"""A sweep file: the model, the clusters, the searched part of the space, and the candidates to keep.
 
-Names in it are names or paths of model, clusters and assumption set; they are loaded by the caller, with
-`near=sweep.file`. Every cluster at every point of `what_if` is a hardware point; the candidates are the same.
+It names the model, the clusters and the assumption set, or their paths; the caller loads them with `near=sweep.file`.
+Every cluster at every point of `what_if` is a hardware point; all of them have the same candidates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.load import Spec
 from dsx.spec.locate import find_path
 from dsx.spec.overrides import Assignment, override
-from dsx.spec.plot import PlotSpec
+from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.points import WhatIfPoints, stated_fields
-from dsx.spec.quantities import Count, Positive
 from dsx.spec.ranges import Choices, Limits, Names, NamesOrDefault, Sizes
-from dsx.spec.validate import validate
-from dsx.spec.what_if import WhatIf, is_belief
+from dsx.spec.validated import validate
+from dsx.spec.value_types import Count, Positive
+from dsx.spec.what_if import WhatIf, is_assumption
 from dsx.spec.yaml_text import load_document
 
-# Columns that a sweep states at top level; in `fix` they could contradict it.
+# Columns that a sweep states at top level, and that `fix` could contradict.
 _SETTINGS = ("cluster", "num_gpus", "global_batch_size", "sequence_length", "strategy")
 
 _DAYS = "training_days"
@@ -46,24 +46,24 @@ def _no_setting(name: str) -> str:
 
 
 class SweepSpec(Spec):
-    """A sweep; made by `load_sweep` or `sweep_from_data`, which know the columns."""
+    """A sweep; `load_sweep` and `sweep_from_data`, which know the columns, create it."""
 
     model: str
-    cluster: Annotated[Names, Field(max_length=127)]  # a result set has a code of 8 bits for its cluster
+    cluster: Annotated[Names, Field(max_length=127)]  # a result set codes its clusters in 8 bits
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
-    sequence_length: Count | None = None  # tokens; the model's default where not given
-    strategy: NamesOrDefault = Field(default_factory=list)  # none: the default of the assumption set
+    sequence_length: Count | None = None  # tokens; None: the model's default
+    strategy: NamesOrDefault = Field(default_factory=list)  # empty: the default of the assumption set
     fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
     train_tokens: Positive | None = None  # tokens of the whole training
-    partition: Literal["even", "optimal"] = "even"  # of the layers into the stages of a pipeline
-    operator_times: str | None = None  # a file of measured times of kernels
+    partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages
+    operator_times: str | None = None  # a file of measured kernel times
     assumptions: str = "default"
     keep: Keep = KeepTop(top=10)
     precision: Literal["float32", "float64"] = "float32"
-    part_size: Count | None = None  # candidates that are priced for one part of the set
+    part_size: Count | None = None  # candidates per part of the result set
     plot: PlotSpec | None = None
 
     _file: Path | None = PrivateAttr(default=None)
@@ -74,14 +74,14 @@ class SweepSpec(Spec):
     def _has_numbers(cls, keep: Keep, info: ValidationInfo) -> Keep:
         days = isinstance(keep, KeepPareto) and any(name.removeprefix("-") == _DAYS for name in keep.pareto)
         if days and info.data.get("train_tokens") is None:
-            raise ValueError(f"{_DAYS} is an objective only where the sweep gives train_tokens")
+            raise ValueError(f"{_DAYS} can be an objective only if the sweep states train_tokens")
         return keep
 
     @field_validator("plot")
     @classmethod
     def _can_be_drawn(cls, plot: PlotSpec | None, info: ValidationInfo) -> PlotSpec | None:
         if plot is not None and _DAYS in plot.columns and info.data.get("train_tokens") is None:
-            raise ValueError(f"{_DAYS} can be drawn only where the sweep gives train_tokens")
+            raise ValueError(f"{_DAYS} can be drawn only if the sweep states train_tokens")
         return plot
 
     @field_validator("operator_times")
@@ -89,40 +89,40 @@ class SweepSpec(Spec):
     def _of_one_machine(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is None:
             return None
-        varied = [path for path in info.data.get("what_if", WhatIf()).fields if not is_belief(path)]
+        varied = [path for path in info.data.get("what_if", WhatIf()).fields if not is_assumption(path)]
         if len(info.data.get("cluster", [])) > 1:
             varied = ["cluster"]
         if varied:
             raise ValueError(
-                f"times are measured on one machine, and the sweep varies {varied[0]}: leave out either, or make a "
-                "sweep for each machine with times of its own"
+                f"times are measured on one machine, but the sweep varies {varied[0]}: leave out one of the two, or "
+                "write a sweep for each machine with its own times"
             )
         return name
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A result set is known by what its sweep states: one that states none of what came later stays what it was.
+        # Result sets are identified by a hash of their sweep, which fields added later must not change by default.
         later = {"operator_times": None, "partition": "even"}
         return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
 
     @property
     def file(self) -> Path | None:
-        """The file that the sweep was read from; what it names is looked for beside it."""
+        """The file of the sweep; the names in it are searched from its folder."""
         return self._file
 
     def place(self, *path: str) -> str:
-        """Return "file:line" of a part of the sweep, or the ``--set`` that states it."""
+        """Return "file:line" of a part of the sweep, or the ``--set`` that sets it."""
         return self._document.place(path)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both state the same, wherever they were read from."""
+        """Return whether both state the same, whatever their files."""
         return isinstance(other, SweepSpec) and self.model_dump() == other.model_dump()
 
 
 def load_sweep(path: str | Path, columns: Columns, overrides: Sequence[Assignment] = ()) -> SweepSpec:
-    """Return the sweep in the file at `path`, with `overrides` set; `columns` are those it may mention.
+    """Return the sweep in the file at `path`, with `overrides` set; `columns` are the ones that it may mention.
 
-    Raises SpecError for a file that cannot be read, or that lists all its faults.
+    Raises SpecError for a file that cannot be read, or with all faults of the file.
     """
     file = find_path("sweep", str(path))
     return _sweep(load_document(file), columns, overrides, file)
@@ -131,9 +131,9 @@ def load_sweep(path: str | Path, columns: Columns, overrides: Sequence[Assignmen
 def sweep_from_data(
     data: Mapping[str, Any], columns: Columns, overrides: Sequence[Assignment] = (), file: Path | None = None
 ) -> SweepSpec:
-    """Return the sweep that `data` states, as if it had been read from `file`.
+    """Return the sweep in plain `data`, whose names are searched from the folder of `file`.
 
-    Raises SpecError that lists all faults.
+    Raises SpecError with all faults.
     """
     return _sweep(stated_in_code(data, str(file) if file else "sweep"), columns, overrides, file)
 
@@ -147,6 +147,6 @@ def _sweep(document: Document, columns: Columns, overrides: Sequence[Assignment]
 
 
 def _may_add(path: tuple[str, ...]) -> bool:
-    # What is behind fix, limit, what_if and plot is checked by the schema.
+    # The schema checks the keys inside fix, limit, what_if and plot.
     inside = (len(path) == 2 and path[0] in ("fix", "limit", "plot")) or (len(path) > 1 and path[0] == "what_if")
     return inside or (len(path) == 1 and path[0] in SweepSpec.model_fields)

@@ -1,4 +1,4 @@
-"""The text of a file that people or programs wrote, read whole: at most so long, in UTF-8, and no half characters."""
+"""Reads a whole text file, of limited size and in UTF-8, and joins surrogate pairs."""
 
 from pathlib import Path
 
@@ -12,8 +12,7 @@ LONGEST = 20_000_000
 def read_text(path: Path, longest: int = LONGEST) -> str:
     """Return the text of the file at `path`.
 
-    Raises SpecError if it cannot be read, is not UTF-8 or has more than `longest` characters, of which no more are
-    read.
+    Raises SpecError if it cannot be read, is not UTF-8 or has more than `longest` characters.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -23,14 +22,14 @@ def read_text(path: Path, longest: int = LONGEST) -> str:
     except UnicodeDecodeError as error:
         raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from error
     if len(text) > longest:
-        raise SpecError(f"{shown(path)}: has more than {longest:,} characters, the most that are read")
+        raise SpecError(f"{shown(path)}: has more than {longest:,} characters, the limit for a file")
     return text
 
 
 def whole_characters(text: str) -> str:
-    r"""Return `text` with surrogate pairs, as JSON escapes write them (``\ud83d\ude00``), put together.
+    r"""Return `text` with the surrogate pairs of JSON escapes (``\ud83d\ude00``) joined to characters.
 
-    Raises ValueError for half of a pair, which can be neither printed nor written to a file.
+    Raises ValueError for half of a pair, which can neither be printed nor written to a file.
     """
     if text.isascii():
         return text
@@ -38,4 +37,4 @@ def whole_characters(text: str) -> str:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
         half = int.from_bytes(error.object[error.start : error.start + 2], "little")
-        raise ValueError(f"{text!r} has half a character, \\u{half:x}, which no text can hold") from None
+        raise ValueError(f"{text!r} has half a character, \\u{half:x}, which is not valid text") from None

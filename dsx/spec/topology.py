@@ -1,11 +1,10 @@
-"""How the fast domains of a cluster are joined: `topology` of a cluster file, one of several kinds.
+"""The `topology` of a cluster file: how its fast domains are joined, in one of several kinds.
 
-What stands here is physical: how many units of the level below a switch joins, how many links there are and how
-fast, by how much uplinks are oversubscribed. `dsx.hardware.topology` derives the tiers from it, and says how. A
-cluster file without a topology has two tiers, the fast domain and the NICs behind it. `gpus`, which every kind may
-state, is what the levels must multiply to.
+A topology is physical: how many units of the level below a switch joins, the number and bandwidth of links, the
+oversubscription of uplinks. `dsx.hardware.tiers` derives the tiers from it. A cluster file without a topology has two
+tiers, the fast domain and the network of its NICs. Every kind may state `gpus`, the product of its levels.
 
-Not modelled: units of one level that differ, failed links.
+Not modelled: different units on one level, failed links.
 """
 
 import re
@@ -17,20 +16,20 @@ from pydantic import field_validator as validated
 
 from dsx.errors import did_you_mean
 from dsx.spec.load import Spec
-from dsx.spec.quantities import BytesPerSecond, Count, Flag, Seconds, Sourced, number
+from dsx.spec.value_types import BytesPerSecond, Count, Flag, Seconds, Sourced, number
 from dsx.units import LARGEST_COUNT
 
 Oversubscription = Annotated[float, Field(ge=1), BeforeValidator(number)]  # bytes/s into a switch over those out of it
 INNERMOST = "nvs"
-_MOST_LEVELS = 40  # no machine has more than four
+_MOST_LEVELS = 40  # real machines have up to four
 
 
 def _name(value: str) -> str:
     if not re.fullmatch("[a-z][a-z0-9]*", value) or value == INNERMOST:
-        why = "that is the fast domain" if value == INNERMOST else "write small letters and digits, a letter first"
+        why = "it is the fast domain" if value == INNERMOST else "write small letters and digits, a letter first"
         lowered = re.sub("[^a-z0-9]|^[^a-z]*", "", value.lower())
         nearest = f"; nearest: {lowered!r}" if lowered and value != INNERMOST else ""
-        raise ValueError(f"{value!r} is no name of a tier: {why}{nearest}")
+        raise ValueError(f"{value!r} cannot be the name of a level: {why}{nearest}")
     return value
 
 
@@ -38,32 +37,32 @@ TierName = Annotated[str, AfterValidator(_name)]
 
 
 class _Level(Spec):
-    """A level of a network as it was built: how many units of the level below it joins."""
+    """A physical level of a network: how many units of the level below it joins."""
 
     name: TierName
-    units: Count | None = None  # fast domains, on the innermost level; none: as many as one likes, on the outermost
+    units: Count | None = None  # on the first level: fast domains; None: unlimited, on the outermost level alone
 
 
 class SwitchLevelSpec(_Level):
     """A level of a fat tree."""
 
     oversubscription: Oversubscription = 1.0  # of the uplinks of its switches
-    latency: Seconds | None = None  # of a message that crosses it, in all; none: as on the level below
+    latency: Seconds | None = None  # total latency of a message that crosses it; None: as on the level below
 
 
 class NumberedLevelSpec(_Level):
-    """A level as numbers."""
+    """A level with its bandwidth and latency as plain numbers."""
 
-    bandwidth: BytesPerSecond  # per GPU and direction where all send
-    latency: Seconds  # of a message that crosses it, in all
+    bandwidth: BytesPerSecond  # per GPU and direction when all GPUs send
+    latency: Seconds  # total latency of a message that crosses it
 
 
 class _Topology(Spec):
-    gpus: Count | None = None  # of the whole machine; none: what the levels multiply to
+    gpus: Count | None = None  # of the whole machine; None: the product of the levels
 
 
 class FatTreeSpec(_Topology):
-    """Switches in levels, as many GPUs below each as its level joins: a fat tree, or folded Clos."""
+    """A fat tree, or folded Clos: levels of switches, each of which joins the units of its level."""
 
     kind: Literal["fat_tree"]
     levels: Annotated[list[SwitchLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
@@ -75,45 +74,45 @@ class FatTreeSpec(_Topology):
         last = levels[-1]
         if last.oversubscription > 1:
             raise ValueError(
-                f"{last.name!r} is the outermost level, which has no uplinks to oversubscribe: "
+                f"{last.name!r} is the outermost level and has no uplinks: an oversubscription of "
                 f"{last.oversubscription:g} belongs to the level below it, or a level above is missing"
             )
         return levels
 
 
 class SpineLeafSpec(_Topology):
-    """Leaf switches with so many domains below and uplinks to a spine above: their ratio is the oversubscription."""
+    """Leaf switches that join fast domains, with uplinks to a spine."""
 
     kind: Literal["spine_leaf"]
     domains_per_leaf: Count
     leaves: Count | None = None
     uplinks_per_leaf: Count
-    uplink_bandwidth: BytesPerSecond  # of one of them, per direction
-    spine_latency: Seconds | None = None  # of a message through the spine, in all; none: as through a leaf
+    uplink_bandwidth: BytesPerSecond  # of one uplink, per direction
+    spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as through a leaf
 
 
 class RailOptimizedSpec(_Topology):
-    """Rails: the GPUs of one position in their domains share a leaf, in a unit of so many domains."""
+    """Rails: inside a unit of some fast domains, the GPUs of the same position in their domains share a leaf switch."""
 
     kind: Literal["rail_optimized"]
     domains_per_unit: Count
     units: Count | None = None
     oversubscription: Oversubscription = 1.0  # of the uplinks of the leaves
-    spine_latency: Seconds | None = None  # of a message through the spine, in all; none: as along a rail
+    spine_latency: Seconds | None = None  # total latency of a message through the spine; None: as along a rail
 
 
 class TorusSpec(_Topology):
-    """A torus of two or three dimensions, the first of which is the fast domain; its rings are of single links."""
+    """A torus of two or three dimensions; the first one is the fast domain, and neighbours have one link."""
 
     kind: Literal["torus"]
     shape: Annotated[list[Count], Field(min_length=2, max_length=3), Sourced]
-    wrap: Flag = True  # whether the ends of a dimension are linked
+    wrap: Flag = True  # whether the first and the last chip of a dimension have a link
     link_bandwidth: BytesPerSecond  # of one link, per direction
-    latency: Seconds | None = None  # of one hop; none: that of the fast domain
+    latency: Seconds | None = None  # of one hop; None: that of the fast domain
 
 
 class DragonflySpec(_Topology):
-    """Groups of routers: each router has a link to each other of its group, and some to other groups."""
+    """Groups of routers: a router has a link to each other router of its group, and links to other groups."""
 
     kind: Literal["dragonfly"]
     gpus_per_router: Count
@@ -122,15 +121,15 @@ class DragonflySpec(_Topology):
     local_bandwidth: BytesPerSecond  # between two routers of a group, per direction
     global_bandwidth: BytesPerSecond  # of one link between groups, per direction
     global_links_per_router: Count
-    local_latency: Seconds | None = None  # of a message inside a group, in all; none: as inside a router
-    global_latency: Seconds | None = None  # of a message between groups, in all; none: as inside a group
+    local_latency: Seconds | None = None  # total latency of a message inside a group; None: as inside a router
+    global_latency: Seconds | None = None  # total latency of a message between groups; None: as inside a group
 
     @model_validator(mode="after")
     def _reaches_every_group(self) -> Self:
         links = self.routers_per_group * self.global_links_per_router
         if self.groups is not None and self.groups - 1 > links:
             raise ValueError(
-                f"a group of {self.groups} needs a link to each of {self.groups - 1} others, and has "
+                f"with {self.groups} groups, each needs a link to {self.groups - 1} others, but has "
                 f"routers_per_group * global_links_per_router = {self.routers_per_group} * "
                 f"{self.global_links_per_router} = {links}: {self.groups - 1 - links} short"
             )
@@ -138,7 +137,7 @@ class DragonflySpec(_Topology):
 
 
 class FullyConnectedSpec(_Topology):
-    """A link from each domain to each other, and no switch."""
+    """A link between each two fast domains, without switches."""
 
     kind: Literal["fully_connected"]
     domains: Annotated[Count, Field(ge=2)]
@@ -146,7 +145,7 @@ class FullyConnectedSpec(_Topology):
 
 
 class LevelsSpec(_Topology):
-    """Tiers as numbers."""
+    """Levels with bandwidths and latencies as plain numbers."""
 
     kind: Literal["levels"]
     levels: Annotated[list[NumberedLevelSpec], Field(min_length=1, max_length=_MOST_LEVELS)]
@@ -203,16 +202,16 @@ AnyTopology = Annotated[
 def _check_levels(levels: Sequence[_Level]) -> None:
     names = [level.name for level in levels]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"two levels are called {twice!r}: each is a tier of its own")
+        raise ValueError(f"two levels are called {twice!r}: each level needs its own name")
     for level in levels[:-1]:
         if level.units is None:
-            raise ValueError(f"{level.name!r} does not say how many units it joins; only the outermost level may not")
+            raise ValueError(f"{level.name!r} states no units; only the outermost level may leave them out")
 
 
 def units_of(topology: Topology, domain: int) -> tuple[tuple[str, int | None], ...]:
-    """Return (name, units of the level below) of each level behind the fast domain, of `domain` GPUs.
+    """Return (name, units of the level below) of each level outside the fast domain of `domain` GPUs.
 
-    None is a level without a bound. Raises ValueError where levels do not fit together, saying by how much.
+    Units of None mean a level without a limit. Raises ValueError, with the difference, where levels do not fit.
     """
     match topology:
         case FatTreeSpec() | LevelsSpec():
@@ -225,14 +224,14 @@ def units_of(topology: Topology, domain: int) -> tuple[tuple[str, int | None], .
             if topology.shape[0] != domain:
                 raise ValueError(
                     f"the first dimension of the torus is the fast domain: network.nvs.size is {domain}, "
-                    f"{_off(domain, topology.shape[0])} the {topology.shape[0]} with which shape begins"
+                    f"{_off(domain, topology.shape[0])} the first size of shape, {topology.shape[0]}"
                 )
             return (*zip(("y", "z"), topology.shape[1:], strict=False), ("net", None))
         case DragonflySpec():
             if left := topology.gpus_per_router % domain:
                 raise ValueError(
-                    f"gpus_per_router: {topology.gpus_per_router} GPUs are not whole fast domains of {domain}: "
-                    f"{domain - left} short of {topology.gpus_per_router // domain + 1} domains"
+                    f"gpus_per_router: {topology.gpus_per_router} GPUs are not a multiple of the fast domain, "
+                    f"{domain}: {domain - left} short of {topology.gpus_per_router // domain + 1} domains"
                 )
             routers = (("router", topology.gpus_per_router // domain), ("group", topology.routers_per_group))
             return (*routers, ("global", topology.groups))
@@ -241,14 +240,14 @@ def units_of(topology: Topology, domain: int) -> tuple[tuple[str, int | None], .
 
 
 def check_sizes(topology: Topology, domain: int) -> None:
-    """Raise ValueError where the levels do not fit together, or do not multiply to the GPUs that are stated."""
+    """Raise ValueError where the levels do not fit each other, or their product is not the stated number of GPUs."""
     sizes = [domain]
     levels = units_of(topology, domain)
     for _, units in levels:
         if units is not None:
             sizes.append(sizes[-1] * units)
     if sizes[-1] > LARGEST_COUNT:
-        raise ValueError(f"the levels multiply to {sizes[-1]} GPUs; at most {LARGEST_COUNT} are counted")
+        raise ValueError(f"the levels multiply to {sizes[-1]} GPUs; at most {LARGEST_COUNT} are allowed")
     if topology.gpus is None:
         return
     factors = " * ".join([f"{INNERMOST}={domain}", *(f"{name}={units}" for name, units in levels if units is not None)])
@@ -256,12 +255,12 @@ def check_sizes(topology: Topology, domain: int) -> None:
         if topology.gpus % sizes[-1]:
             short = sizes[-1] - topology.gpus % sizes[-1]
             raise ValueError(
-                f"gpus: {topology.gpus} GPUs are not whole units of {factors} = {sizes[-1]}: {short} short of "
-                f"{topology.gpus // sizes[-1] + 1} of them"
+                f"gpus: {topology.gpus} GPUs are not a multiple of {factors} = {sizes[-1]}: {short} short of "
+                f"{topology.gpus // sizes[-1] + 1} such units"
             )
     elif topology.gpus != sizes[-1]:
         raise ValueError(
-            f"gpus: {factors} = {sizes[-1]} GPUs, {_off(sizes[-1], topology.gpus)} the {topology.gpus} that are stated"
+            f"gpus: {factors} = {sizes[-1]} GPUs, {_off(sizes[-1], topology.gpus)} the stated {topology.gpus}"
         )
 
 
@@ -270,7 +269,7 @@ def _off(found: int, wanted: int) -> str:
 
 
 def fits_network(topology: Topology | None, info: ValidationInfo) -> Topology | None:
-    """Check a topology against the fast domain beside it, which is read first; raises ValueError."""
+    """Check a topology against the fast domain, which is validated first; raises ValueError."""
     nvs = info.data.get("nvs")
     if topology is None or nvs is None:
         return topology

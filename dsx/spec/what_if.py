@@ -1,8 +1,9 @@
 """`what_if`: the numbers of the cluster and of the assumption set that a sweep may vary.
 
-What can be varied, with its unit and its bounds, is what the specs of cluster and assumption set say of their
-own fields, so a new number there is a new what-if here: a real one is priced at many values at once, an integer
-shapes the space. Not modelled: what-ifs of the model.
+The fields, with their units and bounds, come from the specs of cluster and assumption set; a new number there can be
+varied here at once. A real number is priced at many values together, an integer shapes the space.
+
+Not modelled: what-ifs of the model.
 """
 
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from pydantic.fields import FieldInfo
 from dsx.errors import SpecError, did_you_mean
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
-from dsx.spec.quantities import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from dsx.spec.value_types import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 Value = float | int  # in SI units
 
 _ASSUMPTIONS = "assumptions"
 _QUANTITIES = {"bytes": Bytes, "bytes/s": BytesPerSecond, "flop/s": FlopsPerSecond, "s": Seconds}
 
-# Settings of a sweep that are looked for in what_if, and what each takes at top level.
+# Settings of a sweep that users may expect in what_if, and what each takes at top level.
 _SETTINGS = {
     **dict.fromkeys(("cluster", "num_gpus", "global_batch_size", "strategy"), "a list"),
     **dict.fromkeys(("model", "sequence_length", "train_tokens"), "one value; for several, make several sweeps"),
@@ -40,7 +41,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfField:
-    """A number that can be varied: its SI unit ("" if bare), and whether it is an integer."""
+    """A number that a sweep can vary: its SI unit ("" if it has none), and whether it is an integer."""
 
     path: str
     unit: str
@@ -52,7 +53,7 @@ class WhatIfField:
 def field(path: str) -> WhatIfField:
     """Return the field at `path`, such as "device.hbm_capacity".
 
-    Raises SpecError, which says what can be varied instead, if there is none.
+    Raises SpecError, which says what to vary instead, if there is none.
     """
     info = _numbers().get(path)
     if info is None:
@@ -64,28 +65,28 @@ def field(path: str) -> WhatIfField:
 
 @cache
 def value_type(path: str) -> TypeAdapter[Value]:
-    """Return what reads and writes a value of the field at `path`, as its own spec does."""
+    """Return the type that reads and writes values of the field at `path`, as in its own spec."""
     return TypeAdapter(_numbers()[path].rebuild_annotation())
 
 
 def is_setting(path: str) -> bool:
-    """Return whether `path` is no field of what_if, but a setting of the sweep at top level."""
+    """Return whether `path` is a setting of the sweep at top level, and not a field of what_if."""
     return path in _SETTINGS
 
 
-def is_belief(path: str) -> bool:
-    """Return whether `path` is a field of the assumption set, not of the machine."""
+def is_assumption(path: str) -> bool:
+    """Return whether `path` is a field of the assumption set, and not of the cluster."""
     return path.startswith(f"{_ASSUMPTIONS}.")
 
 
 def is_section(path: str) -> bool:
-    """Return whether `path` holds fields: "network.nvs"."""
+    """Return whether `path` is a section with fields: "network.nvs"."""
     return any(known.startswith(f"{path}.") for known in _values())
 
 
 @cache
 def _values() -> dict[str, FieldInfo]:
-    """Return every single value that a cluster and an assumption set state, by its path."""
+    """Return path -> field for every single value of a cluster and of an assumption set."""
 
     def inside(model: type[BaseModel], before: str) -> Iterator[tuple[str, FieldInfo]]:
         for name, info in model.model_fields.items():
@@ -100,10 +101,10 @@ def _values() -> dict[str, FieldInfo]:
 
 @cache
 def _numbers() -> dict[str, FieldInfo]:
-    """Return the fields that can be varied, by path.
+    """Return path -> field for the numbers that a sweep can vary.
 
-    The integers of an assumption set are sizes of elements: they stand in the work expressions of a layer,
-    which are evaluated once for all points.
+    The integers of an assumption set are element sizes in the work expressions of a layer, which are evaluated once for
+    all points, so they are not among them.
     """
     return {
         path: info
@@ -113,7 +114,7 @@ def _numbers() -> dict[str, FieldInfo]:
 
 
 def _unit(info: FieldInfo) -> str:
-    # A quantity is known by what reads it, which stays when a field adds bounds of its own.
+    # A quantity is recognised by its validator, which remains when a field adds its own bounds.
     for unit, kind in _QUANTITIES.items():
         if any(isinstance(mark, BeforeValidator) and mark in info.metadata for mark in get_args(kind)):
             return unit
@@ -128,16 +129,16 @@ def _refusal(path: str) -> str:
     if is_section(path):
         inside = next(known for known in numbers if known.startswith(f"{path}."))
         return f"{path!r} is a section: name one of its fields, such as {inside!r}"
-    beside = [known for known, section in numbers.items() if section == _section(path)]
+    siblings = [known for known, section in numbers.items() if section == _section(path)]
     info = _values().get(path)
     if info is None:
         near = did_you_mean(path, [*numbers, *numbers.values()])
-        return f"unknown field {path!r}{near} (known: {', '.join(beside or numbers)})"
+        return f"unknown field {path!r}{near} (known: {', '.join(siblings or numbers)})"
     if info.annotation is int:
         return f"{path!r} shapes the work of a layer; use --set {path}=... in a sweep of its own"
-    if not beside:
-        return f"{path!r} is no number; to compare clusters, give a list of them as 'cluster' at top level"
-    return f"{path!r} is no number; those that can vary are {', '.join(beside)}"
+    if not siblings:
+        return f"{path!r} is not a number; to compare clusters, give a list of them as 'cluster' at top level"
+    return f"{path!r} is not a number; the fields that can vary are {', '.join(siblings)}"
 
 
 def _section(path: str) -> str:

@@ -1,13 +1,14 @@
-"""YAML text to a document: plain data with a line number for every key path.
+"""Reads YAML as a document: plain data with a line number for every key path.
 
-The text is composed, not loaded, so that the marks stay; scalars are read by the rules of YAML 1.2. Under
-1.1, which PyYAML follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always text. Numbers are
-decimal, with _ between digits to read them by. Not supported: tags of one's own, merge keys (`<<`), several
-documents in a file.
+The YAML is composed and not loaded, which keeps the line numbers. Scalars follow YAML 1.2; in 1.1, which PyYAML
+follows, `no` is False, `1e12` is a string and `12:30` is 750. Keys are always strings. Numbers are decimal, with
+optional _ between digits.
 
-ruamel.yaml (0.19), which keeps positions too, does not replace this: it is all Python and several times slower, has
-no limit of depth (RecursionError at 1,000 levels) or of aliases, and lets half characters and merge keys through. It
-also reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so its values would be read again.
+Not supported: custom tags, merge keys (`<<`), several documents in a file.
+
+ruamel.yaml (0.19), which keeps positions too, does not replace this module. It is pure Python and several times slower,
+has no limit of depth (RecursionError at 1,000 levels) or of aliases, and accepts half characters and merge keys. It
+reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so its scalars would need conversion.
 """
 
 import re
@@ -27,13 +28,13 @@ _STR, _NULL, _BOOL, _INT, _FLOAT, _MAP, _SEQ = map(
 )
 
 _DEEPEST = 50  # levels; no schema has more than five
-# Keys and values, of which some 100,000 are read in a second; aliases of aliases make more of a few lines. The largest
-# packaged file has 673, a config.json that names 20,000 classes both ways 80,000.
+# Keys and values; reading takes a second for 100,000. Aliases of aliases can make many from a few lines. The largest
+# packaged file has 673, a config.json that maps 20,000 class names both ways has 80,000.
 _MOST = 200_000
-_SLOW = 100_000  # characters that PyYAML without libyaml takes seconds for
+_SLOW = 100_000  # characters for which PyYAML without libyaml takes seconds
 _TOO_DEEP = "lists and mappings are nested too deeply"
 _TOO_MANY = f"there are more than {_MOST:,} keys and values, counted through aliases"
-_HINT = "; a text that starts with this character needs quotes"
+_HINT = "; a string that starts with this character needs quotes"
 
 _RESOLVERS: dict[Any, list[Any]] = {}
 
@@ -57,16 +58,16 @@ for _tag, _pattern in (
 
 
 def load_document(path: Path) -> Document:
-    """Return the mapping that the YAML file at `path` holds.
+    """Return the mapping in the YAML file at `path`.
 
-    Raises SpecError, with file:line:column where there is one, for a file that cannot be read, is not
-    YAML, is empty, is not a mapping, or has a key twice.
+    Raises SpecError, with file:line:column where known, for a file that cannot be read, is not YAML, is empty, is not a
+    mapping, or has a key twice.
     """
     return parse_document(read_text(path), shown(path))
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Return the mapping that a YAML text holds; `file` names it in errors, which are those of `load_document`."""
+    """Return the mapping in a YAML string; errors, as those of `load_document`, name `file`."""
     node = _compose(text, file)
     if node is None:
         raise SpecError(f"{file}:1: the file is empty: expected keys and values")
@@ -77,9 +78,9 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def parse_value(text: str, place: str) -> Any:
-    """Return the scalar, list or mapping that `text` writes on one line; `place` names it in errors.
+    """Return the scalar, list or mapping in one line; errors name `place`.
 
-    Only what starts like a list, a mapping or a quoted text is YAML syntax: ">=2" is just that text.
+    Only a list, a mapping or a quoted string is read as YAML: ">=2" is a plain string.
     """
     try:
         stripped = whole_characters(text).strip()
@@ -100,7 +101,7 @@ def _compose(text: str, file: str) -> yaml.Node | None:
         try:
             return _composed(text, file, _FastLoader)
         except yaml.YAMLError:
-            # What is wrong is said in PyYAML's own words on any machine, unless that takes long.
+            # Without libyaml the messages are the same on any machine; a long text would take too long.
             if len(text) > _SLOW:
                 raise
             return _composed(text, file, _Loader)
@@ -116,7 +117,7 @@ def _compose(text: str, file: str) -> yaml.Node | None:
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """Return what is wrong in PyYAML's words, with where the part begins that it is wrong in."""
+    """Return PyYAML's message, with the place where the faulty part begins."""
     problem, context, begun = error.problem or "is not YAML", error.context, error.context_mark
     if "\\t" in problem:
         return f"{problem}; lines are indented by spaces"
@@ -131,7 +132,7 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def _composed(text: str, file: str, loader: Any) -> yaml.Node | None:
-    """Return the root of a text that is neither nested too deeply nor too long: libyaml would end the process."""
+    """Return the root node; refuses text of too many levels or nodes, on which libyaml would end the process."""
     level = nodes = 0
     for event in yaml.parse(text, Loader=loader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -149,7 +150,7 @@ def _place(node: yaml.Node | yaml.Event, file: str) -> str:
 
 
 class _Reading:
-    """Turns the nodes of one text into plain data, and collects their places."""
+    """Converts YAML nodes to plain data, and collects their places."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -157,9 +158,9 @@ class _Reading:
         self.places: dict[KeyPath, str] = {(): f"{file}:1"}
 
     def plain(self, node: Any, path: KeyPath = (), around: tuple[yaml.Node, ...] = ()) -> Any:
-        """Return the data of `node`, which lies at `path`, inside the nodes `around`."""
+        """Return the data of `node` at `path`; `around` are the nodes that contain it."""
         if node in around:
-            raise SpecError(f"{_place(node, self.file)}: an alias refers to the part that it stands in")
+            raise SpecError(f"{_place(node, self.file)}: an alias refers to a part that contains it")
         if len(path) > _DEEPEST:
             raise SpecError(f"{_place(node, self.file)}: {_TOO_DEEP}")
         self.left -= 1
@@ -182,7 +183,7 @@ class _Reading:
             place = _place(key, self.file)
             self.left -= 1
             if not isinstance(key, yaml.ScalarNode):
-                raise SpecError(f"{place}: a key must be a text, not a list or a mapping")
+                raise SpecError(f"{place}: a key must be a string, not a list or a mapping")
             name = self.characters(key)
             if name in data:
                 raise SpecError(f"{place}: the key {name!r} is given twice; first at {self.places[*path, name]}")

@@ -83,7 +83,7 @@ def test_more_stages_than_layers(run, folder):
     ("assignment", "says"),
     [
         ("cluster.device.hbm_capacity=141", "device.hbm_capacity: 141 has no unit: write for example '141 GB'"),
-        ("cluster.device.hbm_capacity=141 GB/s", "'GB/s' is a unit of bytes/s, but bytes is wanted"),
+        ("cluster.device.hbm_capacity=141 GB/s", "'GB/s' is a unit of bytes/s; expected a unit of bytes"),
         ("cluster.device.hbm_capacty=141 GB", "unknown path 'device.hbm_capacty'; did you mean 'device.hbm_capacity'?"),
         ("cluster.device.hbm_capacity=", "no value is given"),
         ("cluster.device.hbm_capacity", "expected TARGET.PATH=VALUE"),
@@ -175,7 +175,7 @@ def test_cluster_files(run, folder, text, says):
         (("keep: all", "keep: feasable"), "'feasable' is not one of all, feasible; did you mean 'feasible'?"),
         (("keep: all", "keep: {topp: 2}"), "keep: expected all, feasible, {top: 10} or {pareto: "),
         (("keep: all", "keep: {top: 2, per: [tpp]}"), "keep.per.0: unknown candidate column 'tpp'; did you mean 'tp'?"),
-        (("keep: all", "keep: {top: 2, per: [mfu]}"), "'mfu' is a cost, and a candidate column is wanted"),
+        (("keep: all", "keep: {top: 2, per: [mfu]}"), "'mfu' is a cost; expected a candidate column"),
         (("keep: all", "keep: {pareto: [step_time]}"), "unknown column 'step_time'; did you mean 'step_time_s'?"),
         (("keep: all", "keep: {pareto: [-recompute]}"), "'recompute' holds names, not numbers"),
         (("keep: all", "keep: {pareto: [training_days]}"), "only where the sweep gives train_tokens"),

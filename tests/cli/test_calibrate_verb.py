@@ -197,7 +197,7 @@ def test_files_that_cannot_be_written_are_refused(run, place, output, says):
 
 def test_wrong_bounds_are_refused(run, place):
     (place / "bad.yaml").write_text(SET.replace("between: [0.5, 1]", "between: [1, 0.5]"))
-    says = "bad.yaml:3: matrix_efficiency: between: the lowest comes first, and 1 is not below 0.5"
+    says = "bad.yaml:3: matrix_efficiency: between: the lower bound comes first, but 1 is not below 0.5"
     refused(run, place, "runs.csv", "-o", "own.yaml", "--assumptions", "bad.yaml", says=says)
 
 

@@ -214,8 +214,8 @@ def a_link(table, path):
         (a_link, "is a link, which is not followed here"),
         (lambda table, path: os.truncate(path, 100), "cannot be read"),
         (lambda table, path: path.unlink(), "is missing"),
-        (lambda table, path: (path.unlink(), os.mkfifo(path)), "is no file"),
-        (lambda table, path: (path.unlink(), path.mkdir()), "is no file"),
+        (lambda table, path: (path.unlink(), os.mkfifo(path)), "is not a file"),
+        (lambda table, path: (path.unlink(), path.mkdir()), "is not a file"),
     ],
     ids="type nulls name codes twice link cut missing pipe folder".split(),
 )

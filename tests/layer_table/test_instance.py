@@ -58,9 +58,9 @@ INSTANCE_FAULTS = [
     (("devices_per_stage", "2"), REMOVED, "small.json: devices_per_stage: has no width 2 (it has 1)"),
     (("devices_per_stage", "2"), 0, "devices_per_stage.2: 0 is not a whole number from 1 to 2147483647"),
     (("edges", "2"), REMOVED, "small.json: edges: has no width 2 (it has 1)"),
-    (("layers",), {}, "small.json: layers: has no entries, and at least 1 is wanted"),
+    (("layers",), {}, "small.json: layers: has no entries, but at least 1 is needed"),
     (("layers", "b"), {"two": []}, "small.json: layers.b.two: 'two' is not a whole number from 1 to 2147483647"),
-    (("layers", "b", "2"), [], "small.json: layers.b.2: has no entries, and at least 1 is wanted"),
+    (("layers", "b", "2"), [], "small.json: layers.b.2: has no entries, but at least 1 is needed"),
     (("layer_columns", 1), "forward", "small.json: layer_columns: has no 'fw_latency' (it has id, forward, "),
     ((*ROW,), [0, 1.0], "small.json: layers.b.2.0: has 2 values, but there are 5 columns: id, fw_latency"),
     ((*ROW,), {"id": 0}, "small.json: layers.b.2.0: expected a list of the 5 values of a row, got {'id': 0}"),
@@ -276,5 +276,5 @@ def test_a_network_of_many_levels_is_refused(here):
     document = networks()
     name = next(iter(document))
     document[name]["devices_per_level"] = {"4": [3] * 100_000}
-    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 entries, and at most 40 are wanted"):
+    with pytest.raises(SpecError, match=r"devices_per_level\.4: has 100000 entries, but at most 40 are needed"):
         read_network(f"{write(here / 'n.json', document)}:{name}", 4)

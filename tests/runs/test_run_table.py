@@ -124,7 +124,7 @@ def test_a_header_that_lacks_something(tmp_path, without, more, says):
         ("id,id\n", "1: column 'id' stands there twice"),
         (",".join(ROW) + "\n", "has no rows below its header"),
         (",".join(ROW) + "\na,b\n", "2: has 2 cells, but the header has "),
-        (",".join(ROW) + '\n"a\n', "is no CSV file in UTF-8: "),
+        (",".join(ROW) + '\n"a\n', "is not a CSV file in UTF-8: "),
     ],
 )
 def test_a_file_that_is_no_table(tmp_path, text, says):
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_table(tmp_path, text, says):
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(RunTableError, match="is no CSV file in UTF-8"):
+    with pytest.raises(RunTableError, match="is not a CSV file in UTF-8"):
         read_runs(path)
 
 

@@ -36,14 +36,14 @@ def test_a_set_without_bounds_has_nothing_to_fit():
     ("line", "says"),
     [
         ("hbm_efficiency: {value: 0.5, between: [0.6, 0.9]}", "the value 0.5 is not between 0.6 and 0.9"),
-        ("hbm_efficiency: {value: 0.5, between: [0.9, 0.4]}", "the lowest comes first, and 0.9 is not below 0.4"),
+        ("hbm_efficiency: {value: 0.5, between: [0.9, 0.4]}", "the lower bound comes first, but 0.9 is not below 0.4"),
         ("hbm_efficiency: {value: 0.5, between: [0.5, 0.5]}", "0.5 is not below 0.5"),
         ("hbm_efficiency: {value: 0.5, between: [0.4, 1.5]}", "between: 1.5: input should be less than or equal to 1"),
         ("hbm_efficiency: {value: 0.5, between: [0.4]}", "between: expected two numbers, [lowest, highest], got [0.4]"),
         ("hbm_efficiency: {value: 0.5, between: 0.4}", "expected two numbers"),
         ("launch_latency: {value: 5 us, between: [1, 9]}", "between: 1: 1 has no unit: write for example '1 us'"),
-        ("weight_bytes: {value: 2, between: [1, 4]}", "has 'between', but is no real number that could be fitted"),
-        ("algorithms: {broadcast: {value: [ring], between: [1, 2]}}", "'between' is for the real numbers"),
+        ("weight_bytes: {value: 2, between: [1, 4]}", "has 'between', but is not a real number"),
+        ("algorithms: {broadcast: {value: [ring], between: [1, 2]}}", "only fitted real numbers of an assumption set"),
     ],
 )
 def test_wrong_bounds_are_refused_with_their_line(tmp_path, line, says):
@@ -64,7 +64,9 @@ def test_every_fault_is_listed(tmp_path):
 def test_a_cluster_has_no_bounds(tmp_path):
     file = tmp_path / "own.yaml"
     file.write_text("extends: h100-nvs8\nname: own\ndevice:\n  hbm_capacity: {value: 80 GB, between: [1 GB, 90 GB]}\n")
-    with pytest.raises(SpecError, match=r"own.yaml:4: device.hbm_capacity: 'between' is for the real numbers of an"):
+    with pytest.raises(
+        SpecError, match=r"own.yaml:4: device.hbm_capacity: only fitted real numbers of an assumption set"
+    ):
         load_cluster(str(file))
 
 
@@ -73,10 +75,10 @@ def test_a_cluster_has_no_bounds(tmp_path):
     [
         (
             "specialise: {matrix_eficiency: 0.1}",
-            "no real number of an assumption set; did you mean 'matrix_efficiency'?",
+            "not a real number of an assumption set; did you mean 'matrix_efficiency'?",
         ),
-        ("specialise: {weight_bytes: 0.1}", "'weight_bytes' is no real number"),
-        ("specialise: {relay: 1, call_latency: 1, overhead: 1, net_efficiency: 1}", "at most 3"),
+        ("specialise: {weight_bytes: 0.1}", "'weight_bytes' is not a real number"),
+        ("specialise: {relay: 1, call_latency: 1, overhead: 1, net_efficiency: 1}", "only up to 3"),
         ("specialise: {matrix_efficiency: 0}", "greater than 0"),
         ("interval: [{low: 0.9, high: 0.8}]", "0.8 is less than low, 0.9"),
         ("interval: [{where: {domains: two}, low: 0.9, high: 1}]", "'two' is not one of one, several"),

@@ -36,7 +36,7 @@ def test_an_override_replaces_value_and_source():
             "--set cluster.device.hbm_capacity: device.hbm_capacity: 141 has no unit",
         ),
         ("device.hbm_capacity", "0 GB", "input should be greater than 0, got '0 GB'"),
-        ("device.hbm_bandwidth", "8 TB", "'TB' is a unit of bytes, but bytes/s is wanted"),
+        ("device.hbm_bandwidth", "8 TB", "'TB' is a unit of bytes; expected a unit of bytes/s"),
         ("network.nvs.latency", "-1 us", "greater than or equal to 0"),
         ("network.nvs.size", "0", "0 is not a whole number from 1"),
         (

@@ -36,9 +36,12 @@ def test_a_misspelt_column_is_refused(read):
         ("\n# nothing\n", "list.csv:1: is empty: a list begins with the names of its columns"),
         ("name,size\n", "list.csv: has no rows below its header"),
         ("name,size\na,1\nb\n", "list.csv:3: has 1 cell, but the header has 2 columns"),
-        (",".join(f"c{index}" for index in range(100_000)), "list.csv:1: has 100,000 columns; at most 1,000 are read"),
-        ("name,size\n" + "a,1\n" * 200_001, "list.csv:200002: has more than 200,000 rows, the most that are read"),
-        ('name,size\n"a,1\n', "list.csv: is no CSV file in UTF-8: unexpected end of data"),
+        (
+            ",".join(f"c{index}" for index in range(100_000)),
+            "list.csv:1: has 100,000 columns; at most 1,000 are allowed",
+        ),
+        ("name,size\n" + "a,1\n" * 200_001, "list.csv:200002: has more than 200,000 rows, the limit for a table"),
+        ('name,size\n"a,1\n', "list.csv: is not a CSV file in UTF-8: unexpected end of data"),
     ],
 )
 def test_what_is_no_table(read, text, says):

@@ -68,6 +68,6 @@ def test_an_unknown_base_and_what_is_no_name_are_errors_with_their_place(tmp_pat
 def test_a_chain_of_many_files_is_refused(tmp_path):
     texts = {f"a{index}": f"extends: ./a{index + 1}.yaml\n" for index in range(2000)}
     write(tmp_path, **texts, a2000="name: base\n")
-    with pytest.raises(SpecError, match=r"a0\.yaml is made of more than 30 files"):
+    with pytest.raises(SpecError, match=r"a0\.yaml extends a chain of more than 30 files"):
         load_extended(tmp_path / "a0.yaml", "clusters")
     assert load_extended(tmp_path / "a1980.yaml", "clusters").data == {"name": "base"}

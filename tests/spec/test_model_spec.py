@@ -92,12 +92,12 @@ layers:
         "tiny.yaml:1: source: is required, but missing",
         "tiny.yaml:1: default_sequence_length: is required, but missing",
         "tiny.yaml:2: default_sequence_lenght: unknown key; did you mean 'default_sequence_length'? (known: ",
-        "tiny.yaml:5: dimensions.b: 'b' is the microbatch_size, a choice of the plan: it is no dimension",
-        "tiny.yaml:6: dimensions.s: 's' is the sequence_length, a training setting: it is no dimension",
-        "tiny.yaml:7: dimensions.k head: 'k head' is no name in the layer notation",
+        "tiny.yaml:5: dimensions.b: 'b' is the microbatch_size, a choice of the plan, not a dimension of the model",
+        "tiny.yaml:6: dimensions.s: 's' is the sequence_length, a training setting, not a dimension of the model",
+        "tiny.yaml:7: dimensions.k head: 'k head' is not a name of the layer notation",
         "tiny.yaml:8: dimensions.f: 2.5 is not a whole number",
-        "tiny.yaml:10: layers.0: 'cuont' is no key of a layer; did you mean 'count'? (known: kind, options, count); as "
-        "a block parameter, as in 'ffn: experts', it would name a block, not 2",
+        "tiny.yaml:10: layers.0: 'cuont' is not a key of a layer; did you mean 'count'? (known: kind, options, "
+        "count); a block parameter, as in 'ffn: experts', names a block, not 2",
     ]
     assert len(lines) == len(wanted)
     for text in wanted:
@@ -107,7 +107,7 @@ layers:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "{}", "dimensions: has no entries, and at least 1 is wanted"),
+        ("{e: 64, h: 4, g: 4, k: 16, f: 256}", "{}", "dimensions: has no entries, but at least 1 is needed"),
         (
             "{e: 64, h: 4, g: 4, k: 16, f: 256}",
             "[64]",
@@ -128,16 +128,16 @@ layers:
             "{kind: head, options: tied}",
             "tiny.yaml:7: layers.1.options: expected a list, as in",
         ),
-        ("{kind: head, count: 1}", "{kind: head, ffn: [experts]}", "it would name a block, not ['experts']"),
+        ("{kind: head, count: 1}", "{kind: head, ffn: [experts]}", "names a block, not ['experts']"),
         (
             "{kind: head, count: 1}",
             "{repeat: 3, layers: [{kind: head, cuont: 1}]}",
-            "tiny.yaml:7: layers.1.layers.0: 'cuont' is no key of a layer; did you mean 'count'?",
+            "tiny.yaml:7: layers.1.layers.0: 'cuont' is not a key of a layer; did you mean 'count'?",
         ),
         (
             "{kind: head, count: 1}",
             "{repeat: 3, layers: []}",
-            "layers.1.layers: has no entries, and at least 1 is wanted",
+            "layers.1.layers: has no entries, but at least 1 is needed",
         ),
         (
             "{kind: head, count: 1}",
@@ -153,7 +153,7 @@ layers:
         (
             "{kind: head, count: 1}",
             "{repeat: 60000, layers: [{kind: head}, {kind: head}]}",
-            "layers: patterns written out have 120,000 entries; at most 100,000",
+            "layers: expanded patterns have 120,000 entries; at most 100,000",
         ),
         ("{value: 1000, source: counted}", "1 GB", "parameters: '1 GB' is not a finite number"),
     ],

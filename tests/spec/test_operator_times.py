@@ -52,7 +52,7 @@ def test_what_was_read_can_be_written_as_plain_data(read):
             "operator,m,n,time,directon\nnorm,1,2,3 us,\n",
             ":1: column 'directon' is not known; did you mean 'direction'?",
         ),
-        ("operator,m,n,time,m\nnorm,1,2,3 us,1\n", ":1: column 'm' stands there twice"),
+        ("operator,m,n,time,m\nnorm,1,2,3 us,1\n", ":1: has the column 'm' twice"),
         (f"{HEADER}einsum,,8,16,32,1,,12.5\n", ":2: time: '12.5' has no unit"),
         (f"{HEADER}einsum,,8,16,32,1,,12.5 GB\n", ":2: time: '12.5 GB': 'GB' is a unit of bytes"),
         (f"{HEADER}einsum,,8,16,32,1,,0 us\n", ":2: time: '0 us' is not above 0"),
@@ -63,9 +63,9 @@ def test_what_was_read_can_be_written_as_plain_data(read):
         (f"{HEADER}einsum,,8,16,,4,,1 us\n", ":2: batch: counts matrix multiplies, so k is needed"),
         (
             f"{HEADER}norm,fwd,8,16,,,,1 us\n",
-            ":2: direction: 'fwd' is none of forward, backward; did you mean 'forward'?",
+            ":2: direction: 'fwd' is not one of forward, backward; did you mean 'forward'?",
         ),
-        (f"{HEADER}norm,forward,8,16,,,bfloat16,1 us\n", ":2: dtype: 'bfloat16' is none of fp32, tf32, bf16"),
+        (f"{HEADER}norm,forward,8,16,,,bfloat16,1 us\n", ":2: dtype: 'bfloat16' is not one of fp32, tf32, bf16"),
         (f"{HEADER}norm,forward,8,16\n", ":2: has 4 cells, but the header has 8 columns"),
     ],
 )
@@ -86,7 +86,7 @@ def test_what_cannot_be_read_is_said_with_its_place(read, text, said):
     ],
 )
 def test_two_times_of_one_kernel_are_refused(read, first, second):
-    with pytest.raises(OperatorTimesError, match=r"times\.csv:4: einsum of 8 x 16 x 32 takes .* in line 2: one kernel"):
+    with pytest.raises(OperatorTimesError, match=r"times\.csv:4: einsum of 8 x 16 x 32 takes .* in line 2: a kernel"):
         read(f"{HEADER}{first}\nnorm,forward,8,8,,,,1 us\n{second}\n")
 
 

@@ -4,7 +4,7 @@ import pytest
 from spec.sweeps import COLUMNS, LEAST, read_again, sweep
 
 from dsx.errors import SpecError
-from dsx.spec.plot import PlotSpec
+from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.sweep import sweep_from_data
 
 HARDWARE = {"what_if": {"device.hbm_capacity": ["80 GB", "1 TB"], "network.nvs.size": [4, 8]}}
@@ -88,7 +88,7 @@ def test_overrides_may_add_a_plot_and_its_fields():
         ({"kind": "scaling", "baseline": True}, "plot.baseline: input should be a valid string, got True"),
         (
             {"kind": "scaling", "value": "training_days"},
-            "training_days can be drawn only where the sweep gives train_tok",
+            "training_days can be drawn only if the sweep states train_tok",
         ),
     ],
 )
@@ -102,4 +102,4 @@ def test_a_fault_names_value_rule_and_nearest(plot, says):
 def test_a_hardware_column_must_be_varied_by_the_sweep():
     with pytest.raises(SpecError) as caught:
         sweep(plot={"kind": "heatmap", "x": "device.hbm_capacity"})
-    assert "plot.x.0: unknown column 'device.hbm_capacity'; no such field is varied by what_if" in str(caught.value)
+    assert "plot.x.0: unknown column 'device.hbm_capacity'; what_if varies no such field" in str(caught.value)

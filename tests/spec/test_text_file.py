@@ -15,7 +15,7 @@ def test_a_text_of_the_most_characters_is_read_and_a_longer_one_refused(tmp_path
     file = tmp_path / "a.yaml"
     file.write_text("é" * 20)
     assert read_text(file, 20) == "é" * 20
-    with pytest.raises(SpecError, match=r"a\.yaml: has more than 19 characters, the most that are read"):
+    with pytest.raises(SpecError, match=r"a\.yaml: has more than 19 characters, the limit for a file"):
         read_text(file, 19)
 
 

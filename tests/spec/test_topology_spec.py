@@ -13,11 +13,11 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
     [
         (
             f"{{kind: fat_tree, levels: [{', '.join(f'{{name: a{level}, units: 2}}' for level in range(41))}]}}",
-            "network.topology.levels: has 41 entries, and at most 40 are wanted",
+            "network.topology.levels: has 41 entries, but at most 40 are needed",
         ),
         (
             "{kind: fat_tree, levels: [{name: a, units: 2147483647}, {name: b, units: 2147483647}]}",
-            "the levels multiply to 36893488113059364872 GPUs; at most 2147483647 are counted",
+            "the levels multiply to 36893488113059364872 GPUs; at most 2147483647 are allowed",
         ),
         ("{kind: fat_tre}", "kind: 'fat_tre' is not one of fat_tree, spine_leaf, "),
         ("{kind: fat_tre}", "did you mean 'fat_tree'?"),
@@ -32,16 +32,16 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
             "{kind: fat_tree, level: []}",
             "network.topology.level: unknown key; did you mean 'levels'? (known: gpus, kind",
         ),
-        (f"{TREE}, gpus: 300}}", "gpus: nvs=8 * leaf=4 * spine=8 = 256 GPUs, 44 short of the 300 that are stated"),
-        (f"{TREE}, gpus: 250}}", "256 GPUs, 6 more than the 250 that are stated"),
+        (f"{TREE}, gpus: 300}}", "gpus: nvs=8 * leaf=4 * spine=8 = 256 GPUs, 44 short of the stated 300"),
+        (f"{TREE}, gpus: 250}}", "256 GPUs, 6 more than the stated 250"),
         (
             "{kind: levels, gpus: 100, levels: [{name: leaf, units: 4, bandwidth: 1 GB/s, latency: 1 us}, "
             "{name: spine, bandwidth: 1 GB/s, latency: 1 us}]}",
-            "gpus: 100 GPUs are not whole units of nvs=8 * leaf=4 = 32: 28 short of 4 of them",
+            "gpus: 100 GPUs are not a multiple of nvs=8 * leaf=4 = 32: 28 short of 4 such units",
         ),
         (
             "{kind: fat_tree, levels: [{name: leaf}, {name: spine, units: 8}]}",
-            "'leaf' does not say how many units it joins; only the outermost level may not",
+            "'leaf' states no units; only the outermost level may leave them out",
         ),
         (
             "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: leaf, units: 8}]}",
@@ -49,28 +49,28 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
         ),
         (
             "{kind: fat_tree, levels: [{name: leaf, units: 4, oversubscription: 2}]}",
-            "'leaf' is the outermost level, which has no uplinks to oversubscribe: 2 belongs to the level below it",
+            "'leaf' is the outermost level and has no uplinks: an oversubscription of 2 belongs to the level below",
         ),
         (
             "{kind: fat_tree, levels: [{name: nvs, units: 4}]}",
-            "levels.0.name: 'nvs' is no name of a tier: that is the fast domain",
+            "levels.0.name: 'nvs' cannot be the name of a level: it is the fast domain",
         ),
         (
             "{kind: fat_tree, levels: [{name: Leaf2, units: 4}]}",
-            "'Leaf2' is no name of a tier: write small letters and digits, a letter first; nearest: 'leaf2'",
+            "'Leaf2' cannot be the name of a level: write small letters and digits, a letter first; nearest: 'leaf2'",
         ),
         ("{kind: fat_tree, levels: [{name: 2nd leaf, units: 4}]}", "a letter first; nearest: 'ndleaf'"),
         ("{kind: torus, shape: 8x8, link_bandwidth: 1 GB/s}", "shape: expected a list, as in [a, b], got '8x8'"),
-        ("{kind: torus, shape: [8], link_bandwidth: 1 GB/s}", "shape: has one entry, and at least 2 are wanted"),
+        ("{kind: torus, shape: [8], link_bandwidth: 1 GB/s}", "shape: has one entry, but at least 2 are needed"),
         (
             "{kind: torus, shape: [8, 8, 8, 8], link_bandwidth: 1 GB/s}",
-            "shape: has 4 entries, and at most 3 are wanted",
+            "shape: has 4 entries, but at most 3 are needed",
         ),
-        ("{kind: fat_tree, levels: []}", "topology.levels: has no entries, and at least 1 is wanted"),
+        ("{kind: fat_tree, levels: []}", "topology.levels: has no entries, but at least 1 is needed"),
         ("{kind: fat_tree, levels: [{name: leaf, oversubscription: 0.5}]}", "greater than or equal to 1, got 0.5"),
         (
             "{kind: torus, shape: [6, 4], link_bandwidth: 225 GB/s}",
-            "network.nvs.size is 8, 2 more than the 6 with which shape begins",
+            "network.nvs.size is 8, 2 more than the first size of shape, 6",
         ),
         (
             "{kind: torus, shape: [8, 4], link_bandwidth: 100 GB/s}",
@@ -79,12 +79,12 @@ TREE = "{kind: fat_tree, levels: [{name: leaf, units: 4}, {name: spine, units: 8
         (
             "{kind: dragonfly, gpus_per_router: 12, routers_per_group: 4, local_bandwidth: 1 GB/s, "
             "global_bandwidth: 1 GB/s, global_links_per_router: 2}",
-            "gpus_per_router: 12 GPUs are not whole fast domains of 8: 4 short of 2 domains",
+            "gpus_per_router: 12 GPUs are not a multiple of the fast domain, 8: 4 short of 2 domains",
         ),
         (
             "{kind: dragonfly, gpus_per_router: 16, routers_per_group: 4, groups: 20, local_bandwidth: 1 GB/s, "
             "global_bandwidth: 1 GB/s, global_links_per_router: 2}",
-            "a group of 20 needs a link to each of 19 others, and has routers_per_group * global_links_per_router = "
+            "with 20 groups, each needs a link to 19 others, but has routers_per_group * global_links_per_router = "
             "4 * 2 = 8: 11 short",
         ),
         ("{kind: fully_connected, domains: 1, link_bandwidth: 1 GB/s}", "greater than or equal to 2, got 1"),

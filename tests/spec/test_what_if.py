@@ -182,15 +182,15 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (None, "what_if: expected fields and their values, such as {device.hbm_capacity: [80 GB, 141 GB]}, or a list"),
+        (None, "what_if: expected fields with their values, such as {device.hbm_capacity: [80 GB, 141 GB]}, or a list"),
         ("80 GB", "or a list of points, got '80 GB'"),
-        ([], "what_if: the list is empty: at least one value is wanted"),
-        ([5], "what_if.0: 5 is no point, such as {device.hbm_capacity: 80 GB}"),
-        ([{}], "what_if.0: {} is no point"),
+        ([], "what_if: the list is empty: expected at least one value"),
+        ([5], "what_if.0: 5 is not a point, such as {device.hbm_capacity: 80 GB}"),
+        ([{}], "what_if.0: {} is not a point"),
         ({CAPACITY: []}, "what_if.device.hbm_capacity: the list is empty"),
         ({CAPACITY: 80}, "what_if.device.hbm_capacity: 80 has no unit: write for example '80 GB'"),
         ({CAPACITY: ["1 GB", "0 GB"]}, "what_if.device.hbm_capacity.1: input should be greater than 0, got '0 GB'"),
-        ({CAPACITY: "80 GB/s"}, "'GB/s' is a unit of bytes/s, but bytes is wanted"),
+        ({CAPACITY: "80 GB/s"}, "'GB/s' is a unit of bytes/s; expected a unit of bytes"),
         ({CAPACITY: None}, "what_if.device.hbm_capacity: None is not a quantity in bytes"),
         ({CAPACITY: [["80 GB"]]}, "what_if.device.hbm_capacity.0: ['80 GB'] is not one value"),
         ({SIZE: [4, 0]}, "what_if.network.nvs.size.1: 0 is not a whole number from 1 to 2147483647"),
@@ -203,11 +203,11 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
         ({CAPACITY: {"form": "1 GB", "to": "2 GB", "times": 2}}, "unknown key 'form'; did you mean 'from'?"),
         (
             {CAPACITY: {"from": "2 GB", "to": "1 GB", "times": 2}},
-            "from 2 GB to 1 GB times 2: wanted are 0 < from <= to",
+            "from 2 GB to 1 GB times 2: expected 0 < from <= to",
         ),
-        ({CAPACITY: {"from": "1 GB", "to": "2 GB", "times": 1}}, "from 1 GB to 2 GB times 1: wanted are"),
+        ({CAPACITY: {"from": "1 GB", "to": "2 GB", "times": 1}}, "from 1 GB to 2 GB times 1: expected"),
         ({CAPACITY: {"from": "1 GB", "to": "2 GB", "times": "x"}}, "what_if.device.hbm_capacity: 'x' is not a finite"),
-        ({"network.net.latency": {"from": "0 s", "to": "1 us", "times": 2}}, "from 0 s to 1 us times 2: wanted are"),
+        ({"network.net.latency": {"from": "0 s", "to": "1 us", "times": 2}}, "from 0 s to 1 us times 2: expected"),
         ({SIZE: {"from": 4, "to": 64, "times": 1.5}}, "what_if.network.nvs.size: 1.5 is not a whole number"),
         ({CAPACITY: {"from": 1, "to": "2 GB", "times": 2}}, "what_if.device.hbm_capacity.from: 1 has no unit"),
         ({"device.hbm_capcity": "80 GB"}, "unknown field 'device.hbm_capcity'; did you mean 'device.hbm_capacity'?"),
@@ -219,17 +219,20 @@ def test_what_varies_of_the_assumptions_are_the_leaves_that_no_work_expression_h
         ({"device": "1 GB"}, "'device' is a section: name one of its fields, such as 'device.matrix_flops'"),
         ({"network": "1 GB"}, "name one of its fields, such as 'network.nvs.bandwidth'"),
         ({"assumptions": ["default"]}, "name one of its fields, such as 'assumptions.matrix_efficiency'"),
-        ({"device.name": ["a"]}, "'device.name' is no number; those that can vary are device.matrix_flops, "),
-        ({"name": ["a"]}, "'name' is no number; to compare clusters, give a list of them as 'cluster' at top level"),
-        ({"assumptions.calibrated": [True]}, "is no number; those that can vary are assumptions.matrix_efficiency, "),
-        ({"assumptions.layers": {"a": "b"}}, "'assumptions.layers' is no number"),
+        ({"device.name": ["a"]}, "'device.name' is not a number; the fields that can vary are device.matrix_flops, "),
+        ({"name": ["a"]}, "'name' is not a number; to compare clusters, give a list of them as 'cluster' at top level"),
+        (
+            {"assumptions.calibrated": [True]},
+            "is not a number; the fields that can vary are assumptions.matrix_efficiency, ",
+        ),
+        ({"assumptions.layers": {"a": "b"}}, "'assumptions.layers' is not a number"),
         ({"num_gpus": [1, 2]}, "'num_gpus' is a setting of the sweep: state it at top level, where it takes a list"),
         ({"global_batch_size": 8}, "'global_batch_size' is a setting of the sweep: state it at top level"),
         ({"strategy": ["1d"]}, "'strategy' is a setting of the sweep: state it at top level, where it takes a list"),
         ({"cluster": ["a"]}, "'cluster' is a setting of the sweep: state it at top level, where it takes a list"),
         ({"model": ["a"]}, "'model' is a setting of the sweep: state it at top level, where it takes one value"),
         ({"sequence_length": [1, 2]}, "state it at top level, where it takes one value; for several, make several"),
-        ({"tp": [1, 2]}, "'tp' is a choice of the plan, which every sweep searches: narrow it with fix or limit"),
+        ({"tp": [1, 2]}, "'tp' is a choice of the plan, which a sweep searches: restrict it with fix or limit"),
         ({CAPACITY: "1 GB", "device": {"hbm_capacity": "2 GB"}}, "'device.hbm_capacity' is given twice"),
     ],
 )
@@ -247,9 +250,9 @@ def test_element_sizes_shape_the_work_of_a_layer(name):
 
 def test_all_points_need_the_same_fields():
     lines = faults([{CAPACITY: "80 GB", BANDWIDTH: "1 TB/s"}, {CAPACITY: "90 GB", SIZE: 8}, {CAPACITY: "99 GB"}])
-    assert [line.partition(", and ")[2] for line in lines] == [
+    assert [line.partition(", but ")[2] for line in lines] == [
         "'network.nvs.bandwidth' is missing here",
-        "'network.nvs.size' is missing in those before",
+        "'network.nvs.size' is missing in the points before",
         "'network.nvs.bandwidth' is missing here",
     ]
     assert [line.split(":")[1] for line in lines] == [" what_if.1", " what_if.1", " what_if.2"]
@@ -284,7 +287,7 @@ def test_a_grid_that_no_one_could_mean_is_refused_before_it_is_made():
     assert "from 1 GB to 99 GB times 1.000001 has more than 1,000,000 values; take a larger factor" in line
     many = [{"from": "1 GB", "to": "1 TB", "times": 1.005}, {"from": "1 GB/s", "to": "1 TB/s", "times": 1.005}]
     (line,) = faults({CAPACITY: many[0], BANDWIDTH: many[1]})
-    assert "sweep: what_if: 1386 x 1386 = 1,920,996 points; at most 1,000,000 make up one sweep" in line
+    assert "sweep: what_if: 1386 x 1386 = 1,920,996 points; a sweep has at most 1,000,000" in line
 
 
 def test_set_replaces_and_adds_fields(tmp_path):

@@ -53,7 +53,7 @@ def save(ax: "Axes", path: str | Path) -> None:
     try:
         with OpenFolder(path.parent) as folder:
             # matplotlib can write some formats only to a named file.
-            with folder.passing() as name:
+            with folder.temporary_name() as name:
                 partial = path.with_name(name)
                 if suffix == "png":
                     partial.write_bytes(_png(figure))

@@ -1,6 +1,6 @@
-"""A config.json: its family by its `model_type`, and the values of the keys that the family reads.
+"""Reads a config.json: finds its family by `model_type`, and the values of the keys that the family reads.
 
-JSON is read as the YAML that it is, so that a fault can name the line. A key that is null is one that is absent.
+JSON is read as YAML, so that errors can name the line. A key with the value null counts as absent.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,20 +23,20 @@ MODEL_TYPE = "model_type"
 
 @dataclass(frozen=True)
 class Config:
-    """A config.json, read by its family."""
+    """A config.json as its family reads it."""
 
     model_type: str
     family: FamilySpec
     document: Document
-    section: KeyPath  # path of the part that is read; () is all of it
-    values: dict[str, Any]  # key -> value, or the default, of each key of the family
+    section: KeyPath  # path of the section that the family reads; () for the whole config
+    values: dict[str, Any]  # key of the family -> value, or default
 
 
 def load_config(path: Path) -> Config:
     """Return the config at `path`.
 
-    Raises SpecError, with file:line, for what is no JSON object, and all keys that are missing or hold what they
-    cannot; UnknownNameError for a `model_type` that no family has.
+    Raises SpecError, with file:line, for a file that is not a JSON object, and for all keys that are missing or have
+    invalid values; UnknownNameError for a `model_type` without a family.
     """
     document = _load_json(path)
     model_type = _model_type(document)
@@ -46,15 +46,15 @@ def load_config(path: Path) -> Config:
 
 
 def place(config: Config, keys: frozenset[str]) -> str:
-    """Return the place of the first of the `keys` that the file gives, or that of the part that is read."""
+    """Return the place of the first of the `keys` in the file; if it has none, that of the section."""
     given = _part(config.document, config.section)
-    spelt = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
-    found = next(((*config.section, name) for name in spelt if name in given), config.section)
+    spellings = [name for key in sorted(keys) if key in config.family.keys for name in _spellings(config.family, key)]
+    found = next(((*config.section, name) for name in spellings if name in given), config.section)
     return config.document.place(found)
 
 
 def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, Any] | None = None) -> Any:
-    """Return what `formula` is for the config; raises SpecError with the place of its keys."""
+    """Return the value of `formula` for the config; raises SpecError with the place of its keys."""
     try:
         return evaluate(formula, config.values | dict(extra or {}))
     except SpecError as error:
@@ -62,7 +62,7 @@ def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, Any] | Non
 
 
 def known_keys(family: FamilySpec) -> set[str]:
-    """Return the keys that the family reads, in all spellings, or says something of."""
+    """Return the keys that the family reads, in all spellings, and those that it lists as unpriced or without cost."""
     read = {name for key in family.keys for name in _spellings(family, key)}
     return {MODEL_TYPE, *read, *family.unpriced, *(key for keys in family.no_cost.values() for key in keys)}
 
@@ -71,8 +71,8 @@ def _load_json(path: Path) -> Document:
     text, file = read_text(path), shown(path)
     data = parse_json(text, file)
     if not isinstance(data, dict):
-        raise SpecError(f"{file}:1: expected an object with keys, as a config.json holds, got {type(data).__name__}")
-    # YAML allows no tabs between its tokens, and JSON none inside of them.
+        raise SpecError(f"{file}:1: expected an object with keys, as in a config.json, got {type(data).__name__}")
+    # YAML does not allow tabs between tokens; JSON does not allow them inside tokens, so all of them are replaced.
     return parse_document(text.replace("\t", " "), file)
 
 
@@ -82,7 +82,7 @@ def _model_type(document: Document) -> str:
         near = did_you_mean(MODEL_TYPE, document.data)
         raise SpecError(
             f"{document.place(())}: {MODEL_TYPE}: is required, but missing{near} "
-            "(the config.json of a checkpoint for the transformers library has one)"
+            "(the config.json of a Hugging Face checkpoint has one)"
         )
     known = names("families", ".yaml")
     if model_type not in known:
@@ -99,7 +99,7 @@ def _section(document: Document, model_type: str, family: FamilySpec) -> KeyPath
         near = did_you_mean(family.section, document.data) if given is None else ""
         raise document.fault(
             (family.section,),
-            f"the section that describes the language model of a config of {MODEL_TYPE} {model_type!r} {what}{near}",
+            f"{what}{near}; in a config of {MODEL_TYPE} {model_type!r} this section describes the language model",
         )
     return (family.section,)
 
@@ -129,8 +129,8 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
                 near = did_you_mean(key, part.keys() - known_keys(family))
                 raise document.fault((*section, key), f"is required, but missing{near}")
         except ValueError as error:
-            spelt = next(name for name in _spellings(family, key) if part.get(name) is not None)
-            faults.append(document.message((*section, spelt), error))
+            spelling = next(name for name in _spellings(family, key) if part.get(name) is not None)
+            faults.append(document.message((*section, spelling), error))
         except SpecError as error:
             faults.append(str(error))
     if faults:
@@ -143,13 +143,13 @@ def _stated(document: Document, section: KeyPath, part: dict[str, Any], spelling
     for name in given[1:]:
         if part[name] != part[given[0]]:
             raise document.fault(
-                (*section, name), f"is {part[name]!r}, but {given[0]}, another name of it, is {part[given[0]]!r}"
+                (*section, name), f"is {part[name]!r}, but {given[0]}, another name for it, is {part[given[0]]!r}"
             )
     return part[given[0]] if given else None
 
 
 def _checked(value: Any, spec: KeySpec) -> Any:
-    """Return `value`; raises ValueError if it is not what its key holds."""
+    """Return `value`; raises ValueError if it does not have the type of its key."""
     if spec.holds in ("count", "whole"):
         least = 1 if spec.holds == "count" else 0
         whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
@@ -158,7 +158,7 @@ def _checked(value: Any, spec: KeySpec) -> Any:
         return int(value)
     kind, what = {
         "flag": (bool, "true or false"),
-        "text": (str, "a text"),
+        "text": (str, "a string"),
         "list": (list, "a list"),
         "section": (dict, "an object"),
     }[spec.holds]
@@ -168,19 +168,19 @@ def _checked(value: Any, spec: KeySpec) -> Any:
 
 
 def _with_defaults(stated: dict[str, Any], where: str, family: FamilySpec) -> dict[str, Any]:
-    """Return the values with the defaults of absent keys, which may be formulas of other keys."""
+    """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
     values = dict(stated)
     for key, default in _in_order(family, stated):
         try:
             value = evaluate(default, values)
             values[key] = _checked(value, family.keys[key])
         except (SpecError, ValueError) as error:
-            raise SpecError(f"{where}: {key}: is missing, and its default cannot be had: {error}") from error
+            raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from error
     return values
 
 
 def _in_order(family: FamilySpec, stated: dict[str, Any]) -> Iterator[tuple[str, Formula]]:
-    """Yield the absent keys and their defaults, each behind those that it reads."""
+    """Yield the absent keys and their defaults, each after the keys that it reads."""
     known = {*stated}
     pending = {key: spec.default for key, spec in family.keys.items() if key not in stated and spec.default}
     while ready := {key: default for key, default in pending.items() if default.names <= known}:
@@ -188,4 +188,4 @@ def _in_order(family: FamilySpec, stated: dict[str, Any]) -> Iterator[tuple[str,
         known |= ready.keys()
         pending = {key: default for key, default in pending.items() if key not in ready}
     if pending:
-        raise SpecError(f"the defaults of {', '.join(pending)} need each other: the family's file is at fault")
+        raise SpecError(f"the defaults of {', '.join(pending)} need each other; the file of the family is faulty")

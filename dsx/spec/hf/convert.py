@@ -1,4 +1,4 @@
-"""From a config to a model: dimensions, the sequence of layers, and the published total to compare with."""
+"""Converts a config to a model: dimensions, the sequence of layers, and the published number of parameters."""
 
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,18 @@ from dsx.spec.hf.config import Config, evaluate_at, place
 from dsx.spec.hf.family import LAYER, LayersSpec, PublishedSpec
 from dsx.spec.hf.formula import Formula
 from dsx.spec.model import LayerCount, LayerKind, ModelSpec, RepeatedLayers, layer_count
-from dsx.spec.validate import validate
+from dsx.spec.validated import validate
 
-_ORIGIN = "_name_or_path"  # what a checkpoint was loaded from
+_ORIGIN = "_name_or_path"  # the name or path that the checkpoint was loaded from
 _USUAL_STEM = "config"
-_LONGEST_PATTERN = 8  # entries that repeat
-_MOST_LAYERS = 100_000  # a config that asks for more is a slip of the pen, and would take long to say so
+_LONGEST_PATTERN = 8  # entries of a repeated pattern
+_MOST_LAYERS = 100_000  # more are surely a typing error, and would take long to process
 
 
 def to_model(config: Config, name: str, source: str) -> ModelSpec:
     """Return the model that the config describes, under that name.
 
-    Raises SpecError, with the place of the keys, for rules that the config breaks and layers that no kind describes.
+    Raises SpecError, with the place of the keys, for rules that the config breaks and layers without a matching kind.
     """
     _check_rules(config)
     sizes = {letter: evaluate_at(config, formula) for letter, formula in config.family.dimensions.items()}
@@ -40,10 +40,10 @@ def to_model(config: Config, name: str, source: str) -> ModelSpec:
 
 
 def model_name(config: Config, file: Path, output: Path | None) -> str:
-    """Return what to call the model of the config in `file` that is written to `output`.
+    """Return the name of the model of the config in `file`, to be written to `output`.
 
-    That is the name of the output file, since a file is found by it; else what the checkpoint was loaded from, the
-    name of the config file, or that of its folder.
+    It is the name of the output file, by which dsx finds it; without one, that of the checkpoint, of the config file,
+    or of its folder.
     """
     if output is not None:
         return output.stem
@@ -55,14 +55,14 @@ def model_name(config: Config, file: Path, output: Path | None) -> str:
 
 
 def model_source(config: Config, file: Path) -> str:
-    """Return where the sizes come from, for the `source` of the model."""
+    """Return the `source` of the model."""
     origin = config.document.data.get(_ORIGIN)
     of = f" of {origin}" if isinstance(origin, str) and origin else ""
     return f"{file.name}{of}, model_type {config.model_type}"
 
 
 def published_total(config: Config) -> PublishedSpec | None:
-    """Return the published parameter total of the checkpoint that the config belongs to, if its family has one."""
+    """Return the published number of parameters of the config's checkpoint, if its family has one."""
     return next((known for known in config.family.published if evaluate_at(config, known.when)), None)
 
 
@@ -81,14 +81,14 @@ def _shown(value: Any) -> str:
 
 
 def _sequence(config: Config) -> Iterator[LayerCount]:
-    """Yield the layers from first to last, equal neighbours as one."""
+    """Yield the layers from first to last, equal neighbours as one entry."""
     kinds = [kind for layers in config.family.layers.values() for kind in _kinds(config, layers)]
     for kind, equal in groupby(kinds):
         yield layer_count(kind, len(list(equal)))
 
 
 def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
-    """Return the layers with each pattern that repeats written once."""
+    """Return the layers with each repeated pattern as one entry."""
     found: list[LayerCount | RepeatedLayers] = []
     first = 0
     while first < len(layers):
@@ -104,7 +104,7 @@ def _patterns(layers: list[LayerCount]) -> list[LayerCount | RepeatedLayers]:
 
 
 def _repeats(layers: list[LayerCount], first: int, length: int) -> int:
-    """Return how often the `length` entries from `first` on stand there one after another."""
+    """Return how many times in a row the pattern of `length` entries at `first` occurs."""
     pattern, times = layers[first : first + length], 1
     while layers[first + times * length : first + (times + 1) * length] == pattern:
         times += 1
@@ -113,12 +113,11 @@ def _repeats(layers: list[LayerCount], first: int, length: int) -> int:
 
 def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
     number = evaluate_at(config, layers.count)
+    where = place(config, layers.count.names)
     if not isinstance(number, int):
-        raise SpecError(
-            f"{place(config, layers.count.names)}: {layers.count.text} = {reprlib.repr(number)} is no number of layers"
-        )
+        raise SpecError(f"{where}: {layers.count.text} = {reprlib.repr(number)} is not a number of layers")
     if number > _MOST_LAYERS:
-        raise SpecError(f"{place(config, layers.count.names)}: {layers.count.text} = {number} layers are too many")
+        raise SpecError(f"{where}: {layers.count.text} = {number} layers are too many")
     for index in range(number):
 
         def holding(choices: Mapping[str, Formula], index: int = index) -> list[str]:
@@ -129,7 +128,7 @@ def _kinds(config: Config, layers: LayersSpec) -> Iterator[LayerKind]:
             keys = frozenset[str]().union(*(when.names for when in layers.kind.values())) - {LAYER}
             given = ", ".join(_at(index, key, config.values[key]) for key in sorted(keys))
             known = ", ".join(layers.kind)
-            raise SpecError(f"{place(config, keys)}: layer {index} is of no kind (known: {known}) where {given}")
+            raise SpecError(f"{place(config, keys)}: layer {index} matches no kind (known: {known}) where {given}")
         blocks = {parameter: holding(choices)[:1] for parameter, choices in layers.blocks.items()}
         chosen = tuple((parameter, block) for parameter, found in sorted(blocks.items()) for block in found)
         yield LayerKind(kind, frozenset(holding(layers.options)), chosen)

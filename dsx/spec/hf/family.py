@@ -1,7 +1,7 @@
-"""A family file: how the configs of one `model_type` become dimensions and layers.
+"""A family file: how to convert configs of one `model_type` to dimensions and layers.
 
-The file of a family has its `model_type` as its name, so a new family is a new file. What families share lies in
-files that they extend.
+The name of the file is the `model_type`, so a new family is a new file. Families share what their common base files
+state.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from dsx.spec.hf.formula import Formula, parse
 from dsx.spec.load import Spec, load_spec
-from dsx.spec.quantities import Count, Total
+from dsx.spec.value_types import Count, Total
 
-LAYER = "i"  # in the conditions of a layer: its number, counted from 0 in its group
+LAYER = "i"  # in the conditions of a layer: its position in its group, from 0
 
 Expression = Annotated[Formula, BeforeValidator(parse)]
-# What a key holds: count is a whole number from 1, whole one from 0.
+# The type of a key: count is a whole number from 1, whole a whole number from 0.
 Holds = Literal["count", "whole", "flag", "text", "list", "section"]
 
 
@@ -28,70 +28,71 @@ def _written_out(value: Any) -> Any:
 
 
 class KeySpec(_FamilyPart):
-    """A key of the config that is read; `hidden_size: count` is short for `{holds: count}`."""
+    """A key of the config that the family reads; `hidden_size: count` is short for `{holds: count}`."""
 
     holds: Holds
-    default: Expression | None = None  # where the key is absent or null; without one the key is required
+    default: Expression | None = None  # for a key that is absent or null; None: the key is required
     also: list[str] = Field(default_factory=list)  # other spellings
 
 
 class RuleSpec(_FamilyPart):
-    """What must hold in a config."""
+    """A condition that a config must satisfy."""
 
     rule: Expression
-    says: str  # what a config that breaks it is told
+    says: str  # the error message for a config that breaks it
 
 
 def _always(value: Any) -> Any:
     return {value: True} if isinstance(value, str) else value
 
 
-# Name -> condition; of these the first that holds. A name alone is short for one that always does.
+# Name -> condition; the first name whose condition holds counts. A name alone always holds.
 FirstOf = Annotated[dict[str, Expression], Field(min_length=1), BeforeValidator(_always)]
 
 
 class LayersSpec(_FamilyPart):
-    """Layers that follow each other, each with the options whose conditions hold."""
+    """Consecutive layers, each with the options whose conditions hold."""
 
     count: Expression = parse(1)
     kind: FirstOf
     options: dict[str, Expression] = Field(default_factory=dict)  # option -> condition
-    blocks: dict[str, FirstOf] = Field(default_factory=dict)  # block parameter -> its blocks; the default if none holds
+    blocks: dict[str, FirstOf] = Field(default_factory=dict)  # block parameter -> blocks; its default if none holds
 
     @property
     def conditions(self) -> list[Formula]:
-        """All conditions, which may read the number of the layer."""
+        """All conditions; they may read the position of the layer."""
         choices = [self.kind, self.options, *self.blocks.values()]
         return [condition for choice in choices for condition in choice.values()]
 
 
 class UnpricedSpec(_FamilyPart):
-    """A key that would change the cost, and that no layer text says."""
+    """A key that changes the cost, but not in any layer definition."""
 
-    what: str
-    unless: list[Any] = Field(default_factory=list)  # values with which it changes nothing, beside null
+    what: str  # the cost that it changes
+    unless: list[Any] = Field(default_factory=list)  # values, besides null, that change nothing
 
 
 class PublishedSpec(_FamilyPart):
-    """The published parameter total of one checkpoint."""
+    """The published number of parameters of one checkpoint."""
 
     when: Expression  # holds for the configs of that checkpoint
     total: Total
-    rounding: Count = 1  # 10000000 for a total that is given as 20.91 billion
+    rounding: Count = 1  # 10000000 for a total published as 20.91 billion
     source: str
 
 
 class FamilySpec(_FamilyPart):
-    """How a config of one `model_type` is read."""
+    """How to read a config of one `model_type`."""
 
     source: str
-    section: str | None = None  # of the config that describes the language model
+    section: str | None = None  # the section of the config that describes the language model; None: the whole config
     keys: Annotated[dict[str, Annotated[KeySpec, BeforeValidator(_written_out)]], Field(max_length=1_000)]
-    require: dict[str, RuleSpec] = Field(default_factory=dict)  # name, by which an extending file replaces it -> rule
-    dimensions: dict[str, Expression]  # letter -> formula; one that is 0 is left out
+    # The names of rules and layers let an extending file replace them.
+    require: dict[str, RuleSpec] = Field(default_factory=dict)  # name -> rule
+    dimensions: dict[str, Expression]  # letter -> formula; a dimension of 0 is left out
     default_sequence_length: Expression
-    layers: Annotated[dict[str, LayersSpec], Field(min_length=1)]  # name, by which a file changes them -> first to last
-    unpriced: dict[str, UnpricedSpec] = Field(default_factory=dict)  # key -> what it changes
+    layers: Annotated[dict[str, LayersSpec], Field(min_length=1)]  # name -> layers, first to last
+    unpriced: dict[str, UnpricedSpec] = Field(default_factory=dict)  # key -> the cost that it changes
     no_cost: dict[str, list[str]] = Field(default_factory=dict)  # topic -> keys that change no cost
     published: list[PublishedSpec] = Field(default_factory=list)
 
@@ -109,13 +110,10 @@ class FamilySpec(_FamilyPart):
         for formulas, known in ((shared, {*self.keys}), (conditions, {*self.keys, LAYER})):
             for formula in formulas:
                 if unknown := sorted(formula.names - known):
-                    raise ValueError(f"{formula.text!r} reads {unknown[0]!r}, which is none of 'keys'")
+                    raise ValueError(f"{formula.text!r} reads {unknown[0]!r}, which is not one of 'keys'")
         return self
 
 
 def load_family(model_type: str) -> FamilySpec:
-    """Return the family of that `model_type`, which must be the name of one.
-
-    Raises SpecError that lists all faults of its file.
-    """
+    """Return the family of a known `model_type`; raises SpecError with all faults of its file."""
     return load_spec("families", "family", FamilySpec, model_type, (), None)

@@ -1,8 +1,8 @@
-"""What a family file says of config keys: small expressions such as ``hidden_size / num_attention_heads``.
+"""Formulas of a family file: small expressions in config keys, such as ``hidden_size / num_attention_heads``.
 
-Python's syntax, of which there are: names of keys, numbers, texts, True, False and None; ``+ - * // % **``; ``/``,
-which must leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]`` and
-``len``. An expression is checked when its file is read, so a value of a config is all that can go wrong later.
+They are a subset of Python: names of keys, numbers, strings, True, False and None; ``+ - * // % **``; ``/``, which must
+leave no remainder; comparisons, ``in``, ``and or not``, ``a if condition else b``, ``list[index]`` and ``len``. Reading
+the family file checks the syntax, so later errors come from the values of a config alone.
 """
 
 import ast
@@ -15,8 +15,8 @@ from typing import Any
 
 from dsx.errors import SpecError
 
-_LONGEST, _MOST_NODES = 2_000, 400  # characters and parts, signs among them; packaged ones have up to 132 and 27
-_LARGEST = 10**18  # of a result; no size has so many digits
+_LONGEST, _MOST_NODES = 2_000, 400  # characters, and parts with signs; packaged formulas have up to 132 and 27
+_LARGEST = 10**18  # absolute value of a result; no size is as large
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,18 @@ class Formula:
 
 
 def parse(value: Any) -> Formula:
-    """Return `value`, a text or a plain constant of YAML, as a formula.
-
-    Raises ValueError for what is no such expression.
-    """
+    """Return a string or a plain constant of YAML as a formula; raises ValueError for any other expression."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) > _LONGEST:
         raise ValueError(f"{text!r}: a formula has at most {_LONGEST:,} characters")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # "1 if x else2" is no slip to go on from
+            warnings.simplefilter("error")  # "1 if x else2" is only a warning of Python
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"{text!r} is no formula: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # what cannot stand in a source, or is nested too deeply
-        raise ValueError(f"{text!r} is no formula that can be read") from error
+        raise ValueError(f"{text!r} is not a formula: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # invalid characters, or nested too deeply
+        raise ValueError(f"{text!r} is not a formula that can be read") from error
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise ValueError(f"{text!r}: a formula has at most {_MOST_NODES} parts")
     for node in ast.walk(tree):
@@ -52,17 +49,17 @@ def parse(value: Any) -> Formula:
         if not isinstance(node, _KNOWN):
             raise ValueError(f"{text!r}: {type(node).__name__} is not part of a formula")
         if isinstance(node, ast.Dict) and node.keys:
-            raise ValueError(f"{text!r}: an object of a formula is empty, as {{}}")
+            raise ValueError(f"{text!r}: the only object of a formula is the empty one, {{}}")
         if isinstance(node, ast.Call) and (not _is_len(node) or len(node.args) != 1 or node.keywords):
-            raise ValueError(f"{text!r}: the only function of a formula is len, of one thing")
+            raise ValueError(f"{text!r}: the only function of a formula is len, with one argument")
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"len"}
     return Formula(text, tree, frozenset(names))
 
 
 def evaluate(formula: Formula, values: Mapping[str, Any]) -> Any:
-    """Return what the formula is for these values of its names.
+    """Return the value of the formula for these values of its names.
 
-    Raises SpecError, with the formula and the values, where that is nothing: a remainder, an index past the end.
+    Raises SpecError, with the formula and the values, if it has none: a remainder, an index out of range.
     """
     try:
         return _value(formula.tree, values)
@@ -84,21 +81,21 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    # Of whole numbers the result is reckoned digit by digit, however many there are.
+    # Python would compute a power of integers to any number of digits.
     if abs(a) > 1 and abs(b) > _LARGEST.bit_length():
         raise OverflowError(f"{a} ** {b} is too large")
     return a**b
 
 
 def _of_numbers(apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return arithmetic of numbers alone: a text or a list times a number is as long as one likes."""
+    """Return arithmetic that accepts numbers alone: a string or a list times a number could be of any length."""
 
     def applied(a: Any, b: Any) -> Any:
         if not (isinstance(a, int | float) and isinstance(b, int | float)):
             raise TypeError(f"{reprlib.repr(a)} and {reprlib.repr(b)} are not two numbers")
         result = apply(a, b)
         if not isinstance(result, int | float) or not abs(result) <= _LARGEST:
-            raise OverflowError(f"the result is no number of at most {_LARGEST:,}")
+            raise OverflowError(f"the result is not a number up to {_LARGEST:,}")
         return result
 
     return applied
@@ -148,7 +145,7 @@ def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_value(operand, values))
         case ast.BoolOp(op=op, values=parts):
-            # Either ends at the first part that decides it, which is its value.
+            # The value is that of the first part that decides.
             decides = isinstance(op, ast.Or)
             for part in parts[:-1]:
                 value = _value(part, values)

@@ -1,4 +1,4 @@
-"""The keys of a config that were not used: those that would change the cost, and those that would not."""
+"""The unused keys of a config: those that would change the cost, and those that would not."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from dsx.spec.hf.config import MODEL_TYPE, Config
 
 @dataclass(frozen=True)
 class Ignored:
-    """Keys of a config that nothing was made of, by what they would change."""
+    """The unused keys of a config, by their effect on the cost."""
 
-    unpriced: dict[str, str]  # key -> what of the cost it changes
-    unknown: dict[str, Any]  # key -> its value; whether it matters is not known
-    no_cost: dict[str, list[str]]  # topic -> keys
+    unpriced: dict[str, str]  # key -> the cost that it changes
+    unknown: dict[str, Any]  # key of unknown effect -> its value
+    no_cost: dict[str, list[str]]  # topic -> keys without effect
 
 
 def ignored_keys(config: Config) -> Ignored:
-    """Return the keys that were not used; those of a section as section.key."""
+    """Return the unused keys; a key of a section is section.key."""
     topics = {key: topic for topic, keys in config.family.no_cost.items() for key in keys}
     unpriced: dict[str, str] = {}
     unknown: dict[str, Any] = {}
@@ -39,7 +39,7 @@ _NEUTRAL = "switched off"
 
 
 def _not_read(config: Config) -> Iterator[tuple[str, str, Any]]:
-    """Yield (key with its section, key, value) of each key that the family does not read for all that it changes."""
+    """Yield (key with its section, key, value) of each key that the family does not read, or lists as unpriced."""
     keys = {key: spec for key, spec in config.family.keys.items() if key not in config.family.unpriced}
     read = {MODEL_TYPE, *(name for key, spec in keys.items() for name in (key, *spec.also))}
     part: Any = config.document.data

@@ -1,4 +1,4 @@
-"""A model as the text of a model file, and the file: whole or absent, and never in the place of another unasked."""
+"""Writes a model file atomically; an existing file is replaced only on request."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from dsx.files import write_whole
 from dsx.spec.hf.family import PublishedSpec
 from dsx.spec.model import LayerCount, ModelSpec, RepeatedLayers
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # a text that YAML reads as itself
-_WORDS = {"null", "true", "false"}  # those that it does not
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # a string that YAML reads as itself
+_WORDS = {"null", "true", "false"}  # strings of this form that YAML reads as other values
 _SUFFIX = ".yaml"
 
 
 def model_text(model: ModelSpec, published: PublishedSpec | None = None) -> str:
-    """Return the model as YAML that `load_model` reads as that model; `published` gives its total a source."""
+    """Return the model as YAML that `load_model` can read; `published` is the source of its number of parameters."""
     dimensions = ", ".join(f"{letter}: {size}" for letter, size in model.dimensions.items())
     lines = [
         f"name: {_text(model.name)}",
@@ -51,10 +51,7 @@ def _layer(layers: LayerCount) -> str:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raise SpecError unless `path` is a name for a model file; StoreError if it may not be written.
-
-    An existing file is left as it is unless `overwrite`.
-    """
+    """Raise SpecError unless `path` can name a model file; StoreError for an existing file, unless `overwrite`."""
     if not path.name:
         raise SpecError(f"-o {str(path)!r} names no file: a model file ends in {_SUFFIX}")
     if path.suffix != _SUFFIX:
@@ -66,7 +63,7 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 
 def write(text: str, path: Path) -> None:
-    """Write `text` to `path`, whole or not at all; raises StoreError where that cannot be done."""
+    """Write `text` to `path` atomically; raises StoreError if that fails."""
     try:
         write_whole(path, text.encode())
     except OSError as error:

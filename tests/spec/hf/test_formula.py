@@ -41,13 +41,13 @@ def test_names_are_those_of_keys():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("heads +", "is no formula"),
+        ("heads +", "is not a formula"),
         ("open('x')", "the only function of a formula is len"),
         ("len(layer_types, 2)", "the only function of a formula is len"),
         ("heads.bit_length", "Attribute is not part of a formula"),
         ("[h for h in layer_types]", "ListComp is not part of a formula"),
         ("lambda: 1", "Lambda is not part of a formula"),
-        ({"a": 1}, "an object of a formula is empty"),
+        ({"a": 1}, "the only object of a formula is the empty one"),
     ],
 )
 def test_what_is_no_formula(text, says):

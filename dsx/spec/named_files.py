@@ -1,6 +1,6 @@
-"""The operator tables and blocks that an assumption set names: that they are there is found when the set is read.
+"""Checks, when an assumption set is read, that the operator tables and blocks exist that it names.
 
-Its layer texts and its strategy are not checked here: whoever builds a model from the set finds them at once.
+Building a model checks its layer definitions and its strategy.
 """
 
 from difflib import get_close_matches
@@ -12,17 +12,17 @@ from dsx.spec.document import Document, KeyPath
 from dsx.spec.locate import find, names
 from dsx.spec.yaml_text import load_document
 
-_A_SLIP = 0.95  # how alike names are of which one is the other, misspelt
+_MISSPELT = 0.95  # similarity from which on a name counts as a misspelt one
 
 if TYPE_CHECKING:
     from dsx.spec.assumptions import AssumptionsSpec
 
 
 def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) -> None:
-    """Raise SpecError that lists what the set names and nobody has.
+    """Raise SpecError that lists the missing tables, and the block names that look misspelt.
 
-    Tables of `unfused_operators` are read for some measured runs alone, and a fault should not wait for one. A block
-    may lie beside a layer of one's own, so only a name that is nearly that of another one is a fault.
+    Only some measured runs need the tables of `unfused_operators`, so a fault of theirs would appear late. A block may
+    be in the folder of a user's own layer, so a block name is a fault only if it is nearly that of a known block.
     """
     faults: list[str] = []
 
@@ -39,10 +39,12 @@ def check_names(spec: "AssumptionsSpec", document: Document, near: Path | None) 
             continue
         if path[0] == "unfused_operators" and path[1] not in operators:
             fault(path, f"the table {name!r} has no operator {path[1]!r} (it has: {', '.join(operators)})")
-    texts = names("layers", ".layer")
+    definitions = names("layers", ".layer")
     for field in ("set", "unfused_attention"):
         for parameter, block in getattr(spec, field).items():
-            if isinstance(block, str) and block not in texts and (slips := get_close_matches(block, texts, 1, _A_SLIP)):
-                fault((field, parameter), f"there is no block {block!r}; did you mean {slips[0]!r}?")
+            if not isinstance(block, str) or block in definitions:
+                continue
+            if near_names := get_close_matches(block, definitions, 1, _MISSPELT):
+                fault((field, parameter), f"there is no block {block!r}; did you mean {near_names[0]!r}?")
     if faults:
         raise SpecError("\n".join(faults))

@@ -98,7 +98,7 @@ def test_other_nics_change_every_tier_behind_them():
 
 def test_a_change_that_the_topology_does_not_fit_is_refused():
     torus = network({"kind": "torus", "shape": [8, 4], "link_bandwidth": "200 GB/s"})
-    with pytest.raises(SpecError, match=r"network\.nvs\.size = 6: .* is 6, 2 short of the 8 with which shape begins"):
+    with pytest.raises(SpecError, match=r"network\.nvs\.size = 6: .* is 6, 2 short of the first size of shape, 8"):
         changed_network(torus, {"nvs.size": 6})
 
 

@@ -1,8 +1,8 @@
 """The types of single values in a spec: quantities with units, counts, fractions.
 
-Each accepts the plain form or one with its source, ``{value: 80 GB, source: "data sheet"}``; the source is
-for people and is dropped. Quantities become SI floats; `model_dump(mode="json")` writes them with their
-unit again, so that what was dumped can be read.
+Each accepts a plain value, or a value with its source, ``{value: 80 GB, source: "data sheet"}``. The source is for
+people and is dropped. Quantities become SI floats; `model_dump(mode="json")` writes them with their unit, so that the
+dump can be read.
 """
 
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ def unsourced(value: Any) -> Any:
     """Return the value of ``{value: ..., source: ...}``, or `value` itself if it is plain."""
     if is_sourced(value):
         if "between" in value:
-            raise ValueError("'between' is for the real numbers of an assumption set, which are fitted; leave it out")
+            raise ValueError("only fitted real numbers of an assumption set have 'between'; leave it out")
         return value["value"]
     if isinstance(value, dict):
         known = ("value", "source")
@@ -39,7 +39,7 @@ def number(value: Any) -> int | float:
 
 
 def whole_number(value: Any) -> int:
-    """Return `value`, plain or with its source, as an int; 1e3 is one, 1.5 is not."""
+    """Return `value`, plain or with its source, as an int: 1e3 is valid, 1.5 is not."""
     plain = number(value)
     if plain != int(plain):
         raise ValueError(f"{plain!r} is not a whole number")

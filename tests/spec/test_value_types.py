@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from dsx.spec.quantities import (
+from dsx.spec.value_types import (
     Bytes,
     BytesPerSecond,
     Choice,

@@ -1,10 +1,11 @@
-"""The tiers of a network, derived from how it was built.
+"""Derives the tiers of a network from its topology.
 
-A tier is what a message crosses that leaves a unit of the tier below: its bandwidth is one GPU's share where all GPUs
-send out of their units at once, its latency that of a whole message, and its size the GPUs that one unit of it joins.
-Behind a NIC no tier carries more for a GPU than that, or than the tier below: a message outward crosses them all.
+A message that leaves a unit of one tier crosses the next outer tier. The bandwidth of a tier is one GPU's share when
+all GPUs send out of their units at once, its latency is that of a whole message, and its size is the number of GPUs in
+one unit. No tier with NICs gives a GPU more bandwidth than its NIC or the tier below, since an outward message crosses
+them all.
 
-Not modelled: adaptive routing that finds idle links, and jobs of others on the same switches.
+Not modelled: adaptive routing over idle links, other jobs on the same switches.
 """
 
 from collections.abc import Iterator
@@ -23,13 +24,13 @@ from dsx.spec.topology import (
     units_of,
 )
 
-# What a tier carries for one GPU where all send, and the latency of a message that crosses it; of the tiers behind
-# the fast domain, innermost first.
+# (bandwidth for one GPU when all GPUs send, latency of a message that crosses it) of a tier outside the fast domain;
+# lists of them have the innermost tier first.
 _Level = tuple[float, float]
 
 
 def tiers(spec: NetworkSpec) -> tuple[Tier, ...]:
-    """Return the tiers of a network, innermost first; without a topology two, the outer one unbounded."""
+    """Return the tiers of a network, innermost first; without a topology two, the outer one of unlimited size."""
     nvs, topology = spec.nvs, spec.topology
     torus = topology if isinstance(topology, TorusSpec) else None
     innermost = Tier(
@@ -61,7 +62,7 @@ def tiers(spec: NetworkSpec) -> tuple[Tier, ...]:
 
 
 def linked_tiers(topology: Topology | None) -> int:
-    """Return how many tiers are made of links of the GPUs themselves, without a NIC: all dimensions of a torus."""
+    """Return the number of tiers with direct links of the GPUs, without NICs: all dimensions of a torus, else 1."""
     return len(topology.shape) if isinstance(topology, TorusSpec) else 1
 
 
@@ -84,10 +85,10 @@ def _levels(spec: NetworkSpec, topology: Topology) -> list[_Level]:
 
 
 def _fat_tree(spec: NetworkSpec, tree: FatTreeSpec) -> Iterator[_Level]:
-    """Yield the levels of a fat tree: NIC / (product of the oversubscriptions of the levels below).
+    """Yield the levels of a fat tree: bandwidth = NIC / (product of the oversubscriptions of the levels below).
 
-    A level's uplinks carry what comes from below over its oversubscription, so the first level runs at the speed of
-    the NICs (Leiserson, IEEE Trans. Computers C-34, 1985; Al-Fares, Loukissas and Vahdat, SIGCOMM 2008).
+    Oversubscription limits the uplinks of a level, so the first level has the bandwidth of the NICs (Leiserson, IEEE
+    Trans. Computers C-34, 1985; Al-Fares, Loukissas and Vahdat, SIGCOMM 2008).
     """
     bandwidth, latency = spec.net.bandwidth, spec.net.latency
     for level in tree.levels:
@@ -97,9 +98,9 @@ def _fat_tree(spec: NetworkSpec, tree: FatTreeSpec) -> Iterator[_Level]:
 
 
 def _spine_leaf(spec: NetworkSpec, tree: SpineLeafSpec) -> list[_Level]:
-    """Return leaf and spine: a GPU's share of its leaf's uplinks, uplinks * bandwidth / (domains * GPUs of each).
+    """Return leaf and spine: NIC, and a GPU's share of the uplinks, uplinks * bandwidth / (domains * GPUs per domain).
 
-    Oversubscription is NIC over that share, at least 1 (Alizadeh and Edsall, HotI 2013: a two-stage Clos network).
+    The oversubscription is NIC over that share, at least 1 (Alizadeh and Edsall, HotI 2013: a two-stage Clos network).
     """
     nic, latency = spec.net.bandwidth, spec.net.latency
     share = tree.uplinks_per_leaf * tree.uplink_bandwidth / (tree.domains_per_leaf * spec.nvs.size)
@@ -109,10 +110,10 @@ def _spine_leaf(spec: NetworkSpec, tree: SpineLeafSpec) -> list[_Level]:
 def _rail_optimized(spec: NetworkSpec, rails: RailOptimizedSpec) -> list[_Level]:
     """Return rail and spine: NIC, and NIC / oversubscription.
 
-    GPUs of one position in their domains are one switch apart, in a whole unit. A message between positions crosses
-    the fast domain first (PXN of NCCL 2.12), whose bandwidth is larger, so its own hop there is all that it adds; a
-    group with several members in a domain sends each on its own rail (NVIDIA DGX SuperPOD reference architecture,
-    H100: from memory of it).
+    Inside a unit, GPUs of the same position in their domains are one switch apart. A message between different
+    positions crosses the fast domain first (PXN of NCCL 2.12); since that has more bandwidth, it adds one hop and no
+    transfer time. A group with several members in a domain sends on the rail of each (NVIDIA DGX SuperPOD reference
+    architecture, H100: from memory of it).
     """
     nic, latency = spec.net.bandwidth, spec.net.latency
     spine = latency if rails.spine_latency is None else rails.spine_latency
@@ -120,12 +121,12 @@ def _rail_optimized(spec: NetworkSpec, rails: RailOptimizedSpec) -> list[_Level]
 
 
 def _torus(spec: NetworkSpec, torus: TorusSpec) -> list[_Level]:
-    """Return a level for each dimension behind the first, and the NICs between tori.
+    """Return a level for each dimension after the first, and one for the NICs between tori.
 
-    Along a dimension that wraps around a chip sends on two links, both ways around its ring; along one that does not,
-    a ring folds, with one link there and one back: links * link_bandwidth. What a group takes of a dimension but not
-    the whole of it has no wrap-around: half of that (Jouppi et al., arXiv 2304.01433, section 2; rings of one
-    dimension after the other: Sack and Gropp, PPoPP 2012).
+    The bandwidth along a dimension is links * link_bandwidth. In a dimension that wraps around, a chip sends on two
+    links, in both directions of its ring; in one that does not, a ring folds, with one link in each direction. A group
+    on a part of a dimension has no wrap-around and half the bandwidth (Jouppi et al., arXiv 2304.01433, section 2;
+    rings of one dimension after the other: Sack and Gropp, PPoPP 2012).
     """
     hop = spec.nvs.latency if torus.latency is None else torus.latency
     along = torus.link_bandwidth * (2 if torus.wrap else 1)
@@ -135,10 +136,12 @@ def _torus(spec: NetworkSpec, torus: TorusSpec) -> list[_Level]:
 def _dragonfly(spec: NetworkSpec, fly: DragonflySpec) -> list[_Level]:
     """Return router, group and all groups: a GPU's share of the links of its router.
 
-    p GPUs of a router, a routers of a group: (a - 1) local_bandwidth / p inside the group, and
+    With p GPUs per router and a routers per group it is (a - 1) local_bandwidth / p inside the group, and
     global_links_per_router * global_bandwidth / p between groups, under uniform traffic on shortest paths (Kim, Dally,
-    Scott and Abts, ISCA 2008, section 3). Traffic between neighbours alone finds one link of these and goes around by
-    others, which takes up to twice as much of them; that is not counted.
+    Scott and Abts, ISCA 2008, section 3).
+
+    Not modelled: traffic between two groups alone, which has one direct link and takes up to twice as many links on
+    detours.
     """
     nic, per_gpu = spec.net.bandwidth, 1.0 / fly.gpus_per_router
     inside = spec.net.latency
@@ -154,14 +157,14 @@ def _dragonfly(spec: NetworkSpec, fly: DragonflySpec) -> list[_Level]:
 def _fully_connected(spec: NetworkSpec, mesh: FullyConnectedSpec) -> list[_Level]:
     """Return one level: a GPU's share of its domain's links, (domains - 1) * link_bandwidth / GPUs of a domain.
 
-    A group on some of the domains has the links among those alone, as in a fast domain that is a mesh.
+    A group on some of the domains uses only the links among them, as in a fast domain that is a mesh.
     """
     share = (mesh.domains - 1) * mesh.link_bandwidth / spec.nvs.size
     return [(min(spec.net.bandwidth, share), spec.net.latency)]
 
 
 def _numbered(spec: NetworkSpec, levels: LevelsSpec) -> Iterator[_Level]:
-    """Yield levels as stated, none faster than the one below: a path runs at the least bandwidth of its levels."""
+    """Yield the stated levels, none faster than the level below: a path has the least bandwidth of its levels."""
     least = spec.net.bandwidth
     for level in levels.levels:
         least = min(least, level.bandwidth)

@@ -1,7 +1,6 @@
-"""The picture that a sweep asks for: its kind, and which columns it shows.
+"""The plot of a sweep: its kind, and the columns that it shows.
 
-It changes nothing of what is computed. Which columns a kind needs, and what it shows where none is named, is
-said by the drawing.
+It does not affect the results. `dsx.results.plot` knows which columns a kind of plot needs, and its defaults.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,19 +19,19 @@ def _text(value: Any) -> Any:
 
 
 class PlotSpec(Spec):
-    """A picture of a result set; columns are choices, costs, "cluster", or fields of what_if."""
+    """A plot of a result set; columns are choices, costs, "cluster", or fields of what_if."""
 
     kind: PlotKind
     x: Annotated[list[AxisColumn], BeforeValidator(listed)] = Field(default_factory=list)
     y: AxisColumn | None = None
-    value: ResultColumn | None = None  # what a cell of a heatmap shows
+    value: ResultColumn | None = None  # the values of a heatmap's cells
     by: ResultColumn | None = None  # one line, or marker, for each of its values
-    # The value of `by` that others are compared with, as a legend writes it.
+    # The value of `by` that others are compared with, as in the legend.
     baseline: Annotated[str, BeforeValidator(_text)] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are named, without the sign of an objective."""
+        """All named columns, without the sign of an objective."""
         named = (*self.x, self.y, self.value, self.by)
         return tuple(name.removeprefix("-") for name in named if name is not None)
 

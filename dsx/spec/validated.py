@@ -1,6 +1,6 @@
-"""A document against its schema: one error that lists all faults, each with file, line and nearest name.
+"""Validates a document against its schema, with one error that lists all faults.
 
-pydantic finds the faults; this file says them in the house's form, `file:line: path: message`.
+pydantic finds the faults; this module writes them as `file:line: path: message`, with the nearest name.
 """
 
 import re
@@ -15,13 +15,13 @@ from dsx.spec.document import Document, KeyPath
 
 S = TypeVar("S", bound=BaseModel)
 
-_MOST_FAULTS = 40  # that a message lists: to find what each of 100,000 was meant to be takes minutes
+_MOST_FAULTS = 40  # listed in one message; finding the nearest names for 100,000 would take minutes
 
 
 def validate(document: Document, model: type[S], context: Any = None) -> S:
-    """Return `document` as a `model`; `context` is handed to the model's validators.
+    """Return `document` as a `model`; `context` goes to the model's validators.
 
-    Raises SpecError that lists the faults, but for those behind the first forty.
+    Raises SpecError that lists the first forty faults.
     """
     try:
         return model.model_validate(document.data, context=context)
@@ -34,13 +34,13 @@ def validate(document: Document, model: type[S], context: Any = None) -> S:
 
 
 def _is_tag(step: str | int) -> bool:
-    # The arms of a union are tagged "<top>" and the like by convention; they are no part of the data.
+    # By convention, the arms of a union have tags such as "<top>", which are not part of the data.
     return isinstance(step, str) and step.startswith("<") and step.endswith(">") and len(step) > 2
 
 
 def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> str:
     location = details["loc"]
-    if location and location[-1] == "[key]":  # a fault of the key itself, which pydantic marks this way
+    if location and location[-1] == "[key]":  # pydantic's mark for a fault of the key itself
         location = location[:-1]
     path: KeyPath = tuple(step for step in location if not _is_tag(step))
     return document.message(path, _message(model, location, details))
@@ -80,24 +80,24 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
 
 def _length(found: int, wanted: str, bound: int) -> str:
     entries = "one entry" if found == 1 else f"{found or 'no'} entries"
-    return f"has {entries}, and {wanted} {'is' if bound == 1 else 'are'} wanted"
+    return f"has {entries}, but {wanted} {'is' if bound == 1 else 'are'} needed"
 
 
 def _misspelt(model: type[BaseModel], location: KeyPath, given: Any) -> str:
-    """Return which of the keys that are `given` a missing one may be, where any key may stand."""
-    # A pair with one entry misses an entry, and no key.
+    """Return a hint at the `given` key that may be a misspelt missing one, in a section that allows any key."""
+    # A pair with one entry misses an entry, not a key.
     if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":
         return ""
     return did_you_mean(str(location[-1]), given.keys() - part.model_fields.keys())
 
 
 def _known_keys(model: type[BaseModel], location: KeyPath) -> list[str]:
-    """Return the keys that the part of the schema at `location` allows."""
+    """Return the keys that the schema allows at `location`."""
     return list(_part(model, location).model_fields)
 
 
 def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
-    """Return the part of the schema at `location`, which is one with keys."""
+    """Return the model of the schema at `location`, which is a section."""
     kind: Any = model
     for step in location:
         if _is_tag(step):
@@ -107,7 +107,7 @@ def _part(model: type[BaseModel], location: KeyPath) -> type[BaseModel]:
             kind = kind.model_fields[str(step)].annotation
         else:
             kind = get_args(kind)[-1]
-        if type(None) in get_args(kind):  # a part that may be left out
+        if type(None) in get_args(kind):  # an optional part
             kind = get_args(kind)[0]
         if get_origin(kind) is Annotated and not isinstance(get_args(kind)[1], Tag):
             kind = get_args(kind)[0]
