@@ -68,11 +68,11 @@ _KEPT_LAYERS = 2  # of each microbatch on the GPU where activations are offloade
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A plan for a launcher."""
+    """A plan for Megatron-LM; `str(launch)` can be pasted behind a command."""
 
-    flags: tuple[Flag, ...]  # none if the plan cannot be run
+    flags: tuple[Flag, ...]  # pairs of a flag and its value; none if the plan cannot be run
     lost: tuple[str, ...]  # what the flags do not express, one thing each
-    none_since: str = ""  # why there are no flags
+    none_since: str = ""  # why there are no flags; empty if there are some
 
     @property
     def arguments(self) -> list[str]:

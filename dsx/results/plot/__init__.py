@@ -13,7 +13,8 @@
 
 A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
 makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
-no display and are freed like any other object. Every picture can be read in grey: colours differ in lightness,
+no display and are freed like any other object. A notebook shows the figures of pyplot, so give it one of its axes:
+`figure, ax = plt.subplots(layout="constrained")`. Every picture can be read in grey: colours differ in lightness,
 parts of a bar in their hatches too, and lines in their markers and dashes.
 
 Not covered: interactive pages.
