@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsx import errors as errors
     from dsx.api.best import BestPlans as BestPlans
     from dsx.api.best import best as best
     from dsx.api.calibrate import Calibrated as Calibrated
@@ -109,7 +110,10 @@ _HOMES = {
     "why_row": "dsx.api.why_row",
 }
 
-__all__ = sorted(("__version__", "plot", *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
+# Those that are modules.
+_MODULES = {"errors": "dsx.errors", "plot": "dsx.results.plot"}
+
+__all__ = sorted(("__version__", *_MODULES, *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 if not TYPE_CHECKING:  # a type checker knows the names above, and no others
@@ -117,8 +121,8 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and no others
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             value = importlib.import_module("importlib.metadata").version("dsx")
-        elif name == "plot":
-            value = importlib.import_module("dsx.results.plot")
+        elif name in _MODULES:
+            value = importlib.import_module(_MODULES[name])
         elif name in _HOMES:
             value = getattr(importlib.import_module(_HOMES[name]), name)
         else:

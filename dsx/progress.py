@@ -21,8 +21,9 @@ def progress(total: int, what: str, watch: Watch | None = None) -> Iterator[Call
     """Give a function that is told how many of `total` are newly done; they are shown unless somebody watches."""
     if watch is not None:
         yield _told(total, what, watch)
-    elif (handle := _notebook()) is not None:
-        yield _lines(total, what, _NOTEBOOK_INTERVAL_S, handle)
+    elif (display := _notebook()) is not None:
+        with _cell_line(display) as show:
+            yield _lines(total, what, _NOTEBOOK_INTERVAL_S, show)
     elif sys.stderr.isatty():
         with _bar(total, what) as advance:
             yield advance
@@ -41,14 +42,30 @@ def _told(total: int, what: str, watch: Watch) -> Callable[[int], None]:
     return advance
 
 
-def _notebook() -> Callable[[str], None] | None:
-    """Return what shows a line in place of the one before in a notebook's cell; None where there is no notebook."""
+def _notebook() -> Callable[..., Any] | None:
+    """Return what displays something in a notebook's cell; None where there is no notebook."""
     ipython: Any = sys.modules.get("IPython")  # a notebook has it; nobody else needs it
     shell = ipython.get_ipython() if ipython else None
-    if not hasattr(shell, "kernel"):
-        return None
-    handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
-    return lambda line: handle.update({"text/plain": line}, raw=True)
+    return ipython.display.display if hasattr(shell, "kernel") else None
+
+
+@contextmanager
+def _cell_line(display: Callable[..., Any]) -> Iterator[Callable[[str], None]]:
+    """Give what shows a line in place of the one before; none is left at the end, and none made if nothing is shown."""
+    handle: Any = None
+
+    def show(line: str) -> None:
+        nonlocal handle
+        if handle is None:
+            handle = display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            handle.update({"text/plain": line}, raw=True)
+
+    try:
+        yield show
+    finally:
+        if handle is not None:
+            handle.update({"text/plain": ""}, raw=True)
 
 
 def _print(line: str) -> None:
@@ -90,7 +107,7 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
         nonlocal done, last
         done += more
         now = time.monotonic()
-        if now - last >= interval_s:
+        if now - last >= interval_s and done < total:
             last = now
             rate = done / (now - start)
             left = (total - done) / rate

@@ -1,8 +1,10 @@
 """Every how-to runs as printed: its files, commands and Python blocks, in order, in a copy of the repository.
 
-Where a command is followed by output, its stdout is that; a line of three dots stands for any lines.
+Where a command is followed by output, its stdout is that; a line of three dots stands for any lines. A notebook runs
+cell by cell.
 """
 
+import ast
 import re
 
 import pytest
@@ -11,6 +13,7 @@ from checkout import ROOT, make_checkout, run
 from dsx.search import parts
 
 DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+NOTEBOOK = ROOT / "docs" / "how-to" / "notebook.py"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The comment that names a file is its first line, or stands behind the shebang.
 NAME = re.compile(r"\A(?:#!.*\n)?# (\S+\.(?:yaml|layer|csv|sbatch))\b")
@@ -49,7 +52,8 @@ def test_a_how_to_is_short_and_says_what_its_blocks_are(document):
 
 def test_the_index_lists_every_how_to():
     index = (ROOT / "docs" / "how-to" / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"\]\((\S+\.md)\)", index)) == {path.name for path in DOCUMENTS} - {"README.md"}
+    there = {path.name for path in (*DOCUMENTS, NOTEBOOK)} - {"README.md"}
+    assert set(re.findall(r"\]\(([\w-]+\.\w+)\)", index)) == there
 
 
 def test_the_sizes_of_parts_are_those_of_the_code():
@@ -73,3 +77,35 @@ def test_a_how_to_runs(checkout, document, monkeypatch):
                     assert_shown(shown, printed)
         elif kind == SNIPPETS:
             exec(compile(block, document.name, "exec"), names)
+
+
+def cells(notebook):
+    """Yield the code of each cell of a notebook in percent format, and the expression that the cell shows, if any."""
+    for cell in re.split(r"^# %%", notebook, flags=re.MULTILINE)[1:]:
+        head, _, body = cell.partition("\n")
+        if "[markdown]" in head:
+            assert all(line.startswith("#") for line in body.split("\n") if line), body
+            continue
+        tree = ast.parse(body)
+        shown = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+        yield compile(tree, "notebook", "exec"), shown and compile(shown, "notebook", "eval")
+
+
+def test_a_notebook_is_short():
+    assert len(NOTEBOOK.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names, shown = {}, []
+    for code, expression in cells(NOTEBOOK.read_text(encoding="utf-8")):
+        exec(code, names)
+        if expression is not None and (value := eval(expression, names)) is not None:
+            shown.append(value._repr_html_())
+    assert len(shown) == 8 and all(shown)
+    best_of = names["best_of"]
+    assert [best.plan["tp"] for best in best_of.values()] == [2, 1, 2, 1]
+    assert best_of["both"].step_time_s < best_of["a tenth of the network"].step_time_s
+    assert (tmp_path / "notebook.png").stat().st_size > 10_000

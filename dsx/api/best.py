@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 class BestPlans(PricedPlans):
     """The fastest plans of a job, and how many there were."""
 
-    job: Job
+    job: Job  # what was asked
     problem: Problem
     priced: Sequence[dict[str, Any]]
-    counts: Counts
+    counts: Counts  # how many candidates there were, and how many fit
     idle: Sequence[IdleRow]  # of operator times: rows that are the time of no kernel of any plan
     infeasible: str = ""  # why there is no plan; empty if there is one
 
@@ -137,7 +137,7 @@ def best(
     """Price every plan of one strategy, and return the fastest that fit.
 
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
-        found.frame                                 # a DataFrame
+        found.frame                                 # the plans as a DataFrame
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
 
     Args:

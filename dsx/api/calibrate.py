@@ -48,11 +48,11 @@ _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitte
 class Calibrated(Answer):
     """A fitted assumption set, which is written to a file, and how far off it is."""
 
-    out: Path
+    out: Path  # the file of the set
     calibration: Calibration
     between: Mapping[str, Bounds]
     observations: Observations
-    outliers: Sequence[Outlier]  # left out
+    outliers: Sequence[Outlier]  # rows that were left out, since no cluster explains them beside the others
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -72,11 +72,14 @@ def calibrate(
     runs: str | Path,
     out: str | Path,
     *,
-    assumptions: str | None = None,
-    specialise: str | None = None,
+    assumptions: str | Path | None = None,
+    specialise: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Calibrated:
     """Fit an assumption set to a table of measured runs, and write it.
+
+        fitted = dsx.calibrate("my-runs.csv", "mine.yaml", specialise="default")
+        job = job.replace(assumptions=fitted.out)
 
     Fitted are the numbers that state `between`; every source of the table weighs the same. Outliers, whose times no
     cluster explains beside the other rows, are named and left out.
@@ -93,7 +96,7 @@ def calibrate(
     if assumptions is not None and specialise is not None:
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
     path, output = Path(runs), Path(out)
-    base = specialise or assumptions or DEFAULT_ASSUMPTIONS
+    base = str(specialise or assumptions or DEFAULT_ASSUMPTIONS)
     assumed, between = load_fitted(base)
     (check_fitted if specialise is None else check_adapted)(assumed, between)
     check_output(output, path, base)

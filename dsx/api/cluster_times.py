@@ -29,12 +29,12 @@ _VOLUMES = tuple(10.0**power for power in range(3, 10))  # bytes
 class ClusterTimes(Answer):
     """The tiers of a cluster, and the time of an all-reduce and an all-to-all on them."""
 
-    name: str
-    description: str
-    assumptions: str
-    network: Network
-    groups: tuple[int, ...]  # GPUs
-    times: Mapping[str, list[list[float]]]  # by kind: s of each volume and group
+    name: str  # of the cluster
+    description: str  # of its file
+    assumptions: str  # the name of the assumption set
+    network: Network  # its tiers: size, bandwidth, latency
+    groups: tuple[int, ...]  # sizes of the groups, GPUs
+    times: Mapping[str, list[list[float]]]  # seconds by kind, volume and group
 
     def plot(self, path: str | Path) -> None:
         """Draw the times into a file; its suffix is the format."""
@@ -75,7 +75,16 @@ def cluster_times(
 ) -> ClusterTimes:
     """Return the tiers of a cluster, and the time of an all-reduce and an all-to-all on them.
 
+        dsx.cluster_times("perlmutter", set={"cluster.network.net.bandwidth": "50 GB/s"}).plot("times.png")
+
     A group fills the tiers from the innermost out. A size is that of the tensor on each GPU.
+
+    Args:
+        cluster: a name, a path, the content of a cluster file, or the `cluster` of a job.
+        assumptions: the assumption set.
+        set: fields of cluster and assumptions that are changed.
+
+    Raises UnknownNameError or SpecError for what cannot be used.
     """
     by_target = split(assignments(set))
     for target in ("model", "sweep"):

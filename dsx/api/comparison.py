@@ -36,11 +36,11 @@ _Differences = dict[str, tuple[Any, Any]]
 class Comparison(Answer):
     """The best plans of two result sets, A and B, side by side."""
 
-    folders: Sequence[Path]
+    folders: Sequence[Path]  # of A and of B
     manifests: Sequence[Manifest]
     frame: "pd.DataFrame"  # as `dsx.compare` gives it
-    differences: _Differences  # what the sweeps state differently
-    groups: Sequence[dict[str, Any]]
+    differences: dict[str, tuple[Any, Any]]  # what the sweeps state differently, by its path
+    groups: Sequence[dict[str, Any]]  # the rows of `frame`, with the plans
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds."""

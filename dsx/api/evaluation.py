@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Evaluation(Answer):
     """A priced plan."""
 
-    job: Job
+    job: Job  # what was asked
     problem: Problem
     priced: Priced
     with_operators: bool = False  # whether the operators are part of what is printed

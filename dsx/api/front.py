@@ -32,7 +32,7 @@ OBJECTIVES = ("step_time_s", "peak_bytes")
 class Front(PricedPlans):
     """The plans of a result set that no other plan beats in every objective."""
 
-    objectives: Sequence[str]
+    objectives: Sequence[str]  # columns; one with a leading minus is maximised
     priced: Sequence[dict[str, Any]]
     infeasible: str = ""  # why there is no plan; empty if there is one
 

@@ -27,11 +27,11 @@ _LONGEST = "max_position_embeddings"  # the key of the longest sequence that a m
 class Imported(Answer):
     """A model of a checkpoint, and what of its config.json was not used."""
 
-    model: ModelSpec
+    model: ModelSpec  # which a job takes
     config: Config
     published: PublishedSpec | None
     ignored: Ignored
-    out: Path | None  # the file that it was written to
+    out: Path | None  # the file that it was written to, if one was given
 
     @property
     def text(self) -> str:
@@ -58,6 +58,8 @@ class Imported(Answer):
 
 def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: bool = False) -> Imported:
     """Return the model of a checkpoint for the transformers library.
+
+        job = dsx.Job(dsx.import_hf("config.json").model, "h100-nvs8", num_gpus=64, global_batch_size=512)
 
     Args:
         config: its config.json.

@@ -27,24 +27,24 @@ class Job:
         more = job.replace(set={"cluster.device.hbm_capacity": "141 GB"})
 
     Args:
-        model: a name, a path, the content of a model file as a dict, or a `ModelSpec`; likewise the next one and
-            `assumptions`. A dict may say what it `extends`.
-        cluster: the machine; how many of its GPUs are used is `num_gpus`.
-        num_gpus: GPUs of the job.
+        model: a name, a path, the content of a model file as a dict, or the `model` of another job; the next one and
+            `assumptions` likewise. A dict may say what it `extends`.
+        cluster: the machine.
+        num_gpus: how many of its GPUs are used.
         global_batch_size: sequences of one step, over all replicas.
         sequence_length: tokens of a sequence; what the model says, where it is not given.
         assumptions: the assumption set.
-        set: fields of these that are changed, as in {"model.dimensions.e": 8192}, quantities with their units; or
-            texts such as "model.dimensions.e=8192".
+        set: fields of model, cluster and assumptions that are changed, as in {"model.dimensions.e": 8192}, quantities
+            with their units; or texts such as "model.dimensions.e=8192".
         operator_times: a CSV file of measured times of kernels, in place of the roofline.
 
     Raises UnknownNameError, SpecError or InputError for what cannot be used.
     """
 
     inputs: Inputs
-    num_gpus: int
-    global_batch_size: int  # sequences
-    sequence_length: int  # tokens
+    num_gpus: int  # GPUs that are used
+    global_batch_size: int  # sequences of a step
+    sequence_length: int  # tokens of a sequence
 
     def __init__(
         self,
@@ -78,17 +78,17 @@ class Job:
 
     @property
     def model(self) -> ModelSpec:
-        """The model."""
+        """The model, with what is changed of it."""
         return self.inputs.model
 
     @property
     def cluster(self) -> ClusterSpec:
-        """The machine."""
+        """The machine, with what is changed of it."""
         return self.inputs.cluster
 
     @property
     def assumptions(self) -> AssumptionsSpec:
-        """The assumption set."""
+        """The assumption set, with what is changed of it."""
         return self.inputs.assumptions
 
     def replace(
@@ -105,8 +105,11 @@ class Job:
     ) -> "Job":
         """Return the job with other values of some arguments; what is left out stays.
 
+            longer = job.replace(sequence_length=32768, global_batch_size=256)
+            faster = job.replace(set={"cluster.network.net.bandwidth": "100 GB/s"})
+
         A sequence length stays too, whatever the model; None is that of the model. Operator times stay, but not on
-        another machine: those of it, or None, must be given then.
+        another machine: for it others are given, or None.
         """
         job = Job(
             self.model if isinstance(model, EllipsisType) else model,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer
+from dsx.api.arguments import assignments
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.display.table import table
 from dsx.errors import InputError, did_you_mean
@@ -63,7 +64,6 @@ def layer(
     Raises UnknownNameError, NotationError or InputError for what there is not.
     """
     name = str(name)
-    stated = [f"{key}={value}" for key, value in sizes.items()] if isinstance(sizes, Mapping) else sizes
     believed = load_assumptions(assumptions)
     spec = load_model(model) if model is not None else None
     of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
@@ -80,7 +80,9 @@ def layer(
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
-    described = describe(built, believed.fused_backward_reads, believed.uncounted, values, _sizes(stated, built))
+    described = describe(
+        built, believed.fused_backward_reads, believed.uncounted, values, _sizes(assignments(sizes), built)
+    )
     return LayerDescription(described)
 
 

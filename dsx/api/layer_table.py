@@ -23,9 +23,9 @@ class TablePartition(Answer):
     """The plan of a table of layers with the least step time; of equals the one with the fewest stages."""
 
     found: Partition
-    layers: Instance
-    network: NetworkLevels
-    num_devices: int
+    layers: Instance  # the table
+    network: NetworkLevels  # with its levels
+    num_devices: int  # that there were
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer in a form that other tools read too."""

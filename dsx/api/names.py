@@ -10,7 +10,12 @@ Kind = Literal["models", "clusters", "strategies", "layers", "assumptions"]
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the names of models, clusters, strategies, layers or assumption sets, sorted."""
+    """Return the names of models, clusters, strategies, layers or assumption sets, sorted.
+
+        dsx.names("clusters")
+
+    Those of the user's files on DSX_PATH are among them. Raises UnknownNameError for another kind.
+    """
     match kind:
         case "strategies":
             return list(strategy_names())

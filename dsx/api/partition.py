@@ -36,11 +36,11 @@ from dsx.units import format_quantity
 class Partition(Answer):
     """The fastest plan with the cut that is best for it."""
 
-    job: Job
+    job: Job  # what was asked
     problem: Problem
     priced: dict[str, Any]  # the `plan`, and its costs by column
-    stages: tuple[PlanStage, ...]
-    counts: Counts
+    stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
+    counts: Counts  # how many candidates there were, and how many fit
 
     @property
     def plan(self) -> Plan:
@@ -110,11 +110,13 @@ def partition(
 ) -> Partition:
     """Cut the layers of a job into pipeline stages, exactly: of all plans, each cut as is best for it, the fastest.
 
+        dsx.partition(job, tp=[4, 8], zero_stage=1).stages
+
     Args:
         job: what is asked.
         fix: columns that have these values alone, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
         strategy: a name or a .layer file; that of the assumption set by default.
-        watch: told how many candidates are done, of how many; a bar is shown without.
+        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
         choices: further columns, likewise.
 
     Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.

@@ -35,7 +35,7 @@ _TOP = 10
 class ShownSet(PricedPlans):
     """A result set and some of its plans."""
 
-    folder: Path
+    folder: Path  # of the set
     manifest: Manifest
     priced: Sequence[dict[str, Any]]
     single: bool  # whether they are the rows of one candidate
@@ -81,6 +81,8 @@ def show(
     folder: str | Path, top: int | None = None, *, per: str | Sequence[str] = (), candidate: int | str | None = None
 ) -> ShownSet:
     """Return what a result set is, and its fastest plans.
+
+        print(dsx.show("results/sweep", per="num_gpus"))
 
     Args:
         folder: of the set.

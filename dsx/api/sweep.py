@@ -41,10 +41,10 @@ _GROUPS_SHOWN = 40
 class SweptShard(Answer):
     """A share of the parts of a sweep that is priced: the i-th of n, counted from 1."""
 
-    folder: Path
-    shard: Shard
-    parts: int  # of this share
-    of: int  # parts of the sweep
+    folder: Path  # of the result set
+    shard: Shard  # which share this is
+    parts: int  # how many parts the share has
+    of: int  # how many the sweep has
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -63,9 +63,9 @@ class Swept(PricedPlans):
     """A result set: how many candidates were priced, and the fastest plans (or the fastest of each group)."""
 
     folder: Path | None  # None where none was given, or nothing was written
-    candidates: int  # that were priced
-    feasible: int
-    rows: int  # that were kept
+    candidates: int  # how many were priced
+    feasible: int  # how many of these fit
+    rows: int  # how many were kept
     priced: Sequence[dict[str, Any]]
     varied: Sequence[str]  # columns of the hardware that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
@@ -168,9 +168,13 @@ def sweep_shard(
 ) -> Swept | SweptShard:
     """Price a share of the parts of a sweep, (i, n) for the i-th of n; all may run at once, and `finish_sweep` ends it.
 
-    A sweep without a candidate, and one that is finished, is answered as `sweep` does.
+        dsx.sweep_shard("sweep.yaml", "results/sweep", (2, 8))
+
+    The other arguments are those of `sweep`. Its answer is returned where there is no candidate, or all is finished.
+    Raises InputError for a share that there is not.
     """
     started = time.monotonic()
+    i, n = _checked(shard)
     try:
         run = SweepRun(spec, Path(out), assignments(set), watch)
         say_few_pipelines(run.problems[0])
@@ -179,13 +183,20 @@ def sweep_shard(
         if (done := run.finished()) is not None:
             remark(f"{run.folder} is complete since {done.finished}")
             return _answer(run, done, started)
-        i, n = shard
         if len(run.sweep.parts) < n:
             _say_few_parts(run, n)
-        run.price(shard)
-        return SweptShard(run.folder, shard, len(range(i - 1, len(run.sweep.parts), n)), len(run.sweep.parts))
+        run.price((i, n))
+        return SweptShard(run.folder, (i, n), len(range(i - 1, len(run.sweep.parts), n)), len(run.sweep.parts))
     except KeyboardInterrupt:
         raise IncompleteSweep("interrupted; nothing is lost, the same command goes on") from None
+
+
+def _checked(shard: Shard) -> Shard:
+    match shard:
+        case (int(i), int(n)) if 1 <= i <= n:
+            return i, n
+        case _:
+            raise InputError(f"{shard!r} is no shard: the second of eight is (2, 8)")
 
 
 def finish_sweep(
@@ -197,7 +208,7 @@ def finish_sweep(
 ) -> Swept:
     """Price nothing: check that all parts of a sweep are there, and make them the result set.
 
-    Raises IncompleteSweep if some are missing.
+    Arguments are those of `sweep`. Raises IncompleteSweep if some are missing.
     """
     started = time.monotonic()
     run = SweepRun(spec, Path(out), assignments(set), None)

@@ -42,10 +42,10 @@ SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
 class Validation(Answer):
     """Measured runs beside what is predicted for them."""
 
-    runs: Path
-    assumptions: str
+    runs: Path  # the table
+    assumptions: str  # the name of the assumption set
     figures: Mapping[str, Any]  # errors by source and overall, regret, memory
-    rows: Rows
+    rows: Rows  # the rows of the table as arrays; `frame` has them as a DataFrame
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -88,13 +88,15 @@ def validate(
 ) -> Validation:
     """Compare a table of measured runs with what is predicted for them.
 
+        dsx.validate("runs.csv").frame.dropna(subset="predicted_s")
+
     A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default.
 
     Args:
         runs: a CSV file.
         assumptions: the assumption set.
         out: write the times of all rows to this file, which is replaced.
-        predict: what predicts.
+        predict: a function that predicts in place of dsx, to be compared with the same runs.
 
     Raises RunTableError for a table that cannot be read or holds no row that a training run could be; StoreError if
     `out` cannot be written.

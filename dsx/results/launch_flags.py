@@ -68,11 +68,11 @@ _KEPT_LAYERS = 2  # layers of each microbatch whose activations stay on the GPU 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The launch flags of a plan."""
+    """A plan for Megatron-LM; `str(launch)` can be pasted behind a command."""
 
-    flags: tuple[Flag, ...]  # none if the plan cannot be run
-    lost: tuple[str, ...]  # what the flags cannot express, one entry each
-    none_since: str = ""  # why there are no flags
+    flags: tuple[Flag, ...]  # pairs of a flag and its value; none if the plan cannot be run
+    lost: tuple[str, ...]  # what the flags do not express, one thing each
+    none_since: str = ""  # why there are no flags; empty if there are some
 
     @property
     def arguments(self) -> list[str]:

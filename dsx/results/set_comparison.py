@@ -38,7 +38,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
     The columns are those of `per`, and:
 
     candidate_a, candidate_b
-        the fastest feasible candidate of each set; <NA> if the set has none in the group
+        the fastest feasible candidate of each set; missing where the set has none in the group
     has_a, has_b
         whether the set has any row in the group
     step_time_s_a, step_time_s_b, ratio

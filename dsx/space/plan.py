@@ -13,11 +13,14 @@ from dsx.space.limits import DEGREES
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan(Mapping[str, Any]):
-    """The columns of one plan with their values, codes as names.
+    """The columns of one plan (docs/choices.md) with their values: whole numbers and names.
 
-    It has a value for each of `PLAN_COLUMNS`; only the strategy may be absent, until it is chosen. A priced plan also
-    has what follows from the choices: its `candidate` id, its shares on the tiers, and `stage_layers` if it has a layer
-    layout of its own.
+        found.plan["tp"], str(found.plan)           # 8, "tp=8 dp=64 microbatch_size=1 nvs.tp=8"
+        found.plan | {"recompute": "full"}          # another plan
+
+    There is a value for each choice, but for a strategy that nobody has chosen yet. Once a plan is priced there is also
+    what follows from the choices: its `candidate` id, its shares of tiers, and `stage_layers` where it has a cut of its
+    own.
     """
 
     columns: Mapping[str, Any]  # whole numbers and names

@@ -8,7 +8,7 @@ import pytest
 from dsx.cli.output import print_json
 from dsx.display.quantities import counted, quantity, share, shares
 from dsx.display.table import table
-from dsx.progress import progress, rate_text
+from dsx.progress import rate_text
 from dsx.space.choices import CHOICES
 from dsx.space.plan import Plan
 
@@ -71,16 +71,6 @@ def test_a_plan_reads_as_it_is_written():
     assert plan.text == "dp=4 microbatch_size=1 zero_replicas=2 stored_layers=3 offload=both"
     plan = ones | {"dp": 4, "vpp": 2, "zero_stage": 3, "recompute": "full", "schedule": "gpipe"}
     assert plan.text == "dp=4 microbatch_size=1 vpp=2 zero_stage=3 recompute=full schedule=gpipe"
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
-    clock = iter([0.0, 10.0, 31.0, 40.0])
-    monkeypatch.setattr("dsx.progress.time.monotonic", lambda: next(clock))
-    with progress(400_000, "pricing") as advance:
-        for _ in range(3):
-            advance(100_000)
-    out, err = capsys.readouterr()
-    assert (out, err) == ("", "dsx: pricing: 50 %, 6.45 k/s, 31 s left\n")
 
 
 @pytest.mark.parametrize(

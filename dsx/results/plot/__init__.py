@@ -11,10 +11,11 @@
 | `scaling` | the best feasible value along one column, one line for each value of others |
 | `heatmap` | the best feasible value for each pair of values of two columns |
 
-A frame is the result of `dsx.load`, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
-makes a new figure of a suitable size. A call imports matplotlib, without pyplot, so pictures need no display and are
-freed like any other object. Every picture can be read in grey: colours differ in lightness, parts of a bar also in
-their hatches, and lines in their markers and dashes.
+A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
+makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
+no display and are freed like any other object. A notebook shows the figures of pyplot, so give it one of its axes:
+`figure, ax = plt.subplots(layout="constrained")`. Every picture can be read in grey: colours differ in lightness,
+parts of a bar in their hatches too, and lines in their markers and dashes.
 
 Not covered: interactive pages.
 """

@@ -1,0 +1,100 @@
+"""Progress is told to who watches, or shown: as lines on stderr, on a terminal as a bar, in a notebook as one line."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from dsx.progress import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Set what the clock says, time after time."""
+
+    def set_to(*seconds):
+        left = iter(seconds)
+        monkeypatch.setattr("dsx.progress.time.monotonic", lambda: next(left))
+
+    return set_to
+
+
+class Handle:
+    """A display of a notebook: what it showed, one thing after the other."""
+
+    def __init__(self):
+        self.shown = []
+
+    def update(self, content, *, raw):
+        assert raw
+        self.shown.append(content["text/plain"])
+
+
+@pytest.fixture
+def displays(monkeypatch):
+    """The displays of a notebook in which the test seems to run."""
+    made = []
+
+    def display(content, *, raw, display_id):
+        assert display_id
+        made.append(Handle())
+        made[-1].update(content, raw=raw)
+        return made[-1]
+
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
+    ipython.display = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    return made
+
+
+def test_who_watches_is_told_and_nothing_is_shown(capsys, displays):
+    told = []
+    with progress(300, "pricing", lambda *told_now: told.append(told_now)) as advance:
+        for _ in range(3):
+            advance(100)
+    assert told == [(100, 300, "pricing"), (200, 300, "pricing"), (300, 300, "pricing")]
+    assert capsys.readouterr() == ("", "") and not displays
+
+
+def test_in_a_notebook_a_line_changes_and_vanishes(capsys, displays, clock):
+    clock(0.0, 1.0, 2.0, 3.0)
+    with progress(300_000, "pricing") as advance:
+        for _ in range(3):
+            advance(100_000)
+    (handle,) = displays
+    assert handle.shown == ["pricing: 33 %, 100 k/s, 2 s left", "pricing: 67 %, 100 k/s, 1 s left", ""]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_quick_leaves_nothing_in_a_notebook(displays, clock):
+    clock(0.0, 0.1, 40.0)
+    with progress(200, "pricing") as advance:
+        advance(100)
+        advance(100)
+    assert not displays
+
+
+def test_a_notebooks_line_vanishes_when_work_fails(displays, clock):
+    clock(0.0, 1.0)
+    with pytest.raises(KeyboardInterrupt), progress(200, "pricing") as advance:
+        advance(100)
+        raise KeyboardInterrupt
+    assert displays[0].shown[-1] == ""
+
+
+def test_ipython_on_a_terminal_is_no_notebook(capsys, displays, clock):
+    sys.modules["IPython"].get_ipython = lambda: SimpleNamespace()
+    clock(0.0, 31.0)
+    with progress(200, "pricing") as advance:
+        advance(100)
+    assert not displays
+    assert capsys.readouterr() == ("", "dsx: pricing: 50 %, 3.23/s, 31 s left\n")
+
+
+def test_without_a_terminal_a_line_is_printed_now_and_then(capsys, clock):
+    clock(0.0, 10.0, 31.0, 40.0)
+    with progress(400_000, "pricing") as advance:
+        for _ in range(3):
+            advance(100_000)
+    assert capsys.readouterr() == ("", "dsx: pricing: 50 %, 6.45 k/s, 31 s left\n")
