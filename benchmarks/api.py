@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsx.results.launch_flags import Launch
 from sections import table, write_section
 
 import dsx
 from dsx.api.answer import Answer
+from dsx.results.launch_flags import Launch
 
 # What a user wants, and the names for it in the order in which they are read: a function, then its answer.
 GROUPS = {

@@ -37,3 +37,12 @@ def test_import_alone_loads_nothing_heavy():
     code = "import dsx, sys; print(*{'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("name", ["Job", "layer", "names", "import_hf"])
+def test_what_prices_nothing_loads_no_jax(name):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import dsx, sys; dsx.{name}; print('jax' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "False"

@@ -17,8 +17,8 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.rows import cost_columns
 from dsx.search.search import search_of
 from dsx.search.space import Space
-from dsx.space.codes import EVEN, OPTIMAL
 from dsx.space.enumerate import Arrays
+from dsx.space.limits import EVEN, OPTIMAL
 
 GPUS, MANY_GPUS, LARGE = 256, 1024, 100e9  # models of more parameters than LARGE have MANY_GPUS
 ASSUMPTIONS = "default"

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
-from dsx.pricing.problem import Problem, make_problem
 from dsx.remarks import warn
 from dsx.space.choices import OPEN
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
@@ -23,6 +22,9 @@ from dsx.spec.model import ModelSpec, load_model
 from dsx.spec.operator_times import OperatorTimes, read_operator_times
 from dsx.spec.overrides import Assignment, split
 from dsx.spec.sweep import SweepSpec
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
 
 S = TypeVar("S", bound=Spec)
 
@@ -59,8 +61,10 @@ class Inputs:
         sequence_length: int | None,
         train_tokens: float | None = None,
         partition: str = "even",
-    ) -> Problem:
+    ) -> "Problem":
         """Return the problem of these files; without strategies, that of the assumption set's default."""
+        from dsx.pricing.problem import make_problem  # JAX, which a job alone does not need
+
         chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(
             self.model,

@@ -3,18 +3,21 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
 from dsx.api.arguments import Fields, assignments, count
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
 from dsx.display.job import step_text
 from dsx.errors import InputError, UnknownNameError
-from dsx.pricing.problem import Problem
 from dsx.printable import printable
-from dsx.space.codes import PARTITIONS
+from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.load import Given
 from dsx.spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    from dsx.pricing.problem import Problem
 
 DEFAULT_ASSUMPTIONS = "default"
 
@@ -128,7 +131,7 @@ class Job:
             inputs = replace(inputs, operator_times=self.inputs.operator_times)
         return Job.of(inputs, job.num_gpus, job.global_batch_size, job.sequence_length)
 
-    def problem(self, strategy: str | None = None, partition: str = "even") -> Problem:
+    def problem(self, strategy: str | None = None, partition: str = "even") -> "Problem":
         """Return the problem of a strategy, that of the assumption set by default: what searches are made in."""
         if partition not in PARTITIONS:
             raise UnknownNameError("partition", str(partition), PARTITIONS)

@@ -26,7 +26,7 @@ from dsx.results.launch_flags import Launch
 from dsx.search.search import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study
-from dsx.space.codes import OPTIMAL
+from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
 from dsx.units import format_quantity

@@ -9,8 +9,7 @@ from dsx.errors import InputError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
 from dsx.space.choices import OPEN
-from dsx.space.codes import EVEN, OPTIMAL
-from dsx.space.limits import DEGREES
+from dsx.space.limits import DEGREES, EVEN, OPTIMAL
 from dsx.space.plan_settings import SIZES
 
 if TYPE_CHECKING:

@@ -5,9 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dsx.cost.columns import StepCosts
-from dsx.cost.interval import StepInterval
-from dsx.records import columns
 from dsx.spec.what_if import field
 from dsx.units import format_quantity
 
@@ -47,6 +44,11 @@ def cut_text(stage_layers: str) -> str:
 
 def quantity(name: str, value: float) -> str:
     """Return a result column's value with its unit, for people."""
+    # They bring JAX, which numbers alone do not need.
+    from dsx.cost.columns import StepCosts
+    from dsx.cost.interval import StepInterval
+    from dsx.records import columns
+
     unit = (columns(StepCosts) | columns(StepInterval))[name][0]
     if name == "mfu":
         return f"{100 * value:.1f} %"

@@ -21,8 +21,8 @@ from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.pricing.chain import check_length
 from dsx.space.choices import BY_NAME, OPEN
-from dsx.space.codes import EVEN, OPTIMAL, opened
-from dsx.space.limits import Limits, Reason
+from dsx.space.codes import opened
+from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
 from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec

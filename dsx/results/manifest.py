@@ -27,7 +27,7 @@ from dsx.results.file_names import PartFile
 from dsx.results.schema import COLUMNS, CUT, NAME_COLUMNS, Column, ExtraColumn, Precision, columns_with
 from dsx.results.spec_hash import canonical, spec_hash
 from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep, with_current_names
-from dsx.space.codes import OPTIMAL
+from dsx.space.limits import OPTIMAL
 
 SCHEMA_VERSION = 6
 

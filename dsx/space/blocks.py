@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
-from dsx.space.codes import EVEN, OPTIMAL, Open
+from dsx.space.codes import Open
 from dsx.space.divisors import divisors
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
-from dsx.space.limits import Limits, fill, placed
+from dsx.space.limits import EVEN, OPTIMAL, Limits, fill, placed
 from dsx.space.plan_rules import RULES
 from dsx.space.tiers import choice_shares, distinct_order
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 else:
     Open = make_record("Open", __name__, [(name, static(default=(BY_NAME[name].default_code,))) for name in OPEN])
 
-# How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
-PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
-
 
 def opened(values: Mapping[str, Iterable[Any]]) -> Open:
     """Return the choices of a search from the values of some columns; every other column is free."""

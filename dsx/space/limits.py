@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from dsx.space.choices import MODEL_AXES
-from dsx.space.codes import EVEN, OPTIMAL
 from dsx.space.expert_nesting import REPLICA_AXES
+
+# How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
+PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
 
 Columns = Mapping[str, Any]
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsx.space.choices import BY_NAME, CODES, OPEN, PLAN_COLUMNS
-from dsx.space.enumerate import Arrays
 from dsx.space.limits import DEGREES
+
+if TYPE_CHECKING:
+    from dsx.space.enumerate import Arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -69,7 +71,7 @@ class Plan(Mapping[str, Any]):
         return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
 
 
-def stacked(plans: Sequence[Plan]) -> Arrays:
+def stacked(plans: Sequence[Plan]) -> "Arrays":
     """Return the columns of N plans without their strategies, names as codes; [N] integers each."""
     codes = [plan.codes for plan in plans]
     return {name: np.array([one[name] for one in codes], dtype=np.int64) for name in PLAN_COLUMNS if name != "strategy"}

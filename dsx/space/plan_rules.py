@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from dsx.space.choices import CODES
-from dsx.space.codes import EVEN, OPTIMAL
 from dsx.space.divisors import divisors
 from dsx.space.domain_fill import exact_fill
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
-from dsx.space.limits import DEGREES, PLACED, Columns, Limits, Reason, fill, placed
+from dsx.space.limits import DEGREES, EVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
 from dsx.space.schedules import SCHEDULES, codes_where, names_of
 from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
 

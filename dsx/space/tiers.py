@@ -14,12 +14,14 @@ depend on the order.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsx.hardware.network import Network
 from dsx.space.expert_nesting import REPLICA_AXES, nesting_ranks
+
+if TYPE_CHECKING:
+    from dsx.hardware.network import Network
 
 # Rank orders, the fastest-changing axis first.
 ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
@@ -27,7 +29,7 @@ ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 Columns = Mapping[str, Any]
 
 
-def units(network: Network) -> tuple[int, ...]:
+def units(network: "Network") -> tuple[int, ...]:
     """Return the fast domains in a unit of each tier between fast domain and outermost tier."""
     return tuple(tier.size // network.nvs.size for tier in network.middle)
 
@@ -71,7 +73,7 @@ def choice_shares(choices: Columns, stride: Any, unit: Any) -> dict[str, Any]:
     return {"pp": choices["pp_nvs"] * pp, "dp": choices["dp_nvs"] * dp}
 
 
-def shares_on_tiers(plan: Columns, network: Network, expert_axes: Collection[str]) -> dict[str, int]:
+def shares_on_tiers(plan: Columns, network: "Network", expert_axes: Collection[str]) -> dict[str, int]:
     """Return the columns ``<axis>_<tier>`` of a plan for each tier between fast domain and outermost tier."""
     found: dict[str, int] = {}
     for tier, unit in zip(network.middle, units(network), strict=True):
@@ -80,7 +82,7 @@ def shares_on_tiers(plan: Columns, network: Network, expert_axes: Collection[str
     return found
 
 
-def straddling(plan: Columns, network: Network) -> list[tuple[str, str]]:
+def straddling(plan: Columns, network: "Network") -> list[tuple[str, str]]:
     """Return the (axis, tier) whose groups straddle units of the tier; they count as crossing it."""
     found: list[tuple[str, str]] = []
     axes = axes_in(ORDERS[plan["order"]])

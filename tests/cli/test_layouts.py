@@ -8,7 +8,7 @@ import pytest
 
 from dsx.api.inputs import load_inputs, split_overrides
 from dsx.pricing.evaluate import price_plan
-from dsx.space.codes import OPTIMAL
+from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
 
 FLAG = "--pipeline-model-parallel-layout"
