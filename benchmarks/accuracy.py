@@ -1,12 +1,11 @@
-"""Write docs/validation.md: published runs beside what dsx predicts for them.
+"""Write docs/validation.md: published runs and the predictions of dsx for them.
 
     python benchmarks/accuracy.py [--assumptions NAME] [--runs RUNS.csv] [--write docs/validation.md]
                                     [--freeze data/validation/predictions.csv]
 
-Beside the figures of the set stand those of sources that it has not seen: the numbers of the set that state `between`
-are fitted again without each source. With --write the pictures go to figures/ beside the document, and sections that
-other scripts write between markers stay. --freeze writes the predictions of every row, with which a test finds out
-that a change moved one.
+A second table has the errors for unseen sources: the numbers of the set that state `between` are fitted again without
+each source. With --write the pictures go to figures/ next to the document, and sections that other scripts write
+between markers are kept. --freeze writes the predictions of every row, so that a test can detect any change.
 """
 
 import argparse
@@ -36,16 +35,16 @@ from dsx.spec.between import Bounds
 from dsx.spec.locate import packaged_data
 
 DIGITS = 6  # of a frozen prediction
-FITTED = "default"  # to the published runs, from the set BASE
+FITTED = "default"  # the set that is fitted to the published runs, from the set BASE
 
 _HEAD = """\
 # Validation
 
 <!-- Written by benchmarks/accuracy.py (`make validation`); change it there. -->
 
-Published measurements of training runs, in [data/validation/runs.csv](../data/validation/runs.csv), beside what dsx
-predicts for them under the assumption set `{assumptions}`. An error is predicted / measured - 1. Sources weigh the same
-in the last line. What is compared and how is said in [how-to/measured-runs.md](how-to/measured-runs.md).
+Published measurements of training runs, from [data/validation/runs.csv](../data/validation/runs.csv), are compared with
+the predictions of dsx under the assumption set `{assumptions}`. An error is predicted / measured - 1. In the last line
+every source has the same weight. [how-to/measured-runs.md](how-to/measured-runs.md) describes the comparison.
 """
 _FIGURES = {
     "rows": "rows",
@@ -59,7 +58,7 @@ _FIGURES = {
 
 
 def main() -> None:
-    """Predict all rows, and write or print what was asked for."""
+    """Predict all rows, and write or print the document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--assumptions", default="default", metavar="NAME")
     parser.add_argument("--runs", type=Path, default=packaged_data() / "validation" / "runs.csv", metavar="RUNS.csv")
@@ -67,20 +66,20 @@ def main() -> None:
     parser.add_argument("--freeze", type=Path, metavar="FILE")
     options = parser.parse_args()
     runs = read_runs(options.runs)
-    made = setups(runs)
+    resolved = setups(runs)
     assumptions, between = load_fitted(options.assumptions)
-    rows = compare(runs, made, predict, assumptions)
+    rows = compare(runs, resolved, predict, assumptions)
     if options.freeze:
         freeze(rows, options.freeze)
     aside = [left_out(run.source_id, run.zero_stage) for run in runs]
-    kept = chosen(rows, [is_trusted(run) and not apart for run, apart in zip(runs, aside, strict=True)])
-    fitted = [pair for *pair, apart in zip(runs, made, aside, strict=True) if not apart]
+    kept = chosen(rows, [is_trusted(run) and not left for run, left in zip(runs, aside, strict=True)])
+    fitted = [pair for *pair, left in zip(runs, resolved, aside, strict=True) if not left]
     observations = observe([run for run, _ in fitted], [setup for _, setup in fitted], assumptions)
-    # A set that was fitted to a source knows of it, so that fits without the source begin where it did.
-    beliefs = load_fitted(BASE)[0] if options.assumptions == FITTED else assumptions
-    start = {name: float(getattr(beliefs, name)) for name in between}
+    # The fitted set has seen every source, so fits without one begin with the set that it was fitted from.
+    base = load_fitted(BASE)[0] if options.assumptions == FITTED else assumptions
+    start = {name: float(getattr(base, name)) for name in between}
     unseen = predicted_unseen(kept, observations, assumptions, between, start)
-    blank = {"were filled": count_filled(made), "were read from the notes": count_from_notes(made)}
+    blank = {"were filled": count_filled(resolved), "were read from the notes": count_from_notes(resolved)}
     text = document(kept, unseen, options.assumptions, blank, chosen(rows, aside), len(runs))
     if options.write:
         pictures = options.write.parent / "figures"
@@ -102,7 +101,7 @@ def freeze(rows: Rows, path: Path) -> None:
 
 
 def chosen(rows: Rows, mask: Sequence[bool]) -> Rows:
-    """Return the rows where `mask` holds."""
+    """Return the rows where `mask` is true."""
     places = np.flatnonzero(mask)
     return Rows(
         **{
@@ -115,11 +114,11 @@ def chosen(rows: Rows, mask: Sequence[bool]) -> Rows:
 
 @dataclass(frozen=True)
 class Unseen:
-    """What a set says of sources that it was not fitted to."""
+    """Predictions for sources that a set is not fitted to."""
 
-    rows: Rows  # each predicted by a fit to all other sources, with the interval that these make
+    rows: Rows  # each predicted by a fit to all other sources, with the interval of their residuals
     coverage: dict[str, Coverage]  # by source
-    specialised: dict[str, float]  # by source: median error once adapted to five runs
+    specialised: dict[str, float]  # by source: median error after adapting the set to five runs
 
 
 def predicted_unseen(
@@ -129,9 +128,9 @@ def predicted_unseen(
     between: Mapping[str, Bounds],
     start: Mapping[str, float],
 ) -> Unseen | None:
-    """Return the rows as fits from `start`, without their own source, predict them.
+    """Return the rows, each predicted by a fit from `start` without its own source.
 
-    None if nothing is fitted or sources are few.
+    None if there is nothing to fit, or if there are too few sources.
     """
     if not between or len(observations.sources) < LEAST_SOURCES:
         return None
@@ -172,8 +171,8 @@ def document(
 ) -> str:
     """Return the document.
 
-    `unseen` is what is predicted of the same rows without their own source, `blank` counts missing values by column
-    and by what became of them, `aside` are rows that are not fitted to, and `count` is how many rows the table has.
+    `unseen` holds the predictions of the same rows without their own source, `blank` counts missing values by what
+    became of them and by column, `aside` are rows that are not fitted to, and `count` is the number of rows.
     """
     figures = report(rows)
     parts = [
@@ -194,14 +193,14 @@ def document(
 
 
 def _aside(rows: Rows) -> list[str]:
-    """Return what is said of rows that are not fitted to (benchmarks/calibration.py says why), if there are any."""
+    """Return the paragraph on rows that are not fitted to, if there are any; benchmarks/calibration.py says why."""
     if not rows.id:
         return []
     error = rows.predicted_s / rows.measured_s - 1
     error = error[np.isfinite(error)]
     return [
-        f"{len(error)} timed runs of ZeRO 3 in {rows.source[0]} are not fitted to and not counted: errors from "
-        f"{_cell(float(error.min()))} to {_cell(float(error.max()))}.\n"
+        f"{len(error)} timed runs of ZeRO 3 in {rows.source[0]} are left out of the fit and of the figures. Their "
+        f"errors are {_cell(float(error.min()))} to {_cell(float(error.max()))}.\n"
     ]
 
 
@@ -231,10 +230,10 @@ def _by_unseen_source(unseen: Unseen) -> str:
     header = ["source", *(_FIGURES[name] for name in names), "width of the interval", "median error after five runs"]
     return (
         "## By source, each predicted by a fit to all the others\n\n"
-        "The 80 % interval of a source is made from the residuals of the others; its width is high / low - 1. After "
-        f"five runs: the set is adapted to {RUNS} runs of the source (`dsx calibrate --specialise`) and predicts the "
-        f"rest, {REPETITIONS} times over; sources with no more rows have none. The last line of both is the median "
-        "over sources.\n\n"
+        "The 80 % interval of a source is derived from the residuals of the others; its width is high / low - 1. For "
+        f"the last column the set is adapted to {RUNS} runs of the source (`dsx calibrate --specialise`) and predicts "
+        f"the rest, {REPETITIONS} times; sources with no more rows have no value. The last line of both columns is the "
+        "median over sources.\n\n"
         f"{_table(header, body)}"
     )
 
@@ -247,8 +246,8 @@ def _ranking(figures: dict[str, Any]) -> str:
         f"* Regret over {regret['groups']} groups of four layouts or more: median {_cell(regret['median'])}, 95th "
         f"percentile {_cell(regret['p95'])}; within 5 % in {_cell(regret['within_5_percent'])} of the groups.\n"
         f"* Rank correlation (Spearman), median over the groups: {ranks}.\n"
-        f"* Of {oom['fit']:,} runs that fit {oom['fit_correct']:,} are predicted to fit, of {oom['oom']:,} that ran "
-        f"out of memory {oom['oom_correct']:,} are predicted not to.\n"
+        f"* Of {oom['fit']:,} runs that fit, {oom['fit_correct']:,} are predicted to fit; of {oom['oom']:,} that ran "
+        f"out of memory, {oom['oom_correct']:,} are predicted not to fit.\n"
     )
 
 

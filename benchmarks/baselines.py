@@ -1,6 +1,6 @@
-"""What dsx is measured beside: a flat function, a NumPy loop, and a C kernel, over the same rows.
+"""The baselines of the throughput benchmark: a flat function, a NumPy loop, and a C kernel, over the same rows.
 
-Each comes with its winners, which the benchmark compares with those of dsx.
+The NumPy loop and the C kernel also return their best plans, which the benchmark compares with those of dsx.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from dsx.space.choices import CHOICE_COLUMNS
 from dsx.space.enumerate import Arrays
 from dsx.spec.sweep import SweepSpec
 
-_CHUNK = 1 << 14  # rows at once: their arrays stay in the cache
-_ROWS = 1 << 20  # rows that are enumerated at once, outside the timing
-_FLAT_CHUNKS = 256  # chunks of the flat function, which prices a part of the space
-# Column of the NumPy loop -> column of dsx, where the strategy does not matter.
+_CHUNK = 1 << 14  # rows per call, so that their arrays stay in the cache
+_ROWS = 1 << 20  # rows enumerated at once, outside the timing
+_FLAT_CHUNKS = 256  # chunks that the flat function prices, a part of the space
+# Column of the NumPy loop -> column of dsx, for columns that do not depend on the strategy.
 _FORMULA_NAMES = {
     "n1": "tp", "np": "pp", "nd": "dp", "bm": "microbatch_size", "nb": "panels",
     "t1": "tp_nvs", "tp": "pp_nvs", "td": "dp_nvs",
@@ -39,7 +39,7 @@ _FORMULA_NAMES = {
 
 @dataclass(frozen=True)
 class Result:
-    """One way: how many candidates it priced in how long, and the best step time per GPU count, if it looked."""
+    """The candidates that one way priced, its seconds, and its best step time by GPU count, if it finds that."""
 
     way: str
     candidates: int
@@ -49,12 +49,12 @@ class Result:
 
 def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
-    made = run()
-    return time.perf_counter() - start, made
+    result = run()
+    return time.perf_counter() - start, result
 
 
 def _alone(problem: Problem, spec: SweepSpec, code: int) -> tuple[Problem, Space]:
-    """Return the problem with one of its strategies, and its space."""
+    """Return the problem with a single one of its strategies, and its space."""
     alone = dataclasses.replace(problem, strategies=(problem.strategies[code],), models=(problem.models[code],))
     return alone, Space(alone, spec.num_gpus, spec.global_batch_size, spec.fix, spec.limit)
 
@@ -67,7 +67,7 @@ def _rows(problem: Problem, space: Space) -> Iterator[Arrays]:
 
 
 def flat(problem: Problem, spec: SweepSpec) -> Result:
-    """Price a part of the space by one compiled function of a row's columns, on one device, in float32."""
+    """Price a part of the space with one compiled function of a row's columns, on one device, in float32."""
     seconds, candidates = 0.0, 0
     for code in range(len(problem.strategies)):
         alone, space = _alone(problem, spec, code)
@@ -105,7 +105,7 @@ def _flat_function(problem: Problem) -> Callable[[Any], Any]:
 
 
 def numpy_loop(problem: Problem, spec: SweepSpec) -> Result:
-    """Price the whole space by the paper's formulas in NumPy, one thread, in float64."""
+    """Price the whole space with the paper's formulas in NumPy, one thread, in float64."""
     model, system = _plain(problem)
     seconds, candidates = 0.0, 0
     best = dict.fromkeys(spec.num_gpus, np.inf)
@@ -126,17 +126,17 @@ def numpy_loop(problem: Problem, spec: SweepSpec) -> Result:
 
 
 def _loop(model: Any, system: Any, strategy: str, rows: Arrays, columns: Arrays) -> np.ndarray:
-    """Return the step time of each row, infinite where it does not fit."""
-    made = []
+    """Return the step time of each row, infinite if it does not fit."""
+    times = []
     for start in range(0, len(columns["tp"]), _CHUNK):
         part = {name: column[start : start + _CHUNK] for name, column in rows.items()}
         step, peak = flat_prices(model, system, strategy, part, columns["global_batch_size"][start : start + _CHUNK])
-        made.append(np.where(peak <= system["hbm_capacity"], step, np.inf))
-    return np.concatenate(made)
+        times.append(np.where(peak <= system["hbm_capacity"], step, np.inf))
+    return np.concatenate(times)
 
 
 def _plain(problem: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return model and machine in the names of the formulas."""
+    """Return model and machine under the names in the formulas."""
     dimensions, device, network = problem.model.dimensions, problem.cluster.device, problem.cluster.network
     model = {name: dimensions[name] for name in "ehf"}
     model |= {"l": problem.sequence_length, "depth": problem.num_layers}
@@ -147,9 +147,9 @@ def _plain(problem: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def in_c(problem: Problem, spec: SweepSpec, threads: int) -> Result | None:
-    """Price the whole space by the C kernel; None without a compiler.
+    """Price the whole space with the C kernel; None without a compiler.
 
-    Enumeration and layer pricing are outside the timing: the kernel is a bar for the hot loop alone.
+    Enumeration and layer pricing are not timed: the kernel is a baseline for the hot loop alone.
     """
     kernel = c_kernel.build()
     if kernel is None:

@@ -1,7 +1,7 @@
 """The flat arithmetic in C (flat_kernel.c): built with the system's compiler, called through ctypes.
 
-It starts where layer costs and blocks are there already, and ends at the smallest step time of each group of
-choices, so it is a bar for the hot loop alone: enumeration and layer pricing are outside.
+The kernel takes layer costs and blocks, and returns the smallest step time of each group of choices. So it is a
+baseline for the hot loop alone, without enumeration and layer pricing.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _PRICED = ("pp", "dp", "num_microbatches", "pp_nvs", "dp_nvs")
 _PER_KEY = ("forward_s", "backward_s", "replicated_gradient_s", "stash_bytes", "boundary_bytes")
 _PER_GROUP = ("weight_bytes", "group_size", "group_share")
 
-# Positions of keys in the table [U], choices [len(CHOICE_COLUMNS), G], and the group of each choice [G].
+# (positions of keys in the table [U], choices [len(CHOICE_COLUMNS), G], group of each choice [G])
 PlainBlock = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -67,9 +67,9 @@ class _Winners(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Winners:
-    """The best candidate of each of R groups of choices, and how many candidates fit."""
+    """The best candidate of each of R groups of choices, and the number of candidates that fit."""
 
-    time: np.ndarray  # [R] step time in seconds; infinite where nothing fits
+    time: np.ndarray  # [R] step time in seconds; infinite if nothing fits
     key: np.ndarray  # [R] position in the key table
     choices: np.ndarray  # [len(CHOICE_COLUMNS), R]
     feasible: int
@@ -87,13 +87,13 @@ class Share:
 
 
 def shares(problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int) -> list[Share]:
-    """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
+    """Divide blocks among threads, roughly the same number of candidates each; group codes are below `num_groups`.
 
-    `table` is [H, U] of one layer kind; the first hardware point is priced.
+    `table` has [H, U] costs of one layer kind; the first hardware point is priced.
     """
     dealt: list[list[PlainBlock]] = [[] for _ in range(threads)]
     for index, block in enumerate(sorted(blocks, key=lambda block: -len(block[0]) * block[1].shape[1])):
-        # Out and back again: who gets the larger block of one round gets the smaller one of the next.
+        # Back and forth: the thread with the larger block of one round gets the smaller one of the next.
         turn = index % (2 * threads)
         dealt[min(turn, 2 * threads - 1 - turn)].append(block)
     floats = {name: _floats(getattr(table[0], name)[0]) for name in (*_PER_KEY, *_PER_GROUP)}
@@ -114,20 +114,20 @@ def _share(terms: _Terms, table: dict[str, np.ndarray], blocks: Sequence[PlainBl
 
 
 def _terms(problem: Problem) -> _Terms:
-    hardware, believed = problem.at_point(0)
+    hardware, assumptions = problem.at_point(0)
     device, network = hardware.device, hardware.network
     return _Terms(
         num_layers=problem.workload.stack.num_body_layers,
         hbm_capacity=device.hbm_capacity,
-        hbm_seconds_per_byte=1.0 / (believed.hbm_efficiency * device.hbm_bandwidth),
+        hbm_seconds_per_byte=1.0 / (assumptions.hbm_efficiency * device.hbm_bandwidth),
         nvs_latency=network.nvs.latency,
-        nvs_seconds_per_byte=1.0 / (believed.nvs_efficiency * network.nvs.bandwidth),
+        nvs_seconds_per_byte=1.0 / (assumptions.nvs_efficiency * network.nvs.bandwidth),
         net_latency=network.net.latency,
-        net_seconds_per_byte=1.0 / (believed.net_efficiency * network.net.bandwidth),
-        gradient_per_weight_byte=believed.gradient_bytes / believed.weight_bytes,
-        optimizer_per_weight_byte=believed.optimizer_bytes_per_parameter / believed.weight_bytes,
-        traffic_per_weight_byte=believed.optimizer_traffic_per_parameter / believed.weight_bytes,
-        overhead_bytes=believed.overhead,
+        net_seconds_per_byte=1.0 / (assumptions.net_efficiency * network.net.bandwidth),
+        gradient_per_weight_byte=assumptions.gradient_bytes / assumptions.weight_bytes,
+        optimizer_per_weight_byte=assumptions.optimizer_bytes_per_parameter / assumptions.weight_bytes,
+        traffic_per_weight_byte=assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes,
+        overhead_bytes=assumptions.overhead,
     )
 
 
@@ -139,7 +139,7 @@ class CKernel:
         self._price_blocks.restype = None
 
     def price(self, parts: Sequence[Share]) -> Winners:
-        """Price all candidates of some shares, one thread each, and return the best of each group."""
+        """Price all candidates of the shares, one thread each, and return the best of each group."""
         if len(parts) == 1:
             return self._price(parts[0])
         with ThreadPoolExecutor(len(parts)) as pool:
@@ -178,14 +178,14 @@ def _best_of(parts: Sequence[Winners]) -> Winners:
 
 
 def build() -> CKernel | None:
-    """Build the kernel, or return None where the system has no C compiler."""
+    """Build the kernel; return None if the system has no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "flat_kernel.so"
         subprocess.run([compiler, *FLAGS, str(_SOURCE), "-o", str(library), "-lm"], check=True)
-        # The library stays loaded when its file is gone.
+        # The library stays loaded after its file is removed.
         return CKernel(ctypes.CDLL(str(library)))
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/calibration.py [--write data/assumptions/default.yaml]
 
-It is what `dsx calibrate` writes for data/validation/runs.csv, from the beliefs of the set `uncalibrated`, but for some
-rows: the runs of DeepSpeed's ZeRO stage 3 in the paper on Megatron-LM (narayanan_sc21). They stand in the document of
-the validation, and take up to five times as long as the same traffic takes any other framework in the table.
+The result is that of `dsx calibrate` for data/validation/runs.csv, from the set `uncalibrated`, without some rows: the
+runs of DeepSpeed's ZeRO stage 3 in the paper on Megatron-LM (narayanan_sc21). They take up to five times as long as the
+same traffic takes any other framework in the table. docs/validation.md states their errors.
 """
 
 import argparse
@@ -20,12 +20,12 @@ BASE = "uncalibrated"
 
 
 def left_out(source_id: str, zero_stage: str | int | None) -> bool:
-    """Return whether a row is not fitted to, by two of its cells."""
+    """Return whether a row is left out of the fit, given two of its cells."""
     return source_id == "narayanan_sc21" and str(zero_stage) == "3"
 
 
 def main() -> None:
-    """Write the fitted set, or print what is fitted."""
+    """Fit the set, and write it if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="SET.yaml")
     options = parser.parse_args()
@@ -37,7 +37,7 @@ def main() -> None:
             writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
             writer.writeheader()
             writer.writerows(row for row in rows if not left_out(row["source_id"], row["zero_stage"]))
-        # Its name is that of the set.
+        # The name of the file becomes that of the set.
         output = Path(folder) / "default.yaml"
         dsx = str(Path(sys.executable).with_name("dsx"))
         command = [dsx, "calibrate", str(table), "--assumptions", BASE, "-o", str(output)]

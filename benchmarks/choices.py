@@ -1,4 +1,4 @@
-"""The tables of docs/choices.md: every choice of a plan and every rule, from the records that say them.
+"""The tables of docs/choices.md: every choice of a plan and every rule, from their records.
 
 python benchmarks/choices.py --write docs/choices.md
 """
@@ -15,7 +15,7 @@ from dsx.space.strategy_rules import MEMORY, VANISHES
 
 
 def values(choice: Choice) -> str:
-    """Return what a choice may be, as text."""
+    """Return the values of a choice, as text."""
     if choice.name == "strategy":
         return "`dsx list strategies`"
     return ", ".join(map(str, choice.values)) if choice.values else f"from {choice.least}"

@@ -1,10 +1,10 @@
-"""Fit the network's fields of an assumption set to measured collectives, and tell how far off they are.
+"""Fit the network's fields of an assumption set to measured collectives, and report the errors.
 
     python benchmarks/collectives.py [--write docs/validation.md]
 
-The measurements are those of data/validation/nccl.csv: NCCL on nodes of four A100 with four NICs. The fit is by least
-squares on the logarithm of the time, with a soft threshold, and the derivatives are JAX's. "Held out" prices every
-number of nodes with what was fitted to the others. With --write the section between the markers is replaced.
+The measurements are in data/validation/nccl.csv: NCCL on nodes with four A100 and four NICs. The fit is by least
+squares on the logarithm of the time, with a soft threshold; JAX computes the derivatives. "Held out" predicts each
+number of nodes by a fit to the others. With --write the section between the markers is replaced.
 """
 
 import argparse
@@ -32,8 +32,8 @@ CLUSTER = "a100-40-nvs4"
 KINDS = {"allgather": ALL_GATHER, "reducescatter": REDUCE_SCATTER, "allreduce": ALL_REDUCE}
 MARKERS = "<!-- collectives: written by benchmarks/collectives.py -->", "<!-- end of collectives -->"
 
-# What is fitted, and between which bounds. A word under the small messages' protocol carries a flag, so it
-# reaches half of a link at most. `eager_nvs_latency` and `tree_bandwidth` are NCCL's own.
+# The fitted fields, with their bounds. In the protocol for small messages every word carries a flag, so it reaches at
+# most half of the bandwidth of a link. `eager_nvs_latency` and `tree_bandwidth` are NCCL's own numbers.
 BOUNDS = {
     "nvs_efficiency": (0.6, 0.9),  # NCCL's tests reach 230 of 300 GB/s on eight A100, 360 of 450 on H100
     "net_efficiency": (0.6, 0.95),
@@ -44,8 +44,8 @@ BOUNDS = {
     "eager_bandwidth": (0.02, 0.5),
     "tree_latency": (1.0, 4.0),
 }
-SMALLEST = 2**20  # bytes; smaller messages count a quarter in the fit, and not in the errors
-THRESHOLD = 0.1  # of the logarithm, beyond which a residual counts linearly
+SMALLEST = 2**20  # bytes; smaller messages have a quarter of the weight in the fit, and do not count in the errors
+THRESHOLD = 0.1  # of the logarithm; larger residuals count linearly
 RANGES = {"1 to 8 MB": (20, 23), "8 to 64 MB": (23, 26), "64 MB to 1 GB": (26, 30), "from 1 GB": (30, 99)}
 
 
@@ -69,7 +69,7 @@ def measurements(path: Path = ROOT / "data" / "validation" / "nccl.csv") -> Meas
 
 
 def predicted(measured: Measurements, assumptions: Assumptions) -> jax.Array:
-    """Return the seconds that the model gives for every measurement."""
+    """Return the predicted seconds of every measurement."""
     network = cluster_from_spec(load_cluster(CLUSTER)).network
     members = group(jnp.asarray(measured.nodes * measured.per_node), jnp.asarray(measured.per_node))
     seconds = jnp.zeros(len(measured.bytes))
@@ -80,7 +80,7 @@ def predicted(measured: Measurements, assumptions: Assumptions) -> jax.Array:
 
 
 def fitted(measured: Measurements, start: Assumptions) -> dict[str, float]:
-    """Return the fields of `BOUNDS` that are nearest to the measurements, from those of `start`."""
+    """Return the values of the fields in `BOUNDS` that fit the measurements best, starting from those of `start`."""
     low, high = np.array(list(BOUNDS.values())).T
     weight = np.where(measured.bytes >= SMALLEST, 1.0, 0.25)
 
@@ -102,7 +102,7 @@ def fitted(measured: Measurements, start: Assumptions) -> dict[str, float]:
 
 
 def held_out(measured: Measurements, start: Assumptions) -> np.ndarray:
-    """Return the seconds of every measurement as predicted by a fit to those on other numbers of nodes."""
+    """Return the seconds of every measurement, predicted by a fit to those on other numbers of nodes."""
     seconds = np.zeros(len(measured.bytes))
     for nodes in np.unique(measured.nodes):
         here = measured.nodes == nodes
@@ -132,11 +132,11 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
     """Return the text between the markers."""
     large = int((measured.bytes >= SMALLEST).sum())
     lines = [
-        f"{large} times of NCCL from 1 MB up on 1 to 256 nodes of one, two or four A100 (`data/validation/nccl.csv`), "
-        f"priced on `{CLUSTER}`.",
-        f"{len(BOUNDS)} fields were fitted to them by least squares on log time; *held out* prices every number of "
-        "nodes",
-        "with what was fitted to the others. Absolute errors, median over a range of message sizes:",
+        f"{large} NCCL times of at least 1 MB, on 1 to 256 nodes with one, two or four A100 "
+        f"(`data/validation/nccl.csv`), priced on `{CLUSTER}`.",
+        f"{len(BOUNDS)} fields are fitted to them by least squares on log time. *Held out* predicts each number of "
+        "nodes by a fit to the",
+        "others. Absolute errors, medians over a range of message sizes:",
         "",
         f"| collective | {' | '.join(RANGES)} | all | mean | held out, all | held out, mean |",
         "|---|" + "--:|" * (len(RANGES) + 4),
@@ -155,7 +155,7 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
         + " | ".join(f"{100 * np.median(error[large_ones & (measured.nodes == n)]):.1f} %" for n in numbers)
         + " |",
     ]
-    lines += ["", "| field | of `default` | fitted | bounds |", "|---|--:|--:|---|"]
+    lines += ["", "| field | `default` | fitted | bounds |", "|---|--:|--:|---|"]
     lines += [
         f"| `{name}` | {getattr(own, name):.4g} | {value:.4g} | {BOUNDS[name][0]:g} to {BOUNDS[name][1]:g} |"
         for name, value in values.items()
@@ -164,7 +164,7 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
 
 
 def write(path: Path, text: str) -> None:
-    """Put `text` between the markers of a document, or at its end as a section of its own."""
+    """Put `text` between the markers of a document, or append it as a new section."""
     first, last = MARKERS
     old = path.read_text(encoding="utf-8") if path.exists() else "# Validation\n"
     if first not in old:

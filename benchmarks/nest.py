@@ -1,12 +1,12 @@
-"""What of the NEST paper's comparisons dsx finds again: claims, and the instances of the artifact run again.
+"""The comparisons of the NEST paper that dsx reproduces: claims, and the instances of its artifact.
 
     python benchmarks/nest.py [--write docs/partition.md]
 
-Of each instance in tests/data/partition, on the paper's network for it, with 64 to 1,024 devices: the best plan of
-`dsx partition --instance`; the best plan of the same search for a network of which every level is the innermost one,
-priced on the true network with its cut; and the best plan of all whose cut is even. All are priced by the cost of
-dsx. Every instance is run as the artifact runs it (no optimizer state, no ZeRO, recomputation as its file says) and as
-dsx does by default (Adam, any ZeRO stage, with and without recomputation). It takes about a minute.
+For each instance in tests/data/partition, on the paper's network for it, with 64 to 1,024 devices, the script finds
+three plans: the best plan of `dsx partition --instance`; the network-agnostic plan, which is the best if every level of
+the network were the innermost one, priced with its cut on the true network; and the best plan with an even cut. dsx
+prices them all. Every instance is run as in the artifact (no optimizer state, no ZeRO, recomputation as in its file)
+and with the defaults of dsx (Adam, any ZeRO stage, with and without recomputation). It takes about a minute.
 """
 
 import argparse
@@ -32,57 +32,56 @@ from dsx.layer_table.solver import Partition, solve
 
 DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition"
 DEVICES = (64, 128, 256, 512, 1024)
-_SHOWN = 256  # devices of the plans that are printed
-_SAME = 1e-9  # relative difference of times that are the same
+_SHOWN = 256  # devices of the printed plans
+_SAME = 1e-9  # relative difference below which times count as equal
 
 
 class Claim(NamedTuple):
-    """What is said of the paper's comparisons."""
+    """A claim about the paper's comparisons."""
 
     text: str
-    said_by: str
-    instances: str  # those that dsx runs again have this in their name; empty where there are none
-    reason: str = ""  # why not all of it is run again
+    source: str
+    instances: str  # a part of the names of the instances that dsx runs; empty if there are none
+    reason: str = ""  # why dsx does not run it
 
 
-_PAPER, _AGAIN = "the paper", "a run of its artifact"
-_BASELINES = "the plans of the baselines are constants in the artifact, and no part of an instance"
+_PAPER, _ARTIFACT = "the paper", "a run of its artifact"
+_BASELINES = "the plans of the baselines are constants in the artifact, not parts of an instance"
 _PER_LINK = (
     "the artifact counts a transfer beyond a node twice, and sends all bytes of an all-reduce through every level"
 )
 CLAIMS = (
     Claim("1.59x over manual plans, on average", _PAPER, "", _BASELINES),
     Claim(
-        "1.24x over manual plans, with the stages of these priced first to last; the artifact has them last to first",
-        _AGAIN,
+        "1.24x over manual plans, with their stages priced first to last; the artifact has them last to first",
+        _ARTIFACT,
         "",
         _BASELINES,
     ),
     Claim("1.19x over the plans of Phaze, on average", _PAPER, "", _BASELINES),
     Claim(
-        "1.04x over the plans of Phaze, with the stages of these priced first to last; the artifact has them last to "
-        "first",
-        _AGAIN,
+        "1.04x over the plans of Phaze, with their stages priced first to last; the artifact has them last to first",
+        _ARTIFACT,
         "",
         _BASELINES,
     ),
-    Claim("No gain over a search without the network on any point of the TPUv4 fat tree", _AGAIN, "_tpuv4_"),
+    Claim("No gain over a search without the network on any point of the TPUv4 fat tree", _ARTIFACT, "_tpuv4_"),
     Claim(
         "1.03x to 1.43x over a search without the network on the H100 spine-leaf, links priced as the artifact does",
-        _AGAIN,
+        _ARTIFACT,
         "",
         _PER_LINK,
     ),
     Claim(
         "1.08x over a search without the network for Llama-3 70B on the H100 spine-leaf, links priced as dsx does (128 "
         "and 256 devices)",
-        _AGAIN,
+        _ARTIFACT,
         "",
-        "the instance is not here",
+        "the instance is not in this repository",
     ),
     Claim(
         "1.00x over a search without the network for BERT-large on the H100 spine-leaf, links priced as dsx does",
-        _AGAIN,
+        _ARTIFACT,
         "bertlarge_h100",
     ),
 )
@@ -90,26 +89,26 @@ CLAIMS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An instance on some devices: step times in seconds, None where nothing fits."""
+    """An instance on a number of devices: step times in seconds, None if nothing fits."""
 
     instance: str
     as_artifact: bool
     devices: int
     aware: float | None
-    blind: float | None
+    agnostic: float | None
     even: float | None
     plan: str
 
     def loss(self, way: str) -> float | None:
-        """Return by how much longer a step is than that of the aware plan, as a share."""
+        """Return how much longer a step is than that of the aware plan, as a share."""
         seconds = getattr(self, way)
         return None if seconds is None or self.aware is None else seconds / self.aware - 1.0
 
 
 def main() -> None:
-    """Run all instances, and print or write what is found."""
+    """Run all instances, and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put it between the markers of this document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into the section of this document")
     path = parser.parse_args().write
     text = report(list(rows()))
     if path:
@@ -119,7 +118,7 @@ def main() -> None:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the row of every instance, in both settings, on every number of devices."""
+    """Yield the row of every instance, as in the artifact and with the defaults of dsx, on every number of devices."""
     for file in sorted(DATA.glob("*_mbs*.json")):
         given = json.loads(file.read_text(encoding="utf-8"))
         for as_artifact in (True, False):
@@ -144,78 +143,78 @@ def run(file: Path, network: str, recomputes: bool, as_artifact: bool, devices: 
         bandwidth=np.full_like(levels.bandwidth, levels.bandwidth[0]),
         latency=np.full_like(levels.latency, levels.latency[0]),
     )
-    aware, blind = solve(problem), solve(replace(problem, hierarchy=flat))
+    aware, agnostic = solve(problem), solve(replace(problem, hierarchy=flat))
     found = Row(
         instance=file.stem,
         as_artifact=as_artifact,
         devices=devices,
         aware=aware and aware.step_time_s,
-        blind=blind and price(problem, blind),
+        agnostic=agnostic and price(problem, agnostic),
         even=best_even(problem),
         plan="no plan fits" if aware is None else _text(aware),
     )
-    # What is priced here is what the search prices, and nothing is better than its plan.
+    # The price here equals that of the search, and no plan is better than that of the search.
     assert aware is None or abs(price(problem, aware) / aware.step_time_s - 1.0) < _SAME
-    assert all((loss := found.loss(way)) is None or loss > -_SAME for way in ("blind", "even"))
+    assert all((loss := found.loss(way)) is None or loss > -_SAME for way in ("agnostic", "even"))
     return found
 
 
 def price(problem: PartitionProblem, plan: Partition) -> float:
-    """Return the step time of a plan on the network of a problem, whatever it was made for."""
-    width = next(index for index, one in enumerate(problem.widths) if one.width == plan.width)
+    """Return the step time of a plan on the network of a problem, whichever network it was found for."""
+    width = next(index for index, each in enumerate(problem.widths) if each.width == plan.width)
     columns = (width, plan.recompute, plan.zero_stage, len(plan.stages), plan.num_replicas)
     pipeline = priced(problem, *(np.array([value]) for value in columns))
     return float(step_s(problem, pipeline, np.array([stage.num_layers for stage in plan.stages]))[0])
 
 
 def best_even(problem: PartitionProblem) -> float | None:
-    """Return the least step time of all plans whose layers, the first one aside, are cut as evenly as they go."""
+    """Return the least step time of all plans that divide their layers, after the first, as evenly as possible."""
     found = pipelines(problem)
     best = np.inf
     for stages in range(1, problem.num_layers):
         sizes = np.diff(np.arange(stages + 1) * (problem.num_layers - 1) // stages)
         sizes[0] += 1
         for width in range(len(problem.widths)):
-            some = np.flatnonzero((found.num_stages == stages) & (found.width == width))
-            if len(some):
-                best = min(best, step_s(problem, found.rows(some), sizes).min())
+            rows = np.flatnonzero((found.num_stages == stages) & (found.width == width))
+            if len(rows):
+                best = min(best, step_s(problem, found.rows(rows), sizes).min())
     return float(best) if np.isfinite(best) else None
 
 
 def step_s(problem: PartitionProblem, found: Pipelines, sizes: np.ndarray) -> np.ndarray:
-    """Return [C] step times of pipelines of one width and as many stages as `sizes` has layers for, as [S].
+    """Return [C] step times of pipelines of one width, whose stages have `sizes` [S] layers.
 
-    Infinite where a stage does not fit. It is the cost of docs/partition.md, stage by stage.
+    Infinite if a stage does not fit. This is the cost of docs/partition.md, stage by stage.
     """
     width = problem.widths[found.width[0]]
-    chain, ends = width.chain, np.cumsum([0, *sizes])
-    begin, stop, from_end = ends[:-1], ends[1:], np.arange(len(sizes), 0, -1)
+    chain, bounds = width.chain, np.cumsum([0, *sizes])
+    begin, stop, from_end = bounds[:-1], bounds[1:], np.arange(len(sizes), 0, -1)
 
-    def held(column: np.ndarray) -> np.ndarray:
+    def by_stage(column: np.ndarray) -> np.ndarray:
         return np.add.reduceat(column, begin)
 
     devices = width.devices_per_stage * np.arange(len(sizes) + 1)
     with jax.enable_x64(True):
-        # Link s joins stage s with the one in front of it; stages are numbered from the end.
+        # Link s joins stage s with the previous one; stages are numbered from the end.
         level = np.asarray(joining_level(devices[:-1], devices[1:], problem.hierarchy))
         bandwidth = np.asarray(path_bandwidth(problem.hierarchy))[level]
         latency = problem.hierarchy.latency[level]
-        front = np.asarray(transfer_s(chain.cut_bytes[begin], latency[from_end - 1], bandwidth[from_end - 1]))
-        behind = np.asarray(transfer_s(chain.cut_bytes[stop], latency[from_end - 2], bandwidth[from_end - 2]))
-    parameters, saved = held(chain.parameter_bytes), held(chain.activation_bytes)
-    again = found.recomputed[:, None]
-    load = held(chain.forward_s) * (1 + again) + held(chain.backward_s) + front + behind
+        received = np.asarray(transfer_s(chain.cut_bytes[begin], latency[from_end - 1], bandwidth[from_end - 1]))
+        sent = np.asarray(transfer_s(chain.cut_bytes[stop], latency[from_end - 2], bandwidth[from_end - 2]))
+    parameters, saved = by_stage(chain.parameter_bytes), by_stage(chain.activation_bytes)
+    recomputed = found.recomputed[:, None]
+    load = by_stage(chain.forward_s) * (1 + recomputed) + by_stage(chain.backward_s) + received + sent
     load = load + Linear(*(term[:, None] for term in found.per_microbatch))(parameters)
-    stash = np.where(again > 0, chain.cut_bytes[begin], saved)
-    flying = np.minimum(from_end, found.num_microbatches[:, None])
-    memory = found.states[:, None] * parameters + saved + (flying - 1) * stash
+    stash = np.where(recomputed > 0, chain.cut_bytes[begin], saved)
+    in_flight = np.minimum(from_end, found.num_microbatches[:, None])
+    memory = found.states[:, None] * parameters + saved + (in_flight - 1) * stash
     seconds = load.max(axis=1) * found.bottlenecks + found.per_step(parameters.max())
     return np.where((memory <= problem.most_bytes).all(axis=1), seconds, np.inf)
 
 
 def report(found: list[Row]) -> str:
     """Return the claims, and the rows of all instances."""
-    claims = [(claim.text, claim.said_by, _run_again(found, claim)) for claim in CLAIMS]
+    claims = [(claim.text, claim.source, _result(found, claim)) for claim in CLAIMS]
     groups: dict[tuple[str, bool], list[Row]] = {}
     for row in found:
         groups.setdefault((row.instance, row.as_artifact), []).append(row)
@@ -224,30 +223,31 @@ def report(found: list[Row]) -> str:
             name,
             "artifact" if as_artifact else "dsx",
             next(row.plan for row in group if row.devices == _SHOWN),
-            _range(group, "blind"),
+            _range(group, "agnostic"),
             _range(group, "even"),
         )
         for (name, as_artifact), group in groups.items()
     ]
     head = ("instance", "run as", f"best plan on {_SHOWN} devices", "network-agnostic, %", "even, %")
-    return table(("claim", "of", "dsx"), claims) + "\n" + _BETWEEN + "\n" + table(head, lines, 2)
+    return table(("claim", "source", "dsx"), claims) + "\n" + _BETWEEN + "\n" + table(head, lines, 2)
 
 
 _BETWEEN = """\
-By how much a step of the network-agnostic plan, and of the best even one, is longer than that of the best plan; the
-least and the most of 64, 128, 256, 512 and 1,024 devices. As the artifact runs it: no optimizer state, no ZeRO,
-recomputation as the instance says. As dsx does: Adam, any ZeRO stage, with and without recomputation.
+The last columns say how much longer a step of the network-agnostic plan, and of the best even plan, takes than a step
+of the best plan: the smallest and the largest value over 64, 128, 256, 512 and 1,024 devices. Run as "artifact" means
+no optimizer state, no ZeRO, and recomputation as in the instance; "dsx" means Adam, any ZeRO stage, with and without
+recomputation.
 """
 
 
-def _run_again(found: list[Row], claim: Claim) -> str:
+def _result(found: list[Row], claim: Claim) -> str:
     """Return the step of network-agnostic plans over that of the best, for the instances of a claim."""
     if not claim.instances:
-        return f"not run again: {claim.reason}"
+        return f"not run: {claim.reason}"
     texts = []
     for as_artifact, title in ((True, "as the artifact"), (False, "as dsx")):
         rows = [row for row in found if claim.instances in row.instance and row.as_artifact == as_artifact]
-        ratios = [1.0 + loss for row in rows if (loss := row.loss("blind")) is not None]
+        ratios = [1.0 + loss for row in rows if (loss := row.loss("agnostic")) is not None]
         texts.append(
             f"{title} runs it, {_between(f'{min(ratios):.2f}x', f'{max(ratios):.2f}x')} ({len(ratios)} points)"
         )

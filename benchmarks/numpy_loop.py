@@ -1,7 +1,7 @@
-"""Baseline of the benchmarks: the formulas in straightforward NumPy, one flat row per candidate.
+"""A baseline of the benchmarks: the formulas in straightforward NumPy, one flat row per candidate.
 
-Every formula is evaluated for every row, without sharing work between rows that agree in some columns.
-Units and names of model, system and columns are those of tests/oracles/formulas.py.
+Every formula is evaluated for every row; rows that are equal in some columns share no work. Units and names of model,
+system and columns are those of tests/oracles/formulas.py.
 """
 
 import numpy as np
@@ -142,7 +142,7 @@ def _layer(model, system, strategy, c):
     layer.bias(hidden, fl)
     layer.vector((8 * hidden, 13 * hidden), (2 * W * hidden, 3 * W * hidden), W * hidden, 0.0)
     layer.dropout(hidden)
-    for _ in range(2):  # behind the attention and behind the feed-forward network
+    for _ in range(2):  # after the attention and after the feed-forward network
         layer.bias(out, out_columns)
         layer.dropout(out)
         layer.layernorm(out_rows, out_columns, ln_comm)

@@ -1,4 +1,4 @@
-"""Parity plots: predicted over measured, a marker per row of a run table, a shape and colour per source."""
+"""Parity plots: predicted over measured, one marker for each row of a run table, a shape and colour for each source."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from dsx.predict.validation_rows import Rows
 from dsx.results.plot.axes import log_ticks, plain_numbers
 from dsx.results.plot.marks import marks
 
-BAND = 1.1  # the grey band is this factor to either side
+BAND = 1.1  # the grey band reaches this factor to either side
 GIGABYTE = 1e9
 
 
@@ -29,20 +29,20 @@ def _draw(rows: Rows, measured: np.ndarray, predicted: np.ndarray, quantity: str
     ax = figure.subplots()
     known = np.isfinite(measured) & np.isfinite(predicted)
     sources = [source for source in dict.fromkeys(rows.source) if known[_of(rows, source)].any()]
-    ends = np.array([0.8, 1.25]) * (_range(measured[known], predicted[known]) if known.any() else np.ones(2))
-    ax.fill_between(ends, ends / BAND, ends * BAND, color="0.9", linewidth=0)
-    ax.plot(ends, ends, color="0.5", linewidth=1)
+    limits = np.array([0.8, 1.25]) * (_range(measured[known], predicted[known]) if known.any() else np.ones(2))
+    ax.fill_between(limits, limits / BAND, limits * BAND, color="0.9", linewidth=0)
+    ax.plot(limits, limits, color="0.5", linewidth=1)
     for source, mark in zip(sources, marks(len(sources), largest=6.0), strict=True):
         chosen = known & _of(rows, source)
         ax.plot(measured[chosen], predicted[chosen], linestyle="", label=source, **(mark | {"markeredgewidth": 0.2}))
-    ax.set(xscale="log", yscale="log", xlim=tuple(ends), ylim=tuple(ends))
+    ax.set(xscale="log", yscale="log", xlim=tuple(limits), ylim=tuple(limits))
     ax.set(xlabel=f"measured {quantity}", ylabel=f"predicted {quantity}")
     for axis in (ax.xaxis, ax.yaxis):
-        log_ticks(axis, ends)
+        log_ticks(axis, limits)
         plain_numbers(axis)
     if sources:
         ax.legend(fontsize="small", frameon=False)
-    # Without a palette: thousands of overlapping markers have more shades than one is found for in reasonable time.
+    # Without a palette: thousands of overlapping markers have too many shades to compute one in reasonable time.
     figure.savefig(path, dpi=150)
 
 

@@ -1,12 +1,13 @@
-"""Seconds of an exact partition: dsx beside plain NumPy that solves the same recurrence, in one run.
+"""The seconds of an exact partition: dsx compared with plain NumPy that solves the same recurrence, in one run.
 
     python benchmarks/partition.py [--devices 1024] [--repeat 5] [--json] [--write docs/performance.md]
 
-The layers are those of a GPT of 175 billion parameters: an embedding and 96 equal layers, the head folded into the
-last, in the widths 1, 2, 4 and 8. All widths, numbers of stages, numbers of replicas, ZeRO stages, with and without
-recomputation. dsx is timed as a whole, from the layers to the plan; compilation is the first call less the median of
-the later ones. NumPy runs the same min-max recurrence for the same scans that dsx asks for, one after the other; the
-rest of the search is not in its time. A second chain has 97 different layers. All loads must be equal, or it fails.
+The layers are those of a GPT with 175 billion parameters: an embedding and 96 equal layers, the head merged into the
+last one, in the widths 1, 2, 4 and 8. dsx searches all widths, numbers of stages and replicas, and ZeRO stages, with
+and without recomputation. It is timed as a whole, from the layers to the plan; compilation is the first call less the
+median of the later ones. NumPy runs the same min-max recurrence for the scans of dsx, one after the other; its time
+does not include the rest of the search. A second chain has 97 different layers. The benchmark fails unless all loads
+are equal.
 """
 
 import argparse
@@ -38,7 +39,7 @@ LEVELS, BANDWIDTH, LATENCY = (8, 4), (900, 100, 400), (1e-4, 2e-4, 3e-4)  # GiB/
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One way to solve one chain."""
+    """The time of one way to solve one chain."""
 
     way: str
     layers: str
@@ -52,17 +53,17 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1024, help="a multiple of 32")
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of dsx; the median is reported")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the markers of this document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into the section of this document")
     options = parser.parse_args()
     results = []
     for layers, spread in (("96 equal and an embedding", 0.0), ("97 different", 0.5)):
         results += compare(problem(options.devices, spread), layers, options.repeat)
     if options.json:
-        print(json.dumps([{name: getattr(one, name) for name in Timed.__slots__} for one in results], indent=2))
+        print(json.dumps([{name: getattr(each, name) for name in Timed.__slots__} for each in results], indent=2))
         return
     device = jax.local_devices()[0].platform
     head = f"{platform.machine()}, {device}, jax {jax.__version__}, {options.devices} devices, {BATCH} microbatches"
-    rows = [(one.way, one.layers, one.note, f"{one.seconds:.3g}") for one in results]
+    rows = [(each.way, each.layers, each.note, f"{each.seconds:.3g}") for each in results]
     text = f"{head}\n\n{table(('way', 'layers', '', 'seconds'), rows, 1)}"
     print(text, end="")
     if options.write:
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 def problem(devices: int, spread: float) -> PartitionProblem:
-    """Return the problem; a `spread` of 0.5 makes each layer 0.5 to 1.5 times what it was, and all of them differ."""
+    """Return the problem; a `spread` of 0.5 scales each layer by a random factor from 0.5 to 1.5, so all differ."""
     random = np.random.default_rng(0)
     times, sizes = (1 + spread * random.uniform(-1, 1, LAYERS + 1) for _ in range(2))
     return PartitionProblem(
@@ -108,9 +109,9 @@ def _width(width: int, times: np.ndarray, sizes: np.ndarray) -> Width:
 
 
 def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
-    """Return the time of dsx, of its first call, and of NumPy."""
+    """Return the times of dsx, of its first call, and of NumPy."""
     scans: list[tuple[Machine, Question, np.ndarray, np.ndarray]] = []
-    least = scans.least
+    least = solver.least
 
     def recorded(machine: Machine, asked: Question, deepest: np.ndarray) -> np.ndarray:
         answer = least(machine, asked, deepest)
@@ -137,7 +138,7 @@ def compare(given: PartitionProblem, layers: str, repeat: int) -> list[Timed]:
     candidates = len(pipelines(given).width)
     return [
         Timed("dsx, whole search", layers, median, f"{candidates:,} pipelines, {count} scans: {text(plan)}"),
-        Timed("dsx, first call", layers, first, f"{first - median:.3g} s of it compile"),
+        Timed("dsx, first call", layers, first, f"{first - median:.3g} s of it compilation"),
         Timed("NumPy, the same scans", layers, numpy, f"{numpy / median:.3g} times dsx's whole search"),
     ]
 
@@ -151,24 +152,24 @@ def text(plan: solver.Partition) -> str:
 
 
 def check(machine: Machine, asked: Question, deepest: np.ndarray, answer: np.ndarray) -> int:
-    """Solve scans by NumPy; exit unless they agree. Returns how many there were."""
+    """Solve scans with NumPy, and exit unless the answers agree; return the number of scans."""
     for row, stages in enumerate(deepest):
-        one = jax.tree.map(lambda column, row=row: column[row], asked)
-        found = numpy_scan(machine, one, int(stages))
+        question = jax.tree.map(lambda column, row=row: column[row], asked)
+        found = numpy_scan(machine, question, int(stages))
         if not np.allclose(found, answer[row, :stages], rtol=1e-9, atol=0):
             sys.exit(f"NumPy finds {found}, dsx {answer[row, :stages]}")
     return len(deepest)
 
 
 def numpy_scan(machine: Machine, asked: Any, num_stages: int) -> np.ndarray:
-    """Return [S] least maxima of one question, by the recurrence written down in NumPy."""
+    """Return [S] least maxima of one question, by the recurrence in NumPy."""
     layers = machine.num_layers
     chain = jax.tree.map(lambda leaf: leaf[asked.width], machine.chains)
     cut, devices = chain.cut_bytes[: layers + 1], int(machine.devices_per_stage[asked.width])
 
     def sums(column: np.ndarray) -> np.ndarray:
-        until = np.concatenate([[0.0], np.cumsum(column[:layers])])
-        return until[None, 1:] - until[:-1, None]  # [first, last]
+        running = np.concatenate([[0.0], np.cumsum(column[:layers])])
+        return running[None, 1:] - running[:-1, None]  # [first, last]
 
     parameters, saved = sums(chain.parameter_bytes), sums(chain.activation_bytes)
     work = sums(chain.forward_s) * (1 + asked.recomputed) + sums(chain.backward_s) + asked.per_microbatch(parameters)
@@ -179,16 +180,16 @@ def numpy_scan(machine: Machine, asked: Any, num_stages: int) -> np.ndarray:
     level = np.asarray(joining_level(first, first + devices, machine.hierarchy))
     paths = np.asarray(path_bandwidth(machine.hierarchy))[level]
     hops = np.where(cut > 0, machine.hierarchy.latency[level][:, None] + cut / paths[:, None], 0.0)  # [S, N + 1]
-    behind = np.append(np.full(layers, np.inf), 0.0)
+    later = np.append(np.full(layers, np.inf), 0.0)  # least maxima of the later stages
     least = np.empty(num_stages)
     for stage in range(num_stages):
         load = work + hops[stage][:-1, None] + hops[max(stage - 1, 0)][None, 1:]
         memory = resident + (min(stage + 1.0, asked.num_microbatches) - 1) * stash
         fits = allowed & (load <= asked.most_load_s) & (memory <= asked.most_bytes)
         wanted = asked.goal[0] * load + asked.goal[1] * parameters + asked.goal[2] * memory
-        maxima = np.maximum(behind[None, 1:], np.where(fits, wanted, np.inf))
-        behind = np.append(maxima.min(axis=1), np.inf)
-        least[stage] = behind[0]
+        maxima = np.maximum(later[None, 1:], np.where(fits, wanted, np.inf))
+        later = np.append(maxima.min(axis=1), np.inf)
+        least[stage] = later[0]
     return least
 
 

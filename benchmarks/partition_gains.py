@@ -1,18 +1,18 @@
-"""What it costs not to know the network, and to cut evenly: all models, on clusters with a topology.
+"""The losses of network-agnostic plans and of even cuts: all models, on clusters with a topology.
 
     python benchmarks/partition_gains.py [--models NAME ...] [--clusters NAME ...] [--write docs/partition.md]
 
-For each model on each cluster five plans are priced on the true network; by how much longer their steps are than that
-of the first is the result.
+For each model on each cluster five plans are priced on the true network. The result is how much longer their steps are
+than that of the first plan.
 
 * optimal: the best plan of `partition: optimal`, as `dsx partition --model` finds it;
-* network-agnostic, flat: the best plan of that search where all GPUs share one fast domain;
-* network-agnostic, free: the best plan of that search where the network costs nothing;
+* network-agnostic, flat: the best plan of that search if all GPUs share one fast domain;
+* network-agnostic, free: the best plan of that search if the network costs nothing;
 * even: the best plan of `partition: even`;
-* same plan, even: the degrees of the optimal plan, its body layers as evenly over the stages as they go.
+* same plan, even: the degrees of the optimal plan, with its body layers divided as evenly as possible.
 
 A network-agnostic plan keeps its degrees, its microbatch and its cut; its ranks get the best placement on the true
-network. The first run takes half an hour or more on a core, nearly all of it compilation, which is kept for the next.
+network. The first run takes half an hour or more on one core, nearly all of it compilation, which later runs reuse.
 """
 
 import argparse
@@ -42,11 +42,11 @@ MODELS = Path(__file__).resolve().parent.parent / "data" / "models"
 
 
 def main() -> None:
-    """Price all cases, and print or write what is found."""
+    """Price all cases, and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", metavar="NAME", default=sorted(path.stem for path in MODELS.glob("*")))
     parser.add_argument("--clusters", nargs="+", metavar="NAME", default=CLUSTERS)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put it between the markers of this document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into the section of this document")
     options = parser.parse_args()
     dsx.keep_compiled()
     text = report(list(cases(options.models, options.clusters)))
@@ -57,18 +57,18 @@ def main() -> None:
 
 
 def cases(models: Sequence[str], clusters: Sequence[str]) -> Iterator[Case]:
-    """Yield the cases of some models on some clusters; says on stderr how far it is."""
+    """Yield the cases of models on clusters; print the progress on stderr."""
     start = time.monotonic()
     for name in models:
         model = Model(name)
         for cluster in clusters:
             case = model.on(cluster)
             losses = {way: case.loss(way) for way in WAYS_OF_CASE}
-            told = " ".join(f"{way} {'-' if loss is None else f'{100 * loss:.2f}'}" for way, loss in losses.items())
+            shown = " ".join(f"{way} {'-' if loss is None else f'{100 * loss:.2f}'}" for way, loss in losses.items())
             passed = time.monotonic() - start
-            print(f"{passed:5.0f} s  {name} on {case.num_gpus} of {cluster}: {told}", file=sys.stderr, flush=True)
+            print(f"{passed:5.0f} s  {name} on {case.num_gpus} of {cluster}: {shown}", file=sys.stderr, flush=True)
             yield case
-        jax.clear_caches()  # which grow with every model; what the next one shares with it lies on disk
+        jax.clear_caches()  # they grow with every model; code that the next model shares is on disk
 
 
 def report(found: Sequence[Case]) -> str:
@@ -76,9 +76,9 @@ def report(found: Sequence[Case]) -> str:
     parts = [summary(found)]
     if left := sorted({path.stem for path in MODELS.glob("*")} - {case.model for case in found}):
         parts.append(f"Models that this run did not price: {', '.join(left)}.\n")
-    titles = {"flat": "a network-agnostic plan", "even": "the best even plan", "alike": "the optimal plan, cut evenly,"}
+    titles = {"flat": "a network-agnostic plan", "even": "the best even plan", "recut": "the optimal plan, cut evenly,"}
     for way, title in titles.items():
-        parts += [f"Where {title} loses most on each cluster:\n", largest(found, way)]
+        parts += [f"The case of each cluster in which {title} loses most:\n", largest(found, way)]
     return "\n".join(parts)
 
 

@@ -1,10 +1,10 @@
-"""Seconds of a sweep in which every plan has the cut that is best for it, beside the same sweep with even cuts.
+"""The seconds of a sweep with optimal cuts, compared with the same sweep with even cuts.
 
     python benchmarks/partition_sweep.py [--repeat 3] [--write docs/performance.md]
 
-Whole commands are timed, `dsx sweep` with start-up and all files written, of about 100,000 candidates: once with all
-rows kept, once with the best ten alone. The first run of each compiles; the median of `--repeat` later ones is beside
-it. With the best cut there are more candidates, since a pipeline need not divide the layers.
+Whole `dsx sweep` commands are timed, including start-up and the written files, with about 100,000 candidates: once they
+keep all rows, once the best ten. The first run of each compiles; the median of `--repeat` later runs follows. With
+optimal cuts there are more candidates, since a pipeline need not divide the layers.
 """
 
 import argparse
@@ -32,7 +32,7 @@ KEPT = {"all rows": "all", "the best ten": "{top: 10}"}
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A sweep: how many candidates it has, and how long its first and its later runs take."""
+    """The candidates of a sweep, and the seconds of its first run and of later runs."""
 
     candidates: int
     first_s: float
@@ -43,7 +43,7 @@ def main() -> None:
     """Time the sweeps, and print or write their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3, help="runs after the first; the median is reported")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the markers of this document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into the section of this document")
     options = parser.parse_args()
     rows: list[tuple[str, ...]] = []
     for kept, keep in KEPT.items():
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def timed(keep: str, partition: str, repeat: int) -> Timed:
-    """Run a sweep `repeat` times, after a first run that finds nothing compiled."""
+    """Run a sweep `repeat` times, after a first run without compiled code."""
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "sweep.yaml"
         spec.write_text(f"{SWEEP}partition: {partition}\nkeep: {keep}\n", encoding="utf-8")

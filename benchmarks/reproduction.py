@@ -1,10 +1,10 @@
-"""Write docs/reproduction.md: every claim of arXiv 2410.00273 with the released code's number and dsx's.
+"""Write docs/reproduction.md: every claim of arXiv 2410.00273 with the numbers of the released code and of dsx.
 
     python benchmarks/reproduction.py [--write docs/reproduction.md]
 
-The sweep files of the figures are priced and drawn, the claims are read from their result sets, and every verdict
-follows from them. With --write the whole document is written, and its pictures go to figures/ beside it; without, the
-document is printed and the pictures are thrown away. Nothing in the model is fitted.
+The script prices and draws the sweep files of the figures and reads the claims from their result sets; every verdict
+follows from them. --write writes the whole document, and its pictures to figures/ next to it; otherwise the document is
+printed and the pictures are discarded. Nothing in the model is fitted.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _HEAD = """\
 
 <!-- Written by benchmarks/reproduction.py (`make reproduction`); change it there. -->
 
-What the paper claims, what its released code gives, and what dsx gives.
+This page compares the claims of the paper with the results of its released code and of dsx.
 
 * **The claims** are statements of the paper's text and figures.
 * **Released code** is transformer-perf-estimates of 2024-10-02, unmodified.
@@ -54,7 +54,7 @@ What the paper claims, what its released code gives, and what dsx gives.
   reproduction` prices the sweep files of the figures in [sweeps/](../sweeps), draws the pictures and writes this file:
   every number of dsx and every verdict comes from that run. Nothing in the model is fitted.
 
-The global batch is 4,096 sequences where nothing else is said. A domain is the set of GPUs that share NVLink or
+The global batch is 4,096 sequences unless stated otherwise. A domain is the set of GPUs that share NVLink or
 NVSwitch. The paper's nt or n1 is `tp`; n2 is `cp` in its 2D and `tp2` in its SUMMA; np, nd, bm, nb, m are `pp`, `dp`,
 `microbatch_size`, `panels`, `num_microbatches`. "DP share" is a part of the step time.
 """
@@ -68,8 +68,8 @@ _NOT_TESTED = """\
   sweeps take 1.8144e12, which is 28 million samples of 64,800 tokens. It was chosen because with it the released code
   gives each of the five numbers above (2.05, 2.53, 4.28, 1.68, 1.72). Only the ratios of dsx's days are a test.
 * The curves of the figures: the sources of this document are the paper's statements, its released code and inputs, not
-  the data behind its figures. Of A2 and A3 they state no number at all.
-* Whether the paper's model is right. Only measurements can say that, and none are compared here.
+  the data behind its figures. For A2 and A3 they state no numbers.
+* Whether the paper's model is right. Only measurements can show that, and this document has none.
 """
 
 
@@ -77,9 +77,9 @@ _SAID = {YES: "reproduces", PARTLY: "reproduces in part", NO: "does not reproduc
 
 
 def main() -> None:
-    """Make the document and write or print it."""
+    """Write or print the document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the document here, and figures/ beside it")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the document here, and figures/ next to it")
     path = parser.parse_args().write
     with tempfile.TemporaryDirectory() as scratch:
         pictures = path.parent / "figures" if path else Path(scratch)
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def document(runs: Runs) -> str:
-    """Return the document; all its pictures are drawn."""
+    """Return the document, and draw all its pictures."""
     claims = [claim(runs) for claim in CLAIMS]
     for name in PICTURES:
         runs[name]
@@ -104,7 +104,7 @@ def _summary(claims: list[Claim]) -> str:
     count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (YES, PARTLY, NO)}
     return (
         f"**Of {len(claims)} claims {count[YES]} reproduce, {count[PARTLY]} in part, {count[NO]} do not.** In part "
-        "means that some parts or cases\nof the claim hold by dsx's numbers.\n"
+        "means that some parts or cases\nof the claim hold by the numbers of dsx.\n"
     )
 
 
@@ -123,11 +123,11 @@ def _after(reason: str) -> str:
 def _differences(claims: list[Claim]) -> str:
     rows = [difference.cells() for claim in claims for difference in claim.differences]
     return (
-        "## What the corrections move\n\n"
-        "Numbers of the claims in which dsx differs from the released code. The corrections named are those that move\n"
-        "the number. They were found by applying and undoing one at a time in a copy of the formulas, which without any"
-        "\ncorrection gives the numbers of the released code. dsx itself cannot undo them.\n\n"
-        + _table(("quantity", "unit", "released code", "dsx", "difference", "moved by"), rows)
+        "## Effect of the corrections\n\n"
+        "The table has the numbers of the claims in which dsx differs from the released code, and the corrections\n"
+        "that change them. These were found by applying and undoing one at a time in a copy of the formulas, which\n"
+        "without any correction gives the numbers of the released code. dsx itself cannot undo them.\n\n"
+        + _table(("quantity", "unit", "released code", "dsx", "difference", "changed by"), rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""Sections of a document that a script writes: between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`."""
+"""Sections that scripts write into documents, between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ _END = "<!-- end -->"
 
 
 def write_section(document: Path, script: str, text: str) -> None:
-    """Put a text in the section of a script, of which there is one."""
+    """Replace the section of a script in a document, which must have exactly one."""
     begin = f"<!-- benchmarks/{script}.py -->"
     before, found, rest = document.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(_END)
@@ -17,6 +17,6 @@ def write_section(document: Path, script: str, text: str) -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
-    """Return a Markdown table; the last `numbers` columns stand to the right."""
+    """Return a Markdown table; the last `numbers` columns are aligned to the right."""
     rule = ["---"] * (len(head) - numbers) + ["--:"] * numbers
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows)) + "\n"

@@ -1,10 +1,10 @@
-"""Candidates per second: dsx beside a flat function, a NumPy loop and a C kernel, in one run.
+"""Candidates per second: dsx compared with a flat function, a NumPy loop and a C kernel, in one run.
 
     python benchmarks/throughput.py [--spec sweeps/large.yaml] [--repeat 5] [--json] [--write docs/performance.md]
 
-dsx prices every row of the space; enumeration and layer pricing are inside the timing, compilation is not (each
-way runs once before). The median of the runs is reported. The best plan of each GPU count must be the one that the
-NumPy loop and the C kernel find, or the benchmark fails.
+dsx prices every row of the space. The time includes enumeration and layer pricing, but not compilation: each way runs
+once before. The median of the runs is reported. The benchmark fails unless dsx, the NumPy loop and the C kernel find
+the same best plan for each GPU count.
 """
 
 import argparse
@@ -40,8 +40,8 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.model import load_model
 from dsx.spec.sweep import SweepSpec, load_sweep
 
-FITTED = "default"  # counts embedding and head, and more ways of a collective, than the set of the sweep
-_WRITTEN_BATCHES = 6  # of the batch sizes, those whose rows are all written
+FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
+_WRITTEN_BATCHES = 6  # batch sizes whose rows are all written
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--spec", type=Path, default=Path(__file__).parent.parent / "sweeps" / "large.yaml")
     parser.add_argument("--repeat", type=int, default=5, help="timed runs of dsx; the median is reported")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", type=Path, help="put the table between the markers of this document")
+    parser.add_argument("--write", type=Path, help="put the table into the section of this document")
     options = parser.parse_args()
     spec, problem = _problem(options.spec)
     _, fitted = _problem(options.spec, FITTED)
@@ -65,7 +65,7 @@ def main() -> None:
     peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
     results += [baselines.flat(problem, spec), baselines.numpy_loop(problem, spec)]
     threads = sorted({1, len(os.sched_getaffinity(0))})
-    results += [bar for number in threads if (bar := baselines.in_c(problem, spec, number))]
+    results += [result for number in threads if (result := baselines.in_c(problem, spec, number))]
     _check_winners(results)
     machine = {
         "processor": _processor(),
@@ -95,7 +95,7 @@ def _table(machine: dict[str, Any], results: list[Result]) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name where the system tells it."""
+    """Return the processor's name if the system states it, else its architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -103,7 +103,7 @@ def _processor() -> str:
 
 
 def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Problem]:
-    """Return a sweep and its problem, with another assumption set where one is named."""
+    """Return a sweep and its problem, under another assumption set if one is named."""
     columns = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
     spec = load_sweep(path, columns)
     files = (load_model(spec.model), load_cluster(spec.cluster[0]), load_assumptions(assumptions or spec.assumptions))
@@ -111,14 +111,14 @@ def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Pro
 
 
 def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
-    """Return the median seconds of some runs after a first one, and what the last run made."""
-    made = run()
+    """Return the median seconds of `repeat` runs after a first one, and the result of the last run."""
+    result = run()
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()
-        made = run()
+        result = run()
         seconds.append(time.perf_counter() - start)
-    return sorted(seconds)[repeat // 2], made
+    return sorted(seconds)[repeat // 2], result
 
 
 def _sweep(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) -> Sweep:
@@ -127,7 +127,7 @@ def _sweep(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) ->
 
 
 def _searched(problem: Problem, spec: SweepSpec, keep: Keep, repeat: int, way: str) -> Result:
-    """Time a whole search, from the settings to the rows that are kept."""
+    """Time a whole search, from the settings to the kept rows."""
 
     def run() -> tuple[int, Any]:
         sweep = _sweep(problem, spec, keep, spec.global_batch_size)
@@ -145,7 +145,7 @@ def _searched(problem: Problem, spec: SweepSpec, keep: Keep, repeat: int, way: s
 
 
 def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
-    """Time all columns of all rows of some batch sizes into Parquet files."""
+    """Time writing all columns of all rows of some batch sizes into Parquet files."""
     batches = spec.global_batch_size[:: -(-len(spec.global_batch_size) // _WRITTEN_BATCHES)]
     names = column_names(problem) | {"cluster": [problem.cluster.name]}
     reasons = [(reason.name, reason.description) for reason in problem.reasons]
@@ -169,7 +169,7 @@ def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
 
 
 def _check_winners(results: list[Result]) -> None:
-    """Exit unless all ways that look for the best of each GPU count have found the same."""
+    """Exit unless all ways that find the best of each GPU count agree."""
     first, *others = [result for result in results if result.best is not None]
     for other in others:
         for number, step in (first.best or {}).items():

@@ -1,12 +1,12 @@
-"""ZeRO where plans are infeasible without it: the degrees of the NEST paper's table 7 beside the plans of dsx.
+"""ZeRO for models that are infeasible without it: the degrees in table 7 of the NEST paper, and the plans of dsx.
 
     python benchmarks/zero_table.py [--file tests/data/partition/zero_table7.json] [--write docs/partition.md]
 
-The paper divides the state of each stage over a degree of its own, a power of two; the devices of that degree do not
-process samples of their own. "Alone" is that rule with the memory of dsx: the lowest degree, and of it the lowest
-stage of ZeRO, at which one layer fits on the deepest stage of the pipeline. The plan of dsx divides over its replicas,
-which do process samples, with one ZeRO stage for all; times of layers are not in the table and count as equal, and
-the network costs nothing, so the plan shows what fits and no more.
+The paper divides the state of each stage over a degree of its own, a power of two; the devices of that degree process
+no samples of their own. "Memory of dsx" applies this rule with the memory formula of dsx: the lowest degree, and for it
+the lowest ZeRO stage, at which one layer fits on the deepest stage of the pipeline. The plan of dsx divides the state
+over its replicas, which do process samples, with one ZeRO stage for all. The table has no layer times, so they count as
+equal and the network costs nothing: the plan only shows what fits.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from dsx.layer_table.segments import OPTIMIZER_FACTORS, Chain, state_factor
 from dsx.layer_table.solver import Partition, solve
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "partition" / "zero_table7.json"
-MICROBATCHES = 4096  # so many that the deepest stage holds its full stash
+MICROBATCHES = 4096  # enough that the deepest stage holds its full stash
 LARGEST_DEGREE = 1024
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=FILE)
-    parser.add_argument("--write", type=Path, metavar="DOCUMENT", help="put it between the markers of this document")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into the section of this document")
     options = parser.parse_args()
     text = report(json.loads(options.file.read_text(encoding="utf-8")))
     if options.write:
@@ -52,14 +52,14 @@ def report(given: dict[str, Any]) -> str:
     plans = []
     for model in models_of(given):
         row = given[model]
-        paper, made, without = row["paper"], plan(row, (0, 1, 2, 3)), plan(row, (0,))
+        paper, best, without = row["paper"], plan(row, (0, 1, 2, 3)), plan(row, (0,))
         stages, replicas, _ = paper["strategy"]
         found = "no plan fits"
-        if made is not None:
-            fullest = max(stage.memory_bytes for stage in made.stages)
+        if best is not None:
+            fullest = max(stage.memory_bytes for stage in best.stages)
             found = (
-                f"{len(made.stages)} x {made.num_replicas} on {len(made.stages) * made.num_replicas}, ZeRO "
-                f"{made.zero_stage}; the fullest holds {fullest / row['hbm_bytes']:.0%}"
+                f"{len(best.stages)} x {best.num_replicas} on {len(best.stages) * best.num_replicas}, ZeRO "
+                f"{best.zero_stage}; the fullest holds {fullest / row['hbm_bytes']:.0%}"
             )
         own = f"{stages} x {replicas} on {paper['devices']}"
         plans.append((model, "none fits" if without is None else "one fits", own, found))
@@ -78,17 +78,17 @@ def models_of(given: dict[str, Any]) -> list[str]:
 
 
 def degrees_of(given: dict[str, Any]) -> list[tuple[str, str, str, list[int] | None]]:
-    """Return (model, layer, optimizer, degree and stage) of every entry; None where ZeRO is not needed."""
+    """Return (model, layer, optimizer, degree and stage) of every entry; None if ZeRO is not needed."""
     found = [(m, kind, "none", given[m][kind]["expected"]) for m in models_of(given) for kind in ("layer", "embedding")]
     for name, expected in given["if_adam"].items():
         short, kind = name.split("_")
-        model = next(one for one in models_of(given) if one.startswith(short))
+        model = next(name for name in models_of(given) if name.startswith(short))
         found.append((model, kind, "adam", expected))
     return found
 
 
 def least_degree(layer: dict[str, Any], device_bytes: float, depth: int, optimizer: str) -> list[int] | None:
-    """Return the lowest degree, and of it the lowest ZeRO stage, at which a layer fits; None if it does anyway."""
+    """Return the lowest degree, and for it the lowest ZeRO stage, at which a layer fits; None if it fits without."""
     free = device_bytes - layer["A"] - (depth - 1) * layer["stash"]
     for degree in (2**power for power in range(LARGEST_DEGREE.bit_length())):
         for stage in (0,) if degree == 1 else (1, 2, 3):
@@ -100,7 +100,7 @@ def least_degree(layer: dict[str, Any], device_bytes: float, depth: int, optimiz
 
 
 def plan(row: dict[str, Any], zero_stages: tuple[int, ...]) -> Partition | None:
-    """Return the plan of the embedding and all layers, recomputed, on as many devices as the paper takes."""
+    """Return the plan of the embedding and all layers, recomputed, on the number of devices in the paper."""
     layers = [row["embedding"], *[row["layer"]] * (row["bound"] - 1)]
     parameters, saved = (np.array([layer[name] for layer in layers], np.float64) for name in ("P", "A"))
     cuts = np.array([0, *[row["layer"]["stash"]] * (len(layers) - 1), 0], np.float64)

@@ -110,7 +110,7 @@ def test_texts_of_numbers(claim, reproduction):
     systems = reproduction.many_systems
     assert systems._counts([256, 512, 1024]) == "256-1,024"
     assert systems._counts([256, 1024]) == "256, 1,024"
-    assert systems._runs_of_equal({128: (1, 16), 256: (2, 8), 512: (2, 8)}) == "128 (1, 16), 256-512 (2, 8)"
+    assert systems._equal_blocks({128: (1, 16), 256: (2, 8), 512: (2, 8)}) == "128 (1, 16), 256-512 (2, 8)"
 
 
 def test_speed_ups_are_taken_where_all_strategies_fit(reproduction):

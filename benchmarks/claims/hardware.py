@@ -1,4 +1,4 @@
-"""Figures A5 and A6 and the validation: other compute and memory, and a measured plan."""
+"""Figures A5 and A6 and the validation: other GPU compute and memory, and a measured plan."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,7 @@ import pandas as pd
 from claims.claim import PARTLY, Claim, Difference, change, gigabytes, seconds
 from claims.runs import Runs, fastest, plan
 
-_COMPARABLE = 1.05  # at most this times the training time of the B200 as it is
+_COMPARABLE = 1.05  # the largest training time that is comparable, over that of an unchanged B200
 
 
 def compute_or_memory(runs: Runs) -> Claim:
@@ -97,7 +97,7 @@ def measured_plan(runs: Runs) -> Claim:
 
 
 def _older(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the training days of B200 as it is, and with the compute or the memory of an older GPU."""
+    """Return the training days of an unchanged B200, and of one with the compute or the memory of an older GPU."""
     flops = rows["device.matrix_flops"]
     memory = rows["device.hbm_capacity"]
     names = {

@@ -1,4 +1,4 @@
-"""Figures 4, 5 and A4: the fastest plans at 128 to 16,384 GPUs, and of three strategies on nine systems."""
+"""Figures 4, 5 and A4: the fastest plans on 128 to 16,384 GPUs, and those of three strategies on nine systems."""
 
 from itertools import groupby
 
@@ -12,7 +12,7 @@ _B200 = ["b200-nvs4", "b200-nvs8", "b200-nvs64"]
 
 
 def placement(runs: Runs) -> Claim:
-    """Figure 4a, what shares the fast domain."""
+    """Figure 4a, the axes that share the fast domain."""
     by_n = fastest_by(runs["figure-4a"], "num_gpus")
     shares = {n: plan(row, "tp_nvs", "pp_nvs", "dp_nvs") for n, row in by_n.items()}
     released = {256: 116.199, 512: 56.788, 1024: 30.129, 2048: 16.189, 4096: 9.039}
@@ -41,7 +41,7 @@ def depth(runs: Runs) -> Claim:
         "8,192 (8, 64), 16,384 (8, 64)",
         "(tp, pp): " + ", ".join(f"{n:,} {degrees}" for n, degrees in plans.items()),
         (pp[4096] == 128 > pp[8192] and min(pp[n] for n in (512, 1024, 2048)) == 128, tp[128] > tp[256] > tp[512]),
-        {PARTLY: "pp reaches 128 at 512 GPUs only: C1 makes deep pipelines dearer. Few GPUs do use more TP"},
+        {PARTLY: "pp reaches 128 only at 512 GPUs: C1 makes deep pipelines more expensive. Few GPUs do use more TP"},
         ("figure-4a",),
     )
 
@@ -58,11 +58,11 @@ def grid_of_the_transformer(runs: Runs) -> Claim:
         "Fig. 4b: the vision transformer's common grid at scale is (n1, n2) = (4, 4)",
         "B200 in domains of 8: (1, 16) with np = 4 up to 1,024 GPUs, (4, 4) with np = 2 from 2,048. "
         "A100 mostly (2, 16), H200 mostly (2, 8)",
-        f"B200 in domains of 8, (tp, cp, pp): {_runs_of_equal(best)}; from 2,048 GPUs (4, 4) is "
-        f"{span([ratio - 1 for ratio in slower])} slower. In domains of 64: {_runs_of_equal(on_nvs64)}",
+        f"B200 in domains of 8, (tp, cp, pp): {_equal_blocks(best)}; from 2,048 GPUs (4, 4) is "
+        f"{span([ratio - 1 for ratio in slower])} slower. In domains of 64: {_equal_blocks(on_nvs64)}",
         (all(best[n][:2] == (4, 4) for n in large), sum(on_nvs64[n][:2] == (4, 4) for n in large) > len(large) / 2),
         {
-            PARTLY: "In domains of 64 yes, in domains of 8 not: C5 makes room for (2, 8) with two stages, which is "
+            PARTLY: "In domains of 64 yes, in domains of 8 no: C5 makes room for (2, 8) with two stages, which is "
             "slightly faster"
         },
         ("figure-4b",),
@@ -116,7 +116,7 @@ def summa_for_the_transformer(runs: Runs) -> Claim:
         f"SUMMA takes less time in {len(faster)} of the {len(saved)} cases where both fit: {', '.join(texts)}",
         tuple((saved < 0).tolist()),
         {
-            PARTLY: "2D is ahead in fewer cases than by the released code, which has SUMMA ahead in 16: C2 and C5 "
+            PARTLY: "2D is ahead in fewer cases than in the released code, where SUMMA is ahead in 16: C2 and C5 "
             "together free enough of SUMMA's memory that smaller grids fit"
         },
     )
@@ -163,8 +163,8 @@ def speedup_of_2d(runs: Runs) -> Claim:
         f"{len(gains)} cases: " + "; ".join(texts),
         (*inside["2d"], *inside["summa"]),
         {
-            PARTLY: "The median of SUMMA is inside, that of 2D below, and the spread is wide. C2 lowers SUMMA's, C6 "
-            "that of 2D"
+            PARTLY: "The median of SUMMA is inside, that of 2D below, and the spread is wide. C2 lowers the median of "
+            "SUMMA, C6 that of 2D"
         },
         ("figure-a4",),
         (
@@ -203,12 +203,12 @@ def where_summa_helps(runs: Runs) -> Claim:
 
 
 def _step_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the fastest step time by (cluster, num_gpus) and strategy; NaN where none fits."""
+    """Return the fastest step time by (cluster, num_gpus) and strategy; NaN if nothing fits."""
     return rows.pivot_table(index=["cluster", "num_gpus"], columns="strategy", values="step_time_s", observed=True)
 
 
 def _gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by (cluster, num_gpus) how much faster 2d and summa are than 1d, where all fit: 0.05 is 5 %."""
+    """Return the speed-up of 2d and summa over 1d by (cluster, num_gpus), where all three fit; 0.05 is 5 %."""
     times = _step_times(rows)
     return pd.DataFrame({strategy: times["1d"] / times[strategy] - 1 for strategy in ("2d", "summa")}).dropna()
 
@@ -219,16 +219,14 @@ def _largest(rows: pd.DataFrame) -> dict[str, pd.Series]:
     return {str(cluster): fastest(most, cluster=cluster) for cluster in most["cluster"].unique()}
 
 
-def _runs_of_equal(plans: dict[int, tuple[int, ...]]) -> str:
+def _equal_blocks(plans: dict[int, tuple[int, ...]]) -> str:
     """Return "128 (1, 16, 4), 256-16,384 (2, 8, 2)"."""
-    stretches = [
-        (degrees, [n for n, _ in group]) for degrees, group in groupby(plans.items(), key=lambda item: item[1])
-    ]
-    return ", ".join(f"{_counts(counts)} {degrees}" for degrees, counts in stretches)
+    blocks = [(degrees, [n for n, _ in group]) for degrees, group in groupby(plans.items(), key=lambda item: item[1])]
+    return ", ".join(f"{_counts(counts)} {degrees}" for degrees, counts in blocks)
 
 
 def _counts(counts: list[int]) -> str:
-    """Return "256-16,384" for all powers of two in between, otherwise every count."""
+    """Return "256-16,384" if the counts are all powers of two in between, otherwise every count."""
     first, last = counts[0], counts[-1]
     if len(counts) > 1 and last == first << (len(counts) - 1):
         return f"{first:,}-{last:,}"

@@ -1,6 +1,6 @@
-"""The pictures of the document, and what each shows."""
+"""The pictures of the document, with their captions."""
 
-# {name of the sweep: (title, what the picture shows)}, in the order of the document
+# {name of the sweep: (title, caption)}, in the order of the document
 PICTURES = {
     "figure-1": (
         "Figure 1: tensor parallelism",

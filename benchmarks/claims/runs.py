@@ -1,6 +1,6 @@
-"""What the claims are read from: sweep files that `dsx sweep` prices and draws, and single plans.
+"""The data of the claims: sweep files that `dsx sweep` prices and draws, and single plans.
 
-Every sweep is priced in a new folder, so that no set of an older dsx is taken, and in float64, so that the printed
+Every sweep is priced in a new folder, so that no set of an older dsx is used, and in float64, so that the printed
 digits are the same on every machine.
 """
 
@@ -25,7 +25,7 @@ ASSUMPTIONS = "paper-2410.00273"
 
 
 class Runs:
-    """Result sets of sweep files by the files' names, each priced when it is first asked for."""
+    """Result sets by the names of their sweep files, each priced at its first use."""
 
     def __init__(self, folder: Path, pictures: Path) -> None:
         self._folder, self._pictures = folder, pictures
@@ -54,7 +54,7 @@ class Runs:
     def evaluate(
         self, model: str, cluster: str, strategy: str, settings: Sequence[str], num_gpus: int, global_batch_size: int
     ) -> Evaluation:
-        """Price one plan, also one that a search would not try."""
+        """Price one plan, even one that a search would not try."""
         problem = make_problem(load_model(model), load_cluster(cluster), self._assumptions, [strategy])
         return evaluate_plan(problem, settings, num_gpus, global_batch_size)
 

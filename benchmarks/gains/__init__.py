@@ -1,1 +1,1 @@
-"""What it costs a plan to know less: of its network, or of where to cut."""
+"""The losses of network-agnostic plans, and of plans with even cuts."""

@@ -1,8 +1,8 @@
-"""The plans of one case, a model on a cluster: aware of the network, network-agnostic, and cut evenly.
+"""The plans of one case, a model on a cluster: network-aware, network-agnostic, and with even cuts.
 
-Network-agnostic plans are searched on the same devices with another network, and keep what such a search decides: all
-degrees, the microbatch and the cut. It does not decide the placement of ranks, since one is as good as another there;
-they get the best placement on the true network, which favours these plans.
+A network-agnostic plan is searched on the same devices with another network. It keeps the result of that search: all
+degrees, the microbatch and the cut. The search does not decide the placement of ranks, since all placements are equal
+there; the plan gets the best placement on the true network, which favours it.
 """
 
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ PARTS = {
     "cp_comm_s": "context parallelism", "ep_comm_s": "expert parallelism", "pp_comm_s": "sends between stages",
     "dp_comm_s": "data parallelism", "bubble_s": "bubble", "recompute_s": "recomputation", "optimizer_s": "optimizer",
 }  # fmt: skip
-WAYS_OF_CASE = ("flat", "free", "even", "alike")
+WAYS_OF_CASE = ("flat", "free", "even", "recut")
 _KEPT = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")
 _PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
-_CHEAP = 1e-12  # bandwidths are divided, and latencies multiplied, by it: a network that costs nothing
-_SAME = 1e-9  # relative difference of times that are the same
+_CHEAP = 1e-12  # divides bandwidths and multiplies latencies, for a network that costs nothing
+_SAME = 1e-9  # relative difference below which times count as equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +50,25 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model on a cluster. What is None does not fit, or cannot be cut so."""
+    """A model on a cluster. A plan is None if it does not fit, or cannot be cut that way."""
 
     model: str
     cluster: str
     num_gpus: int
     aware: Plan | None = None
-    flat: Plan | None = None  # made for the network of the fast domain everywhere, priced on the true one
-    free: Plan | None = None  # made for a network that costs nothing, likewise
-    even: Plan | None = None  # the best of even cuts
-    alike: Plan | None = None  # the plan that is aware, but for its cut, which is as even as can be
+    flat: Plan | None = None  # the best if all GPUs share one fast domain, priced on the true network
+    free: Plan | None = None  # the best if the network costs nothing, priced on the true network
+    even: Plan | None = None  # the best with an even cut
+    recut: Plan | None = None  # the aware plan with a cut that is as even as possible
 
     def loss(self, way: str) -> float | None:
-        """Return by how much the step of a plan is longer than that of the aware one, as a share."""
+        """Return how much longer the step of a plan is than that of the aware plan, as a share."""
         plan: Plan | None = getattr(self, way)
         return None if plan is None or self.aware is None else plan.step_s / self.aware.step_s - 1.0
 
 
 class Model:
-    """A model, and how many GPUs it is priced on."""
+    """A model, and the number of GPUs that it is priced on."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,16 +77,16 @@ class Model:
         self.num_gpus = MANY_GPUS if self.parameters > LARGE else GPUS
 
     def on(self, cluster: str) -> Case:
-        """Return the case of a cluster. Raises AssertionError where an aware plan is not the best of all."""
+        """Return the case of a cluster. Raises AssertionError if the aware plan is not the best of all."""
         problem = _problem(self.name, cluster)
         table = _Table(problem, self.num_gpus)
         aware = table.best()
         if aware is None:
             return Case(self.name, cluster, self.num_gpus)
         flat = _problem(self.name, cluster, self.num_gpus)
-        blind, free = (table.like(_Table(other, self.num_gpus).best()) for other in (flat, _free(flat)))
+        agnostic = [table.like(_Table(other, self.num_gpus).best()) for other in (flat, _free(flat))]
         even = _Table(replace(problem, partition=EVEN), self.num_gpus).best()
-        case = Case(self.name, cluster, self.num_gpus, aware, blind, free, even, table.evenly(aware))
+        case = Case(self.name, cluster, self.num_gpus, aware, *agnostic, even, table.evenly(aware))
         for way in WAYS_OF_CASE:
             loss = case.loss(way)
             if loss is not None and loss < -_SAME:
@@ -95,7 +95,7 @@ class Model:
 
 
 class _Table:
-    """A problem at one number of GPUs and one sequence of the batch for each, and the costs of its layers."""
+    """A problem with one number of GPUs and a batch of one sequence per GPU, and the costs of its layers."""
 
     def __init__(self, problem: Problem, num_gpus: int) -> None:
         self.problem, self.num_gpus = problem, num_gpus
@@ -109,34 +109,37 @@ class _Table:
         rows, counts = search_of(self.problem, self.space, self.table).best(1)
         return _plan(rows, 0) if counts.feasible else None
 
-    def like(self, made: Plan | None) -> Plan | None:
-        """Return a plan of another network, its cut too, with the fastest placement here; None if it does not fit."""
-        return None if made is None else self._fastest({name: made.degrees[name] for name in _KEPT}, made.stage_layers)
+    def like(self, plan: Plan | None) -> Plan | None:
+        """Return a plan from another network, with its cut and the fastest placement here; None if it does not fit."""
+        return None if plan is None else self._fastest({name: plan.degrees[name] for name in _KEPT}, plan.stage_layers)
 
-    def evenly(self, made: Plan) -> Plan | None:
-        """Return a plan with body layers over its stages as evenly as they go, and the ends on the outer ones."""
-        stages = made.degrees["pp"]
+    def evenly(self, plan: Plan) -> Plan | None:
+        """Return a plan with its body layers divided over the stages as evenly as possible.
+
+        Embedding and head are on the first and the last stage.
+        """
+        stages = plan.degrees["pp"]
         if stages > self.problem.num_layers:
             return None
         stack = self.problem.workload.stack
         sizes = np.diff(np.arange(stages + 1) * self.problem.num_layers // stages)
         sizes[0] += len(stack.first)
         sizes[-1] += len(stack.last)
-        return self._fastest(made.degrees, ",".join(str(size) for size in sizes))
+        return self._fastest(plan.degrees, ",".join(str(size) for size in sizes))
 
     def _fastest(self, degrees: dict[str, int], stage_layers: str) -> Plan | None:
         positions, choices = self.space.blocks.rows(0, self.space.size)
         keys = {name: column[positions] for name, column in self.space.keys.items()}
-        alike = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
-        positions, choices = positions[alike], {name: column[alike] for name, column in choices.items()}
-        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(alike), axis=0)
+        same = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
+        positions, choices = positions[same], {name: column[same] for name, column in choices.items()}
+        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(same), axis=0)
         priced = price_cuts(self.problem, self.table, np.zeros_like(positions), positions, choices, cuts)
         costs = cost_columns(priced.costs)
         fits = costs["peak_bytes"] <= self.problem.cluster.device.hbm_capacity
         if not fits.any():
             return None
         row = int(np.argmin(np.where(fits, costs["step_time_s"], np.inf)))
-        keys = {name: column[alike] for name, column in keys.items()}
+        keys = {name: column[same] for name, column in keys.items()}
         return _plan(keys | choices | costs | {"stage_layers": layers_of_stages(cuts)}, row)
 
 
@@ -148,7 +151,7 @@ def _plan(rows: Arrays, row: int) -> Plan:
 
 
 def _problem(model: str, cluster: str, gpus_of_domain: int | None = None) -> Problem:
-    """Return the problem of a model; with so many GPUs in a fast domain, switched and alone, if told how many."""
+    """Return the problem of a model; `gpus_of_domain` replaces the network by one switched fast domain of that size."""
     inputs = load_inputs(model, cluster, ASSUMPTIONS, split_overrides(()))
     if gpus_of_domain is not None:
         domain = inputs.cluster.network.nvs.model_copy(update={"size": gpus_of_domain, "mesh": False})
@@ -158,7 +161,7 @@ def _problem(model: str, cluster: str, gpus_of_domain: int | None = None) -> Pro
 
 
 def _free(problem: Problem) -> Problem:
-    """Return the problem on a network that costs nothing: the tiers are leaves, so what is compiled stays."""
+    """Return the problem on a network that costs nothing; the tiers are leaves, so compiled code is reused."""
     network = problem.hardware.network
     tiers = tuple(
         replace(tier, bandwidth=tier.bandwidth / _CHEAP, latency=tier.latency * _CHEAP) for tier in network.tiers

@@ -1,4 +1,4 @@
-"""What plans lose, as Markdown: by model, by cluster, and the largest cases."""
+"""The losses of plans as Markdown: by model, by cluster, and the largest cases."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,14 +8,14 @@ from sections import table
 
 from gains.plans import PARTS, Case, Plan
 
-WAYS = {"flat": "network-agnostic, flat", "free": "network-agnostic, free", "even": "even", "alike": "same plan, even"}
+WAYS = {"flat": "network-agnostic, flat", "free": "network-agnostic, free", "even": "even", "recut": "same plan, even"}
 _SHOWN = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size")
 _SHOWN_FROM = 0.001
-_MENTIONED = 0.02  # of the step: parts that a loss is explained by
+_MENTIONED = 0.02  # of the step: smaller parts are not named as the cause of a loss
 
 
 def summary(cases: Sequence[Case]) -> str:
-    """Return how much plans lose over all cases, by model and by cluster; medians, and in brackets the most."""
+    """Return the losses over all cases, by model and by cluster; medians, and in brackets the largest."""
     priced = [case for case in cases if case.aware]
     models = dict.fromkeys(case.model for case in cases)
     clusters = dict.fromkeys(case.cluster for case in cases)
@@ -39,7 +39,7 @@ def summary(cases: Sequence[Case]) -> str:
 
 
 def largest(cases: Sequence[Case], way: str) -> str:
-    """Return the case of each cluster in which a way loses most: both plans, and what the time is spent on."""
+    """Return the case of each cluster with the largest loss of a way: both plans, and the parts that differ."""
     found: dict[str, Case] = {}
     for case in sorted(cases, key=lambda case: -(case.loss(way) or 0.0)):
         if (case.loss(way) or 0.0) > _SHOWN_FROM:
@@ -55,24 +55,24 @@ def largest(cases: Sequence[Case], way: str) -> str:
 
 
 def _text(plan: Plan) -> str:
-    """Return the degrees that are not one, and the layers of each stage."""
+    """Return the degrees above 1, and the layers of each stage."""
     degrees = [f"{name}={plan.degrees[name]}" for name in _SHOWN if plan.degrees[name] != 1]
     return f"{' '.join(degrees)}; {_stages(plan.stage_layers)}"
 
 
 def _stages(stage_layers: str) -> str:
-    """Return the layers of stages, those that follow each other alike as one: 1, 31 x 2."""
+    """Return the layers of stages, with equal neighbours merged: 1, 31 x 2."""
     if not stage_layers.strip("0123456789,"):
-        runs = [(size, len(list(run))) for size, run in groupby(stage_layers.split(","))]
-        return "stages " + ", ".join(f"{count} x {size}" if count > 1 else size for size, count in runs)
+        blocks = [(size, len(list(equal))) for size, equal in groupby(stage_layers.split(","))]
+        return "stages " + ", ".join(f"{count} x {size}" if count > 1 else size for size, count in blocks)
     return stage_layers
 
 
 def _why(plan: Plan, aware: Plan) -> str:
-    """Return the parts of a step by which it is longer and shorter, in per cent of the optimal step."""
+    """Return the parts of a step that are longer and shorter, in percent of the optimal step."""
     shares = {title: (plan.costs[name] - aware.costs[name]) / aware.step_s for name, title in PARTS.items()}
-    told = sorted((share, title) for title, share in shares.items() if abs(share) > _MENTIONED)
-    return ", ".join(f"{title} {100 * share:+.0f}" for share, title in reversed(told))
+    mentioned = sorted((share, title) for title, share in shares.items() if abs(share) > _MENTIONED)
+    return ", ".join(f"{title} {100 * share:+.0f}" for share, title in reversed(mentioned))
 
 
 def _cells(cases: Sequence[Case]) -> list[str]:
@@ -92,10 +92,10 @@ def _percent(share: float | None) -> str:
 
 
 def _missing(cases: Sequence[Case]) -> str:
-    """Return which cases have no plan at all."""
+    """Return the cases without any plan that fits."""
     none: dict[str, list[str]] = {}
     for case in cases:
         if case.aware is None:
             none.setdefault(case.cluster, []).append(case.model)
     texts = [f"{cluster}: {', '.join(models)}" for cluster, models in none.items()]
-    return f"No plan of so many GPUs fits into memory on {'; '.join(texts)}.\n" if texts else "All cases have a plan.\n"
+    return f"No plan fits into memory on {'; '.join(texts)}.\n" if texts else "All cases have a plan.\n"

@@ -1,7 +1,7 @@
-"""Compiled code is kept between processes, so that only the first one of its kind waits for the compiler.
+"""Keep compiled code between runs, so that only the first run of its kind waits for the compiler.
 
-It lies where other caches of the user lie (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has
-told JAX of a folder. Without a folder that can be written to, every process compiles.
+The code is in the user's cache folder (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has given JAX
+another folder. Without a writable folder, every run compiles.
 """
 
 import os
@@ -20,7 +20,7 @@ def keep_compiled() -> None:
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or _folder()
     if folder is None:
         return
-    # An entry that cannot be used is compiled again; nobody needs to know.
+    # An entry that cannot be used is compiled again, without a warning.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

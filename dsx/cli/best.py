@@ -26,16 +26,15 @@ def best(
 ) -> None:
     """Price every plan of one strategy; print the fastest.
 
-    The launch flags of the first one follow, for Megatron-LM. To compare strategies, sweep them: `dsx sweep` of a
-    file with `strategy: [1d, 2d]`.
+    The Megatron-LM launch flags of the first plan follow. To compare strategies, use `dsx sweep` with a file that has
+    `strategy: [1d, 2d]`.
 
-    Some choices are not searched but held fixed, as in --set assumptions.fixed.offload=optimizer: zero_stage,
-    zero_replicas, recompute, stored_layers, schedule, vpp and offload. A sweep searches those that its `fix` lists.
-    The order of ranks is searched where the network has tiers beyond fast domain and cluster.
+    Some choices are fixed, not searched: zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and
+    offload. Set them as in --set assumptions.fixed.offload=optimizer. A sweep searches those that its `fix` lists. The
+    order of ranks is searched if the network has tiers beyond the fast domain and the cluster.
     """
-    job = options.job(
-        model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments, operator_times
-    )
+    sizes = (num_gpus, global_batch_size, sequence_length)
+    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
     found = dsx.best(job, top, strategy=strategy, partition=partition.value)
     if as_json:

@@ -17,7 +17,7 @@ def calibrate(
     ],
     assumptions: Annotated[
         str | None,
-        typer.Option("--assumptions", metavar="NAME", help="Set that the fit begins with [default: default]."),
+        typer.Option("--assumptions", metavar="NAME", help="Assumption set to begin with [default: default]."),
     ] = None,
     specialise: Annotated[
         str | None,
@@ -27,9 +27,9 @@ def calibrate(
 ) -> None:
     """Fit an assumption set to measured runs.
 
-    Fitted are the numbers that state `between`; every source of the table weighs the same. With --specialise a few
-    numbers are adapted to one cluster and framework, for which a single run is enough. Outliers, whose times no cluster
-    explains beside the other rows, are named and left out. A file that a fit wrote is replaced, any other kept.
+    The fit changes the numbers that state `between`; every source of the table has the same weight. --specialise adapts
+    a few numbers to one cluster and framework, for which a single run is enough. Outliers, whose times no cluster
+    explains together with the other rows, are named and left out. A file that a fit wrote is replaced, any other kept.
     """
     dsx.keep_compiled()
     show(dsx.calibrate(runs, output, assumptions=assumptions, specialise=specialise), as_json)

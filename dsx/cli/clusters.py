@@ -1,4 +1,4 @@
-"""``dsx clusters show``: the tiers of a cluster's network, and what its collectives take."""
+"""``dsx clusters show``: the tiers of a cluster's network, and the times of collectives on them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,14 +21,14 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster: a name (dsx list clusters) or a YAML file.")],
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the times too; the suffix decides the format.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the times; the suffix decides the format.")
     ] = None,
     sets: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the tiers of a cluster, and the time of an all-reduce and an all-to-all on them.
+    """Print the tiers of a cluster, and the times of an all-reduce and an all-to-all on them.
 
-    A group fills the tiers from the innermost out. A size is that of the tensor on each GPU.
+    A group fills the tiers from the innermost one outwards. Sizes are those of the tensor on each GPU.
     """
     if plot is not None:
         dsx.image_format(plot)

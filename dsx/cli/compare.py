@@ -18,7 +18,7 @@ def compare(
         typer.Option(
             "--per",
             metavar="COLUMN",
-            help="Compare the best of each value of a column; may be repeated "
+            help="Compare the best for each value of a column; may be repeated "
             "[default: num_gpus, global_batch_size, and the hardware that a set varies].",
         ),
     ] = None,
@@ -26,6 +26,6 @@ def compare(
 ) -> None:
     """Print the best plans of two result sets side by side.
 
-    Rows are joined on the candidate, which is the same choice on every cluster.
+    Rows are joined on the candidate, which stands for the same choices on every cluster.
     """
     show(dsx.compare_sets(folder_a, folder_b, per or ()), as_json)

@@ -29,20 +29,19 @@ def evaluate(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price one plan, also one that breaks rules or does not fit.
+    """Price one plan, even if it breaks rules or does not fit.
 
     The exit code of such a plan is 3.
 
-    A plan has degrees (tp, tp2, cp, ep, pp, dp), microbatch_size and panels, which are 1 where they are left out, and
-    the share of each degree in a fast domain (nvs.tp). Shares that are left out are filled in rank order, tp innermost,
-    as far as the domain has room, unless the assumption set says otherwise. Further choices, else as the assumption set
-    has them: vpp, zero_stage (0 to 3), zero_replicas (copies of what ZeRO divides), recompute (none, selective, full),
-    stored_layers (layers of a stage that recompute leaves out), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none,
-    optimizer, activations, both), order (of ranks: tp-cp-ep-dp-pp, tp-cp-ep-pp-dp).
+    A plan has degrees (tp, tp2, cp, ep, pp, dp), microbatch_size and panels, 1 by default, and the share of each degree
+    in a fast domain (nvs.tp). By default the shares are filled in rank order, tp innermost, as far as the domain has
+    room, unless the assumption set says otherwise. For the other choices the assumption set has the defaults: vpp,
+    zero_stage (0 to 3), zero_replicas (replicas of what ZeRO divides), recompute (none, selective, full), stored_layers
+    (layers of a stage that are not recomputed), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer,
+    activations, both), order (of ranks: tp-cp-ep-dp-pp, tp-cp-ep-pp-dp).
     """
-    job = options.job(
-        model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments, operator_times
-    )
+    sizes = (num_gpus, global_batch_size, sequence_length)
+    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
     found = dsx.evaluate(job, settings, strategy=strategy, partition=partition.value, operators=operators)
     show(found, as_json)

@@ -21,10 +21,10 @@ def import_hf(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make a model file of a Hugging Face config.json.
+    """Make a model file from a Hugging Face config.json.
 
-    The keys that were not used are listed, those that would change the cost first, and the parameters of the model
-    are counted and compared with the published total where one is known.
+    The command lists the keys that it did not use, those that would change the cost first. It counts the parameters of
+    the model, and compares them with the published total if that is known.
     """
     found = dsx.import_hf(config_file, output, overwrite=overwrite)
     if as_json:
@@ -32,6 +32,6 @@ def import_hf(
         return
     print(found)
     if output is None:
-        # What is not the model itself is data only where the model went to a file.
+        # stdout holds the model file alone, so the report goes to stderr.
         for line in found.report:
             print(f"dsx: {line}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Ctrl-C ends a command quietly, wherever it comes, and a shell sees the exit code 130.
+"""Ctrl-C ends a command quietly, at any time, with the exit code 130.
 
-Python turns it into a KeyboardInterrupt at whatever line runs. Inside an import that may arrive as another error, or be
-printed by compiled code that goes on without the module; inside a destructor it is printed and forgotten. In both the
-process ends of the signal, as if there were no handler: nothing that dsx writes needs more (`dsx.results.folder`).
+Python raises KeyboardInterrupt at the line that runs. Inside an import it may turn into another error, or be printed by
+compiled code that continues without the module; inside a destructor it is printed and ignored. In both cases the signal
+ends the process here, as without a handler: the files that dsx writes need no clean-up (`dsx.results.folder`).
 """
 
 import signal
@@ -13,17 +13,17 @@ from types import FrameType
 
 EXIT_CODE = 128 + signal.SIGINT
 
-_IMPORTING = "<frozen importlib._bootstrap>"  # the file of the frames that import
+_IMPORTING = "<frozen importlib._bootstrap>"  # the file name of frames that import
 
 
 @contextmanager
 def remembered() -> Iterator[Callable[[], bool]]:
-    """Raise KeyboardInterrupt at the first Ctrl-C, end the process at a second; gives whether it has come."""
-    came = False
+    """Raise KeyboardInterrupt at the first Ctrl-C, end the process at a second; yields whether the first has come."""
+    interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
+        nonlocal interrupted
+        interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if _imports(frame):
             signal.raise_signal(number)
@@ -39,15 +39,15 @@ def remembered() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = unraisable
     try:
-        yield lambda: came
+        yield lambda: interrupted
     finally:
         sys.unraisablehook = hook
-        if not came:
+        if not interrupted:
             signal.signal(signal.SIGINT, handler)
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Return whether a frame, or one that waits for it, imports a module."""
+    """Return whether a frame, or one of its callers, imports a module."""
     while frame is not None and frame.f_code.co_filename != _IMPORTING:
         frame = frame.f_back
     return frame is not None

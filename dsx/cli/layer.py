@@ -1,4 +1,4 @@
-"""``dsx layer``: everything that is derived from a layer definition."""
+"""``dsx layer``: everything that dsx derives from a layer definition."""
 
 from typing import Annotated
 
@@ -17,8 +17,8 @@ def layer(
         list[str] | None,
         typer.Argument(
             metavar="SETTING",
-            help="Options, as in gated, and block parameters, as in ffn=experts [default: what --model sets for the "
-            "first such layers].",
+            help="Options, as in gated, and block parameters, as in ffn=experts [default: those of the first such "
+            "layers of --model].",
         ),
     ] = None,
     strategy: Annotated[
@@ -26,7 +26,7 @@ def layer(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="Strategy that fills in the roles [default, if there are any: what the assumption set says].",
+            help="Strategy that fills in the roles [default, if there are roles: that of the assumption set].",
         ),
     ] = None,
     assignments: Annotated[
@@ -39,11 +39,11 @@ def layer(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:
-    """Show what follows from a layer: work, collectives, memory.
+    """Show what dsx derives from a layer definition: work, collectives, memory.
 
-    That is: its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel,
-    collectives, saved tensors, weights and the rules of the strategy. Quantities whose names all have a size are
-    numbers; the others stay formulas.
+    The output has its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel,
+    collectives, saved tensors, weights and the rules of the strategy. A quantity is a number if all its dimensions have
+    a size, else a formula.
     """
     given = {"strategy": strategy, "sizes": assignments, "model": model, "assumptions": assumptions}
     show(dsx.layer(name, *(settings or ()), **given), as_json)

@@ -11,7 +11,7 @@ from dsx.cli.output import print_json
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """The kinds of names that can be listed."""
 
     models = "models"
     clusters = "clusters"

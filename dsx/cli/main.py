@@ -1,7 +1,7 @@
-"""``dsx``: the verbs, and what happens to their errors.
+"""``dsx``: the verbs, and the handling of their errors.
 
-stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing feasible, or the plan of
-``dsx evaluate`` is not; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
+stdout is data, everything else goes to stderr. Exit codes: 0 done; 2 bad input; 3 nothing is feasible, or the plan of
+``dsx evaluate`` is rejected; 4 an incomplete sweep; 130 Ctrl-C; 1 a bug, with a traceback only under --debug.
 """
 
 import logging
@@ -89,7 +89,7 @@ app.command("import-hf")(import_hf.import_hf)
 
 def main() -> None:
     """Run the command line."""
-    # A reader that closes early (`dsx ... | head`) ends dsx quietly, as it does other tools.
+    # A reader that closes early (`dsx ... | head`) ends dsx quietly, like other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with escaped(), remarks_shown(), interrupts.remembered() as interrupted:
         try:
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 class _OnStderr(logging.Handler):
-    """Prints remarks on stderr, whichever stream that is at the moment."""
+    """Prints remarks on stderr; the stream is looked up for each remark."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"dsx: {record.getMessage()}", file=sys.stderr)
@@ -143,10 +143,10 @@ def _run() -> None:
     except OSError as error:
         if not _has_working_directory():
             raise InputError("the working directory is gone: change to a folder that exists") from error
-        # Most files have errors of their own; a name that no file can have is found wherever it is first used.
+        # Most code raises its own errors for files; an impossible file name fails wherever it is first used.
         if error.filename is not None:
             raise StoreError(f"cannot use {reprlib.repr(str(error.filename))}: {error.strerror}") from error
-        # What is still buffered has nowhere to go, and must not be tried again when the interpreter ends.
+        # The buffered output has nowhere to go; the interpreter must not try to write it again when it ends.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), STDOUT)
         raise StoreError(f"cannot write to stdout: {error.strerror}") from error

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-import dsx
 from dsx.errors import SpecError
 from dsx.units import parse_count
 
@@ -14,7 +13,7 @@ DEFAULT_ASSUMPTIONS = "default"
 
 
 class Partition(StrEnum):
-    """How layers are cut into the stages of a pipeline."""
+    """How layers are divided into pipeline stages: evenly, or by the optimal cut of each plan."""
 
     even = "even"
     optimal = "optimal"
@@ -39,7 +38,7 @@ GlobalBatchSize = Annotated[
 SequenceLength = Annotated[
     int | None,
     typer.Option(
-        "--sequence-length", parser=count, metavar="N", help="Tokens of a sequence [default: what the model says]."
+        "--sequence-length", parser=count, metavar="N", help="Tokens of a sequence [default: that of the model]."
     ),
 ]
 AssumptionSet = Annotated[
@@ -48,7 +47,7 @@ AssumptionSet = Annotated[
 Strategy = Annotated[
     str | None,
     typer.Option(
-        "--strategy", metavar="NAME", help="Strategy: a name or a .layer file [default: what the assumption set says]."
+        "--strategy", metavar="NAME", help="Strategy: a name or a .layer file [default: that of the assumption set]."
     ),
 ]
 OperatorTimes = Annotated[
@@ -61,7 +60,7 @@ OperatorTimes = Annotated[
 ]
 PartitionOption = Annotated[
     Partition,
-    typer.Option("--partition", help="How layers are cut into stages: evenly, or as is best for each plan."),
+    typer.Option("--partition", help="Divide layers into stages evenly, or by the optimal cut of each plan."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[
@@ -72,21 +71,4 @@ Assignments = Annotated[
         help="Override a field, as in cluster.device.hbm_capacity='141 GB' or model.dimensions.e=8192.",
     ),
 ]
-
-
-def job(
-    model: str,
-    cluster: str,
-    num_gpus: int,
-    global_batch_size: int,
-    sequence_length: int | None,
-    assumptions: str,
-    assignments: list[str] | None,
-    operator_times: str | None = None,
-) -> "dsx.Job":
-    """Return the job that the options of a verb state."""
-    sizes = (num_gpus, global_batch_size, sequence_length)
-    return dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
-
-
 ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a result set.")]

@@ -1,4 +1,4 @@
-"""What a command prints: an object of the API as people read it, or as one JSON object."""
+"""Print an object of the API, as text or as one JSON object."""
 
 import json
 import math
@@ -9,7 +9,7 @@ JSON_VERSION = 1
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """Print one JSON object with its schema version; what is not a number becomes null."""
+    """Print one JSON object with its schema version; NaN and infinity become null."""
     print(json.dumps({"schema_version": JSON_VERSION} | _finite(data), indent=2))
 
 
@@ -26,5 +26,5 @@ class _Answer(Protocol):
 
 
 def show(answer: _Answer, as_json: bool) -> None:
-    """Print an answer of the API for people, or as JSON."""
+    """Print an answer of the API as text or as JSON."""
     print_json(answer.to_data()) if as_json else print(answer)

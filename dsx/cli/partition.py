@@ -1,4 +1,4 @@
-"""``dsx partition``: the best cut of a model, or of a table of layers, into pipeline stages."""
+"""``dsx partition``: the optimal cut of a model, or of a table of layers, into pipeline stages."""
 
 import json
 from enum import StrEnum
@@ -14,7 +14,7 @@ from dsx.errors import InputError
 
 
 class Recompute(StrEnum):
-    """Whether the forward of every layer is made again before its backward."""
+    """Whether the forward of every layer is recomputed before its backward."""
 
     none = "none"
     full = "full"
@@ -22,14 +22,14 @@ class Recompute(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """What keeps state beside the parameters."""
+    """The optimizer, which keeps state in addition to the parameters."""
 
     none = "none"
     adam = "adam"
 
 
 class ZeroStage(StrEnum):
-    """The stages of ZeRO, as they are written."""
+    """The stages of ZeRO, as option values."""
 
     zero = "0"
     one = "1"
@@ -42,7 +42,7 @@ def partition(
         list[str] | None,
         typer.Argument(
             metavar="[COLUMN=VALUE...]",
-            help="With --model: columns that have these values alone, as in tp=8 cp=2 zero_stage=1,3.",
+            help="With --model: columns that are fixed to these values, as in tp=8 cp=2 zero_stage=1,3.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: cut its best plan.")] = None,
@@ -52,7 +52,9 @@ def partition(
     ] = None,
     global_batch_size: Annotated[
         int | None,
-        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step, likewise."),
+        typer.Option(
+            "--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step, with --model."
+        ),
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: Annotated[
@@ -74,7 +76,7 @@ def partition(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option("--network", metavar="FILE:NAME", help="With --instance: network of that name in a file (JSON)."),
+        typer.Option("--network", metavar="FILE:NAME", help="With --instance: the network NAME in a file (JSON)."),
     ] = None,
     devices: Annotated[
         int | None,
@@ -85,37 +87,38 @@ def partition(
         typer.Option("--width", parser=options.count, metavar="T", help="Only this width of the table [default: all]."),
     ] = None,
     zero: Annotated[
-        ZeroStage | None, typer.Option("--zero", help="Of a table, only this stage of ZeRO [default: the best of all].")
+        ZeroStage | None, typer.Option("--zero", help="With --instance: only this ZeRO stage [default: the best].")
     ] = None,
     recompute: Annotated[
         Recompute | None,
-        typer.Option("--recompute", help="Whether layers of a table are recomputed [default: best]."),
+        typer.Option("--recompute", help="With --instance: recomputation of the layers [default: best]."),
     ] = None,
     optimizer: Annotated[
-        Optimizer | None, typer.Option("--optimizer", help="Of a table: what keeps state [default: adam].")
+        Optimizer | None, typer.Option("--optimizer", help="With --instance: the optimizer [default: adam].")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Cut layers into pipeline stages, exactly.
 
-    With --model: of all widths, replicas and pipelines of a model on a cluster, each cut as is best for it, the plan
-    with the least step time is printed stage by stage.
+    With --model, print the plan with the least step time stage by stage. All widths, replicas and pipelines of the
+    model on the cluster are searched, each with its optimal cut.
 
-    With --instance, of a table of layers: of all cuts, numbers of stages and replicas, widths, stages of ZeRO, with and
-    without recomputation, the plan with the least step time is printed; of equals the one with the fewest stages, then
-    with the most replicas.
+    With --instance, print the plan of a table of layers with the least step time. All cuts, numbers of stages and
+    replicas, widths and ZeRO stages are searched, with and without recomputation. Among equally fast plans the one with
+    the fewest stages wins, then the one with the most replicas.
     """
-    of_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
-    of_table = {"--network": network, "--devices": devices}
+    needed_by_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
+    needed_by_table = {"--network": network, "--devices": devices}
     with_model = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
     with_model |= {"--assumptions": assumptions}
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
-    _refuse_mixed(model, of_model | with_model, instance, of_table | with_table, settings)
+    _refuse_mixed(model, needed_by_model | with_model, instance, needed_by_table | with_table, settings)
     if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
         if plot is not None:
             dsx.image_format(plot)
-        beliefs = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
-        job = options.job(model, cluster, num_gpus, global_batch_size, sequence_length, beliefs, assignments)
+        assumption_set = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
+        sizes = (num_gpus, global_batch_size, sequence_length)
+        job = dsx.Job(model, cluster, *sizes, assumption_set, set=assignments)
         dsx.keep_compiled()
         found = dsx.partition(job, settings, strategy=strategy)
         if plot is not None:
@@ -123,26 +126,26 @@ def partition(
         show(found, as_json)
     elif not (instance is None or network is None or devices is None):
         dsx.keep_compiled()
-        stages = None if zero is None else (int(zero),)
-        states: dict[str, Any] = {
+        zero_stages = None if zero is None else (int(zero),)
+        choices: dict[str, Any] = {
             "recompute": (recompute or Recompute.best).value,
             "optimizer": (optimizer or Optimizer.adam).value,
         }
-        cut = dsx.partition_table(instance, network, devices, width=width, zero_stages=stages, **states)
-        # The form is one that other tools read too, and has no schema version.
-        print(json.dumps(cut.to_data(), indent=2) if as_json else cut)
+        found = dsx.partition_table(instance, network, devices, width=width, zero_stages=zero_stages, **choices)
+        # Other tools read this form too; it has no schema version.
+        print(json.dumps(found.to_data(), indent=2) if as_json else found)
     else:
-        given, needed = ("--instance", of_table) if model is None else ("--model", of_model)
+        given, needed = ("--instance", needed_by_table) if model is None else ("--model", needed_by_model)
         missing = [name for name, value in needed.items() if value is None]
         raise InputError(f"missing: {', '.join(missing)}; {given} needs them")
 
 
-# What stands in place of an option of a table where a model is cut.
-_OF_A_MODEL = {
-    "--width": "; there a width is a setting, as in tp=8",
-    "--zero": "; there the stage of ZeRO is a setting, as in zero_stage=3",
-    "--recompute": "; there recomputation is a setting, as in recompute=full",
-    "--optimizer": "; there the assumption set says what keeps state",
+# With --model, the replacement for an option of --instance.
+_WITH_MODEL = {
+    "--width": "; write the width as a setting, as in tp=8",
+    "--zero": "; write the ZeRO stage as a setting, as in zero_stage=3",
+    "--recompute": "; write the recomputation as a setting, as in recompute=full",
+    "--optimizer": "; the assumption set states the optimizer",
 }
 
 
@@ -153,13 +156,13 @@ def _refuse_mixed(
     of_table: dict[str, Any],
     settings: list[str] | None,
 ) -> None:
-    """Raise InputError unless exactly one of a model and a table of layers is given, with options of its own."""
+    """Raise InputError unless either a model or a table of layers is given, and only with its own options."""
     if (model is None) == (instance is None):
         what = "neither is given" if model is None else "both are given"
-        raise InputError(f"--model cuts a model, --instance a table of layers; {what}, and one is wanted")
+        raise InputError(f"--model cuts a model, --instance a table of layers; {what}, give one of them")
     own, foreign = ("--instance", of_model) if model is None else ("--model", of_table)
     for name, value in foreign.items():
         if value is not None:
-            raise InputError(f"{name} does not go with {own}{_OF_A_MODEL.get(name, '')}")
+            raise InputError(f"{name} does not go with {own}{_WITH_MODEL.get(name, '')}")
     if settings and model is None:
-        raise InputError(f"{settings[0]!r}: columns are held fixed with --model; a table has --width and --zero")
+        raise InputError(f"{settings[0]!r}: settings fix columns of a --model; for a table use --width and --zero")

@@ -17,27 +17,27 @@ def plot(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind", metavar="KIND", help="front, breakdown, scaling, heatmap [default: what the sweep file says]."
+            "--kind", metavar="KIND", help="front, breakdown, scaling, heatmap [default: that of the sweep file]."
         ),
     ] = None,
     x: Annotated[
         list[str] | None,
-        typer.Option("--x", metavar="COLUMN", help="Column along x; of a breakdown several, each with its own --x."),
+        typer.Option("--x", metavar="COLUMN", help="Column along x; for a breakdown, may be repeated."),
     ] = None,
     y: Annotated[str | None, typer.Option("--y", metavar="COLUMN", help="Column along y.")] = None,
     value: Annotated[
-        str | None, typer.Option("--value", metavar="COLUMN", help="What a cell shows [default: step_time_s].")
+        str | None, typer.Option("--value", metavar="COLUMN", help="Column shown in the cells [default: step_time_s].")
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="COLUMN", help="One line, or marker, for each of its values.")
+        str | None, typer.Option("--by", metavar="COLUMN", help="Draw one line, or marker, for each value of a column.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="VALUE", help="Show how many times faster than this line.")
+        str | None, typer.Option("--baseline", metavar="VALUE", help="Show the speed-up over the line of this value.")
     ] = None,
 ) -> None:
     """Draw the fastest plans of a result set.
 
-    breakdown: where their time and memory goes. scaling: the best y along x, one line each. heatmap: the best
-    value for each x and y. front: all plans by two objectives, and those that none beats.
+    breakdown: the parts of their time and memory. scaling: the best y along x, one line each. heatmap: the best value
+    for each x and y. front: all plans by two objectives, and their Pareto front.
     """
     dsx.draw(folder, output, kind, x=x, y=y, value=value, by=by, baseline=baseline)

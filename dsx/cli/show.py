@@ -1,4 +1,4 @@
-"""``dsx show``: what a result set is, and its fastest plans."""
+"""``dsx show``: a summary of a result set, and its fastest plans."""
 
 from typing import Annotated
 
@@ -14,23 +14,23 @@ def show(
     top: Annotated[
         int | None,
         typer.Option(
-            "--top", parser=options.count, metavar="N", help="Plans to show [default: 10; with --per 1 of each]."
+            "--top", parser=options.count, metavar="N", help="Plans to show [default: 10; with --per, 1 of each]."
         ),
     ] = None,
     per: Annotated[
         list[str] | None,
-        typer.Option("--per", metavar="COLUMN", help="Show the fastest of each value of a column; may be repeated."),
+        typer.Option("--per", metavar="COLUMN", help="Show the fastest for each value of a column; may be repeated."),
     ] = None,
     candidate: Annotated[
         str | None, typer.Option("--candidate", metavar="ID", help="Show the rows of one candidate instead.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print what a result set is, and its fastest plans.
+    """Print a summary of a result set, and its fastest plans.
 
-    The launch flags of the first plan follow, for Megatron-LM.
+    The Megatron-LM launch flags of the first plan follow.
 
-    A row that is looked up with --candidate is shown whether it fits or not.
+    With --candidate, rows are shown whether they fit or not.
     """
     found = dsx.show(folder, top, per=per or (), candidate=candidate)
     output.show(found, as_json)

@@ -1,7 +1,7 @@
-"""``dsx sweep``: price every configuration of a sweep file and write a result set.
+"""``dsx sweep``: price every candidate of a sweep file and write a result set.
 
-A sweep is cut into parts. Those that an earlier run has left are not priced again, so the same command goes on
-after an interruption, and several processes can share the parts of one sweep.
+A sweep is divided into parts. Parts from an earlier run are not priced again, so the same command continues after an
+interruption, and several processes can share the parts of one sweep.
 """
 
 import re
@@ -21,7 +21,7 @@ def _shard(text: str) -> tuple[int, int]:
     """Return "2/8" as (2, 8)."""
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise typer.BadParameter(f"{text!r} is no shard: the second of eight is 2/8")
+        raise typer.BadParameter(f"{text!r} is not a shard: write the second of eight as 2/8")
     return int(match[1]), int(match[2])
 
 
@@ -37,37 +37,37 @@ def sweep(
             "--shard",
             parser=_shard,
             metavar="I/N",
-            help="Price the I-th of N shares of the parts; all may run at once.",
+            help="Price the I-th of N shares of the parts; shards may run at the same time.",
         ),
     ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Price nothing: check that all parts are there and make them the set.")
+        bool, typer.Option("--finish", help="Price nothing: check that no part is missing, and make them the set.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw what the sweep file's 'plot' asks for.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the picture of 'plot' in the sweep file.")
     ] = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Price every candidate of a sweep file and write a result set.
 
-    The set is a folder of Parquet files, which `dsx show`, `dsx plot`, `dsx pareto` and `dsx.load` read. A run
-    that was interrupted goes on when the same command is given again. Exit codes: 3 if no candidate fits, 4 if
-    the sweep was interrupted or parts are missing.
+    The set is a folder of Parquet files, which `dsx show`, `dsx plot`, `dsx pareto` and `dsx.load` read. To continue
+    an interrupted sweep, give the same command again. Exit codes: 3 if no candidate fits, 4 if the sweep was
+    interrupted or parts are missing.
     """
     if finish and shard:
-        raise InputError("--finish prices nothing, and --shard says what to price: give one of them")
+        raise InputError("--finish prices nothing, but --shard says what to price: give one of them")
     if shard and plot:
-        raise InputError("--plot draws the whole set, of which --shard prices a share: give --plot with --finish")
+        raise InputError("--plot draws the whole set, but --shard prices a share of it: give --plot with --finish")
     folder = output or Path("results") / spec_file.stem
-    stated = assignments or []
+    overrides = assignments or []
     dsx.keep_compiled()
     if shard:
-        found = dsx.sweep_shard(spec_file, folder, shard, set=stated)
+        found = dsx.sweep_shard(spec_file, folder, shard, set=overrides)
     elif finish:
-        found = dsx.finish_sweep(spec_file, folder, set=stated, plot=plot)
+        found = dsx.finish_sweep(spec_file, folder, set=overrides, plot=plot)
     else:
-        found = dsx.sweep(spec_file, folder, set=stated, plot=plot)
+        found = dsx.sweep(spec_file, folder, set=overrides, plot=plot)
     if isinstance(found, dsx.SweptShard):
         if as_json:
             print_json(found.to_data())

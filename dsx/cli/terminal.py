@@ -1,7 +1,7 @@
-"""The streams of a command: whatever is printed, a terminal is given text and nothing that it obeys.
+"""The output streams of a command: they escape control characters, so that a terminal shows text and obeys nothing.
 
-Tabs and newlines stay as they are, as lists of completions need them. A newline ends a line, so what prints names in
-lines of its own makes them `printable` first, as tables do.
+Tabs and newlines are kept, since lists of completions need them. Code that prints names on separate lines must make
+them `printable` first, as tables do, since a newline in a name would end its line.
 """
 
 import sys
@@ -13,20 +13,20 @@ from dsx.printable import printable
 
 
 class _Escaping:
-    """A text stream that escapes what it is given, and else is the stream that it writes to."""
+    """A text stream that escapes control characters and otherwise behaves like the stream that it writes to."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; its lines stay lines."""
+        """Write a text; newlines are kept."""
         encoding = self._stream.encoding or "utf-8"
         shown = printable(text, keep="\n\t").encode(encoding, "backslashreplace").decode(encoding)
         self._stream.write(shown)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts one after the other."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -36,7 +36,7 @@ class _Escaping:
 
 @contextmanager
 def escaped() -> Iterator[None]:
-    """Let both streams of the process escape what they are given."""
+    """Make stdout and stderr of the process escape control characters."""
     out, err = (cast(TextIO, stream and _Escaping(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
         yield

@@ -1,4 +1,4 @@
-"""``dsx validate``: how far the predictions are from a table of measured runs."""
+"""``dsx validate``: the errors of the predictions for a table of measured runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +19,9 @@ def validate(
         typer.Option("-o", "--output", metavar="ROWS.csv", help="Write the times of all rows to this file (replaced)."),
     ] = None,
 ) -> None:
-    """Compare measured runs with what dsx predicts for them.
+    """Compare measured runs with the predictions of dsx.
 
-    A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default. Errors are
-    relative; the sources of the table weigh the same in the last line.
+    Rows that cannot be modelled are counted by reason; missing values have documented defaults. Errors are relative; in
+    the last line every source of the table has the same weight.
     """
     show(dsx.validate(runs, assumptions, output), as_json)

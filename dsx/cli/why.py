@@ -1,4 +1,4 @@
-"""``dsx why``: what speaks against a plan, or what it spends its time on."""
+"""``dsx why``: the rules that a plan breaks, and the parts of its time and memory."""
 
 from typing import Annotated
 
@@ -15,12 +15,14 @@ def why(
         list[str] | None,
         typer.Argument(
             metavar="COLUMN=VALUE... | DIR CANDIDATE [COLUMN=VALUE...]",
-            help="The plan, as in tp=8 pp=64 dp=32; or a result folder and a candidate id of it, and, where the sweep "
-            "varies the hardware, which, as in device.hbm_capacity='80 GB'.",
+            help="The plan, as in tp=8 pp=64 dp=32; or a result folder and one of its candidate ids, and, if the sweep "
+            "varies the hardware, its values, as in device.hbm_capacity='80 GB'.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model, unless DIR is given.")] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, likewise.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, unless DIR is given.")
+    ] = None,
     num_gpus: Annotated[
         int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs of the job.")
     ] = None,
@@ -37,7 +39,7 @@ def why(
 ) -> None:
     """Explain a plan: the rules that it breaks, its time, its memory.
 
-    The plan is written out, with model, cluster, GPUs and batch as options, or is a row of a result set.
+    Give the plan as settings, with model, cluster, GPUs and batch as options, or as a row of a result set.
     """
     given = list(settings or [])
     if model is None and given and "=" not in given[0]:
@@ -53,8 +55,9 @@ def why(
         needed |= {"--global-batch-size": global_batch_size}
         missing = [name for name, value in needed.items() if value is None]
         raise InputError(
-            f"missing: {', '.join(missing)}; a plan needs them, a row of a result set is DIR CANDIDATE alone"
+            f"missing: {', '.join(missing)}; a plan needs them; for a row of a result set give only DIR CANDIDATE"
         )
-    job = options.job(model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, assignments)
+    sizes = (num_gpus, global_batch_size, sequence_length)
+    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments)
     dsx.keep_compiled()
     show(dsx.why(job, given, strategy=strategy, partition=partition.value), as_json)

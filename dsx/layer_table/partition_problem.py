@@ -120,8 +120,8 @@ def priced(
         np.pad(column, (0, padding), constant_values=1) for column in (zero_stage, num_replicas, stride, microbatches)
     )
     with jax.enable_x64(True):
-        made = _priced(problem.hierarchy, problem.optimizer_factor, *columns)
-    states, per_microbatch, per_step = jax.tree.map(lambda column: np.asarray(column)[:size], made)
+        priced_columns = _priced(problem.hierarchy, problem.optimizer_factor, *columns)
+    states, per_microbatch, per_step = jax.tree.map(lambda column: np.asarray(column)[:size], priced_columns)
     return Pipelines(
         width=width,
         recomputed=recomputed.astype(np.float64),

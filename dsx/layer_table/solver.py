@@ -136,16 +136,16 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
     """Return the plan of one pipeline: the cut within this load that has the fewest parameters on a stage."""
     (num_stages,) = row.num_stages.tolist()
     width = problem.widths[row.width[0]]
-    made = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
+    best = cut(machine, question(row, PARAMETERS, problem.most_bytes, most_load_s), num_stages)
     stages = tuple(
         Stage(
-            first_layer=int(made.first_layer[place]),
-            num_layers=int(made.last_layer[place] - made.first_layer[place] + 1),
+            first_layer=int(best.first_layer[place]),
+            num_layers=int(best.last_layer[place] - best.first_layer[place] + 1),
             first_device=place * width.devices_per_stage,
-            load_s=float(made.load_s[place]),
-            memory_bytes=float(made.memory_bytes[place]),
-            parameter_bytes=float(made.parameter_bytes[place]),
-            producer_level=int(made.producer_level[place]) if place < num_stages - 1 else None,
+            load_s=float(best.load_s[place]),
+            memory_bytes=float(best.memory_bytes[place]),
+            parameter_bytes=float(best.parameter_bytes[place]),
+            producer_level=int(best.producer_level[place]) if place < num_stages - 1 else None,
         )
         for place in reversed(range(num_stages))
     )

@@ -148,7 +148,7 @@ def read(folder: Path, part: Part, manifest: Manifest, wanted: Sequence[str]) ->
     cure = f"delete it and run the sweep again with -o {disk.home(folder)}"
     try:
         # Not `read_table`: it turns folders named like `num_gpus=1024` into columns.
-        with disk.open_file(path) as opened, pq.ParquetFile(opened) as file:
+        with disk.open_file(path) as raw, pq.ParquetFile(raw) as file:
             _require(_fault(file.schema_arrow, file.metadata.num_rows, part_schema(manifest), part))
             table = file.read(columns=list(wanted))
         table.validate(full=True)

@@ -26,5 +26,5 @@ def kernels(text: str) -> frozenset[Unfusable]:
             near = did_you_mean(word, [*FUSABLE, _NONE])
             raise ValueError(f"{word!r} is not an operator of this column{near} ({_KNOWN})")
     if _NONE in words and len(words) > 1:
-        raise ValueError(f"{text!r} lists operators beside none ({_KNOWN})")
+        raise ValueError(f"{text!r} lists none with other operators ({_KNOWN})")
     return frozenset(operator for operator in FUSABLE if operator in words)

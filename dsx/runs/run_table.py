@@ -51,7 +51,7 @@ class Run:
     vpp: int | None
     dp: int | None  # replicas of the dense part
     cp: int | None
-    ep: int | None  # expert groups lie inside tp x cp x dp
+    ep: int | None  # divides tp * cp * dp
     zero_stage: int | None
     microbatch: int | None  # sequences
     global_batch: int | None  # sequences

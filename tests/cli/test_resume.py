@@ -142,7 +142,7 @@ def test_a_plain_run_takes_over_from_shards(run, folder, whole):
 def test_what_is_no_shard(run, folder, shard):
     done = run("sweep", "sweep.yaml", f"--shard={shard}")
     assert done.code == 2
-    assert f"'{shard}' is no shard: the second of eight is 2/8" in done.err
+    assert f"'{shard}' is not a shard: write the second of eight as 2/8" in done.err
 
 
 def test_finishing_what_has_not_begun(run, folder):

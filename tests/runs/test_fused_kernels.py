@@ -33,7 +33,7 @@ def test_texts(text, named):
         ("flash_attention + norm", ["'flash_attention' is not an operator"]),
         ("norm +", ["'' is not an operator"]),
         ("yes", ["'yes' is not an operator"]),
-        ("none, norm", ["'none, norm' lists operators beside none"]),
+        ("none, norm", ["'none, norm' lists none with other operators"]),
     ],
 )
 def test_a_faulty_cell_has_its_place(tmp_path, text, words):
