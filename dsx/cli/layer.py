@@ -39,7 +39,7 @@ def layer(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     as_json: options.Json = False,
 ) -> None:
-    """Show what dsx derives from a layer definition: work, collectives, memory.
+    """Show the work, collectives and memory that follow from a layer.
 
     The output has its options and block parameters, operators with their local shapes, FLOPs and bytes of each kernel,
     collectives, saved tensors, weights and the rules of the strategy. A quantity is a number if all its dimensions have
