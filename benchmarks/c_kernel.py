@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsx.cost.recompute import NONE
-from dsx.pricing.layers import Kinds
+from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.space.choices import CHOICE_COLUMNS
 
@@ -86,7 +86,9 @@ class Share:
     num_groups: int
 
 
-def shares(problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int) -> list[Share]:
+def shares(
+    problem: Problem, table: KeyCosts, blocks: Iterable[PlainBlock], num_groups: int, threads: int
+) -> list[Share]:
     """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
 
     `table` is [H, U] of one layer kind; the first hardware point is priced.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dsx.errors import InputError, UnknownNameError
 from dsx.results.schema import COLUMNS
-from dsx.search.pareto import front
+from dsx.search.pareto_front import front
 
 if TYPE_CHECKING:
     import pandas as pd
