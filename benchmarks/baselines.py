@@ -19,8 +19,8 @@ from dsx.cost.layer import layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
 from dsx.pricing.layers import price_keys
-from dsx.pricing.plans import step_choices
 from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import step_choices
 from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
 from dsx.space.choices import CHOICE_COLUMNS

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsx.cost.recompute import NONE
-from dsx.pricing.layers import Kinds
+from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.space.choices import CHOICE_COLUMNS
 
@@ -86,8 +86,10 @@ class Share:
     num_groups: int
 
 
-def shares(problem: Problem, table: Kinds, blocks: Iterable[PlainBlock], num_groups: int, threads: int) -> list[Share]:
-    """Divide blocks among threads, roughly the same number of candidates each; group codes are below `num_groups`.
+def shares(
+    problem: Problem, table: KeyCosts, blocks: Iterable[PlainBlock], num_groups: int, threads: int
+) -> list[Share]:
+    """Divide blocks among threads, about as many candidates each; group codes are below `num_groups`.
 
     `table` has [H, U] costs of one layer kind; the first hardware point is priced.
     """

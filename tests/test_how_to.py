@@ -10,7 +10,7 @@ import re
 import pytest
 from checkout import ROOT, make_checkout, run
 
-from dsx.search import parts
+from dsx.search import sweep_parts
 
 DOCUMENTS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NOTEBOOK = ROOT / "docs" / "how-to" / "notebook.py"
@@ -58,8 +58,8 @@ def test_the_index_lists_every_how_to():
 
 def test_the_sizes_of_parts_are_those_of_the_code():
     text = (ROOT / "docs" / "how-to" / "long-sweeps.md").read_text(encoding="utf-8")
-    assert f"{parts.ROWS:,}" in text
-    assert "four billion" in text and round(parts.REDUCED / 1e9) == 4
+    assert f"{sweep_parts.ROWS:,}" in text
+    assert "four billion" in text and round(sweep_parts.REDUCED / 1e9) == 4
 
 
 @pytest.mark.slow

@@ -12,10 +12,11 @@ import numpy as np
 from dsx.api.inputs import load_inputs, split_overrides
 from dsx.graph.model import parameters
 from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_cuts
-from dsx.pricing.plans import price_keys
+from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import cost_columns
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.enumerate import Arrays
 from dsx.space.limits import EVEN, OPTIMAL
@@ -130,10 +131,10 @@ class _Table:
     def _fastest(self, degrees: dict[str, int], stage_layers: str) -> Plan | None:
         positions, choices = self.space.blocks.rows(0, self.space.size)
         keys = {name: column[positions] for name, column in self.space.keys.items()}
-        same = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
-        positions, choices = positions[same], {name: column[same] for name, column in choices.items()}
-        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(same), axis=0)
-        priced = price_cuts(self.problem, self.table, np.zeros_like(positions), positions, choices, cuts)
+        alike = np.flatnonzero(np.logical_and.reduce([(keys | choices)[name] == n for name, n in degrees.items()]))
+        positions, choices = positions[alike], {name: column[alike] for name, column in choices.items()}
+        cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(alike), axis=0)
+        priced = price_cuts(self.problem, self.table, Rows(np.zeros_like(positions), positions, choices), cuts)
         costs = cost_columns(priced.costs)
         fits = costs["peak_bytes"] <= self.problem.cluster.device.hbm_capacity
         if not fits.any():

@@ -26,7 +26,7 @@ from dsx.pricing.rows import Counts
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study
 from dsx.space.plan import Plan

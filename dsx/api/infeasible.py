@@ -7,7 +7,7 @@ from dsx.display.quantities import counted
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
-from dsx.search.infeasible import Blocker, blockers
+from dsx.search.blockers import Blocker, blockers
 from dsx.search.space import Selection, Space
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
@@ -63,7 +63,7 @@ def _pipelines_text(problem: Problem) -> str:
 
 def _said(blocker: Blocker) -> str:
     nearest = f"; nearest: {blocker.nearest}" if blocker.nearest else ""
-    return f"{blocker.said}: {blocker.rule}{nearest}"
+    return f"{blocker.setting}: {blocker.rule}{nearest}"
 
 
 def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:

@@ -23,7 +23,7 @@ from dsx.pricing.rows import Counts
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
 from dsx.results.launch_flags import Launch
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study
 from dsx.space.limits import OPTIMAL

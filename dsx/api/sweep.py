@@ -27,7 +27,7 @@ from dsx.remarks import remark
 from dsx.results.manifest import Manifest
 from dsx.results.plan_rows import fastest
 from dsx.results.store import load
-from dsx.search.parts import size_for
+from dsx.search.sweep_parts import size_for
 from dsx.spec.keep import KeepTop
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from dsx.results import store
 from dsx.results.manifest import Counts, Manifest
 from dsx.results.schema import ExtraColumn
 from dsx.results.store import Writer
-from dsx.search.most_groups import fault_of_groups
-from dsx.search.parts import reduces
+from dsx.search.max_groups import fault_of_groups
 from dsx.search.space import fault_of_fix, fault_of_limit
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
+from dsx.search.sweep_parts import reduces
 from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster

@@ -16,7 +16,7 @@ from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.plan import Plan
 from dsx.units import format_quantity

@@ -18,8 +18,8 @@ from dsx.graph.expressions import evaluate
 from dsx.graph.model import Model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.predict.structure import Strategies, columns_of, expert_axes, structure
-from dsx.pricing.plans import on_units, step_choices
 from dsx.pricing.problem import stack_of
+from dsx.pricing.row_costs import on_units, step_choices
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import FURTHER
 from dsx.runs.setups import Setup

@@ -1,1 +1,1 @@
-"""From a batch of plans to their costs."""
+"""Problems and their prices: the costs of shard keys, plans, rows, cuts and single kernels."""

@@ -1,4 +1,4 @@
-"""One plan: its cost, whether it fits, the rules it breaks, and its operators one by one."""
+"""One plan: its costs, whether it fits, the rules that it breaks, and its kernels one by one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,8 @@ from dsx.graph.expressions import evaluate as value_of
 from dsx.pricing.cuts import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
 from dsx.pricing.layers import wider_shares, work_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
-from dsx.pricing.plans import on_tiers, price_plans, table_of_plans
 from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import price_plans, rows_of_plans
 from dsx.pricing.rows import candidate_columns, column_names, cost_columns, interval_columns
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN, PLAN_COLUMNS
 from dsx.space.codes import first_open, opened
@@ -40,18 +40,18 @@ class Evaluation:
 
     plan: Plan
     costs: dict[str, float]
-    fits: bool  # peak_bytes within hbm_capacity, and every rank has something of each dimension
+    fits: bool  # peak_bytes is within hbm_capacity, and every rank has some of each dimension
     broken: tuple[Violation, ...]
-    stages: tuple[PlanStage, ...]  # of that cut
-    # Shares of a fast domain above 1 that ranks in order fill and no setting names, by "nvs.tp".
+    stages: tuple[PlanStage, ...]  # of an optimal cut; empty if the cut is even
+    # Shares of a fast domain above 1 that are filled in rank order and that no setting names, by "nvs.tp".
     filled: Mapping[str, int] = field(default_factory=dict)
 
 
 def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Evaluation:
-    """Price the plan that `settings` write, whatever rules it breaks; the problem has one strategy.
+    """Price the plan that `settings` describe, even if it breaks rules; the problem has one strategy.
 
-    Shares of a fast domain that no setting names are what the assumption set says (`default_placement`). Where the
-    problem has optimal cuts, so has the plan. Raises PlanError if the plan is not well formed.
+    `default_placement` of the assumption set decides the shares of a fast domain that no setting names. If the problem
+    has optimal cuts, so does the plan. Raises PlanError if the plan is not well formed.
     """
     problem.check_sizes([num_gpus])
     codes = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
@@ -62,10 +62,10 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
 
 
 def price_plan(problem: Problem, plan: Plan) -> Evaluation:
-    """Price a plan, whatever rules it breaks; the problem has one strategy, which is that of the plan.
+    """Price a plan, even if it breaks rules; the problem has one strategy, that of the plan.
 
-    Where the problem has optimal cuts, the cut is the one that the plan has (`stage_layers`), or else the best one; it
-    is even where the best of such a plan is not known. Raises PlanError for a cut that is none of the plan.
+    If the problem has optimal cuts, the cut is the plan's own (`stage_layers`), or else the optimal one; it is even if
+    the optimal cut of such a plan is not known. Raises PlanError for a cut that does not match the plan.
     """
     kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
     problem = replace(problem, workload=replace(problem.workload, open=opened({n: [codes[n]] for n in OPEN})))
@@ -87,21 +87,20 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
 
 
 def _cut(problem: Problem, columns: Arrays, stage_layers: int | str | None) -> Priced:
-    where = table_of_plans(problem, columns)
-    placed = on_tiers(problem, columns)
+    table, rows = rows_of_plans(problem, columns)
     if stage_layers is None:
-        return price_best_cuts(problem, *where, placed)
+        return price_best_cuts(problem, table, rows)
     stage_layers = str(stage_layers)
     if stage_layers.count(",") + 1 != columns["pp"][0]:
-        raise PlanError(f"stages of {stage_layers} layers are not the pp={columns['pp'][0]} stages of the plan")
-    return price_cuts(problem, *where, placed, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
+        raise PlanError(f"stages of {stage_layers} layers do not match pp={columns['pp'][0]} of the plan")
+    return price_cuts(problem, table, rows, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
 
 
 def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
-    """Return the plan of one row, with its candidate id, and its cut if it has one of its own.
+    """Return the plan of one row, with its candidate id, and its layer layout if the row has one.
 
-    On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between the fast domain
-    and the outermost one.
+    On more than two tiers, ``<axis>_<tier>`` says how many members share a unit of each tier between fast domain and
+    outermost tier.
     """
     known = column_names(problem)
     codes = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
@@ -111,7 +110,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
-    """Return feasible rows of a search one by one, as an evaluation is printed."""
+    """Return the feasible rows of a search as records, in the form of a printed evaluation."""
     costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
     return [
         {"plan": named_row(problem, rows, row)}
@@ -133,14 +132,14 @@ def _memory_detail(costs: dict[str, float], capacity: float) -> str:
     largest = max(parts, key=lambda name: costs[name])
     peak = costs["peak_bytes"]
     return (
-        f"{format_quantity(peak, 'bytes')} are needed and {format_quantity(capacity, 'bytes')} are there, "
-        f"{format_quantity(peak - capacity, 'bytes')} too much; the largest part is {largest} with "
+        f"{format_quantity(peak, 'bytes')} exceed the {format_quantity(capacity, 'bytes')} of a GPU by "
+        f"{format_quantity(peak - capacity, 'bytes')}; the largest part is {largest} with "
         f"{format_quantity(costs[largest], 'bytes')}"
     )
 
 
 def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the kernels of one layer for one microbatch of a plan: work, times, collectives, saved bytes."""
+    """Return the kernels of one body layer for one microbatch: work, times, collectives, saved bytes."""
     layer = problem.layers[0]
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)

@@ -1,8 +1,7 @@
-"""The layer costs of shard keys: from integer columns to the work and times of every kind of layer, in float64.
+"""The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
 
-Layer costs are made for all hardware points of a problem at once: the work of a layer is the same for all.
-
-Keys are padded to a few fixed lengths, so each strategy's layer is compiled once per length. Padding
+Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
+them. Keys are padded to a few fixed lengths, so that the layer of a strategy is compiled once per length. Padding
 repeats the last key and is cut off again.
 """
 
@@ -24,56 +23,56 @@ from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.space.tiers import key_shares, units
 
-# Layer costs of a key table: one record for each layer kind.
-Kinds = tuple[LayerCosts, ...]
+# The costs of a key table: one record for each layer kind.
+KeyCosts = tuple[LayerCosts, ...]
 
-# Columns of a key that decide its work.
+# The columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
-_WORKS = 16384  # works that are evaluated at once
-# A weight group that a strategy does not have: nothing to reduce, over one rank.
+_WORKS = 16384  # works that are evaluated together
+# A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_wider": 1.0}
 
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
 
 
 def power_of_two(count: int) -> int:
-    """Return the smallest power of two that holds `count` rows, at least 64."""
+    """Return the smallest power of two of at least `count` rows and at least 64."""
     return 1 << max(6, (count - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _KeyBatch:
     """Some keys of one strategy, and their works."""
 
-    rows: np.ndarray  # [U] of the key table
-    which: np.ndarray  # [U] the work of each, increasing from 0
+    rows: np.ndarray  # [U] rows of the key table
+    which: np.ndarray  # [U] the work of each key, increasing from 0
     work: LayerWork
     shares: Arrays  # {axis: [U]}
-    wider: tuple[Arrays, ...]  # {axis: [U]} for each tier between the fast domain and the outermost one
+    wider: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
 
 
-def price_keys(problem: Problem, keys: Arrays) -> Kinds:
-    """Return the costs of each layer kind for a [U] key table at all hardware points.
+def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
+    """Return the costs of each layer kind for a [U] key table at all H hardware points.
 
-    NumPy float64; leaves are [H, U], or [H, J, U].
+    Leaves are NumPy float64, [H, U] or [H, J, U].
     """
     return tuple(_price_kind(problem, layers, keys) for layers in zip(*problem.kinds, strict=True))
 
 
 def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> LayerCosts:
-    """Return the costs of one layer kind, which is one of `layers` under each strategy."""
+    """Return the costs of one layer kind; `layers` has its layer under each strategy."""
 
-    def run(device: Any, stretch: _Stretch) -> list[LayerCosts]:
+    def run(device: Any, batch: _KeyBatch) -> list[LayerCosts]:
         with jax.default_device(device), jax.enable_x64(True):
-            return _price_stretch(problem, stretch)
+            return _price_batch(problem, batch)
 
-    # Works are made here, one after the other: threads that all run NumPy only wait for the interpreter.
-    made = list(map_over_devices(run, _stretches(problem, layers, keys)))
-    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(stretch.rows for stretch, _ in made)])
-    return _assembled([part for _, parts in made for part in parts], rows)
+    # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
+    priced = list(map_over_devices(run, _batches(problem, layers, keys)))
+    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(batch.rows for batch, _ in priced)])
+    return _assembled([part for _, parts in priced for part in parts], rows)
 
 
-def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> Iterator[_Stretch]:
+def _batches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> Iterator[_KeyBatch]:
     """Yield the keys of a table, one strategy after the other, a bounded number of works at a time."""
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
@@ -83,15 +82,15 @@ def _stretches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -
             first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
             work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
             shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-            yield _Stretch(rows, which, work, shares, wider_shares(problem, code, keys, rows, tuple(work.shares)))
+            yield _KeyBatch(rows, which, work, shares, wider_shares(problem, code, keys, rows, tuple(work.shares)))
 
 
 def wider_shares(
     problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], ...]:
-    """Return how many members of groups share a unit of each tier between the fast domain and the outermost one.
+    """Return how many members of groups share a unit of each tier between fast domain and outermost tier.
 
-    `rows` are those of the key table, all of the strategy `code`.
+    `rows` are rows of the key table, all of the strategy `code`.
     """
     found: list[dict[str, np.ndarray]] = []
     for unit in units(problem.cluster.network):
@@ -102,7 +101,7 @@ def wider_shares(
 
 
 def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
-    """Return the work of a layer for [V] keys, with the measured times that the problem has."""
+    """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
     given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = layer_work(*given)
     times = problem.operator_times
@@ -110,12 +109,12 @@ def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
 
 
 def _works(keys: Arrays) -> np.ndarray:
-    """Return [U] numbers of the works of keys; the same for neighbours that differ in their shares alone."""
+    """Return [U] the number of the work of each key; consecutive keys that differ only in shares have one work."""
     return np.cumsum(changes(*(keys[name] for name in _WORK_COLUMNS))) - 1
 
 
 def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of keys of at most so many works and keys."""
+    """Yield ranges of keys with at most `num_works` works and `num_keys` keys."""
     start = 0
     while start < len(works):
         stop = min(int(np.searchsorted(works, works[start] + num_works)), start + num_keys)
@@ -123,26 +122,26 @@ def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[
         start = stop
 
 
-def _price_stretch(problem: Problem, stretch: _Stretch) -> list[LayerCosts]:
-    """Price the keys of a stretch, a fixed length at a time."""
-    which = stretch.which
+def _price_batch(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+    """Price the keys of a batch, a fixed length at a time."""
+    which = batch.which
     length = padded_length(len(which))
     num_works = length if length < LONGEST else length // 4
     parts: list[LayerCosts] = []
     for start, stop in _ranges(which, num_works, length):
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
         own = pad(which[start:stop] - which[start], length).astype(np.int32)
-        shares = {axis: pad(share[start:stop], length) for axis, share in stretch.shares.items()}
+        shares = {axis: pad(share[start:stop], length) for axis, share in batch.shares.items()}
         wider = tuple(
-            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in stretch.wider
+            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in batch.wider
         )
-        costs = _price_layers(stretch.work.of_keys(works, own, shares, wider), problem.hardware, problem.assumptions)
+        costs = _price_layers(batch.work.of_keys(works, own, shares, wider), problem.hardware, problem.assumptions)
         parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 
 
 def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
-    """Put chunks back in the order of the key table; all get the same number of weight groups."""
+    """Join parts in the order of the key table, with the same number of weight groups."""
     groups = max((part.group_size.shape[1] for part in parts), default=1)
     order = np.argsort(positions, kind="stable")
 

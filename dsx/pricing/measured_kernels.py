@@ -1,4 +1,4 @@
-"""What measured times of kernels change: which kernels have one, how much of the time they are, which rows are idle."""
+"""Measured operator times in a plan: the kernels that have one, their share of the time, and the rows without use."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 from dsx.spec.operator_times import DTYPES, OperatorTime, Shape
 
-_AT_ONCE = 16384  # keys whose shapes are looked at at once
+_AT_ONCE = 16384  # keys whose shapes are collected together
 
-# (name, direction, bytes of an element) of kernels: their shapes.
+# The shapes of kernels by (name, direction, bytes of an element).
 Shapes = Mapping[tuple[str, int, int], set[Shape]]
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel:
-    """A kernel of a plan, or one multiply of it, that takes a measured time."""
+    """A kernel of a plan, or one multiply of a kernel, with a measured time."""
 
     layer: str
     kernel: str
     direction: int
     row: OperatorTime
-    roofline_s: float  # what it would take without
+    roofline_s: float  # its time without the measurement
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRow:
-    """A row that is the time of no kernel, and the nearest shape of a kernel of that name, if there is one."""
+    """A row that no kernel matches, and the nearest shape of a kernel of that name, if any."""
 
     row: OperatorTime
     nearest: Shape | None
@@ -47,30 +47,33 @@ class IdleRow:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What of a plan was measured."""
+    """How much of a plan has measured times."""
 
     file: str
     kernels: tuple[MeasuredKernel, ...]
-    num_kernels: int  # forward and backward, of each layer kind once; a multiply outside attention is one
-    share: float  # measured time over that of all kernels of all layers
+    num_kernels: int  # forward and backward, each layer kind once; each multiply outside attention counts as one
+    share: float  # measured time over the time of all kernels of all layers
     idle: tuple[IdleRow, ...]
 
 
 def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
-    """Return what of a plan of the first strategy was measured; None if the problem has no operator times."""
+    """Return how much of a plan has measured times; None if the problem has no operator times.
+
+    The plan is of the first strategy.
+    """
     table = problem.operator_times
     if table is None:
         return None
     keys = key_of(plan)
     kernels: list[MeasuredKernel] = []
-    number, all_s, measured_s = 0, 0.0, 0.0
+    number, total_s, measured_s = 0, 0.0, 0.0
     for layer in problem.kinds[0]:
         count = sum(count for other, count in problem.models[0].layers if other is layer)
         found = kernels_of(problem, layer, keys)
         with jax.enable_x64(True):
             priced = _price(work_of(problem, layer, keys), *problem.at_point(0))
         whole, plain, multiplies = map(np.asarray, priced)
-        all_s += count * float(whole.sum())
+        total_s += count * float(whole.sum())
         chosen = [(one, int(rows[0])) for one, rows in zip(found, rows_of(table, found), strict=True)]
         number += _number(chosen)
         for one, position in chosen:
@@ -81,19 +84,19 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
             name = layer.priced_kernels[one.kernel].name
             kernels.append(MeasuredKernel(layer.name, name, one.direction, row, float(roofline[0])))
             measured_s += count * row.time_s
-    share = measured_s / all_s if all_s else 0.0
+    share = measured_s / total_s if total_s else 0.0
     return Coverage(table.file, tuple(kernels), number, share, idle_rows(table, shapes_of(problem, keys)))
 
 
 def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
-    """Return how many kernels there are: one that has multiplies is itself if it was measured, or else these."""
+    """Return the number of kernels. One that consists of multiplies counts once if it was measured, else as these."""
     whole = {(one.kernel, one.direction) for one, row in chosen if one.multiply is None and row != NONE}
-    apart = {(one.kernel, one.direction) for one, _ in chosen if one.multiply is not None} - whole
-    return sum((one.kernel, one.direction) not in (whole if one.multiply is not None else apart) for one, _ in chosen)
+    split = {(one.kernel, one.direction) for one, _ in chosen if one.multiply is not None} - whole
+    return sum((one.kernel, one.direction) not in (whole if one.multiply is not None else split) for one, _ in chosen)
 
 
 def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any, Any]:
-    """Return seconds of kernels, [2, K, V], and of them by the roofline, and of multiplies by it, [M, V]."""
+    """Return the seconds of kernels [2, K, V], the same by the roofline, and multiplies by the roofline [M, V]."""
     whole = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
     plain = busy_times(work, cluster, assumptions)
     return whole[0] + whole[1], plain[0] + plain[1], multiply_times(work, cluster, assumptions)
@@ -103,17 +106,17 @@ _price = jax.jit(_times)
 
 
 def key_of(plan: Mapping[str, Any]) -> Arrays:
-    """Return the key table of one plan, of the first strategy of its problem."""
+    """Return the key table of one plan of the first strategy."""
     return {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
 
 
 def kernels_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> list[Measurable]:
-    """Return what of a layer can have a measured time, with its shapes."""
+    """Return the kernels and multiplies of a layer that can have a measured time, with their shapes."""
     return measurable(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
 
 
 def kernels_to_measure(problem: Problem, plan: Mapping[str, Any]) -> list[tuple[str, int | None, Shape]]:
-    """Return (operator, direction, shape) of all kernels of a plan, each once; single multiplies have no direction."""
+    """Return the distinct (operator, direction, shape) of a plan's kernels; single multiplies have no direction."""
     found: dict[tuple[str, int | None, Shape], None] = {}
     keys = key_of(plan)
     for layer in problem.kinds[0]:
@@ -131,14 +134,14 @@ def _as_shape(sizes: np.ndarray) -> Shape:
 def shapes_of(problem: Problem, keys: Arrays) -> dict[tuple[str, int, int], set[Shape]]:
     """Return the shapes of all kernels under the plans of a [U] key table."""
     shapes: dict[tuple[str, int, int], set[Shape]] = {}
-    for layer, some in _stretches(problem, keys):
+    for layer, some in _key_batches(problem, keys):
         for one in kernels_of(problem, layer, some):
             there = shapes.setdefault((one.name, one.direction, one.element_bytes), set())
             there |= {_as_shape(sizes) for sizes in np.unique(one.shapes, axis=1).T}
     return shapes
 
 
-def _stretches(problem: Problem, keys: Arrays) -> Iterator[tuple[DerivedLayer, Arrays]]:
+def _key_batches(problem: Problem, keys: Arrays) -> Iterator[tuple[DerivedLayer, Arrays]]:
     columns = [name for name in KEY_COLUMNS if not name.endswith("_nvs")]
     first = np.flatnonzero(changes(*(keys[name] for name in columns)))
     for code, kinds in enumerate(problem.kinds):
@@ -149,18 +152,18 @@ def _stretches(problem: Problem, keys: Arrays) -> Iterator[tuple[DerivedLayer, A
 
 
 def idle_rows(table: TimesTable, shapes: Shapes) -> tuple[IdleRow, ...]:
-    """Return the rows of a table that are the time of none of the kernels with `shapes`."""
+    """Return the rows of a table that match no kernel with `shapes`."""
     idle: list[IdleRow] = []
     for row in table.rows:
-        alike = {key: there for key, there in shapes.items() if key[0] == row.operator and key[1] in row.directions}
-        widths = {DTYPES[row.dtype]} if row.dtype else {width for _, _, width in alike}
-        if not any(row.shape in there for (_, _, width), there in alike.items() if width in widths):
-            idle.append(IdleRow(row, _nearest(row.shape, sorted(set().union(*alike.values())))))
+        named = {key: known for key, known in shapes.items() if key[0] == row.operator and key[1] in row.directions}
+        widths = {DTYPES[row.dtype]} if row.dtype else {width for _, _, width in named}
+        if not any(row.shape in known for (_, _, width), known in named.items() if width in widths):
+            idle.append(IdleRow(row, _nearest(row.shape, sorted(set().union(*named.values())))))
     return tuple(idle)
 
 
 def _nearest(shape: Shape, known: list[Shape]) -> Shape | None:
-    """Return the shape at the least ratio of sizes; one with m and n exchanged if it is there."""
+    """Return the known shape with the smallest ratios of sizes, or the one with m and n swapped if it is known."""
     m, n, k, batch = shape
     same = [other for other in known if bool(other[2]) == bool(k)]
     if not same or (n, m, k, batch) in same:

@@ -1,4 +1,4 @@
-"""A problem: a model on a cluster under an assumption set, for the strategies that are compared."""
+"""A problem: a model on a cluster under an assumption set, for one or more strategies."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything that is common to the candidates of a search."""
+    """Everything that the candidates of a search share."""
 
     model: ModelSpec
     assumptions_spec: AssumptionsSpec
     strategies: tuple[str, ...]
     models: tuple[Model, ...]  # the model under each strategy
-    network: NetworkSpec  # as the cluster file describes it: what tiers are derived from
+    network: NetworkSpec  # as the cluster file describes it; the tiers are derived from it
     cluster: Cluster
-    hardware: Cluster  # the hardware points: the same without names, leaves of [H]; what compiled functions take
-    assumptions: Assumptions  # leaves of [H]
+    hardware: Cluster  # the hardware points for compiled functions: `cluster` without names, leaves [H]
+    assumptions: Assumptions  # leaves [H]
     workload: Workload
     sequence_length: int
-    operator_times: TimesTable | None = None  # measured, of kernels; in place of the roofline
-    partition: str = EVEN  # how layers are cut into stages: one of `dsx.space.codes.PARTITIONS`
+    operator_times: TimesTable | None = None  # measured times that replace the roofline of kernels
+    partition: str = EVEN  # one of `dsx.space.codes.PARTITIONS`
 
     @property
     def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
@@ -57,37 +57,37 @@ class Problem:
 
     @property
     def layers(self) -> tuple[DerivedLayer, ...]:
-        """A body layer of each strategy."""
+        """The body layer under each strategy."""
         return tuple(model.body_layer for model in self.models)
 
     @property
     def expert_axes(self) -> tuple[tuple[str, ...], ...]:
-        """The axes that divide experts beside ep, under each strategy."""
+        """The other axes that shard experts, besides ep, under each strategy."""
         return tuple(
             tuple(dict.fromkeys(axis for layer in kinds for axis in layer.expert_axes)) for kinds in self.kinds
         )
 
     @property
     def num_layers(self) -> int:
-        """Body layers of the model: what a pipeline cuts."""
+        """The body layers of the model, which a pipeline cuts into stages."""
         return self.models[0].num_body_layers
 
     @property
     def num_end_layers(self) -> int:
-        """Layers before and behind those: embedding and head."""
+        """The layers before and after the body: embedding and head."""
         return len(self.workload.stack.first) + len(self.workload.stack.last)
 
     @property
     def optimal_cuts(self) -> bool:
-        """Whether each plan has the cut that is best for it, in place of an even one."""
+        """Whether each plan has its optimal cut; otherwise cuts are even."""
         return self.partition == OPTIMAL
 
     def limits(self, strategy: int = 0) -> Limits:
-        """Return what the rules compare a plan of a strategy with."""
+        """Return the limits that rules compare a plan of a strategy with."""
         return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_end_layers)
 
     def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
-        """Return the problem with the values of `fix` open, of columns that it holds fixed by itself.
+        """Return the problem with the values of `fix` in place of fixed choices of its assumption set.
 
         Raises SpecError for a value that a column does not have.
         """
@@ -97,11 +97,11 @@ class Problem:
 
     @property
     def nvs_size(self) -> int:
-        """GPUs of a fast domain."""
+        """The GPUs of a fast domain."""
         return self.cluster.network.nvs.size
 
     def check_sizes(self, num_gpus: Sequence[int]) -> None:
-        """Raise SpecError for a job that is larger than the cluster, if that has a bound."""
+        """Raise SpecError for a job that is larger than the cluster, if the cluster has a size."""
         tiers = self.cluster.network.tiers
         size = tiers[-1].size
         for number in num_gpus:
@@ -117,16 +117,16 @@ class Problem:
 
     @property
     def num_points(self) -> int:
-        """Hardware points that are priced side by side; one, unless a sweep varies the hardware."""
+        """The hardware points that are priced together; one, unless a sweep varies the hardware."""
         return len(self.hardware.device.hbm_capacity)
 
     def at_point(self, point: int) -> tuple[Cluster, Assumptions]:
-        """Return hardware and assumptions of one point, with floats as leaves."""
+        """Return the hardware and the assumptions of one point, with floats as leaves."""
         return jax.tree.map(lambda leaf: float(leaf[point]), (self.hardware, self.assumptions))
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why a plan may be rejected; bit i of `reject` is reason i."""
+        """The reasons to reject a plan; bit i of `reject` is reason i."""
         found: dict[str, dict[str, list[str]]] = {}
         for name, layer in zip(self.strategies, self.layers, strict=True):
             for reason in strategy_reasons(layer):
@@ -138,7 +138,7 @@ class Problem:
         return (MEMORY, VANISHES, *(rule.reason for rule in RULES), *merged)
 
     def fingerprint(self) -> dict[str, str]:
-        """Return, per strategy, a hash of everything that was derived from its texts."""
+        """Return, per strategy, a hash of everything that is derived from its layer definitions."""
         return {
             name: hashlib.sha256(repr([_content(layer) for layer in kinds]).encode()).hexdigest()
             for name, kinds in zip(self.strategies, self.kinds, strict=True)
@@ -150,7 +150,7 @@ def _as_point(record: T) -> T:
 
 
 def _content(layer: DerivedLayer) -> tuple[object, ...]:
-    """Return what a layer's texts say, without where they lie."""
+    """Return the content of a layer definition, without its places in files."""
     rules = [(rule.left, rule.relation, rule.right, rule.reason) for rule in layer.rules]
     return (layer.definitions, layer.kernels, layer.weights, layer.boundary_bytes, layer.divided, rules)
 
@@ -166,9 +166,10 @@ def make_problem(
     operator_times: OperatorTimes | None = None,
     partition: str = EVEN,
 ) -> Problem:
-    """Build a problem; `near` is the file that names the strategies.
+    """Build a problem.
 
-    Raises SpecError for what this version does not price and for a model with too many layers to be cut optimally,
+    `sequence_length` is in tokens, by default that of the model. `near` is the file that names the strategies. Raises
+    SpecError for a strategy that cannot be priced yet and for a model with too many layers for an optimal cut, and
     OperatorTimesError for a row of `operator_times` that names no kernel.
     """
     if partition == OPTIMAL:
@@ -176,7 +177,7 @@ def make_problem(
         check_length(
             layers,
             f"model {model.name!r}",
-            "an even cut has no such bound (partition even of best, evaluate and sweep)",
+            "an even cut has no such limit (partition even of best, evaluate and sweep)",
         )
     length = sequence_length or model.default_sequence_length
     models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
@@ -184,20 +185,22 @@ def make_problem(
         for layer in built.kinds:
             used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
             if "dp" in used:
-                raise SpecError(f"{layer.name!r} under {strategy!r} uses dp; that is derived, but not priced yet")
+                raise SpecError(
+                    f"{layer.name!r} under {strategy!r} shards over dp, which is derived but not priced yet"
+                )
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
     machine = cluster_from_spec(cluster)
-    # On two tiers any placement can be chosen, whatever the order.
-    alike = {"order": [0]} if not machine.network.middle else {}
-    fixed = alike | _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
-    called = tuple(built.kinds[0].strategy for built in models)
-    for name in called:
-        if called.count(name) > 1:
-            raise SpecError(f"two strategies are called {name!r}: give one of the texts another name")
+    # On two tiers a plan may have any placement, so the order has no effect.
+    one_order = {"order": [0]} if not machine.network.middle else {}
+    fixed = one_order | _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
+    own_names = tuple(built.kinds[0].strategy for built in models)
+    for name in own_names:
+        if own_names.count(name) > 1:
+            raise SpecError(f"two strategies have the name {name!r}: rename one of them in its definition")
     return Problem(
         model=model,
         assumptions_spec=assumptions,
-        strategies=called,
+        strategies=own_names,
         models=models,
         network=cluster.network,
         cluster=machine,
@@ -219,30 +222,30 @@ def make_problem(
 def _table(
     times: OperatorTimes, assumptions: AssumptionsSpec, models: Sequence[Model], near: Path | None
 ) -> TimesTable:
-    # A file may hold the kernels of several models: those of other layer texts are known, and match nothing here.
+    # A file may hold kernels of several models: kernels of other layer definitions are known but match nothing here.
     own = {kernel.title for model in models for layer in model.kinds for kernel in layer.kernels if kernel.fused}
     return times_table(times, load_operators(assumptions.operators, near), own | kernel_names())
 
 
 def stack_of(model: Model) -> Stack:
-    """Return the layers of a model as the cost of a step takes them."""
+    """Return the layers of a model as a stack, for the cost of a step."""
     segments = model.segments
-    ends = len(model.kinds) - len(model.last)
+    first_of_last = len(model.kinds) - len(model.last)
     return Stack(
         counts=tuple(tuple(float(count) for _, count in segment) for segment in segments),
         segments=tuple(tuple(kind for kind, _ in segment) for segment in segments),
         first=tuple(range(len(model.first))),
-        last=tuple(range(ends, len(model.kinds))),
+        last=tuple(range(first_of_last, len(model.kinds))),
     )
 
 
 def forward_flops(
     model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, sequence_length: int, near: Path | None = None
 ) -> float:
-    """Return the matrix FLOPs of the forward of one sequence through all layers, undivided.
+    """Return the matrix FLOPs of the forward of one sequence through all layers on one GPU.
 
-    Panels, in which a multiply also counts its first addition, are left out: the count is the same under every
-    strategy.
+    Panels are left out, because a multiply in panels also counts its first addition. So the count is the same under
+    every strategy.
     """
     table = load_operators(assumptions.operators, near)
     total = 0
@@ -255,14 +258,14 @@ def forward_flops(
 
 
 def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
-    """Return the values of the columns that an assumption set holds fixed; raises SpecError for a wrong one."""
+    """Return the fixed choices of an assumption set; raises SpecError for a wrong column or value."""
     found: dict[str, list[int]] = {}
     for column, value in assumptions.fixed.items():
         where = f"assumption set {assumptions.name!r}"
         if column not in OPEN:
             raise SpecError(
-                f"{where}: 'fixed' holds {column!r}, which is not a column that can be "
-                f"held fixed there{did_you_mean(column, OPEN)} (those are {', '.join(OPEN)}); use 'fix:' of a sweep"
+                f"{where}: 'fixed' cannot fix {column!r}{did_you_mean(column, OPEN)} (known: {', '.join(OPEN)}); "
+                "use 'fix:' of a sweep"
             )
         try:
             found[column] = [BY_NAME[column].code(value)]

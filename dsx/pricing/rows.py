@@ -1,4 +1,4 @@
-"""Rows: candidates as columns, from keys and choices."""
+"""Result rows: candidates as columns, from keys, choices and costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,32 +8,30 @@ import numpy as np
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.pricing.cuts import layers_of_stages, price_best_cuts
-from dsx.pricing.layers import Kinds
-from dsx.pricing.plans import price_rows
+from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.space.candidate_ids import candidate_ids
 from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.model import has_experts
 
-Where = tuple[np.ndarray, np.ndarray, Arrays]  # [N] hardware points, [N] positions in the key table, choices
-
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Candidates priced, and those that fit."""
+    """How many candidates were priced, and how many of them fit."""
 
     candidates: int
     feasible: int
 
     def plus(self, other: "Counts") -> "Counts":
-        """Return the counts of both."""
+        """Return the sum of two counts."""
         return Counts(self.candidates + other.candidates, self.feasible + other.feasible)
 
 
 def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Return the names that the codes of the coded columns stand for."""
+    """Return, for each coded column, the names that its codes stand for."""
     return {
         "strategy": problem.strategies,
         **CODES,
@@ -41,7 +39,7 @@ def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:
 
 
 def candidate_columns(problem: Problem, keys: Arrays, positions: np.ndarray, choices: Arrays) -> Arrays:
-    """Return ``candidate`` and all columns of `Candidates` for [N] rows of keys and choices."""
+    """Return ``candidate`` and all columns of a plan for [N] rows of keys and choices."""
     count = len(positions)
     columns: Arrays = {name: keys[name][positions] for name in KEY_COLUMNS}
     columns |= {name: choices[name] for name in CHOICE_COLUMNS}
@@ -56,50 +54,39 @@ def cost_columns(costs: StepCosts) -> Arrays:
 
 
 def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.ndarray) -> Arrays:
-    """Return the columns of the interval of [N] step times."""
+    """Return the columns of the prediction interval of [N] step times."""
     facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions))
     interval = step_interval(problem.assumptions_spec.interval, step_time_s, facts)
     return {name: getattr(interval, name) for name in StepInterval.__dataclass_fields__}
 
 
-def result_rows(
-    problem: Problem,
-    keys: Arrays,
-    points: np.ndarray,
-    positions: np.ndarray,
-    choices: Arrays,
-    costs: StepCosts,
-    cuts: np.ndarray | None = None,
-) -> Arrays:
+def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cuts: np.ndarray | None = None) -> Arrays:
     """Return all columns of [N] priced rows, and `point`, the hardware point of each.
 
-    Where their stages are not even, `cuts` are the boundaries of these, [N, L + 1]; they become `stage_layers`.
+    `cuts` are the boundaries [N, L + 1] of optimal cuts; they become the column `stage_layers`.
     """
-    rows = candidate_columns(problem, keys, positions, choices) | cost_columns(costs)
-    rows |= interval_columns(problem, rows["num_gpus"], costs.step_time_s)
-    # The only rule that an enumerated candidate can break.
+    columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
+    columns |= interval_columns(problem, columns["num_gpus"], costs.step_time_s)
+    # Memory is the only rule that an enumerated candidate can break.
     out_of_memory = 1 << problem.reasons.index(MEMORY)
-    fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[points]
-    rows |= {"reject": np.where(fits, 0, out_of_memory), "point": points}
-    return rows if cuts is None else rows | {"stage_layers": layers_of_stages(cuts)}
+    fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[rows.points]
+    columns |= {"reject": np.where(fits, 0, out_of_memory), "point": rows.points}
+    return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
 
 
-def priced_rows(
-    problem: Problem, keys: Arrays, table: Kinds, points: np.ndarray, positions: np.ndarray, choices: Arrays
-) -> Arrays:
+def priced_rows(problem: Problem, keys: Arrays, table: KeyCosts, rows: Rows) -> Arrays:
     """Return all columns of [N] rows, priced in float64."""
-    where = (points, positions, choices)
     if problem.optimal_cuts:
-        priced = price_best_cuts(problem, table, *where)
-        return result_rows(problem, keys, *where, priced.costs, priced.cuts)
-    return result_rows(problem, keys, *where, price_rows(problem, table, *where))
+        priced = price_best_cuts(problem, table, rows)
+        return result_rows(problem, keys, rows, priced.costs, priced.cuts)
+    return result_rows(problem, keys, rows, price_rows(problem, table, rows))
 
 
 def no_rows(problem: Problem, keys: Arrays) -> Arrays:
-    """Return the columns of `priced_rows`, without a row."""
+    """Return the columns of `priced_rows` without any row."""
     nothing = np.zeros(0, dtype=np.int64)
     costs = StepCosts(**dict.fromkeys(StepCosts.__dataclass_fields__, np.zeros(0)))
-    rows = result_rows(problem, keys, nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing), costs)
+    rows = result_rows(problem, keys, Rows(nothing, nothing, dict.fromkeys(CHOICE_COLUMNS, nothing)), costs)
     return rows | ({"stage_layers": nothing.astype(object)} if problem.optimal_cuts else {})
 
 

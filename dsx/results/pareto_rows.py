@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dsx.errors import InputError
 from dsx.results.frames import check_frame, require
 from dsx.results.schema import COLUMNS
-from dsx.search.pareto import front
+from dsx.search.pareto_front import front
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,1 +1,1 @@
-"""Pricing whole spaces and keeping what was asked for."""
+"""Searches: spaces of candidates, their best plans, fronts and rows, and sweeps over many spaces."""

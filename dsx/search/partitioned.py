@@ -1,7 +1,7 @@
-"""A search in which every plan has the cut that is best for it.
+"""A search of plans with optimal cuts.
 
-Cuts are found row by row, so a space goes through as rows and not as blocks. The best are sought in the precision of
-the search, and what may be among them is cut and priced again in float64; a front is sought in float64.
+Cuts are found row by row, so the space streams through as rows and not as blocks. The best plans are searched in the
+precision of the search; the contenders are then cut and priced once more in float64. A front is searched in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,20 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.pricing.cuts import layers_of_stages, price_best_cuts
+from dsx.pricing.cuts import Goal, layers_of_stages, price_best_cuts
 from dsx.pricing.devices import map_over_devices
-from dsx.pricing.layers import Kinds
-from dsx.pricing.plans import on_tiers
-from dsx.pricing.problem import Problem
-from dsx.pricing.rows import Counts, Where, joined, no_rows, result_rows
-from dsx.search.groups import front_of_groups, leading_rows
+from dsx.pricing.row_costs import Rows, on_tiers
+from dsx.pricing.rows import Counts, joined, result_rows
+from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress, silent
-from dsx.search.space import Space
+from dsx.search.row_groups import front_of_groups, leading_rows
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
 
 _ROWS = 1 << 12  # candidates that a worker takes at once, over all hardware points
-_SLACK = 4  # more rows than wanted are priced again, since float32 may order near-ties differently
+_SLACK = 4  # extra rows that are priced once more, since float32 may order near-ties differently
 _MEMORY = "peak_bytes"
 
 Reduce = Callable[[Arrays], Arrays]
@@ -32,12 +30,9 @@ Reduce = Callable[[Arrays], Arrays]
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A `dsx.search.protocol.Search` of plans with the best cut of each, in a column `stage_layers`."""
+    """A `dsx.search.protocol.Search` of plans with optimal cuts, which are the column `stage_layers`."""
 
-    problem: Problem
-    space: Space
-    table: Kinds  # [H, U] layer costs of the key table, in float64
-    precision: str = "float64"
+    source: PricedSpace
 
     def best(
         self,
@@ -47,87 +42,86 @@ class Partitioned:
         blocks: BlockRange | None = None,
         progress: Progress = silent,
     ) -> tuple[Arrays, Counts]:
-        """Return what `dsx.search.protocol.Search.best` says.
+        """Return the best plans as `dsx.search.protocol.Search.best` says.
 
-        Where the objective is `peak_bytes` a plan's best cut is the one that needs least memory.
+        If the objective is `peak_bytes`, the cut of a plan is the one of least memory.
         """
-        problem, table = self.problem, self.table
+        source = self.source
         per = ["point", *(name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS))]
-        least_memory = objective == _MEMORY
+        goal: Goal = "least memory" if objective == _MEMORY else "fastest"
 
         def leading(rows: Arrays) -> Arrays:
             return leading_rows(rows, top + _SLACK, per, objective)
 
-        kept, counts = self._stream(leading, self._wide, least_memory, progress, blocks)
-        if self._wide:
+        kept, counts = self._stream(leading, source.float64, goal, progress, blocks)
+        if source.float64:
             return leading_rows(_without_position(kept), top, per, objective), counts
-        placed = on_tiers(problem, kept)
-        choices = {name: placed[name] for name in placed if name in CHOICE_COLUMNS or name not in kept}
-        where = (kept["point"], kept["position"], choices)
-        priced = price_best_cuts(problem, table, *where, True, least_memory)
-        again = result_rows(problem, self.space.keys, *where, priced.costs, priced.cuts)
-        return leading_rows(_feasible(again), top, per, objective), counts
+        columns = on_tiers(source.problem, kept)
+        choices = {name: columns[name] for name in columns if name in CHOICE_COLUMNS or name not in kept}
+        rows = Rows(kept["point"], kept["position"], choices)
+        priced = price_best_cuts(source.problem, source.table, rows, goal)
+        repriced = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
+        return leading_rows(_feasible(repriced), top, per, objective), counts
 
     def front(
         self, objectives: Sequence[str], blocks: BlockRange | None = None, progress: Progress = silent
     ) -> tuple[Arrays, Counts]:
-        """Return what `dsx.search.protocol.Search.front` says."""
+        """Return the front as `dsx.search.protocol.Search.front` says."""
 
         def front(rows: Arrays) -> Arrays:
             return front_of_groups(rows, ["point"], objectives)
 
-        kept, counts = self._stream(front, True, False, progress, blocks)
+        kept, counts = self._stream(front, True, "fastest", progress, blocks)
         return _without_position(kept), counts
 
-    def rows(self, device: Any, where: Where, feasible: bool) -> Arrays:
-        """Return what `dsx.search.protocol.Search.rows` says.
+    def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
+        """Return rows as `dsx.search.protocol.Search.rows` says.
 
-        Where a plan fits with no cut and is not left out, its cut is the one that needs least memory.
+        A row that fits with no cut and is not left out has the cut of least memory.
         """
+        source = self.source
+        goal: Goal = "fastest" if feasible else "fastest, else least memory"
         with jax.default_device(device):
-            priced = price_best_cuts(self.problem, self.table, *where, self._wide, False if feasible else None)
-        rows = result_rows(self.problem, self.space.keys, *where, priced.costs, priced.cuts)
-        return _feasible(rows) if feasible else rows
-
-    @property
-    def _wide(self) -> bool:
-        return self.precision == "float64"
+            priced = price_best_cuts(source.problem, source.table, rows, goal, source.float64)
+        columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
+        return _feasible(columns) if feasible else columns
 
     def _stream(
-        self, reduce: Reduce, wide: bool, least_memory: bool, progress: Progress, blocks: BlockRange | None
+        self, reduce: Reduce, float64: bool, goal: Goal, progress: Progress, blocks: BlockRange | None
     ) -> tuple[Arrays, Counts]:
-        """Return what `reduce` leaves of the feasible rows of some blocks, with their `position` among the keys."""
-        problem, space = self.problem, self.space
-        kept = no_rows(problem, space.keys) | {"position": np.zeros(0, dtype=np.int64)}
+        """Reduce the feasible rows of some blocks; the result has their `position` in the key table too."""
+        problem, space, table = self.source.problem, self.source.space, self.source.table
+        kept = self.source.no_rows() | {"position": np.zeros(0, dtype=np.int64)}
         counts = Counts(0, 0)
 
         def run(device: Any, chunk: tuple[int, int]) -> tuple[Arrays, Counts]:
             positions, choices = space.blocks.rows(*chunk)
             points = np.repeat(np.arange(problem.num_points), len(positions))
             choices = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
-            where = (points, np.tile(positions, problem.num_points), choices)
+            rows = Rows(points, np.tile(positions, problem.num_points), choices)
             with jax.default_device(device):
-                priced = price_best_cuts(problem, self.table, *where, wide, least_memory)
-            rows = result_rows(problem, space.keys, *where, priced.costs) | {"position": where[1], "cut": priced.cuts}
-            rows = _feasible(rows)
-            left = reduce(rows)
-            made = {"stage_layers": layers_of_stages(left.pop("cut"))}
-            return left | made, Counts(len(points), len(rows["point"]))
+                priced = price_best_cuts(problem, table, rows, goal, float64)
+            columns = result_rows(problem, space.keys, rows, priced.costs)
+            feasible = _feasible(columns | {"position": rows.positions, "cut": priced.cuts})
+            left = reduce(feasible)
+            # Only the remaining cuts are written as text.
+            stage_layers = layers_of_stages(left.pop("cut"))
+            return left | {"stage_layers": stage_layers}, Counts(len(points), len(feasible["point"]))
 
         new: list[Arrays] = []
-        for _, (rows, made) in map_over_devices(run, self._chunks(blocks or (0, len(space.blocks)))):
+        for _, (rows, counted) in map_over_devices(run, self._chunks(blocks or (0, len(space.blocks)))):
             new.append(rows)
-            # As many rows as are kept may wait, so that with many groups a row is sorted a few times in all.
+            # New rows are merged once they are as many as the kept ones. So a row is sorted only a few times in all.
             if sum(len(part["point"]) for part in new) >= len(kept["point"]):
                 kept, new = reduce(joined([kept, *new])), []
-            counts = counts.plus(made)
-            progress(made.candidates)
+            counts = counts.plus(counted)
+            progress(counted.candidates)
         return reduce(joined([kept, *new])), counts
 
     def _chunks(self, blocks: BlockRange) -> Iterator[tuple[int, int]]:
         """Yield ranges of candidates."""
-        first, last = self.space.blocks.first_candidate[[*blocks]].tolist()
-        step = max(1, _ROWS // self.problem.num_points)
+        first, last = self.source.space.blocks.first_candidate[[*blocks]].tolist()
+        step = max(1, _ROWS // self.source.problem.num_points)
         for start in range(first, last, step):
             yield start, min(start + step, last)
 

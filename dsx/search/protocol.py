@@ -1,26 +1,27 @@
-"""What a search answers of a space: its best plans, its front, its rows; and which search does it.
+"""The interface of a search: the best plans of a space, its front, and its rows.
 
-A search holds a problem, a space and the layer costs of the keys of that space, at all hardware points of the problem.
-Its precision is that in which a space streams by: what is returned of the best and of fronts is priced in float64.
+A search has a space with its layer costs at all hardware points of the problem (`dsx.search.priced_space`). It runs
+through the space in its precision. The best plans and the front that it returns are priced in float64.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from dsx.pricing.rows import Counts, Where
+from dsx.pricing.row_costs import Rows
+from dsx.pricing.rows import Counts
 from dsx.space.enumerate import Arrays
 
 BlockRange = tuple[int, int]  # a range of the blocks of a space
-Progress = Callable[[int], None]  # told how many candidates are newly priced
+Progress = Callable[[int], None]  # called with the number of newly priced candidates
 
 
 def silent(candidates: int) -> None:
-    """Do nothing: a progress that nobody watches."""
+    """Ignore progress."""
     del candidates
 
 
 class Search(Protocol):
-    """A way through a space."""
+    """A search of a space."""
 
     def best(
         self,
@@ -32,25 +33,25 @@ class Search(Protocol):
     ) -> tuple[Arrays, Counts]:
         """Return all columns of the `top` feasible candidates of smallest objective in each group of equal `per`.
 
-        Every hardware point of the problem has groups of its own; the column `point` says which one a row is of.
-        `blocks` is a range of the space's blocks, all by default. Rows come sorted by point, group and objective.
-        `progress` is told the number of candidates after each chunk.
+        Each hardware point of the problem has its own groups; the column `point` is the point of a row. `blocks` is a
+        range of the blocks of the space, by default all of them. Rows are sorted by point, group and objective.
+        `progress` is called with the number of candidates of each chunk.
         """
         ...
 
     def front(
         self, objectives: Sequence[str], blocks: BlockRange | None = None, progress: Progress = silent
     ) -> tuple[Arrays, Counts]:
-        """Return all columns of the feasible candidates that none beats in all `objectives`, per hardware point.
+        """Return all columns of the Pareto front of the feasible candidates of each hardware point.
 
-        An objective is a column to minimise, or, with a leading minus, to maximise. Rows come sorted by point and
+        An objective is a column to minimise, or with a leading minus to maximise. Rows are sorted by point and
         objectives.
         """
         ...
 
-    def rows(self, device: Any, where: Where, feasible: bool) -> Arrays:
-        """Return all columns of [N] candidates, priced on a device in the precision of the search.
+    def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
+        """Return all columns of [N] rows, priced on a device in the precision of the search.
 
-        With `feasible` those that do not fit are left out.
+        With `feasible`, rows that do not fit are left out.
         """
         ...

@@ -1,4 +1,4 @@
-"""The space of a search: bounds from settings, key table and blocks."""
+"""The space of a search: its bounds, its key table and its blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -20,7 +20,7 @@ Limitation = Mapping[str, Sequence[Limit]]
 
 
 class Space:
-    """All candidates of a problem at some GPU counts and batch sizes, as keys and blocks."""
+    """All candidates of a problem at given GPU counts and batch sizes, as keys and blocks."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Space:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The blocks, all candidates in a fixed order."""
+        """The blocks, with all candidates in a fixed order."""
         return Blocks(self.keys, self.bounds)
 
     @property
     def size(self) -> int:
-        """Candidates of the space."""
+        """The number of candidates."""
         return self.blocks.size
 
     def split(self, num_keys: int) -> "list[Space]":
-        """Return spaces of at most `num_keys` shard keys that have all candidates together."""
+        """Return spaces of at most `num_keys` shard keys each that together have all candidates."""
         count = len(self.keys["tp"])
         if count <= num_keys:
             return [self]
@@ -72,13 +72,13 @@ class Space:
         for start in range(0, count, num_keys):
             part = copy(self)
             part.keys = {name: column[start : start + num_keys] for name, column in self.keys.items()}
-            vars(part).pop("blocks", None)  # those of the whole, if they are known
+            vars(part).pop("blocks", None)  # the blocks of the whole space, if they were made
             found.append(part)
         return found
 
 
 def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
-    """Return the fixed columns, names as codes; raises SpecError for one that is not searched."""
+    """Return the fixed columns, names as codes; raises SpecError for a column that is not searched."""
     result: dict[str, Sequence[int | str]] = {}
     for column, values in fix.items():
         if fault := fault_of_fix(column, values):
@@ -88,35 +88,34 @@ def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int |
             result[column] = [BY_NAME[column].code(value) for value in values]
             known = getattr(problem.workload.open, column)
             if known and (wrong := set(result[column]) - set(known)):
-                raise SpecError(f"fix: {column} = {min(wrong)} is not open in this problem: see Problem.opening")
+                raise SpecError(f"fix: {column} = {min(wrong)} is not a choice of this problem: see Problem.opening")
     return result
 
 
 def fault_of_fix(column: str, values: Sequence[int | str]) -> str:
-    """Return why a column cannot be fixed to these values, whatever else is stated; empty if it can."""
+    """Return why a column cannot be fixed to these values, whatever the other settings; empty if it can."""
     if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
-        return f"{column!r} is not searched, so there is nothing to fix"
+        return f"{column!r} is not a searched choice, so it cannot be fixed"
     if column in OPEN:
         try:
             [BY_NAME[column].code(value) for value in values]
         except SpecError as error:
             return str(error)
     elif words := [value for value in values if isinstance(value, str)]:
-        return f"{column} = {words[0]!r} is no whole number"
+        return f"{column} = {words[0]!r} must be a whole number"
     return ""
 
 
 def fault_of_limit(column: str) -> str:
     """Return why a column cannot be limited; empty if it can."""
-    return (
-        "" if column in (*KEY_COLUMNS, *CHOICE_COLUMNS) else f"{column!r} is not searched, so there is nothing to limit"
-    )
+    searched = column in (*KEY_COLUMNS, *CHOICE_COLUMNS)
+    return "" if searched else f"{column!r} is not a searched choice, so it cannot be limited"
 
 
 def _filter(
     columns: Sequence[str], fix: Selection, limit: Limitation
 ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return the predicate that `fix` and `limit` put on those of some columns that a table has."""
+    """Return the filter of `fix` and `limit` for tables that have some of `columns`."""
 
     def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
         good = np.ones(len(next(iter(table.values()))), dtype=bool)

@@ -1,8 +1,8 @@
-"""Studies: the parts of a sweep that have one space each.
+"""Studies: a sweep consists of studies, and each study has one space.
 
-Integer facts of the hardware (the size of a fast domain) shape the space, and clusters may differ in them; so
-every cluster and every combination of integer values is a study, and a very large space is several. The
-real-valued facts of its hardware points are leaves of [H], and the candidates are the same at all of them.
+Integer properties of the hardware, such as the size of a fast domain, decide the space. So each cluster and each
+combination of integer values is a study of its own, and a very large space is divided into several studies. Real-valued
+properties of the hardware points are leaves [H]; the candidates are the same at all points.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ import numpy as np
 
 from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import joined
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.enumerate import Arrays
@@ -21,7 +22,7 @@ from dsx.spec.cluster import changed_network
 from dsx.spec.what_if import WhatIf, field
 
 _ASSUMPTIONS, _NETWORK = "assumptions.", "network."
-_KEYS = 1 << 19  # shard keys of a study: what bounds the memory of a large sweep
+_KEYS = 1 << 19  # shard keys of a study; this bounds the memory of a large sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,8 @@ class Study:
         """Candidates times hardware points."""
         return self.space.size * self.problem.num_points
 
-    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, Arrays]:
-        """Return (hardware points, positions in the key table, choices) of rows from `start` up to `stop`.
-
-        The candidates at the first hardware point come first.
-        """
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return the rows from `start` up to `stop`: all candidates at the first hardware point, then at the next."""
         points: list[np.ndarray] = []
         positions: list[np.ndarray] = []
         choices: list[Arrays] = []
@@ -53,7 +51,7 @@ class Study:
             positions.append(keys)
             choices.append(chosen)
             first = 0
-        return np.concatenate(points), np.concatenate(positions), joined(choices)
+        return Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
 
 
 def make_studies(
@@ -64,14 +62,14 @@ def make_studies(
     fix: Selection | None = None,
     limit: Limitation | None = None,
 ) -> list[Study]:
-    """Return the studies of a sweep; `problems` has one problem per cluster."""
+    """Return the studies of a sweep; `problems` has one problem for each cluster."""
     problems = [problem.opening(fix or {}) for problem in problems]
     columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
     values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
     integers = [path for path in values if field(path).integer]
     shapes = np.stack([values[path] for path in integers]) if integers else np.zeros((1, len(what_if.points)), int)
     found: list[Study] = []
-    spaces: dict[object, list[Space]] = {}  # by what they depend on of the hardware
+    spaces: dict[object, list[Space]] = {}  # by the properties of the hardware that they depend on
     for code, problem in enumerate(problems):
         for integer in dict.fromkeys(map(tuple, shapes.T.tolist())):
             here = np.flatnonzero((shapes.T == integer).all(axis=1))
@@ -90,9 +88,9 @@ def _kind(path: str) -> type:
 
 
 def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
-    """Return a problem of one hardware point at H others: `values` gives [H] values of fields, in SI units.
+    """Return a problem of one hardware point at H other points: `values` has [H] values of fields, in SI units.
 
-    Integer fields must have one value. Tiers are derived anew from a network that is changed.
+    Integer fields must have a single value. The tiers of a changed network are derived again.
     """
     count = len(next(iter(values.values()))) if values else 1
     hardware, assumptions = jax.tree.map(lambda leaf: np.repeat(leaf, count), (problem.hardware, problem.assumptions))
@@ -116,7 +114,7 @@ def at_points(problem: Problem, values: Mapping[str, np.ndarray]) -> Problem:
 
 
 def _set(record: Any, path: Sequence[str], value: Any) -> Any:
-    """Return a record with the field at `path` inside it set."""
+    """Return a record with the nested field at `path` set."""
     name, *rest = path
     return replace(record, **{name: _set(getattr(record, name), rest, value) if rest else value})
 

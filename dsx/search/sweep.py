@@ -1,7 +1,7 @@
-"""A sweep: all studies through a pipeline, part by part, and what `keep` asks for coming out as rows.
+"""A sweep: prices all studies part by part and returns the rows that `keep` asks for.
 
-Every candidate is priced; nothing is pruned before. Memory stays flat: rows exist only a part per worker at
-a time, and the best and fronts are reduced while the space streams by.
+Every candidate is priced; nothing is pruned. Memory stays flat: each worker has the rows of one part at a time, and the
+best rows and fronts are reduced while the space streams through.
 """
 
 import threading
@@ -13,11 +13,11 @@ import numpy as np
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.layers import power_of_two, price_keys
 from dsx.pricing.rows import Counts
-from dsx.search.groups import front_of_groups, leading_rows
-from dsx.search.parts import Part, make_parts
+from dsx.search.dispatch import search_of
 from dsx.search.protocol import Progress, Search
-from dsx.search.search import search_of
+from dsx.search.row_groups import front_of_groups, leading_rows
 from dsx.search.study import Study, at_points, points_of
+from dsx.search.sweep_parts import Part, make_parts
 from dsx.space.enumerate import Arrays
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
@@ -25,28 +25,28 @@ Write = Callable[[int, Arrays, Counts], None]
 
 
 class Sweep:
-    """The parts of a sweep, and how to price them.
+    """The parts of a sweep and their pricing.
 
-    The rows of a part have the columns of a result set: `cluster` is the position of the cluster, and each
-    field of `what_if` is a column.
+    The rows of a part have the columns of a result set: `cluster` is the position of the cluster, and each field of
+    `what_if` is a column.
     """
 
     def __init__(self, studies: Sequence[Study], keep: Keep, precision: str, part_size: int | None = None) -> None:
         self.studies, self.keep, self.precision = studies, keep, precision
         self.parts = make_parts(studies, keep, part_size)
-        # One length for all parts, the last and shortest too.
+        # All parts have one padded length, even the last and shortest.
         length = power_of_two(max((part.size for part in self.parts), default=0))
         self._searches = _Searches(studies, precision, length)
 
     @property
     def size(self) -> int:
-        """Candidates, over all hardware points."""
+        """The number of candidates, over all hardware points."""
         return sum(study.size for study in self.studies)
 
     def run(self, numbers: Iterable[int], write: Write, progress: Progress = lambda candidates: None) -> None:
-        """Price parts by their numbers and hand each to `write`, which may be called by several threads at once.
+        """Price the parts with these numbers and pass each to `write`, which several threads may call at once.
 
-        `progress` is told the number of candidates whenever some are done.
+        `progress` is called with the number of newly priced candidates.
         """
         if isinstance(self.keep, KeepTop | KeepPareto):
             for number in numbers:
@@ -54,7 +54,7 @@ class Sweep:
             return
 
         def make(device: Any, number: int) -> int:
-            # Encoding a part is as much work as pricing it, so the worker that priced it does both.
+            # Encoding a part takes as long as pricing it, so the worker that prices it also encodes it.
             write(number, *self._rows(device, self.parts[number]))
             return self.parts[number].size
 
@@ -62,7 +62,7 @@ class Sweep:
             progress(done)
 
     def merged(self, rows: Arrays) -> Arrays:
-        """Return what is kept of the rows of all parts, for a `keep` that reduces."""
+        """Reduce the rows of all parts once more, if `keep` reduces."""
         hardware = ["cluster", *self.studies[0].values]
         if isinstance(self.keep, KeepTop):
             per = [name for name in self.keep.per if name not in hardware]
@@ -88,9 +88,9 @@ class Sweep:
 
 
 class _Searches:
-    """The searches of studies at hardware points, made once for all parts that share them.
+    """The searches of studies at hardware points, each made once for all parts that share it.
 
-    The last two are kept: workers may be at the end of one and at the beginning of the next.
+    The last two are kept, because some workers may still be at one while others begin the next.
     """
 
     def __init__(self, studies: Sequence[Study], precision: str, length: int) -> None:
@@ -99,7 +99,7 @@ class _Searches:
         self._made: dict[tuple[int, int], tuple[Study, Search]] = {}
 
     def of(self, part: Part) -> tuple[Study, Search]:
-        """Return the study of a part at its hardware points, and the search of it."""
+        """Return the study of a part at its hardware points, and its search."""
         at = (part.study, part.first_point)
         with self._lock:
             if at not in self._made:
@@ -111,22 +111,22 @@ class _Searches:
 
 
 def _with_hardware(study: Study, rows: Arrays) -> Arrays:
-    """Return rows with columns for the hardware instead of the number of the hardware point."""
+    """Return rows with the columns of the hardware in place of the number of the hardware point."""
     point = rows.pop("point")
     hardware: Mapping[str, np.ndarray] = {"cluster": np.full(len(point), study.cluster)}
     return rows | hardware | {path: column[point] for path, column in study.values.items()}
 
 
 def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Arrays]:
-    """Return the candidate that needs least memory, whether it fits or not, as a single row, and its study.
+    """Return the candidate that needs the least memory, whether it fits or not: its study, and its row.
 
-    Each study is searched at its first hardware point, and must have a candidate.
+    Each study is searched at its first hardware point and must have a candidate.
     """
     found: list[tuple[Study, Arrays]] = []
     for study in studies:
         here = points_of(study, 0, 1)
-        boundless = at_points(here.problem, {"device.hbm_capacity": np.array([np.inf])})
-        table = price_keys(boundless, study.space.keys)
-        search = search_of(boundless, study.space, table)
+        unlimited = at_points(here.problem, {"device.hbm_capacity": np.array([np.inf])})
+        table = price_keys(unlimited, study.space.keys)
+        search = search_of(unlimited, study.space, table)
         found.append((here, search.best(1, objective="peak_bytes", progress=progress)[0]))
     return min(found, key=lambda one: one[1]["peak_bytes"][0])

@@ -51,7 +51,7 @@ def test_best_holds_it_fixed(run):
     assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}
     done = run("best", *JOB, "--set", "assumptions.fixed.epp=1")
     assert done.code != 0
-    assert "'fixed' holds 'epp', which is not a column that can be held fixed there; did you mean 'ep'?" in done.err
+    assert "'fixed' cannot fix 'epp'; did you mean 'ep'?" in done.err
 
 
 def test_why_says_what_experts_miss(run):

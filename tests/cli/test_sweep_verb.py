@@ -151,9 +151,9 @@ def test_people_see_the_interval_of_a_plan(run, folder):
 
 
 def test_too_many_groups_are_refused_before_anything_is_written(run, folder, monkeypatch):
-    monkeypatch.setattr("dsx.search.most_groups.MOST_ROWS", 3)
+    monkeypatch.setattr("dsx.search.max_groups.MAX_ROWS", 3)
     done = swept(run, "keep={top: 2, per: [strategy, tp_nvs]}")
     assert done.code == 2
     assert ": keep: " in done.err
-    assert "groups of up to 2 rows, and at most 3 rows are kept" in done.err
+    assert "groups of up to 2 rows exceed the limit of 3 rows" in done.err
     assert not (folder / "out").exists()

@@ -13,7 +13,7 @@ from validation.cases import CONFIG, STRATEGIES, configs_of, problem_for
 
 from dsx.pricing.layers import price_keys
 from dsx.search.blockwise import tiles
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 
 MODEL = {"l": 2048, "e": 2048, "h": 16, "f": 8192, "depth": 12}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from laws.spaces import LATENCIES, RATES, SETS, hardware, on, priced, problem_of, space_of
 
 from dsx.pricing.layers import price_keys
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 
 FACTS = RATES | LATENCIES
 

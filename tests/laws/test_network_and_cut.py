@@ -11,8 +11,8 @@ from validation.cases import cluster_spec
 
 from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.layers import price_keys
-from dsx.pricing.plans import price_rows
 from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import ClusterSpec
@@ -39,7 +39,7 @@ capacities = st.sampled_from([6e9, 1.2e10, 1e12])
 
 
 def problem_of(model, capacity):
-    """A model of six layers and a head, cut anyhow, on three tiers."""
+    """A model of six layers and a head, with optimal cuts, on three tiers."""
     dense = {"kind": "transformer", "options": ["rotary", "gated"], "count": 2}
     mixture = {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": LAYERS - 2}
     spec = ModelSpec.model_validate(
@@ -66,21 +66,15 @@ def with_network(problem, facts):
 
 
 def where_of(problem):
-    """The layer costs of a space, and points, positions and choices of all of its candidates."""
+    """The layer costs of a space, and the rows of all its candidates."""
     space = Space(problem, [GPUS], [BATCH])
     positions, choices = space.blocks.rows(0, space.size)
-    return price_keys(problem, space.keys), np.zeros_like(positions), positions, choices
-
-
-def rows(where, wanted):
-    """Some of the candidates of `where_of`."""
-    table, points, positions, choices = where
-    return table, points[wanted], positions[wanted], {name: column[wanted] for name, column in choices.items()}
+    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
 
 
 def found(problem, where):
-    """The best cut of every candidate; the costs of those that no cut makes fit are infinite."""
-    return price_best_cuts(problem, *where, least_memory=False)
+    """The optimal cut of each candidate; costs are infinite if no cut fits."""
+    return price_best_cuts(problem, *where, goal="fastest")
 
 
 @settings(max_examples=5)
@@ -98,7 +92,7 @@ def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, beli
     best = aware.costs.step_time_s.min()
     assert best <= paid[np.argmin(made.costs.step_time_s)] * EXACT
     # Of every plan whose layers can be cut evenly; the best of them may be another plan.
-    even = price_rows(replace(true, partition="even"), *rows(where, LAYERS % where[-1]["pp"] == 0))
+    even = price_rows(replace(true, partition="even"), where[0], where[1].take(LAYERS % where[1].choices["pp"] == 0))
     assert best <= np.where(even.peak_bytes <= capacity, even.step_time_s, np.inf).min() * EXACT
 
 

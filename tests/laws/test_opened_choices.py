@@ -10,7 +10,7 @@ from laws.spaces import MEMORY_PARTS, TIME_PARTS, candidates_of, hardware, on, p
 from dsx.pricing.evaluate import evaluate_plan
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import candidate_columns
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.choices import CODES, OPEN
 from dsx.space.limits import PLACED

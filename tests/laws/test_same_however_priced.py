@@ -21,13 +21,12 @@ from validation.cases import STRATEGIES
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
-from dsx.pricing import batch, layers, plans
+from dsx.pricing import batch, layers, row_costs
 from dsx.pricing.layers import price_keys
-from dsx.pricing.plans import price_rows, step_choices
+from dsx.pricing.row_costs import Rows, price_rows, step_choices
 from dsx.pricing.rows import cost_columns
-from dsx.search.blockwise import best as best_module
-from dsx.search.blockwise import hot, minima, tiles
-from dsx.search.search import search_of
+from dsx.search.blockwise import hot, minima, tiles, top_plans
+from dsx.search.dispatch import search_of
 
 REL = 1e-13
 
@@ -62,7 +61,7 @@ def test_any_length_of_a_chunk(monkeypatch, lengths):
     problem, space = problem_of("default"), space_of("default", num_gpus=(4, 6), batches=(6,))
     expected = priced(problem, space)
     monkeypatch.setattr(batch, "_LENGTHS", lengths)
-    for module in (batch, layers, plans):
+    for module in (batch, layers, row_costs):
         monkeypatch.setattr(module, "LONGEST", lengths[-1])
     assert_rows_equal(priced(problem, space), expected, REL)
 
@@ -74,10 +73,10 @@ def test_rows_in_any_order(seed):
     table = price_keys(problem, space.keys)
     positions, choices = candidates_of(space)
     points = np.zeros_like(positions)
-    whole = cost_columns(price_rows(problem, table, points, positions, choices))
+    whole = cost_columns(price_rows(problem, table, Rows(points, positions, choices)))
     chosen = np.random.default_rng(seed).integers(0, len(positions), 300)
     some = {name: column[chosen] for name, column in choices.items()}
-    part = price_rows(problem, table, points[chosen], positions[chosen], some)
+    part = price_rows(problem, table, Rows(points[chosen], positions[chosen], some))
     assert_rows_equal(cost_columns(part), {name: column[chosen] for name, column in whole.items()}, REL)
 
 
@@ -92,7 +91,7 @@ def test_any_shape_of_a_tile(monkeypatch, keys, choices, tiles_of_a_bundle, bund
     # What is compiled knows the choices of a tile by heart, so each case has bundles of a shape of its own.
     shape = {"KEYS": keys, "CHOICES": choices, "TILES": tiles_of_a_bundle, "BUNDLES": bundles}
     for name, value in shape.items():
-        for module in (tiles, hot, minima, best_module):
+        for module in (tiles, hot, minima, top_plans):
             monkeypatch.setattr(module, name, value, raising=False)
     found, counts = search_of(problem, space, price_keys(problem, space.keys)).best(20)
     assert (counts.candidates, counts.feasible) == (len(fits), fits.sum())
@@ -111,7 +110,7 @@ def test_compiled_as_not_compiled(assumptions, strategy):
     keys = {name: column[positions[chosen]] for name, column in space.keys.items()}
     made = {name: column[chosen] for name, column in choices.items()}
     layer = price_keys(problem, keys)
-    step = price_rows(problem, layer, np.zeros(8, dtype=int), np.arange(8), made)
+    step = price_rows(problem, layer, Rows(np.zeros(8, dtype=int), np.arange(8), made))
 
     arguments = (problem.model.dimensions, problem.assumptions_spec, problem.sequence_length)
     work = layer_work(problem.layers[0], *arguments, keys)
@@ -146,7 +145,7 @@ def test_the_best_are_priced_in_float64(assumptions, precision):
     table = price_keys(problem, space.keys)
     found, _ = search_of(problem, space, table, precision).best(10)
     # Among near-ties, float32 may prefer another one; a few more than ten are kept, so it does not here.
-    assert best_module._SLACK > 0
+    assert top_plans._SLACK > 0
     np.testing.assert_allclose(found["step_time_s"], np.sort(rows["step_time_s"][fits])[:10], rtol=REL)
     where = {candidate: row for row, candidate in enumerate(rows["candidate"].tolist())}
     back = np.array([where[candidate] for candidate in found["candidate"].tolist()])

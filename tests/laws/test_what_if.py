@@ -8,7 +8,7 @@ import pytest
 from laws.spaces import LATENCIES, RATES, hardware, on, problem_of
 from search.sweeps import STRATEGIES, swept, where
 
-from dsx.search import parts
+from dsx.search import sweep_parts
 from dsx.search.study import make_studies
 from dsx.spec.keep import KeepTop
 from dsx.spec.what_if import WhatIf
@@ -29,7 +29,7 @@ FIELDS = {
 def three_points_at_once():
     """Ranges of as many points as in other tests, for which everything is compiled already."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_POINTS", 3)
+        patch.setattr(sweep_parts, "_POINTS", 3)
         yield
 
 

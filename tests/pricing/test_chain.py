@@ -1,4 +1,4 @@
-"""The scan over stages against every cut, for costs that are just numbers."""
+"""The scan over stages against every cut, for random costs."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from oracles.partition import cuts
 
 from dsx.errors import SpecError
-from dsx.pricing.chain import MOST_LAYERS, check_length, first_layers, least_maxima
+from dsx.pricing.chain import MAX_LAYERS, check_length, first_layers, least_maxima
 from dsx.pricing.problem import make_problem
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
@@ -19,7 +19,7 @@ cut = jax.jit(first_layers)
 
 
 def random_costs(seed, num_layers):
-    """[S, last, first]: different on every stage, with rubbish where nothing is, and some segments forbidden."""
+    """[S, last, first]: different on each stage, with arbitrary values for impossible segments, and some forbidden."""
     random = np.random.default_rng(seed)
     costs = random.uniform(1, 9, (PADDED, PADDED, PADDED)).round(1)
     costs[random.uniform(size=costs.shape) < 0.2] = np.inf
@@ -75,12 +75,14 @@ def test_stages_past_the_deepest_are_left_out():
     assert np.isinf(some.least[3:]).all()
 
 
-def test_the_bound_leaves_a_thousand_layers_and_all_packaged_models():
+def test_the_limit_allows_a_thousand_layers_and_all_packaged_models():
     check_length(1000 + 2, "a model", "")
-    with pytest.raises(SpecError, match=r"model 'm' has 1,025 layers, and at most 1,024 are cut optimally: .*; cut it"):
+    with pytest.raises(
+        SpecError, match=r"model 'm' has 1,025 layers, but an optimal cut takes at most 1,024: .*; cut it"
+    ):
         check_length(1025, "model 'm'", "cut it evenly")
     for name in names("models", ".yaml"):
-        assert sum(entry.count for entry in load_model(name).sequence) < MOST_LAYERS / 4
+        assert sum(entry.count for entry in load_model(name).sequence) < MAX_LAYERS / 4
 
 
 def test_a_model_that_is_too_long_is_refused_before_it_is_cut():

@@ -1,4 +1,4 @@
-"""One plan: what is said of it beside its price."""
+"""One plan: its evaluation beyond the price."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_a_plan_that_does_not_fit_says_what_is_largest():
     assert not evaluation.fits
     (violation,) = evaluation.broken
     assert violation.reason.name == "memory"
-    assert "are needed and 1.00 GB are there" in violation.detail
+    assert "exceed the 1.00 GB of a GPU by" in violation.detail
     parts = {
         name: evaluation.costs[name] for name in evaluation.costs if name.endswith("_bytes") and name != "peak_bytes"
     }
@@ -55,7 +55,7 @@ def test_a_plan_that_breaks_other_rules_may_fit():
     assert evaluation.costs["step_time_s"] > evaluate(*SETTINGS).costs["step_time_s"]
 
 
-def test_a_plan_that_names_no_placement_is_placed_as_the_set_says():
+def test_default_placement_of_the_assumption_set():
     named = evaluate(*SETTINGS)
     assert named.filled == {}
     ranked = evaluate("tp=4", "pp=3", "dp=2", "microbatch_size=2")
@@ -70,13 +70,13 @@ def test_a_plan_that_names_no_placement_is_placed_as_the_set_says():
     assert left_out.plan["tp_nvs"] == left_out.plan["dp_nvs"] == 1
 
 
-def test_no_plan():
+def test_a_plan_that_is_not_well_formed():
     with pytest.raises(PlanError, match=", but num_gpus=24"):
         evaluate("tp=4")
 
 
 def test_kernels_add_up_to_the_layer():
-    """Over microbatches and layers of a stage, the kernels take what the step does where no host delays them."""
+    """Without host delays, kernels over all microbatches and layers of a stage add up to the step."""
     for strategies in (("1d",), ("2d",), ("summa",)):
         problem = problem_of("default", strategies)
         at_once = replace(problem.assumptions, dispatch_latency=0.0 * problem.assumptions.dispatch_latency)
@@ -90,19 +90,21 @@ def test_kernels_add_up_to_the_layer():
             )
             assert total == pytest.approx(evaluation.costs[column], rel=1e-12), column
         saved = 12 * sum(kernel["saved_bytes"] for kernel in kernels)
-        # Beside what is saved there is the largest transient of a layer.
+        # In addition to what is saved there is the largest transient of a layer.
         assert saved <= evaluation.costs["activation_bytes"] < 1.2 * saved
 
 
 def test_the_traffic_of_a_kernel_is_what_is_timed():
-    """Rotary positions as several kernels: what hides behind their arithmetic and what does not is all of it."""
-    believed, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
-    problem = make_problem(load_model("llama-3-8b"), cluster, believed, ["1d"], None)
+    """Rotary positions as several kernels: hidden and exposed traffic add up to all traffic."""
+    assumptions, cluster = load_assumptions("default"), load_cluster("h100-nvs8")
+    problem = make_problem(load_model("llama-3-8b"), cluster, assumptions, ["1d"], None)
     plan = evaluate_plan(problem, ["tp=8", "dp=2", "nvs.tp=8"], 16, 16).plan
     (rotary,) = [one["forward"] for one in operator_costs(problem, plan) if one["name"] == "self-attention.q.2"]
-    seconds = rotary["memory_s"] + rotary["compute_s"] - believed.launch_latency
-    assert rotary["bytes"] == pytest.approx(seconds * cluster.device.hbm_bandwidth * believed.hbm_efficiency, rel=1e-9)
-    assert rotary["bytes"] == (2 + 8 * believed.unfused_share) * 2 * 8192 * 4096 / 8
+    seconds = rotary["memory_s"] + rotary["compute_s"] - assumptions.launch_latency
+    assert rotary["bytes"] == pytest.approx(
+        seconds * cluster.device.hbm_bandwidth * assumptions.hbm_efficiency, rel=1e-9
+    )
+    assert rotary["bytes"] == (2 + 8 * assumptions.unfused_share) * 2 * 8192 * 4096 / 8
 
 
 def test_rows_of_a_search_as_evaluations():

@@ -1,4 +1,4 @@
-"""Pricing keys: those that share their work are priced as if they were alone, in chunks and at points of any number."""
+"""Pricing keys that share their work equals pricing each alone, in batches of any length and at any points."""
 
 import jax
 import numpy as np
@@ -8,11 +8,11 @@ from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.work import layer_work
-from dsx.pricing import batch, plans
+from dsx.pricing import batch, row_costs
 from dsx.pricing import layers as layers_module
 from dsx.pricing.batch import pad
 from dsx.pricing.layers import power_of_two, price_keys
-from dsx.pricing.plans import price_rows
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.search.study import at_points
 from dsx.space.choices import KEY_COLUMNS
 
@@ -71,7 +71,7 @@ def test_every_key_alone():
 
 
 @pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
-def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, lengths, most):
+def test_keys_and_works_in_batches_of_any_length(monkeypatch, works, lengths, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
     expected = leaves(price_keys(problem, space.keys)[0])
     assert all(count == distinct for count, distinct in works)  # each is evaluated once
@@ -86,7 +86,7 @@ def test_keys_and_works_come_in_stretches_of_any_length(monkeypatch, works, leng
         return price(work, hardware, assumptions)
 
     monkeypatch.setattr(batch, "_LENGTHS", lengths)
-    for module in (batch, layers_module, plans):
+    for module in (batch, layers_module, row_costs):
         monkeypatch.setattr(module, "LONGEST", lengths[-1])
     monkeypatch.setattr(layers_module, "_WORKS", most)
     monkeypatch.setattr(layers_module, "_price_layers", seen)
@@ -113,11 +113,11 @@ def test_rows_at_any_points_in_any_order():
     rows = random.integers(0, space.size, 500)
     points = random.integers(0, problem.num_points, 500)
     some = {name: column[rows] for name, column in choices.items()}
-    mixed = price_rows(problem, table, points, positions[rows], some)
+    mixed = price_rows(problem, table, Rows(points, positions[rows], some))
     for point in range(problem.num_points):
         alone = at_one_point(point)
         own = price_keys(alone, space.keys)
-        expected = price_rows(alone, own, np.zeros_like(points), positions[rows], some)
+        expected = price_rows(alone, own, Rows(np.zeros_like(points), positions[rows], some))
         for name in ("step_time_s", "peak_bytes", "dp_comm_s", "mfu"):
             found = getattr(mixed, name)[points == point]
             np.testing.assert_allclose(found, getattr(expected, name)[points == point], rtol=REL)
@@ -129,7 +129,7 @@ def test_no_keys_and_no_rows():
     table = price_keys(problem, nothing)
     assert all(leaf.shape[-1] == 0 for leaf in leaves(table[0]).values())
     none = np.zeros(0, dtype=np.int64)
-    assert len(price_rows(problem, table, none, none, {}).step_time_s) == 0
+    assert len(price_rows(problem, table, Rows(none, none, {})).step_time_s) == 0
 
 
 def test_lengths():

@@ -1,4 +1,4 @@
-"""What measured times change of a plan, and which rows change nothing."""
+"""Measured operator times in a plan, and rows without use."""
 
 from dataclasses import replace
 
@@ -14,13 +14,13 @@ from dsx.pricing.measured_kernels import _number, coverage, idle_rows, kernels_t
 from dsx.spec.operator_times import OperatorTime, OperatorTimes
 
 
-def without_waiting(problem):
-    """Return the problem with a host that issues all kernels at once."""
+def without_host_delays(problem):
+    """Return the problem with a host that issues all kernels without delay."""
     at_once = replace(problem.assumptions, dispatch_latency=0.0 * problem.assumptions.dispatch_latency)
     return replace(problem, assumptions=at_once)
 
 
-PROBLEM = without_waiting(problem_of("default", ("1d",)))
+PROBLEM = without_host_delays(problem_of("default", ("1d",)))
 PLAN = ("tp=2", "dp=12", "nvs.tp=2", "nvs.dp=4")
 
 
@@ -38,11 +38,11 @@ def evaluate(problem):
     return evaluate_plan(problem, PLAN, 24, 24)
 
 
-def test_without_times_nothing_is_said():
+def test_no_coverage_without_times():
     assert coverage(PROBLEM, evaluate(PROBLEM).plan) is None
 
 
-def test_a_plan_whose_kernels_are_all_measured_takes_what_was_measured():
+def test_a_plan_with_only_measured_kernels_takes_their_time():
     plan = evaluate(PROBLEM).plan
     listed = kernels_to_measure(PROBLEM, plan)
     problem = with_rows(*((operator, direction, shape, "", 1e-3) for operator, direction, shape in listed))
@@ -58,7 +58,7 @@ def test_a_plan_whose_kernels_are_all_measured_takes_what_was_measured():
     assert sum(part["memory_s"] for part in parts) == 0
 
 
-def test_the_step_changes_by_what_the_kernels_do():
+def test_the_step_changes_as_much_as_its_kernels():
     problem = with_rows(("einsum", None, (2048, 4608, 3072, 1), "bf16", 5e-3), ("norm", 0, (7, 7, 0, 0), "", 1.0))
     plain, changed = evaluate(PROBLEM), evaluate(problem)
     covered = coverage(problem, changed.plan)
@@ -73,7 +73,7 @@ def test_the_step_changes_by_what_the_kernels_do():
     assert 0 < covered.share < 1
 
 
-def test_a_row_that_matches_nothing_has_the_nearest_shape():
+def test_a_row_without_a_match_has_the_nearest_shape():
     problem = with_rows(
         ("einsum", None, (2048, 4608, 3072, 1), "fp8", 1e-3),
         ("einsum", None, (4608, 2048, 3072, 1), "", 1e-3),

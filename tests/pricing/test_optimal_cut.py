@@ -1,4 +1,4 @@
-"""The best cut of a plan against every cut of it; limits of memory; rows of a sweep against single plans."""
+"""The optimal cut of a plan against all its cuts; limits of memory; rows of a sweep against single plans."""
 
 import itertools
 from dataclasses import replace
@@ -16,11 +16,11 @@ from validation.cases import cluster_spec
 from dsx.pricing.cuts import cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
 from dsx.pricing.evaluate import evaluate_plan
 from dsx.pricing.layers import price_keys
-from dsx.pricing.optimal_cut import contents
-from dsx.pricing.plans import price_rows
+from dsx.pricing.optimal_cut import chain_contents
 from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.pricing.rows import Counts, cost_columns, priced_rows
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.sweep import smallest
 from dsx.spec.assumptions import load_assumptions
@@ -40,7 +40,7 @@ OPENED = {
 
 @cache
 def problem_of(layers=None, partition="optimal", assumptions="default"):
-    """A model with a heavy head, cut anyhow unless it says otherwise."""
+    """A model with a heavy head, with optimal cuts unless `partition` says otherwise."""
     spec = ModelSpec.model_validate(
         {
             "name": "small",
@@ -60,17 +60,17 @@ MODELS = {
 
 
 def rows_of(problem, num_gpus=(12, 24), batches=(24,), **fix):
-    """All candidates of a space: the space, its layer costs, points, positions and choices."""
+    """All candidates of a space: the problem, the space, and its (layer costs, rows)."""
     problem = problem.opening(fix)
     space = Space(problem, num_gpus, batches, fix)
     positions, choices = space.blocks.rows(0, space.size)
-    return problem, space, (price_keys(problem, space.keys), np.zeros_like(positions), positions, choices)
+    return problem, space, (price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices))
 
 
 def some(where, rows):
     """Some of the rows of `rows_of`."""
-    table, points, positions, choices = where
-    return table, points[rows], positions[rows], {name: column[rows] for name, column in choices.items()}
+    table, candidates = where
+    return table, candidates.take(rows)
 
 
 def every_cut(num_layers, num_stages):
@@ -82,7 +82,7 @@ def every_cut(num_layers, num_stages):
 def by_brute_force(problem, where):
     """Price all cuts of each row; return by row the cuts and their costs as columns."""
     num_layers = int(problem.workload.stack.num_layers)
-    cuts = [every_cut(num_layers, int(pp)) for pp in where[3]["pp"]]
+    cuts = [every_cut(num_layers, int(pp)) for pp in where[1].choices["pp"]]
     ends = np.cumsum([0, *map(len, cuts)])
     every = some(where, np.repeat(np.arange(len(cuts)), np.diff(ends)))
     costs = cost_columns(price_cuts(problem, *every, np.concatenate(cuts)).costs)
@@ -93,10 +93,10 @@ def by_brute_force(problem, where):
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=4)
 @given(capacity=st.sampled_from([2e9, 4e9, 8e9, 1e12]), seed=st.integers(0, 2**32 - 1))
-def test_no_cut_is_better_than_the_best(model, capacity, seed):
-    """Under memory limits, schedules, recomputation, ZeRO stages and offload; where nothing fits, none needs less."""
+def test_no_cut_is_better_than_the_optimal_one(model, capacity, seed):
+    """Under memory limits, schedules, recomputation, ZeRO and offload; if no cut fits, none needs less memory."""
     problem, _, where = rows_of(on(problem_of(MODELS[model]), hardware(hbm_capacity=capacity)), **OPENED)
-    where = some(where, np.random.default_rng(seed).permutation(len(where[1]))[:8])
+    where = some(where, np.random.default_rng(seed).permutation(len(where[1].positions))[:8])
     found = price_best_cuts(problem, *where)
     for row, (cuts, costs) in enumerate(by_brute_force(problem, where)):
         fits = costs["peak_bytes"] <= capacity
@@ -108,40 +108,40 @@ def test_no_cut_is_better_than_the_best(model, capacity, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capacity", "wide"), [(3e9, False), (3e9, True), (1e12, False)])
-def test_every_stage_has_a_layer(capacity, wide):
-    """Also where rounding makes a later stage look slower than the slowest."""
+@pytest.mark.parametrize(("capacity", "float64"), [(3e9, False), (3e9, True), (1e12, False)])
+def test_every_stage_has_a_layer(capacity, float64):
+    """Even where rounding makes a later stage look slower than the slowest."""
     layers = tuple(tuple(entry.items()) for entry in (ENDS[0], ENDS[1] | {"count": 22}, ENDS[2]))
     problem, _, where = rows_of(on(problem_of(layers), hardware(hbm_capacity=capacity)), (24, 48), (48,), **OPENED)
-    where = some(where, np.arange(0, len(where[1]), 7))
-    cuts = price_best_cuts(problem, *where, wide=wide).cuts
+    where = some(where, np.arange(0, len(where[1].positions), 7))
+    cuts = price_best_cuts(problem, *where, float64=float64).cuts
     sizes = np.diff(cuts, axis=1)
-    there = np.arange(sizes.shape[1]) < where[3]["pp"][:, None]
+    there = np.arange(sizes.shape[1]) < where[1].choices["pp"][:, None]
     assert (sizes[there] > 0).all()
     assert (sizes[~there] == 0).all()
     assert (sizes.sum(axis=1) == 24).all()
 
 
-def test_of_equal_cuts_it_is_one_of_about_equal_shares():
+def test_of_equally_good_cuts_the_shares_are_about_equal():
     """Seven layers in three stages are 3, 2 and 2; with 3, 3 and 1 the slowest stage takes no longer."""
     problem, _, where = rows_of(on(problem_of(MODELS["body"]), hardware(hbm_capacity=1e12)))
     found = price_best_cuts(problem, *where)
     several = 0
     for row, (cuts, costs) in enumerate(by_brute_force(problem, where)):
-        sizes = np.diff(found.cuts[row][: int(where[3]["pp"][row]) + 1])
+        sizes = np.diff(found.cuts[row][: int(where[1].choices["pp"][row]) + 1])
         assert sizes.max() - sizes.min() <= 1
         equal = costs["step_time_s"] <= costs["step_time_s"].min() * (1 + 1e-12)
         several += np.ptp(np.diff(cuts[equal], axis=1)[:, : len(sizes)]) > 1
     assert several
 
 
-def test_a_stage_that_is_alone_has_no_bubble():
+def test_a_single_stage_has_no_bubble():
     problem, _, where = rows_of(problem_of(), pp=[1])
     assert (price_best_cuts(problem, *where).costs.bubble_s == 0).all()
     assert (price_rows(problem, *where).bubble_s == 0).all()
 
 
-def test_a_single_microbatch_waits_for_no_stage_and_still_has_balanced_ones():
+def test_the_stages_of_a_single_microbatch_are_balanced_too():
     problem, _, where = rows_of(on(problem_of(), hardware(hbm_capacity=1e12)), num_microbatches=[1], pp=[2, 3])
     found = price_best_cuts(problem, *where)
     for row, (_, costs) in enumerate(by_brute_force(problem, where)):
@@ -151,7 +151,7 @@ def test_a_single_microbatch_waits_for_no_stage_and_still_has_balanced_ones():
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 def test_an_even_cut_is_never_better(model, capacity):
-    """And what fits evenly fits."""
+    """And a plan that fits with an even cut fits with the optimal one."""
     machine = hardware(hbm_capacity=capacity)
     even, _, where = rows_of(on(problem_of(MODELS[model], "even"), machine), num_gpus=(6, 7, 12, 24), **OPENED)
     costs = price_rows(even, *where)
@@ -167,26 +167,26 @@ def test_an_even_cut_is_never_better(model, capacity):
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=4)
 @given(bandwidth=st.floats(1e8, 1e12), latency=st.sampled_from([0.0, 5e-6, 1e-3]))
-def test_a_cut_that_was_made_for_another_network_is_never_better(model, bandwidth, latency):
+def test_a_cut_for_another_network_is_never_better(model, bandwidth, latency):
     given = {"slow_bandwidth": bandwidth, "slow_latency": latency, "hbm_capacity": 1e12}
     true, flat = (
         rows_of(on(problem_of(MODELS[model]), hardware(**facts)))
         for facts in (given, {"slow_bandwidth": 4.5e11, "slow_latency": 2.5e-6, "hbm_capacity": 1e12})
     )
-    best, blind = (price_best_cuts(problem, *where) for problem, _, where in (true, flat))
-    paid = price_cuts(true[0], *true[2], blind.cuts).costs.step_time_s
+    best, agnostic = (price_best_cuts(problem, *where) for problem, _, where in (true, flat))
+    paid = price_cuts(true[0], *true[2], agnostic.cuts).costs.step_time_s
     assert (best.costs.step_time_s <= paid * (1 + EXACT)).all()
-    assert best.costs.step_time_s.min() <= paid[np.argmin(blind.costs.step_time_s)] * (1 + EXACT)
+    assert best.costs.step_time_s.min() <= paid[np.argmin(agnostic.costs.step_time_s)] * (1 + EXACT)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_even_cut_costs_the_same_however_it_was_found(model):
     even, _, where = rows_of(problem_of(MODELS[model], "even"), num_gpus=(6, 7, 12, 24), **OPENED)
     costs = cost_columns(price_rows(even, *where))
-    ends = even.num_end_layers // 2
-    cuts = np.full((len(where[1]), even.num_layers + 2 * ends + 1), even.num_layers + 2 * ends)
-    for row, pp in enumerate(where[3]["pp"].tolist()):
-        cuts[row, :pp] = [0, *(ends + even.num_layers // pp * stage for stage in range(1, pp))]
+    end = even.num_end_layers // 2
+    cuts = np.full((len(where[1].positions), even.num_layers + 2 * end + 1), even.num_layers + 2 * end)
+    for row, pp in enumerate(where[1].choices["pp"].tolist()):
+        cuts[row, :pp] = [0, *(end + even.num_layers // pp * stage for stage in range(1, pp))]
     given = cost_columns(price_cuts(even, *where, cuts).costs)
     for name, column in costs.items():
         np.testing.assert_allclose(given[name], column, rtol=EXACT, atol=1e-15, err_msg=name)
@@ -201,10 +201,17 @@ def test_time_and_memory_parts_add_up():
 
 def test_the_space_has_every_pipeline_that_leaves_no_stage_empty():
     _, _, where = rows_of(problem_of(), num_gpus=(7, 8, 9))
-    assert {*where[3]["pp"].tolist()} == {1, 2, 3, 4, 7, 8}  # of 8 layers with both ends; 9 would leave one empty
+    assert {*where[1].choices["pp"].tolist()} == {
+        1,
+        2,
+        3,
+        4,
+        7,
+        8,
+    }  # of 8 layers with embedding and head; 9 would leave one empty
     _, _, where = rows_of(problem_of(), num_gpus=(8,), vpp=[1, 3], schedule=["1f1b", "zb-h1", "gpipe"])
-    assert {*where[3]["vpp"].tolist()} == {1}
-    assert {*where[3]["schedule"].tolist()} == {0, 1}
+    assert {*where[1].choices["vpp"].tolist()} == {1}
+    assert {*where[1].choices["schedule"].tolist()} == {0, 1}
 
 
 def test_stages_of_a_plan_make_up_its_step():
@@ -224,7 +231,7 @@ def test_stages_of_a_plan_make_up_its_step():
 
 
 @pytest.mark.parametrize("setting", ["vpp=3", "schedule=zb-h1", "schedule=zb-h2"])
-def test_what_is_not_covered_is_rejected_by_name(setting):
+def test_plans_without_an_optimal_cut_are_rejected_by_name(setting):
     plan = ["pp=2", "dp=6", "nvs.dp=6", setting]
     found = evaluate_plan(problem_of(), plan, 12, 24)
     assert "cut_not_covered" in [broken.reason.name for broken in found.broken]
@@ -234,7 +241,7 @@ def test_what_is_not_covered_is_rejected_by_name(setting):
     assert "cut_not_covered" not in [broken.reason.name for broken in even.broken]
 
 
-# Small spaces at two hardware points, one of which is short of memory.
+# Small spaces at two hardware points; one has little memory.
 
 
 @cache
@@ -248,7 +255,7 @@ def searched():
 
 def rows_at(problem, space):
     positions, choices = space.blocks.rows(0, space.size)
-    return price_keys(problem, space.keys), np.zeros_like(positions), positions, choices
+    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
 
 
 def by_candidate(rows):
@@ -256,7 +263,7 @@ def by_candidate(rows):
 
 
 @pytest.mark.slow
-def test_every_row_of_a_sweep_is_what_its_plan_is_evaluated_to():
+def test_rows_of_a_sweep_equal_their_evaluated_plans():
     problem, space, rows = searched()
     found, counts = swept([study_of(problem, space)], "all")
     assert counts == Counts(len(rows["tp"]), int((rows["reject"] == 0).sum()))
@@ -304,12 +311,12 @@ def test_feasible_rows_are_those_of_all_rows():
 
 def test_float32_agrees_with_float64():
     problem, _, where = rows_of(problem_of(), batches=(24, 48))
-    wide, narrow = (price_best_cuts(problem, *where, wide).costs for wide in (True, False))
+    wide, narrow = (price_best_cuts(problem, *where, float64=float64).costs for float64 in (True, False))
     both = wide.peak_bytes <= SYSTEM["hbm_capacity"] * (1 - 1e-4)
     np.testing.assert_allclose(narrow.step_time_s[both], wide.step_time_s[both], rtol=1e-4)
 
 
-def test_what_comes_nearest_needs_no_more_than_any_cut():
+def test_the_smallest_candidate_needs_no_more_memory_than_any_cut():
     problem = on(problem_of(), hardware(hbm_capacity=1e8))
     space = Space(problem, (24,), (24,))
     _, row = smallest([study_of(problem, space)], lambda count: None)
@@ -349,12 +356,12 @@ def test_a_cut_is_written_and_read():
 
 
 def test_segments_of_the_same_layers_are_one():
-    held = contents(problem_of().workload.stack)
-    assert held.of_segment.shape == (8, 8)
-    # None to six layers, alone and behind the embedding and before the head, and all.
-    assert held.layers.shape == (3, 6 + 7 + 7 + 1)
-    assert held.of_segment[1, 2] == held.of_segment[4, 5]
-    assert held.of_segment[0, 1] != held.of_segment[1, 2]
+    contents = chain_contents(problem_of().workload.stack)
+    assert contents.of_segment.shape == (8, 8)
+    # None to six body layers: alone, after the embedding, before the head, and all layers.
+    assert contents.layers.shape == (3, 6 + 7 + 7 + 1)
+    assert contents.of_segment[1, 2] == contents.of_segment[4, 5]
+    assert contents.of_segment[0, 1] != contents.of_segment[1, 2]
 
 
 def test_no_rows_have_no_costs():

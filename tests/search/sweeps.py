@@ -1,6 +1,6 @@
-"""A space at three hardware points, and sweeps that are run part by part, beside the rows of every candidate.
+"""A space at three hardware points, its sweeps part by part, and the rows of every candidate.
 
-What is compiled depends on the strategies and on the number of points, so tests share both.
+The compiled code depends on the strategies and on the number of points, so tests share both.
 """
 
 import threading
@@ -18,8 +18,8 @@ from dsx.search.study import Study, at_points, points_of
 from dsx.search.sweep import Sweep
 
 STRATEGIES = ("2d", "summa")
-# At the first point some candidates fit, at the second none does; at the third most do, and on that machine the
-# share of a fast domain means nothing, so that most step times occur several times.
+# Some candidates fit at the first point, none at the second, and most at the third. On the third machine shares of a
+# fast domain have no effect, so that most step times occur several times.
 POINTS = {
     "device.hbm_capacity": np.array([3e9, 4e8, 7e9]),
     "network.nvs.bandwidth": np.array([4.5e11, 4.5e11, 5e10]),
@@ -53,12 +53,12 @@ def all_rows():
 
 @cache
 def feasible_rows():
-    """Those of them that fit."""
+    """The rows that fit."""
     return where(all_rows(), all_rows()["reject"] == 0)
 
 
 def study_of(problem, space):
-    """The study of one problem, at its hardware points as they are."""
+    """The study of one problem at its own hardware points."""
     return Study(problem, space, 0, {})
 
 
@@ -78,7 +78,7 @@ def run(sweep, numbers=None):
 
 
 def swept(studies, keep, precision="float64", part_size=None):
-    """The rows that a sweep leaves, and its counts."""
+    """The rows that a sweep keeps, and its counts."""
     sweep = Sweep(studies, keep, precision, part_size)
     parts = run(sweep)
     counts = Counts(0, 0)
@@ -113,5 +113,5 @@ def assert_identical(found, expected):
 
 
 def set_workers(monkeypatch, count):
-    """Have so many workers, all on the first device."""
+    """Set the number of workers, all on the first device."""
     monkeypatch.setattr(devices, "workers", lambda: [jax.local_devices()[0]] * count)

@@ -1,4 +1,4 @@
-"""Batches are handed to workers as they become free, and their results come in the order of the batches."""
+"""A free worker takes the next batch; results come in the order of the batches."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from dsx.spec.keep import KeepTop
 
 @pytest.fixture
 def all_devices(monkeypatch, small):
-    """The workers that there are without what other tests of this folder change."""
+    """The true workers, without the changes of other tests in this folder."""
     del small
     monkeypatch.undo()
 
@@ -64,7 +64,7 @@ def test_no_more_batches_run_at_once_than_there_are_workers(monkeypatch):
 
 
 def test_batches_are_taken_as_they_are_needed(monkeypatch):
-    """Memory stays flat: a few batches per worker are made ahead, however slowly results are used."""
+    """Memory stays flat: only a few batches per worker are drawn ahead, however slowly results are used."""
     set_workers(monkeypatch, 2)
     taken = []
 

@@ -1,4 +1,4 @@
-"""Expert parallelism in a search: what is there, what experts' gradients and optimizer state cost, and what is best."""
+"""Expert parallelism in a search: its candidates, the costs of gradients and optimizer state, and the best plans."""
 
 import math
 from functools import cache
@@ -12,7 +12,7 @@ from validation.cases import priced as priced_rows_of
 from dsx.pricing.evaluate import evaluate_plan
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.choices import KEY_COLUMNS
 from dsx.spec.assumptions import load_assumptions
@@ -60,7 +60,7 @@ def test_ep_etp_and_edp_make_up_the_ranks_of_a_stage(strategy):
         assert stage * row["pp"] == row["num_gpus"]
         edp, rest = divmod(stage, row["ep"] * etp(strategy, row))
         assert rest == 0
-        # Domains hold whole parts of the groups, and of the groups of those who hold the same experts.
+        # Domains hold whole parts of ep groups, and of the groups of ranks with the same experts.
         shares = {axis: row[f"{axis}_nvs"] for axis in (*AXES, "ep", "dp")}
         inside = math.prod(shares[axis] for axis in (*AXES, "dp")) // etp(strategy, {"tp": shares["tp"]})
         assert shares["ep"] == math.gcd(row["ep"], inside)
@@ -112,7 +112,7 @@ def evaluated(*settings, model="mixtral", strategy="1d", num_gpus=16, batch=16, 
 
 
 def test_memory_of_mixtral_by_hand():
-    """Of 16 ranks two hold the same expert of each layer: its state is divided over those, all else over 16."""
+    """Two of 16 ranks hold the same expert of a layer and share its state; all other state is sharded over 16."""
     experts = 32 * EXPERT
     others = (MIXTRAL.parameters or 0) - 8 * experts
     costs = evaluated("ep=8", "dp=16", "nvs.dp=8")
@@ -122,14 +122,14 @@ def test_memory_of_mixtral_by_hand():
     whole = evaluated("ep=1", "dp=16", "nvs.dp=8")
     assert whole["weight_bytes"] == 2 * (8 * experts + others)
     assert whole["optimizer_bytes"] == pytest.approx(12 * (8 * experts + others) / 16, rel=1e-12)
-    # One expert each on ranks that are tp's and dp's alike; no other rank has it.
+    # One expert per rank, over tp and dp; no other rank has it.
     spread = evaluated("ep=8", "tp=2", "dp=4", "nvs.tp=2", "nvs.dp=4", num_gpus=8)
     assert spread["optimizer_bytes"] > 12 * experts
     assert spread["optimizer_bytes"] < 12 * (experts + others / 4)
 
 
-def test_copies_of_experts_by_hand():
-    """Of 16 ranks two hold the same expert: with two copies each has all of its state, and all else is over 8."""
+def test_replicas_of_experts_by_hand():
+    """Two of 16 ranks hold the same expert. With two replicas each has its whole state; all other state is over 8."""
     experts = 32 * EXPERT
     others = (MIXTRAL.parameters or 0) - 8 * experts
     costs = evaluated("ep=8", "dp=16", "nvs.dp=8", "zero_replicas=2")
@@ -138,7 +138,7 @@ def test_copies_of_experts_by_hand():
     assert costs["optimizer_bytes"] == pytest.approx(12 * (4 * experts / 2 + others / 4), rel=1e-12)
 
 
-def test_copies_that_no_expert_has_break_a_rule():
+def test_zero_replicas_that_split_experts_break_a_rule():
     here = problem("1d", model="layer")
     broken = evaluate_plan(here, ["ep=8", "dp=16", "nvs.dp=8", "zero_replicas=4"], 16, 16).broken
     (violation,) = [violation for violation in broken if violation.reason.name != "memory"]
@@ -149,7 +149,7 @@ def test_copies_that_no_expert_has_break_a_rule():
 
 
 @pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
-def test_every_number_of_copies_is_a_plan_that_breaks_no_rule(strategy):
+def test_every_number_of_zero_replicas_breaks_no_rule(strategy):
     opened = problem(strategy).opening({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})
     made = Space(opened, (12, 24), (24,))
     rows = priced_rows_of(opened, made)
@@ -201,7 +201,7 @@ def test_the_reduction_of_experts_by_hand():
     attention = 4096 * (32 + 2 * 8) * 128 + 32 * 128 * 4096
     others = attention + 2 * 4096 + 4096 * 8
 
-    def pair(volume):  # the two ranks with the same expert, in a domain each
+    def pair(volume):  # the two ranks with the same expert, each in its own domain
         return slow + volume / 2 / SYSTEM["slow_bandwidth"]
 
     def all_ranks(volume):  # two domains of eight, through eight NICs
@@ -214,7 +214,7 @@ def test_the_reduction_of_experts_by_hand():
 
 
 def test_the_all_to_all_of_experts_by_hand():
-    """In one domain, and on two: then half of what a rank sends leaves its domain, through a NIC of its own."""
+    """In one domain, and on two: then half of what a rank sends leaves its domain through its NIC."""
     ideal = {"call_latency": 0.0, "bulk_latency": 1.0, "nvs_efficiency": 1.0, "net_efficiency": 1.0}
     here = problem("1d", model="layer", protocols=("bulk",), **ideal)
     volume = 2 * 2 * 1024 * 4096  # two experts of each token, two bytes
@@ -226,10 +226,10 @@ def test_the_all_to_all_of_experts_by_hand():
         assert costs["ep_comm_s"] == pytest.approx(4 * (latency + max(outside, inside)), rel=1e-9)
 
 
-@pytest.mark.parametrize("copies", [[1], [1, 2, 4]])
-def test_without_expert_parallelism_nothing_of_it_is_priced(copies):
-    """ep = 1 costs the same whether a search knows other degrees or not."""
-    here = problem("2d").opening({"zero_replicas": copies})
+@pytest.mark.parametrize("replicas", [[1], [1, 2, 4]])
+def test_ep_1_has_no_cost_of_expert_parallelism(replicas):
+    """ep = 1 costs the same whether or not the search has other degrees."""
+    here = problem("2d").opening({"zero_replicas": replicas})
     closed = here.opening({"ep": [1]})
     only = Space(closed, (12, 24), (24,))
     assert closed.workload.open.ep == (1,)

@@ -1,4 +1,4 @@
-"""The table of the losses of network-agnostic plans, and of plans with even cuts."""
+"""The table of what network-agnostic plans and even cuts lose."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def case(gains, cluster, **plans):
     return gains.Case("m", cluster, 10, **(dict.fromkeys(("aware", "flat", "free", "even", "recut")) | plans))
 
 
-def test_the_tables_say_what_is_lost_and_what_has_no_plan(gains, plans):
+def test_the_tables_show_losses_and_clusters_without_a_plan(gains, plans):
     aware, slower = plan(plans, compute_s=8.0, bubble_s=2.0), plan(plans, compute_s=8.0, dp_comm_s=6.0)
     found = [case(gains, "a", aware=aware, flat=slower, free=aware), case(gains, "b")]
     text = gains.report(found)

@@ -45,12 +45,12 @@ def test_limit_keeps_the_values_within(column, relation):
 
 
 def test_every_column_varies_in_this_space():
-    """Or the tests of fixing and limiting would say little; a model without experts divides none."""
+    """Otherwise the tests of fixing and limiting would show little. A model without experts has ep = 1."""
     rows = ids()
     assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs", *OPEN}
 
 
-def test_columns_that_an_assumption_set_holds_fixed_can_be_opened():
+def test_fix_varies_fixed_choices_of_an_assumption_set():
     fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "schedule": ["1f1b", "gpipe"], "vpp": [1, 2]}
     fix |= {"zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": ["none", "both"]}
     problem = problem_of("default")
@@ -61,9 +61,9 @@ def test_columns_that_an_assumption_set_holds_fixed_can_be_opened():
         "zero_stage": [1, 3], "recompute": [0, 2], "schedule": [0, 1], "vpp": [1, 2],
         "zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": [0, 3],
     }  # fmt: skip
-    closed = Space(problem, [24], [48, 96])
+    one = Space(problem, [24], [48, 96])
     both = Space(problem.opening({"zero_stage": [1, 3]}), [24], [48, 96])
-    assert both.size == 2 * closed.size
+    assert both.size == 2 * one.size
 
 
 def test_fix_and_limits_hold_together():
@@ -80,12 +80,12 @@ def test_a_column_may_be_fixed_to_the_value_that_it_has():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not open in this problem"),
+        ({"fix": {"zero_stage": [1, 3]}}, "fix: zero_stage = 3 is not a choice of this problem"),
         ({"fix": {"schedule": ["zb-h3"]}}, "schedule = 'zb-h3' is not known; did you mean 'zb-h"),
-        ({"fix": {"ep": [2]}}, "fix: ep = 2 is not open in this problem"),
-        ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' is no whole number"),
-        ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not searched"),
-        ({"limit": {"sequence_length": [Limit("<=", 1)]}}, "limit: 'sequence_length' is not searched"),
+        ({"fix": {"ep": [2]}}, "fix: ep = 2 is not a choice of this problem"),
+        ({"fix": {"tp": [2, "many"]}}, "fix: tp = 'many' must be a whole number"),
+        ({"fix": {"sequence_length": [2048]}}, "fix: 'sequence_length' is not a searched choice"),
+        ({"limit": {"sequence_length": [Limit("<=", 1)]}}, "limit: 'sequence_length' is not a searched choice"),
     ],
 )
 def test_what_cannot_be_fixed_or_limited(options, message):

@@ -1,4 +1,4 @@
-"""Studies: every fact that a sweep may vary means what `--set` makes of it, and integers shape a space of their own."""
+"""Studies: varying a field in a sweep equals `--set`, and each integer value has a space of its own."""
 
 from functools import cache
 
@@ -28,7 +28,7 @@ def problem_with(*assignments):
 
 
 def stated(path):
-    """What the files state at a path."""
+    """The value in the files at a path."""
     inputs = load_inputs(*INPUTS, split_overrides([]))
     value = inputs if path.startswith("assumptions.") else inputs.cluster
     for name in path.split("."):
@@ -46,16 +46,15 @@ def leaves(problem):
 
 
 def test_the_fields_are_the_facts_of_the_cost_functions():
-    """Each leaf but those that size elements can be varied, and the size of a fast domain."""
+    """All leaves except sizes of elements can be varied, and the size of a fast domain."""
     varied = {"".join(map(str, path)) for path in leaves(problem_with())}
-    # Bytes of a weight and of a gradient; a device's 8-bit rate, its power, its multiprocessors and its link to the
-    # host are facts of its kind.
+    # Not varied: bytes of a weight and of a gradient; the 8-bit rate, power, multiprocessors and host link of a device.
     assert len(varied) == len(REAL) + 6
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
 @pytest.mark.parametrize("path", REAL)
-def test_a_real_field_is_what_set_makes_of_it(path):
+def test_a_real_field_equals_set(path):
     base = stated(path) or 1e-6
     values = np.array([base, base * 0.5])
     (made,) = make_studies([problem_with()], WhatIf((path,), tuple((v,) for v in values.tolist())), GPUS, BATCHES)
@@ -71,26 +70,26 @@ def test_a_real_field_is_what_set_makes_of_it(path):
 
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
-    """What a field is said of must be there: 8 bits, a host with something on it, gathers, ZeRO 3, experts."""
+    """The plan must use what the field is about: 8 bits, offload, gathers, ZeRO 3, experts."""
     name = path.rpartition(".")[2]
     dtype = "fp8" if name in ("fp8_efficiency", "cast_traffic") else "bf16"
     model = "mixtral-8x7b" if name in ("grouped_efficiency", "ep_overlap") else INPUTS[0]
     cluster = "h100-96-nvs8" if name == "clock_exponent" else INPUTS[1]
     inputs = load_inputs(model, cluster, INPUTS[2], split_overrides([f"assumptions.linear_dtype={dtype}"]))
     strategy = {"tp_overlap": "1d", "cp_overlap": "2d"}.get(name, "1d-no-sp")
-    opened = {"offload": ["both" if "host" in path else "none"], "zero_stage": [3 if name == "fsdp_overlap" else 1]}
-    problem = inputs.problem([strategy], 2048).opening(opened)
+    choices = {"offload": ["both" if "host" in path else "none"], "zero_stage": [3 if name == "fsdp_overlap" else 1]}
+    problem = inputs.problem([strategy], 2048).opening(choices)
     base = priced(problem, Space(problem, GPUS, BATCHES))
-    stands = stated(path) or 1e-6
-    for value in (stands * 0.1, stands * 10):
+    default = stated(path) or 1e-6
+    for value in (default * 0.1, default * 10):
         other = at_points(problem, {path: np.array([value])})
         rows = priced(other, Space(other, GPUS, BATCHES))
         if any((rows[name] != base[name]).any() for name in base if name != "training_days"):
             return
-    pytest.fail(f"{path} decides nothing")
+    pytest.fail(f"{path} has no effect")
 
 
-def test_the_size_of_a_fast_domain_shapes_the_space():
+def test_the_size_of_a_fast_domain_decides_the_space():
     what_if = WhatIf(("network.nvs.size",), ((4,), (8,), (64,)))
     studies = make_studies([problem_with()], what_if, GPUS, BATCHES)
     assert [study.values["network.nvs.size"].tolist() for study in studies] == [[4], [8], [64]]
@@ -128,7 +127,7 @@ def test_points_keep_the_order_of_the_grid_within_a_size():
         np.testing.assert_array_equal(study.problem.hardware.device.hbm_bandwidth, [rate] * 3)
 
 
-def test_without_a_what_if_every_cluster_is_a_study_at_its_own_facts():
+def test_without_a_what_if_each_cluster_is_a_study():
     problems = [problem_of("default"), on(problem_of("default"), hardware(fast_size=4))]
     first, second = make_studies(problems, WhatIf(), [8], [16], fix={"tp": [2]})
     assert (first.values, second.values) == ({}, {})

@@ -1,4 +1,4 @@
-"""What a sweep keeps: all, the feasible, a front, the best; each against a plain sort of all rows."""
+"""The rows that a sweep keeps (all, feasible, front, top), each against a plain sort of all rows."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from search.sweeps import run, study_of, swept, where
 
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import column_names
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study, at_points
 from dsx.search.sweep import Sweep, smallest
@@ -101,10 +101,10 @@ def test_float32_rows_are_float32_and_ids_are_not():
     assert rows["step_time_s"].dtype == rows["peak_bytes"].dtype == np.float32
     assert rows["candidate"].dtype == np.int64
     rows, _ = sweep(KeepTop(top=3), "float32")
-    assert rows["step_time_s"].dtype == np.float64  # the best are priced again
+    assert rows["step_time_s"].dtype == np.float64  # the best are priced once more
 
 
-def test_where_nothing_fits():
+def test_a_sweep_in_which_no_plan_fits():
     tiny = on(PROBLEM, hardware(hbm_capacity=1.0))
     for keep in ("feasible", KeepPareto(pareto=["step_time_s"]), KeepTop(top=3)):
         rows, counts = sweep(keep, problem=tiny)
@@ -116,7 +116,7 @@ def test_where_nothing_fits():
 
 
 def test_the_smallest_of_several_studies_and_hardware_points():
-    """Where the memory is varied too, and where one study needs less than another."""
+    """Also if memory varies, and if one study needs less than another."""
     capacities = {"device.hbm_capacity": np.array([1.0, 2.0, 3.0])}
     need = [priced(PROBLEM, space)["peak_bytes"].min() for space in (SPACE, FEW)]
     studies = [Study(at_points(PROBLEM, capacities), space, 0, capacities) for space in (SPACE, FEW)]

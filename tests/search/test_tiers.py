@@ -11,9 +11,9 @@ from dsx.api.inputs import load_inputs, split_overrides
 from dsx.errors import SpecError
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.layers import price_keys
-from dsx.pricing.plans import price_plans, price_rows
+from dsx.pricing.row_costs import Rows, price_plans, price_rows
 from dsx.pricing.rows import candidate_columns
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.study import at_points, make_studies
 from dsx.space.tiers import shares_on_tiers
@@ -41,7 +41,13 @@ def priced(topology):
     space = Space(problem, [GPUS], [BATCH])
     positions, choices = space.blocks.rows(0, space.size)
     table = price_keys(problem, space.keys)
-    return space, table, positions, choices, price_rows(problem, table, np.zeros_like(positions), positions, choices)
+    return (
+        space,
+        table,
+        positions,
+        choices,
+        price_rows(problem, table, Rows(np.zeros_like(positions), positions, choices)),
+    )
 
 
 def columns(topology):
@@ -49,8 +55,8 @@ def columns(topology):
     return candidate_columns(problem_on(topology), space.keys, positions, choices)
 
 
-def test_tiers_that_are_alike_change_no_ring():
-    """Under a set of rings alone every candidate costs what it does on two tiers, in either order."""
+def test_equal_tiers_change_no_ring():
+    """With ring algorithms only, each candidate costs the same as on two tiers, in either order."""
     flat, split = columns(None), columns(EQUAL)
     seconds = dict(zip(flat["candidate"].tolist(), priced(None)[-1].step_time_s.tolist(), strict=True))
     plain = split["order"] == 0
@@ -79,7 +85,7 @@ def test_oversubscription_costs_time_and_orders_differ():
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_the_best_is_that_of_all(precision):
+def test_the_best_of_the_search_is_the_best_of_all(precision):
     space, table, _, _, costs = priced(TREE)
     problem = problem_on(TREE)
     rows, counts = search_of(problem, space, table, precision).best(5)
@@ -88,7 +94,7 @@ def test_the_best_is_that_of_all(precision):
     np.testing.assert_allclose(rows["step_time_s"], np.sort(costs.step_time_s[fits])[:5], rtol=1e-12)
 
 
-def test_a_plan_that_is_written_out_costs_what_its_row_does():
+def test_a_plan_in_settings_costs_the_same_as_its_row():
     problem = problem_on(TREE)
     made, costs = columns(TREE), priced(TREE)[-1]
     some = {name: column[::97] for name, column in made.items()}
@@ -108,7 +114,7 @@ def test_two_tiers_have_one_order():
     assert not any(name.endswith(("_leaf", "_pod")) for name in priced(None)[3])
 
 
-def test_how_a_plan_lies():
+def test_the_placement_of_a_plan():
     settings = ["tp=8", "pp=4", "dp=4", "nvs.tp=8", "microbatch_size=1"]
     first = evaluate_plan(problem_on(TREE), settings, GPUS, BATCH)
     assert first.plan | {"dp_leaf": 2, "pp_leaf": 1, "tp_leaf": 8, "dp_pod": 4, "pp_pod": 2} == first.plan
@@ -121,8 +127,8 @@ def test_how_a_plan_lies():
     assert sum(kernel["forward"]["tp_comm_s"] for kernel in kernels) > 0
 
 
-def test_collectives_over_the_leaves_take_the_tier_that_is_oversubscribed():
-    """With a set that hides nothing that is all communication of groups on more domains than a leaf joins."""
+def test_collectives_over_the_leaves_use_the_oversubscribed_tier():
+    """Without overlap, that is all communication of groups that span more domains than a leaf joins."""
     space, (costs, *_), *_ = priced(TREE)
     over = space.keys["tp"] > 2 * space.keys["tp_nvs"]
     taken = costs.crowded_s[0] + costs.crowded_s[1]
@@ -158,7 +164,7 @@ def test_shares_of_rows_follow_from_their_plans():
                 assert lying[f"{axis}_{tier}"] == choices[f"{axis}_{tier}"][row]
 
 
-def test_a_what_if_of_the_nics_reaches_the_tiers_behind_them():
+def test_a_what_if_of_the_nics_reaches_the_outer_tiers():
     faster = at_points(problem_on(TREE), {"network.net.bandwidth": np.array([5e10, 1e11])})
     bandwidths = [tier.bandwidth.tolist() for tier in faster.hardware.network.tiers]
     assert bandwidths[1:] == [[5e10, 1e11], [1.25e10, 2.5e10], [6.25e9, 1.25e10]]

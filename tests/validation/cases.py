@@ -9,6 +9,7 @@ from oracles.formulas import system_from_inputs
 
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import priced_rows
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
@@ -115,7 +116,7 @@ def priced(problem, space):
     """All candidates of a space at the first hardware point and their costs in float64, by column."""
     positions, choices = space.blocks.rows(0, space.size)
     table = price_keys(problem, space.keys)
-    rows = priced_rows(problem, space.keys, table, np.zeros_like(positions), positions, choices)
+    rows = priced_rows(problem, space.keys, table, Rows(np.zeros_like(positions), positions, choices))
     del rows["point"]
     return rows
 

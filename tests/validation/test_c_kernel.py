@@ -12,7 +12,7 @@ from oracles.formulas import system_from_inputs
 from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
-from dsx.pricing.plans import price_rows
+from dsx.pricing.row_costs import Rows, price_rows
 from dsx.space.choices import CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64
@@ -84,7 +84,7 @@ def expected(problem, table, blocks):
     rows = np.concatenate([np.tile(matrix, len(keys)) for keys, matrix, _ in blocks], axis=1)
     groups = np.concatenate([np.tile(group, len(keys)) for keys, _, group in blocks])
     choices = dict(zip(CHOICE_COLUMNS, rows, strict=True))
-    costs = price_rows(problem, table, np.zeros_like(positions), positions, choices)
+    costs = price_rows(problem, table, Rows(np.zeros_like(positions), positions, choices))
     found = [{} for _ in range(GROUPS)]
     fits = costs.peak_bytes <= problem.cluster.device.hbm_capacity
     for row in np.flatnonzero(fits):

@@ -9,7 +9,7 @@ from validation.cases import OPTIMA, case_id, columns_of, config_of, reference_p
 
 from dsx.pricing.evaluate import named_row
 from dsx.pricing.layers import price_keys
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.spec.ranges import Limit
 

@@ -1,1 +1,1 @@
-"""Top and front of millions of plans with even stages: blocks of keys and choices through one compiled loop."""
+"""The best plans and the front of millions of plans with even cuts: keys and choices through one compiled loop."""

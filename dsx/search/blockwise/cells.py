@@ -1,8 +1,8 @@
-"""The groups of a space, numbered, and which of them each candidate of a chunk is in.
+"""Cells: the group of each candidate of a chunk, found by a sum.
 
-In a block every key goes with every choice, so its keys of one code and its choices of one code are a rectangle, a
-cell, and all candidates of a cell are in one group. Cells are far fewer than candidates: what is looked up is looked
-up for cells, and a candidate needs no more than a sum.
+In a block each key goes with each choice. So its keys of one code and its choices of one code form a rectangle, a cell,
+and all candidates of a cell are in one group. Cells are far fewer than candidates: group numbers are looked up per
+cell, and a candidate needs only a sum.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ from dsx.search.blockwise.tiles import Groups
 from dsx.space.blocks import Blocks
 from dsx.space.enumerate import changes
 
-COUNTED = 1 << 22  # groups; what is more is not counted
+COUNTED = 1 << 22  # groups; counting stops beyond
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The C cells of some blocks. A candidate's cell is the sum of the numbers of its key and of its choice.
+    """The C cells of some blocks. The cell of a candidate is the sum of the numbers of its key and its choice.
 
     Attributes:
-        of_key: [K] per key of the blocks, one block after the other.
-        of_choice: [N] per choice of the blocks.
+        of_key: [K] per key, in the order of the blocks.
+        of_choice: [N] per choice, in the order of the blocks.
         code: [C] code of the group.
     """
 
@@ -33,9 +33,9 @@ class Cells:
 
 
 def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
-    """Return the cells of the blocks from `low` up to `high`, block after block."""
+    """Return the cells of the blocks from `low` up to `high`, in the order of the blocks."""
     segments = blocks.segments(low, high)
-    # Segments are of one block each; only columns of the batch tell the choices of a segment apart.
+    # A segment is of one block, and its choices differ only in columns of the batch.
     parts = segments.per_choice() if groups.splits_slices else segments
     choice = _Parts.made(parts.block - low, groups.of_segments(blocks, parts), high - low)
     of_choice = choice.number if groups.splits_slices else np.repeat(choice.number, segments.length)
@@ -53,11 +53,11 @@ def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Codes of what B blocks have: the different ones of each block, one block after the other, and their numbers."""
+    """The distinct codes of each of B blocks, in the order of the blocks, and their numbers."""
 
-    number: np.ndarray  # [N] of the code among those of its block
-    code: np.ndarray  # [P]
-    count: np.ndarray  # [B]
+    number: np.ndarray  # [N] number of the code within its block
+    code: np.ndarray  # [P] distinct codes
+    count: np.ndarray  # [B] distinct codes of each block
 
     @classmethod
     def made(cls, block: np.ndarray, code: np.ndarray, num_blocks: int) -> "_Parts":
@@ -71,7 +71,7 @@ class _Parts:
 
 
 def _rectangles(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of rectangles of [B] sizes, rows and columns both counted over all of them."""
+    """Return the rows and columns of all cells of B rectangles; both count over all rectangles."""
     widths = np.repeat(columns, rows)
     row = np.repeat(np.arange(len(widths)), widths)
     begins = np.repeat(np.cumsum(columns) - columns, rows) - (np.cumsum(widths) - widths)
@@ -79,12 +79,12 @@ def _rectangles(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]]) -> np.ndarray:
-    """Return the codes that the groups of some ranges of blocks have, sorted; no more than `COUNTED`, and some."""
+    """Return the sorted group codes of some ranges of blocks; stops soon after `COUNTED` codes."""
     known = np.zeros(0, dtype=np.int64)
     new: list[np.ndarray] = []
     for low, high in ranges:
         new.append(_distinct(cells_of(blocks, groups, low, high).code))
-        # As much as is known waits, so that a code is sorted a few times in all.
+        # New codes are merged once they are as many as the known ones. So a code is sorted only a few times in all.
         if sum(map(len, new)) > len(known):
             known, new = _distinct(np.concatenate([known, *new])), []
         if len(known) > COUNTED:
@@ -93,6 +93,6 @@ def group_codes(blocks: Blocks, groups: Groups, ranges: Iterable[tuple[int, int]
 
 
 def _distinct(codes: np.ndarray) -> np.ndarray:
-    """Return the different ones of some codes, sorted. A sort is several times as fast here as NumPy's hash table."""
+    """Return the distinct codes, sorted. A sort is several times as fast here as the hash table of NumPy."""
     codes = np.sort(codes)
     return codes[changes(codes)]

@@ -1,8 +1,8 @@
-"""Contenders where groups are few: the smallest value of each slice of choices of a key.
+"""Contenders if groups are few: the smallest value of each slice of choices of a key.
 
 The choices of a slice belong to one group. Only the smallest value of a slice leaves the hot loop, so this is as fast
-as pricing. The k best of a group are among its k slices of smallest value. Where groups are many, slices are short and
-most of a tile is empty (`dsx.search.blockwise.many_groups`).
+as pricing. The k best candidates of a group are in its k slices of smallest value. If groups are many, slices are short
+and most of a tile is empty (`dsx.search.blockwise.many_groups`).
 """
 
 from typing import Any
@@ -16,24 +16,24 @@ from dsx.search.blockwise.tiles import Chunk
 
 
 class FewGroups:
-    """What finds the contenders of a chunk; a group is a hardware point and a code of the hot loop's groups."""
+    """Finds the contenders of a chunk. A group is a hardware point and a group code of the hot loop."""
 
     def __init__(self, hot: HotLoop, objective: str, count: int) -> None:
         self.hot, self._objective, self._count = hot, objective, count
         self.num_groups = hot.problem.num_points * hot.groups.span
 
     def contenders(self, device: Any, chunk: Chunk, worst: np.ndarray) -> tuple[list[Contenders], int]:
-        """Return the slices of a chunk that may hold a winner, and how many of its candidates are feasible.
+        """Return the slices of a chunk that may hold a winner, and the number of its feasible candidates.
 
-        `worst` [G] is the largest value that matters in each group. To be used with the device as default.
+        `worst` [G] is the largest value of each group that may still be kept. The device must be the default device.
         """
-        # All calls are under way before the first one is waited for.
+        # All calls are dispatched before the first result is read.
         calls = [(tiles, minima(*call, self._objective)) for tiles, *call in self.hot.calls(device, chunk)]
         found = [self._of_tiles(chunk, tiles, np.asarray(least), worst) for tiles, (least, _) in calls]
         return found, sum(int(np.asarray(fitting).sum(dtype=np.float64)) for _, (_, fitting) in calls)
 
     def _of_tiles(self, chunk: Chunk, tiles: slice, least: np.ndarray, worst: np.ndarray) -> Contenders:
-        """Return the contenders among some tiles; `least` is [H, T, S, KEYS]."""
+        """Return the contenders in some tiles; `least` has their minima [H, T, S, KEYS]."""
         hot = self.hot
         points, keys = len(least), hot.rows.keys[chunk.row[tiles]]
         least = least.reshape(points, -1, least.shape[-1])[:, : len(keys)]

@@ -1,4 +1,4 @@
-"""The hot loop on devices: what a search needs there, once per device, and its tiles call by call."""
+"""The hot loop on devices: the data of a search, put on each device once, and its tiles call by call."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.layer import BY_TIER, LayerCosts
-from dsx.pricing.layers import Kinds, power_of_two
-from dsx.pricing.problem import Problem
-from dsx.search.blockwise.minima import SHARED, Common, Points, Slices, Tiles, make_slices
+from dsx.pricing.layers import KeyCosts, power_of_two
+from dsx.pricing.row_costs import Rows
+from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
 from dsx.search.blockwise.tiles import (
     BUNDLES,
     CHOICES,
@@ -25,38 +25,34 @@ from dsx.search.blockwise.tiles import (
     block_ranges,
     make_chunk,
 )
-from dsx.search.space import Space
+from dsx.search.priced_space import PricedSpace
 from dsx.space.choices import OPEN, PLACEMENT_COLUMNS
-from dsx.space.enumerate import Arrays
 
-# Columns of a layer that neither the time nor the memory of a step depends on.
 _BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
-# Choices and slices of a chunk, unless it has more: one length for nearly all chunks.
+# The padded choices and slices of a chunk, unless it has more: nearly all chunks have one shape.
 _CHOICES, _SLICES = 1 << 17, 1 << 12
+# Columns of a layer that neither the time nor the memory of a step depends on.
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 
 class HotLoop:
-    """A space ready for the hot loop, at all hardware points of a problem.
+    """A space ready for the hot loop, at all hardware points of its problem.
 
     Args:
-        table: [H, U] layer costs of the key table.
-        groups: those that a slice must not cross.
-        columns: what will be asked for, a cost or a column of the key.
+        groups: a slice has choices of one of these groups.
+        columns: the costs and the columns of the key that the search needs.
     """
 
-    def __init__(
-        self, problem: Problem, space: Space, table: Kinds, groups: Groups, columns: Sequence[str], wide: bool
-    ) -> None:
-        self.problem, self.blocks, self.wide = problem, space.blocks, wide
-        self.rows = KeyRows(space.blocks)
-        self.groups = groups
-        self._kind = np.float64 if wide else np.float32
-        self._columns = {name: space.keys[name] for name in columns if name in space.keys}
-        self._table, self._needed = table, {*columns}
+    def __init__(self, source: PricedSpace, groups: Groups, columns: Sequence[str]) -> None:
+        self.problem, self.blocks, self.groups = source.problem, source.space.blocks, groups
+        self.rows = KeyRows(self.blocks)
+        self._dtype = source.dtype
+        keys = source.space.keys
+        self._columns = {name: keys[name] for name in columns if name in keys}
+        self._table, self._needed = source.table, {*columns}
         self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        self._rows: tuple[Kinds, dict[str, np.ndarray]] | None = None
+        self._rows: tuple[KeyCosts, dict[str, np.ndarray]] | None = None
 
     def chunks(self, low: int, high: int) -> Iterator[Chunk]:
         """Yield the chunks of the blocks from `low` up to `high`."""
@@ -64,21 +60,23 @@ class HotLoop:
             yield make_chunk(self.blocks, self.rows, self.groups, first, last)
 
     def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Slices, Tiles]]:
-        """Yield the arguments of each call for a chunk, on a device, and which of its tiles they are.
+        """Yield, for each call of a chunk, the range of its tiles and the arguments on a device.
 
-        To be used under `enable_x64(wide)`, with the device as default.
+        The device must be the default device, and `enable_x64` must match the precision of the search.
         """
         points, common, placements = self._on(device)
-        # At least one empty slice, for tiles that are padding.
+        # At least one slice is empty, for tiles that are padding.
         num_slices = max(_SLICES, power_of_two(len(chunk.length) + 1))
         num_choices = max(_CHOICES, power_of_two(len(chunk.placement)))
         slices = make_slices(
             placements,
-            _filled(chunk.placement, num_choices),
-            _filled(chunk.global_batch_size, num_choices).astype(self._kind),
-            _filled(chunk.start, num_slices),
-            _filled(chunk.length, num_slices),
-            _filled(chunk.microbatch_size, num_slices).astype(self._kind),
+            ChunkColumns(
+                placement=_filled(chunk.placement, num_choices),
+                global_batch_size=_filled(chunk.global_batch_size, num_choices).astype(self._dtype),
+                start=_filled(chunk.start, num_slices),
+                length=_filled(chunk.length, num_slices),
+                microbatch_size=_filled(chunk.microbatch_size, num_slices).astype(self._dtype),
+            ),
             CHOICES,
         )
         size = BUNDLES * TILES
@@ -88,11 +86,8 @@ class HotLoop:
             of_tile = _filled(chunk.slices[here], size, num_slices - 1).reshape(BUNDLES, TILES)
             yield here, points, common, slices, Tiles(row=row, slices=of_tile)
 
-    def candidates(self, chunk: Chunk, tiles: slice, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, Arrays]:
-        """Return (hardware points, positions in the key table, choices) of candidates of some tiles of a chunk.
-
-        `wanted` says which, [H, T, S, KEYS, CHOICES].
-        """
+    def candidates(self, chunk: Chunk, tiles: slice, wanted: np.ndarray) -> Rows:
+        """Return the candidates of some tiles of a chunk that the mask `wanted` [H, T, S, KEYS, CHOICES] selects."""
         count = tiles.stop - tiles.start
         where = np.flatnonzero(wanted.reshape(len(wanted), -1, KEYS, CHOICES)[:, :count])
         point, tile, slot, position = np.unravel_index(where, (len(wanted), count, KEYS, CHOICES))
@@ -105,10 +100,10 @@ class HotLoop:
             chunk.global_batch_size[choice],
             chunk.microbatch_size[chosen_slice].astype(np.int64),
         )
-        return point, key, choices
+        return Rows(point, key, choices)
 
     def _on(self, device: Any) -> tuple[Points, Common, dict[str, Any]]:
-        """Return what lies on a device, put there when it is first asked for."""
+        """Return the data on a device; the first call puts it there."""
         with self._lock:
             if self._rows is None:
                 self._rows = self._in_rows()
@@ -121,29 +116,30 @@ class HotLoop:
                 )
                 keys = {name: jnp.asarray(column) for name, column in keys.items()}
                 workload = self.problem.workload
-                # A search enumerates even cuts alone, whose pipelines divide the body.
+                # This search has even cuts only, whose pipelines divide the body.
                 workload = replace(workload, stack=replace(workload.stack, divided=True))
                 common = Common(keys=keys, workload=workload)
-                columns = self.blocks.placements.astype(self._kind)
+                columns = self.blocks.placements.astype(self._dtype)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
                 table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
                 known = self.problem.workload.open
-                # What no plan varies is one number, which is not looked up for every choice.
+                # A fixed choice is one number, which is not looked up for every choice.
                 fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
-                alike = {name: column[:1] for name, column in table_of.items() if name in fixed}
-                placements: dict[str, Any] = table_of | alike
-                del placements["order"]  # what it decides is in how stages and replicas lie
+                placements: dict[str, Any] = table_of | {name: table_of[name][:1] for name in table_of if name in fixed}
+                del placements["order"]  # it has its effect through the placement of stages and replicas
                 for axis in ("pp", "dp"):
                     names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
-                    lying = [_filled(self.blocks.wider[name].astype(self._kind), padded.shape[1], 1) for name in names]
-                    placements[f"{axis}_wider"] = tuple(map(jnp.asarray, lying))
+                    shares = [
+                        _filled(self.blocks.wider[name].astype(self._dtype), padded.shape[1], 1) for name in names
+                    ]
+                    placements[f"{axis}_wider"] = tuple(map(jnp.asarray, shares))
                 self._devices[device] = points, common, placements
             return self._devices[device]
 
-    def _in_rows(self) -> tuple[Kinds, dict[str, np.ndarray]]:
+    def _in_rows(self) -> tuple[KeyCosts, dict[str, np.ndarray]]:
         """Return the layer costs and the columns of the keys in rows, padded to a power of two.
 
-        Spaces of about the same size then share what is compiled for them.
+        So spaces of similar size share the compiled code.
         """
         count = len(self.rows.keys)
         at = np.zeros((power_of_two(count), self.rows.keys.shape[1]), dtype=np.int64)
@@ -152,14 +148,14 @@ class HotLoop:
 
         def in_rows(costs: LayerCosts, name: str) -> Any:
             if name in BY_TIER:
-                return tuple(np.asarray(leaf, dtype=self._kind)[..., at] for leaf in getattr(costs, name))
-            leaf = np.asarray(getattr(costs, name), dtype=self._kind)
+                return tuple(np.asarray(leaf, dtype=self._dtype)[..., at] for leaf in getattr(costs, name))
+            leaf = np.asarray(getattr(costs, name), dtype=self._dtype)
             if name in _BY_MODE:
-                # Arrays of their own: what no plan of the search makes again is not even read.
+                # One array per mode: modes of recomputation that no plan of the search has are not even read.
                 return tuple(leaf[:, mode][..., at] for mode in range(leaf.shape[1]))
             if name == "weight_bytes":
-                # What is behind the last key of a block never fits, however large the memory.
-                return np.where(at == PADDING, np.array(np.nan, dtype=self._kind), leaf[..., at])
+                # Padding after the last key of a block never fits, however large the memory.
+                return np.where(at == PADDING, np.array(np.nan, dtype=self._dtype), leaf[..., at])
             return leaf[..., :1, None] if name in parts else leaf[..., at]
 
         first, *_ = self._table
@@ -167,20 +163,20 @@ class HotLoop:
         for costs in self._table:
             fields = {name: in_rows(costs, name) for name in LayerCosts.__dataclass_fields__}
             for name in SHARED:
-                # Where the same ranks hold the weights of both, what their collectives cost is derived once.
+                # If the same ranks hold the weights of both kinds, the costs of their collectives are derived once.
                 if costs is not first and _same(getattr(costs, name), getattr(first, name)):
                     fields[name] = None
             table.append(LayerCosts(**fields))
-        return tuple(table), {name: column[at].astype(self._kind) for name, column in self._columns.items()}
+        return tuple(table), {name: column[at].astype(self._dtype) for name, column in self._columns.items()}
 
 
 def _same(some: Any, others: Any) -> bool:
-    """Return whether two fields of layer costs, each an array or a tuple of arrays, are the same."""
+    """Return whether two fields of layer costs, each an array or a tuple of arrays, are equal."""
     return jax.tree.all(jax.tree.map(np.array_equal, some, others))
 
 
 def _filled(column: np.ndarray, length: int, value: int = 0) -> np.ndarray:
-    """Return the column with `value` behind it."""
+    """Return the column, padded with `value`."""
     made = np.full((length, *column.shape[1:]), value, dtype=column.dtype)
     made[: len(column)] = column
     return made

@@ -1,9 +1,9 @@
-"""The hot loop: prices tiles, a bundle at a time, and keeps only what the search needs.
+"""The hot loop: prices tiles, one bundle at a time, and returns only the values that the search needs.
 
-`lax.scan` walks over bundles of tiles. A tile is priced by the same function as a single plan. What leaves the loop is
-little: for the best the minimum of each key and slice, or the objective alone where groups are many; for a front which
-candidates may be on it. So XLA fuses the whole cost model into one loop and drops every column that nobody asked for.
-(An argmin would be several times slower on a CPU: the winners are priced again instead.)
+`lax.scan` runs over bundles of tiles. The same function prices a tile and a single plan. Little leaves the loop: for
+the best plans the minimum of each key and slice, or the objective of each candidate if groups are many; for a front a
+mask of candidates that may be on it. So XLA fuses the whole cost model into one loop and drops all unused columns. (An
+argmin would be several times slower on a CPU; the winners are priced once more instead.)
 
 `vmap` runs the loop over hardware points.
 """
@@ -24,7 +24,7 @@ from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 from dsx.records import record
 
-# Fields of layer costs that a kind may have from the first one; they are None then.
+# Fields of layer costs that are None if they equal those of the first kind.
 SHARED = ("group_size", "group_share", "group_wider")
 
 # Registers of 512 bits where the processor has them; XLA's default is 256.
@@ -33,59 +33,68 @@ _COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
 @record
 class Slices:
-    """The slices of choices of a chunk; M of them, those behind the last one are empty."""
+    """The M slices of the choices of a chunk; padding slices are empty."""
 
     choices: StepChoices  # [M, CHOICES]
     length: Any  # [M]
 
 
 @record
+class ChunkColumns:
+    """The N choices of a `dsx.search.blockwise.tiles.Chunk` and its M slices, padded."""
+
+    placement: Any  # [N]
+    global_batch_size: Any  # [N]
+    start: Any  # [M]
+    length: Any  # [M]
+    microbatch_size: Any  # [M]
+
+
+@record
 class Tiles:
-    """T bundles of S tiles each, as `dsx.search.blockwise.tiles.Chunk` describes them; [T, S] each."""
+    """T bundles of S tiles each, [T, S]; see `dsx.search.blockwise.tiles.Chunk`."""
 
     row: Any
-    slices: Any  # an empty one for a tile that is padding
+    slices: Any  # an empty slice for a padding tile
 
 
 @record
 class Points:
-    """What differs from hardware point to hardware point; all leaves begin with H."""
+    """The data that differ between hardware points. All leaves begin with H."""
 
-    table: tuple[
-        LayerCosts, ...
-    ]  # per layer kind, [H, R, KEYS], or [H, J, R, KEYS]; [H, 1, 1] where no result needs the column
+    # Per layer kind: [H, R, KEYS] or [H, J, R, KEYS]; [H, 1, 1] for a column that no result needs.
+    table: tuple[LayerCosts, ...]
     hardware: Cluster
     assumptions: Assumptions
 
 
 @record
 class Common:
-    """What is the same for all tiles and points."""
+    """The data that all tiles and points share."""
 
-    keys: Any  # {column: [R, KEYS]} floats: the columns of the key that are objectives
+    keys: Any  # {column: [R, KEYS]} the columns of the key that are objectives, as floats
     workload: Workload
 
 
 @functools.partial(jax.jit, static_argnames="width")
-def make_slices(
-    placements: Any, placement: Any, global_batch_size: Any, start: Any, length: Any, microbatch_size: Any, width: int
-) -> Slices:
-    """Return slices of `width`, from {column: [P]} placements, the [N] choices of a chunk, and [M] facts of its slices.
+def make_slices(placements: Any, chunk: ChunkColumns, width: int) -> Slices:
+    """Return the slices of a chunk with `width` choices each, from placements {column: [P]}.
 
-    A column of placements that are all alike is [1]; one of several tiers is a tuple.
+    A column of placements is [1] if it has a single value, and a tuple if it is of several tiers.
     """
+    start, length = chunk.start[:, None], chunk.length[:, None]
     position = jnp.arange(width, dtype=start.dtype)[None]
-    choice = jnp.maximum(start[:, None] + jnp.minimum(position, length[:, None] - 1), jnp.zeros_like(start)[:, None])
-    place, batch = placement[choice], global_batch_size[choice]
+    choice = jnp.maximum(start + jnp.minimum(position, length - 1), jnp.zeros_like(start))
+    place, batch = chunk.placement[choice], chunk.global_batch_size[choice]
     columns = jax.tree.map(
         lambda column: column[place] if len(column) > 1 else jnp.broadcast_to(column, place.shape), placements
     )
-    microbatches = jnp.round(batch / (columns["dp"] * microbatch_size[:, None]))
-    return Slices(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), length)
+    microbatches = jnp.round(batch / (columns["dp"] * chunk.microbatch_size[:, None]))
+    return Slices(StepChoices(**columns, global_batch_size=batch, num_microbatches=microbatches), chunk.length)
 
 
 def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple[StepCosts, StepChoices, Any]:
-    """Return the costs of a bundle, its choices, and which of its candidates are feasible, [S, KEYS, CHOICES]."""
+    """Return the costs of a bundle, its choices, and the mask of feasible candidates, [S, KEYS, CHOICES]."""
     choices = jax.tree.map(lambda column: column[tile.slices][:, None], slices.choices)
     first, *others = jax.tree.map(lambda leaf: leaf[..., tile.row, :, None], point.table)
     kinds = [first, *(_whole(kind, first) for kind in others)]
@@ -96,20 +105,20 @@ def _priced(point: Points, common: Common, slices: Slices, tile: Tiles) -> tuple
 
 
 def _whole(kind: LayerCosts, first: LayerCosts) -> LayerCosts:
-    """Return the costs of a kind with the fields that it has from the first one."""
+    """Return the costs of a kind with the fields that it shares with the first kind."""
     missing = [name for name in SHARED if getattr(kind, name) is None]
     return replace(kind, **{name: getattr(first, name) for name in missing})
 
 
 def _scan(bundle: Callable[[Tiles], Any], slices: Slices, tiles: Tiles) -> Any:
-    """Return what `bundle` makes of each bundle that is not all padding, and zeros of the others."""
+    """Return the results of `bundle` for each bundle, and zeros for a bundle that is all padding."""
     first = jax.tree.map(lambda leaf: leaf[0], tiles)
-    made = jax.eval_shape(bundle, first)
+    shapes = jax.eval_shape(bundle, first)
 
     def step(carry: None, tile: Tiles) -> tuple[None, Any]:
         def nothing(tile: Tiles) -> Any:
             del tile
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made)
+            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         return carry, jax.lax.cond(slices.length[tile.slices[0]] > 0, bundle, nothing, tile)
 
@@ -118,10 +127,10 @@ def _scan(bundle: Callable[[Tiles], Any], slices: Slices, tiles: Tiles) -> Any:
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
 def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
-    """Return the smallest feasible `objective` of each key and slice, and how many of its candidates are feasible.
+    """Return the smallest feasible `objective` of each key and slice, and the number of its feasible candidates.
 
-    Both are [H, T, S, KEYS]. Where nothing is feasible, the minimum is infinity; a bundle of padding alone has
-    zeros.
+    Both are [H, T, S, KEYS]. The minimum is infinite if no candidate is feasible, and zero in a bundle that is all
+    padding.
     """
 
     def at_point(point: Points) -> tuple[Any, Any]:
@@ -129,7 +138,7 @@ def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objecti
             costs, _, feasible = _priced(point, common, slices, tile)
             value = getattr(costs, objective)
             value = jnp.where(feasible, value, jnp.full_like(value, jnp.inf))
-            # Kept from being fused into both sums: the cost model would be evaluated twice.
+            # Without the barrier XLA fuses the cost model into both reductions and evaluates it twice.
             value = jax.lax.optimization_barrier(value)
             return value.min(axis=-1), (value < jnp.inf).astype(value.dtype).sum(axis=-1)
 
@@ -140,9 +149,10 @@ def minima(points: Points, common: Common, slices: Slices, tiles: Tiles, objecti
 
 @functools.partial(jax.jit, static_argnames="objective", compiler_options=_COMPILER)
 def values(points: Points, point: Any, common: Common, slices: Slices, tiles: Tiles, objective: str) -> tuple[Any, Any]:
-    """Return the `objective` of every candidate at one of the points, and how many are feasible.
+    """Return the `objective` of each candidate at one point, and the number of feasible candidates.
 
-    They are [T, S, KEYS, CHOICES] and [T]. What is not feasible is infinite; a bundle of padding alone has zeros.
+    They are [T, S, KEYS, CHOICES] and [T]. The objective is infinite for a candidate that is not feasible, and zero in
+    a bundle that is all padding.
     """
     here = jax.tree.map(lambda leaf: leaf[point], points)
 
@@ -163,20 +173,20 @@ class Objective:
 
     @property
     def whole(self) -> bool:
-        """Return whether its values are whole numbers, which float32 holds exactly."""
+        """Whether its values are whole numbers, which float32 represents exactly."""
         return self.column not in StepCosts.__dataclass_fields__
 
     @property
-    def tells_equal(self) -> bool:
-        """Return whether the margin tells what is worse from what is equal: zero and whole numbers have none."""
+    def never_ties(self) -> bool:
+        """Whether the margin separates worse from equal values. Zero and whole numbers have no margin."""
         return self.column in _POSITIVE
 
 
-# Costs that every plan has; of the others many plans have nothing at all.
+# Costs that are positive for every plan; the other costs are zero for many plans.
 _POSITIVE = ("compute_s", "step_time_s", "peak_bytes", "mfu", "tokens_per_s", "training_days")
-# What float32 may be off by; candidates that close to the front are kept, and compared in float64 later.
+# The rounding of float32. Candidates within it of the front are kept, and compared in float64 later.
 _MARGIN = 1e-5
-# The exposed reduction is a difference of near-equal times, taken once per layer.
+# The exposed reduction is a difference of nearly equal times, once per layer.
 _MARGINS = {"dp_comm_s": 1e-3}
 
 
@@ -189,9 +199,9 @@ def undominated(
     references: Any,
     objectives: tuple[Objective, ...],
 ) -> tuple[Any, Any]:
-    """Return which feasible candidates no reference dominates, and the number of feasible candidates.
+    """Return the mask of feasible candidates that no reference dominates, and the number of feasible candidates.
 
-    `references` are [H, R, D] points to be minimised, infinite where there is none. The results are
+    `references` are [H, R, D] points of objectives to minimise, infinite if there are fewer. The results are
     [H, T, S, KEYS, CHOICES] and [H, T]. A candidate within rounding of a reference counts as undominated.
     """
 
@@ -203,7 +213,7 @@ def undominated(
             for reference in range(references.shape[0] if objectives else 0):
                 known = references[reference]
                 beats = functools.reduce(jnp.logical_and, [bound >= known[d] for d, bound in enumerate(bounds)])
-                if not any(objective.tells_equal for objective in objectives):
+                if not any(objective.never_ties for objective in objectives):
                     beats &= functools.reduce(jnp.logical_or, [bound > known[d] for d, bound in enumerate(bounds)])
                 dominated |= beats
             return feasible & ~dominated, feasible.sum(dtype=jnp.int32)
@@ -214,7 +224,7 @@ def undominated(
 
 
 def _bound(objective: Objective, common: Common, tile: Tiles, costs: StepCosts, choices: StepChoices) -> Any:
-    """Return the largest value of a reference that still dominates the candidates in this objective."""
+    """Return the largest value of a reference that still dominates each candidate in this objective."""
     name, sign = objective.column, -1.0 if objective.maximised else 1.0
     if name in common.keys:
         return sign * common.keys[name][tile.row][..., None]

@@ -1,8 +1,8 @@
-"""Blocks cut into tiles of one shape, so that everything that consumes them is compiled once.
+"""Tiles: blocks are divided into tiles of one shape, so that the hot loop is compiled once.
 
-A tile is KEYS keys times a slice of up to CHOICES choices of one group. The shape is a compromise of the hot
-loop: wide enough to be vectorised, small enough that blocks of few keys and short slices waste little. Tiles
-are priced TILES at a time (a bundle), BUNDLES bundles in one call.
+A tile is KEYS keys times a slice of up to CHOICES choices of one group. Its shape is a compromise: wide enough for
+vector instructions, and small enough that blocks of few keys and short slices waste little. A bundle is TILES tiles,
+which are priced together. A call has BUNDLES bundles.
 """
 
 import math
@@ -23,11 +23,11 @@ _CHUNK = 1 << 17  # choices of a chunk, unless one block has more
 
 
 class KeyRows:
-    """The keys of each block in rows of KEYS.
+    """The keys of each block in rows of KEYS keys.
 
     Attributes:
-        keys: [R, KEYS] positions in the key table; PADDING behind the last key of a block.
-        first: [B+1] where the rows of a block begin.
+        keys: [R, KEYS] positions in the key table; PADDING after the last key of a block.
+        first: [B+1] first row of each block, and the end.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -40,7 +40,7 @@ class KeyRows:
         self.keys = self.of_keys(blocks.keys, 0, len(blocks), PADDING)
 
     def of_keys(self, values: np.ndarray, low: int, high: int, padding: int) -> np.ndarray:
-        """Return [N] values of the keys of the blocks from `low` up to `high` in the rows of those, [R, KEYS]."""
+        """Return [N] values of the keys of the blocks from `low` up to `high` in rows, [R, KEYS]."""
         rows = np.full((self.first[high] - self.first[low], KEYS), padding, dtype=np.int32)
         here = self._where[self._first_key[low] : self._first_key[high]]
         rows.ravel()[here - KEYS * self.first[low]] = values
@@ -48,18 +48,18 @@ class KeyRows:
 
 
 class Groups:
-    """The groups of equal `per` columns, as codes: a part for the key and a part for the choice, added.
+    """The groups of equal columns `per`, as codes. A code is the sum of a part of the key and a part of the choice.
 
     Attributes:
-        of_key: [U] the key's part.
-        span: codes are less than this.
+        of_key: [U] the part of each key.
+        span: the upper bound of codes, exclusive.
         of_keys: whether keys of one block may belong to several groups.
     """
 
     def __init__(self, keys: Arrays, blocks: Blocks, per: Sequence[str]) -> None:
         self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
         placed = [PLACEMENT_COLUMNS.index(name) for name in self.choice_columns if name in PLACEMENT_COLUMNS]
-        # Placements are known one by one, so that their columns together have no more codes than there are of them.
+        # Placements are stored one by one, so there are at most as many codes as placements.
         self._of_placement = _codes([blocks.placements[row] for row in placed], blocks.placements.shape[1])
         rest = [name for name in self.choice_columns if name not in PLACEMENT_COLUMNS]
         self._values = {name: _values(name, blocks) for name in rest}
@@ -71,16 +71,16 @@ class Groups:
 
     @property
     def splits_slices(self) -> bool:
-        """Return whether the batch sizes of one placement belong to several groups."""
+        """Whether the batch sizes of one placement may belong to several groups."""
         return any(name not in PLACEMENT_COLUMNS for name in self.choice_columns)
 
     def of_segments(self, blocks: Blocks, segments: Segments) -> np.ndarray:
-        """Return the choice's part of the code of each segment, [S]; all choices of a segment have it."""
+        """Return [S] the part of the code that all choices of a segment have."""
         batch = blocks.batches[segments.first] if self._values else segments.first
         return self.of_choices(blocks, segments.placement, batch, segments.block)
 
     def of_choices(self, blocks: Blocks, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> np.ndarray:
-        """Return the choice's part of the code of [N] choices of blocks."""
+        """Return the part of the code of [N] choices of blocks."""
         code = self._of_placement[placement]
         if self._values:
             made = blocks.choices_at(placement, batch, blocks.microbatch_size[block])
@@ -90,11 +90,11 @@ class Groups:
 
 
 def _codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return codes from 0 on of `count` rows, equal where all columns are."""
+    """Return dense codes of `count` rows; rows that are equal in all columns have one code."""
     codes = np.zeros(count, dtype=np.int64)
     for column in columns:
         values, which = np.unique(column, return_inverse=True)
-        # Dense again after each column, so that no product of many columns overflows.
+        # Codes are made dense after each column, so that the product of many columns does not overflow.
         codes = np.unique(codes * len(values) + which, return_inverse=True)[1]
     return codes
 
@@ -104,7 +104,7 @@ def _count(codes: np.ndarray) -> int:
 
 
 def _values(column: str, blocks: Blocks) -> np.ndarray:
-    """Return the values that a column of the batch may take, in increasing order; at least one."""
+    """Return the possible values of a column of the batch, in increasing order; at least one."""
     if column == "global_batch_size":
         found = blocks.batches
     else:
@@ -114,31 +114,31 @@ def _values(column: str, blocks: Blocks) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The N choices of some blocks, in M slices, and the S tiles that cover the blocks' candidates."""
+    """The N choices of some blocks in M slices, and the S tiles that cover all candidates of these blocks."""
 
     placement: np.ndarray  # [N] column of `Blocks.placements`
     global_batch_size: np.ndarray  # [N]
     start: np.ndarray  # [M] first choice of a slice
     length: np.ndarray  # [M] choices of the slice, at most CHOICES
     microbatch_size: np.ndarray  # [M]
-    group: np.ndarray  # [M] the choice's part of the group's code
-    row: np.ndarray  # [S] of `KeyRows.keys`
-    slices: np.ndarray  # [S]
+    group: np.ndarray  # [M] the part of the group code of its choices
+    row: np.ndarray  # [S] row of `KeyRows.keys`
+    slices: np.ndarray  # [S] slice
     size: int  # candidates
-    blocks: tuple[int, int]  # the first one, and the one behind the last
+    blocks: tuple[int, int]  # first block, and the end
 
     def choices(self, slices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (placement, global_batch_size) of [R] slices, [R, CHOICES], the last one repeated."""
+        """Return (placement, global_batch_size) of [R] slices, [R, CHOICES]; the last choice is repeated."""
         where = self.positions(slices)
         return self.placement[where], self.global_batch_size[where]
 
     def positions(self, slices: np.ndarray) -> np.ndarray:
-        """Return which choices of the chunk those of [R] slices are, [R, CHOICES], the last one repeated."""
+        """Return the positions of the choices of [R] slices, [R, CHOICES]; the last choice is repeated."""
         return self.start[slices, None] + np.minimum(np.arange(CHOICES), self.length[slices, None] - 1)
 
 
 def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of blocks between `low` and `high` that are a chunk each."""
+    """Yield the range of blocks of each chunk, from `low` up to `high`."""
     ends = np.cumsum(blocks.num_choices[low:high])
     start = done = 0
     while start < high - low:
@@ -148,7 +148,7 @@ def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int
 
 
 def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: int) -> Chunk:
-    """Return the chunk of the blocks from `low` up to `high`; no slice has choices of two groups."""
+    """Return the chunk of the blocks from `low` up to `high`; each slice has choices of one group."""
     segments = blocks.segments(low, high)
     if groups.splits_slices:
         segments = segments.per_choice()
@@ -158,24 +158,25 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
         order = np.lexsort((code, segments.block))
         segments, code = segments.take(order), code[order]
     borders = np.flatnonzero(~same_block | (np.diff(code) != 0)) + 1
-    first = np.concatenate([[0], borders])  # [G] first segment of each group's stretch
-    stretch = np.add.reduceat(segments.length, first)
-    pieces = -(-stretch // CHOICES)
-    within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    start = np.repeat(np.cumsum(stretch) - stretch, pieces) + within * CHOICES
-    length = np.minimum(np.repeat(stretch, pieces) - within * CHOICES, CHOICES)
-    block = np.repeat(segments.block[first], pieces)
-    tall = rows.first[block + 1] - rows.first[block]
-    row = np.arange(tall.sum()) - np.repeat(np.cumsum(tall) - tall, tall) + np.repeat(rows.first[block], tall)
+    first = np.concatenate([[0], borders])  # [G] first segment of each group of a block
+    count = np.add.reduceat(segments.length, first)  # [G] choices
+    num_slices = -(-count // CHOICES)
+    within = np.arange(num_slices.sum()) - np.repeat(np.cumsum(num_slices) - num_slices, num_slices)
+    start = np.repeat(np.cumsum(count) - count, num_slices) + within * CHOICES
+    length = np.minimum(np.repeat(count, num_slices) - within * CHOICES, CHOICES)
+    block = np.repeat(segments.block[first], num_slices)
+    height = rows.first[block + 1] - rows.first[block]  # [M] rows of keys
+    row = np.arange(height.sum()) - np.repeat(np.cumsum(height) - height, height)
+    row += np.repeat(rows.first[block], height)
     return Chunk(
         placement=np.repeat(segments.placement.astype(np.int32), segments.length),
         global_batch_size=blocks.batches[segments.positions()].astype(np.int32),
         start=start.astype(np.int32),
         length=length.astype(np.int32),
         microbatch_size=blocks.microbatch_size[block].astype(np.int32),
-        group=np.repeat(code[first], pieces),
+        group=np.repeat(code[first], num_slices),
         row=row.astype(np.int32),
-        slices=np.repeat(np.arange(len(length), dtype=np.int32), tall),
+        slices=np.repeat(np.arange(len(length), dtype=np.int32), height),
         size=int(blocks.first_candidate[high] - blocks.first_candidate[low]),
         blocks=(low, high),
     )

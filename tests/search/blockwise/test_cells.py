@@ -1,4 +1,4 @@
-"""Every candidate of a block is in the cell that the sum says, and a cell is one group."""
+"""Each candidate of a block is in the cell that the sum gives, and a cell is of one group."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is kept of a stream is what sorting all of it would leave, in memory that does not grow with the stream."""
+"""The kept slices are those that sorting the whole stream leaves; memory does not grow with the stream."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from dsx.search.blockwise.contenders import Contenders, Kept
 
 
 def some(random, count, num_groups, values):
-    """Slices of one choice; few different values, so that many are equal."""
+    """Slices of one choice, with few distinct values, so that many are equal."""
     return Contenders(
         group=random.integers(0, num_groups, count),
         value=random.choice(values, count),
@@ -31,13 +31,13 @@ def rows(slices):
     num_groups=st.integers(1, 20),
     count=st.integers(1, 6),
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8),
-    wide=st.booleans(),
+    float64=st.booleans(),
 )
-def test_the_smallest_of_each_group_are_kept(seed, num_groups, count, sizes, wide):
-    random, kind = np.random.default_rng(seed), np.float64 if wide else np.float32
-    # Some differ by less than float32 tells apart.
-    values = (1 + np.array([0, 1e-9, 2e-9, 0.1, 0.5, 3.0])).astype(kind)
-    kept = Kept(num_groups, count, kind)
+def test_the_smallest_of_each_group_are_kept(seed, num_groups, count, sizes, float64):
+    random, dtype = np.random.default_rng(seed), np.float64 if float64 else np.float32
+    # Some differ by less than the rounding of float32.
+    values = (1 + np.array([0, 1e-9, 2e-9, 0.1, 0.5, 3.0])).astype(dtype)
+    kept = Kept(num_groups, count, dtype)
     everything = []
     for size in sizes:
         found = some(random, size, num_groups, values)
@@ -45,7 +45,7 @@ def test_the_smallest_of_each_group_are_kept(seed, num_groups, count, sizes, wid
         kept.add(found)
         known = [sorted(row for row in everything if row[0] == group)[:count] for group in range(num_groups)]
         for group, best in enumerate(known):
-            assert kept.worst[group] >= (best[-1][1] if len(best) == count else np.finfo(kind).max)
+            assert kept.worst[group] >= (best[-1][1] if len(best) == count else np.finfo(dtype).max)
     slices = kept.slices()
     assert (rows(slices) if slices else []) == [row for best in known for row in best]
 
@@ -55,5 +55,5 @@ def test_memory_does_not_grow_with_the_stream(num_groups):
     random, kept = np.random.default_rng(0), Kept(num_groups, 10, np.float32)
     for _ in range(60):
         kept.add(some(random, 10_000, num_groups, np.linspace(1, 2, 1000).astype(np.float32)))
-        held = len(kept._kept) + sum(map(len, kept._new))
-        assert held <= 2 * 10 * num_groups + 10_000
+        stored = len(kept._kept) + sum(map(len, kept._new))
+        assert stored <= 2 * 10 * num_groups + 10_000

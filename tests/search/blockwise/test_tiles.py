@@ -1,4 +1,4 @@
-"""Tiles cover every candidate exactly once, whatever their shape and that of a chunk, and never cross a group."""
+"""Tiles cover every candidate exactly once, whatever the shape of tiles and chunks, and a slice has one group."""
 
 from collections import Counter
 from itertools import pairwise
@@ -29,8 +29,8 @@ def chunks_of(blocks, groups, low, high):
 def slices(chunk):
     """Every tile of a chunk with the choices of its slice, as (tile, columns)."""
     for tile in range(len(chunk.row)):
-        run = chunk.slices[tile]
-        here = slice(chunk.start[run], chunk.start[run] + chunk.length[run])
+        of_tile = chunk.slices[tile]
+        here = slice(chunk.start[of_tile], chunk.start[of_tile] + chunk.length[of_tile])
         yield tile, chunk.placement[here], chunk.global_batch_size[here]
 
 
@@ -80,7 +80,7 @@ def test_tiles_cover_every_candidate_once(keys, given_bounds, per, shape, size, 
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, per=PER, choices=st.sampled_from([1, 7, 64]))
-def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
+def test_a_slice_has_choices_of_one_group(keys, given_bounds, per, choices):
     """Codes differ where, and only where, a column of `per` differs."""
     blocks = Blocks(keys, given_bounds)
     groups = Groups(keys, blocks, per)
@@ -94,27 +94,27 @@ def test_a_run_of_a_key_belongs_to_one_group(keys, given_bounds, per, choices):
     known = {}
     for chunk in chunks:
         lengths = {}
-        of_tiles = (chunk.row, chunk.group[chunk.run], chunk.length[chunk.run])
+        of_tiles = (chunk.row, chunk.group[chunk.slices], chunk.length[chunk.slices])
         for row, code, length in zip(*(column.tolist() for column in of_tiles), strict=True):
             lengths.setdefault((row, code), []).append(length)
-        # A group of a block is in no more slices than it must be.
+        # A group of a block has as few slices as possible.
         assert all(sorted(found)[1:] == [choices] * (len(found) - 1) for found in lengths.values())
         for tile, placement, batch in slices(chunk):
-            run = chunk.slices[tile]
-            sizes = np.full(len(batch), chunk.microbatch_size[run], dtype=np.int64)
+            of_tile = chunk.slices[tile]
+            sizes = np.full(len(batch), chunk.microbatch_size[of_tile], dtype=np.int64)
             made = blocks.choices_at(placement, batch, sizes)
             (of_choice,) = set(zip(*(made[n].tolist() for n in groups.choice_columns), strict=True)) or {()}
             row = rows.keys[chunk.row[tile]]
             for key in row[row != PADDING].tolist():
                 of_key = tuple(int(keys[name][key]) for name in per if name in KEY_COLUMNS)
-                code = int(chunk.group[run] + groups.of_key[key])
+                code = int(chunk.group[of_tile] + groups.of_key[key])
                 assert 0 <= code < groups.span
                 assert known.setdefault((of_key, of_choice), code) == code
     assert len(set(known.values())) == len(known)
 
 
 @given(keys=key_tables(), given_bounds=BOUNDS, wide=st.sampled_from([1, 3, 8, 500]))
-def test_rows_of_keys_are_padded_behind_the_last_key_of_a_block(keys, given_bounds, wide):
+def test_rows_of_keys_are_padded_after_the_last_key_of_a_block(keys, given_bounds, wide):
     blocks = Blocks(keys, given_bounds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "KEYS", wide)
@@ -123,14 +123,14 @@ def test_rows_of_keys_are_padded_behind_the_last_key_of_a_block(keys, given_boun
     assert len(rows.first) == len(blocks) + 1
     for block in range(len(blocks)):
         here = rows.keys[rows.first[block] : rows.first[block + 1]].ravel()
-        held = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
-        assert here[: len(held)].tolist() == held.tolist()
-        assert (here[len(held) :] == PADDING).all()
-        assert len(here) - len(held) < wide
+        keys_here = blocks.keys[blocks.first_key[block] : blocks.first_key[block + 1]]
+        assert here[: len(keys_here)].tolist() == keys_here.tolist()
+        assert (here[len(keys_here) :] == PADDING).all()
+        assert len(here) - len(keys_here) < wide
 
 
 def test_the_choices_of_some_tiles_in_full_width():
-    """What is behind the last choice of a slice repeats it."""
+    """Padding after the last choice of a slice repeats it."""
     keys = {name: np.ones(3, dtype=np.int64) for name in KEY_COLUMNS}
     blocks = Blocks(keys, bounds([16], range(16, 16 * 101, 16), num_layers=4))
     _, _, (chunk,) = chunks_of(blocks, Groups(keys, blocks, ["pp"]), 0, len(blocks))
@@ -138,9 +138,9 @@ def test_the_choices_of_some_tiles_in_full_width():
     chosen = np.arange(len(chunk.length))[::-1]
     placement, batch = chunk.choices(chosen)
     assert placement.shape == batch.shape == (len(chosen), tiles.CHOICES)
-    for at, run in enumerate(chosen.tolist()):
-        count = int(chunk.length[run])
-        here = slice(int(chunk.start[run]), int(chunk.start[run]) + count)
+    for at, number in enumerate(chosen.tolist()):
+        count = int(chunk.length[number])
+        here = slice(int(chunk.start[number]), int(chunk.start[number]) + count)
         assert placement[at, :count].tolist() == chunk.placement[here].tolist()
         assert batch[at, :count].tolist() == chunk.global_batch_size[here].tolist()
         last = chunk.placement[here][-1], chunk.global_batch_size[here][-1]

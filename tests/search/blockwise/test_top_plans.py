@@ -1,4 +1,4 @@
-"""The best of each group are those of all rows: any groups, any chunks, any number of hardware points and workers."""
+"""The best of each group are those of all rows, for any groups, chunks, hardware points and workers."""
 
 import time
 from functools import reduce
@@ -14,10 +14,9 @@ from validation.cases import priced, problem_for
 from dsx.pricing import devices
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import Counts, joined
-from dsx.search.blockwise import best as best_module
-from dsx.search.blockwise import tiles
+from dsx.search.blockwise import tiles, top_plans
 from dsx.search.blockwise.hot import HotLoop
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 
@@ -27,12 +26,12 @@ PER = [
     ("pp",), ("num_gpus", "dp_nvs"), ("pp_nvs", "dp"),  # of the placement
     ("global_batch_size",), ("num_microbatches",), ("num_microbatches", "global_batch_size"),  # of the batch
     ("strategy", "num_gpus", "tp_nvs", "global_batch_size"), ("tp", "pp", "num_microbatches"),  # of all
-    ("zero_stage", "tp", "sequence_length"),  # what is not searched splits nothing
+    ("zero_stage", "tp", "sequence_length"),  # a column that is not searched splits no group
 ]  # fmt: skip
 
 
 def compare(found, rows, per, top, rtol=1e-12):
-    """The found rows are the first `top` of each group, sorted; those that tie for a place may be any of them."""
+    """The found rows are the first `top` of each group, sorted; tied rows may be any of the tied ones."""
     groups = ("point", *per)
     order = np.lexsort((rows["step_time_s"], *(rows[name] for name in reversed(groups))))
     expected = {}
@@ -57,7 +56,7 @@ CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[:
 )
 def test_best_of_groups(monkeypatch, per, precision, few):
     monkeypatch.setattr(tiles, "_CHUNK", 1000)
-    monkeypatch.setattr(best_module, "_FEW", few)
+    monkeypatch.setattr(top_plans, "_FEW", few)
     problem, space, table = searched()
     told = []
     for top in (1, 7):
@@ -90,15 +89,15 @@ def test_best_of_any_groups_in_any_chunks(per, top, size, precision, few, span):
     problem, space, table = searched()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "_CHUNK", size)
-        patch.setattr(best_module, "_FEW", few)
-        patch.setattr(best_module, "_SPAN", span)
-        patch.setattr(best_module, "_ROWS", 50)
+        patch.setattr(top_plans, "_FEW", few)
+        patch.setattr(top_plans, "_SPAN", span)
+        patch.setattr(top_plans, "_ROWS", 50)
         rows, _ = search_of(problem, space, table, precision).best(top, per)
     compare(rows, feasible_rows(), per, top)
 
 
 def test_groups_of_every_column_at_once():
-    """Each candidate is a group of its own, however many values the columns could take together."""
+    """Each candidate is a group of its own, however many combinations of values the columns have."""
     problem = problem_of("default", ("1d",))
     space = Space(problem, [16384], [8192], fix={"tp": [4], "dp": [1024, 4096]})
     per = (*KEY_COLUMNS, *CHOICE_COLUMNS)
@@ -143,9 +142,9 @@ def test_some_blocks(monkeypatch):
 
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, precision, few):
-    """The order in which chunks are done decides nothing."""
-    monkeypatch.setattr(best_module, "_FEW", few)
+def test_ties_are_resolved_alike_for_any_workers_and_chunks(monkeypatch, precision, few):
+    """The order in which chunks finish has no effect."""
+    monkeypatch.setattr(top_plans, "_FEW", few)
     problem, space, table = searched()
     random = np.random.default_rng(0)
     make = HotLoop.calls
@@ -169,8 +168,8 @@ def test_ties_fall_the_same_way_however_many_workers_and_chunks(monkeypatch, pre
 
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("slack", [0, 4])
-def test_of_many_ties_the_first_are_left(monkeypatch, slack, few):
-    """Twelve plans are exactly as fast, in blocks that are not in the order of their keys."""
+def test_the_first_of_many_ties_are_kept(monkeypatch, slack, few):
+    """Twelve plans have exactly the same time, in blocks that are not in the order of their keys."""
     system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 16, "hbm_capacity": 1e12}
     problem = problem_for({"l": 8192, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "2d")
     space = Space(problem, [1024], [16], fix={"tp": [16], "cp": [16], "pp": [1], "microbatch_size": [1]})
@@ -182,8 +181,8 @@ def test_of_many_ties_the_first_are_left(monkeypatch, slack, few):
     assert (np.diff(order) < 0).any()
     set_workers(monkeypatch, 1)
     monkeypatch.setattr(devices, "_IN_FLIGHT", 1)
-    monkeypatch.setattr(best_module, "_SLACK", slack)
-    monkeypatch.setattr(best_module, "_FEW", few)
+    monkeypatch.setattr(top_plans, "_SLACK", slack)
+    monkeypatch.setattr(top_plans, "_FEW", few)
     for size in (1, 1 << 17):
         monkeypatch.setattr(tiles, "_CHUNK", size)
         for top in (1, 3, 8):
@@ -200,7 +199,7 @@ def test_another_objective():
         np.testing.assert_allclose(rows["peak_bytes"][rows["point"] == point], least, rtol=1e-12)
 
 
-def test_the_points_are_what_is_said_of_them():
+def test_the_points_differ_as_described():
     problem, space, _ = searched()
     counts = np.bincount(feasible_rows()["point"], minlength=problem.num_points)
     assert counts[1] == 0 < counts[0] < 0.5 * space.size < counts[2] < space.size

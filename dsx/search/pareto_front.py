@@ -1,15 +1,14 @@
 """The Pareto front: the rows that no other row beats in every objective.
 
-Every objective is minimised. Row a dominates row b if a is nowhere larger and somewhere smaller; the
-front is the rows that nothing dominates. Rows that are equal in all objectives do not dominate each
-other: of equal rows, all or none are on the front. A row with a NaN or an infinity is never on it, and
-dominates nothing.
+Every objective is minimised. Row a dominates row b if a is nowhere larger and somewhere smaller. The front is the rows
+that no row dominates. Rows that are equal in all objectives do not dominate each other, so all or none of them are on
+the front. A row with a NaN or an infinity is never on the front and dominates nothing.
 
-The front is exact, and it merges: the front of the union of several fronts is the front of everything,
-so a sweep may take it part by part.
+The front is exact. The front of the union of several fronts is the front of all rows, so a sweep may compute it part by
+part.
 
-One objective is a minimum; two are a sort and a running minimum; more are a loop that takes the row
-with the smallest sum of ranks, which nothing can dominate, and drops what it dominates.
+For one objective the front is a minimum. For two it is a sort and a running minimum. For more it is a loop that takes
+the row with the smallest sum of ranks, which no row can dominate, and drops the rows that it dominates.
 
 Not covered: approximate fronts and hypervolumes.
 """
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from dsx.errors import InputError
 
-# Rows that are compared at a time, and with how many of the front: their comparisons stay in the cache.
+# Rows compared at a time, and rows of the front that they are compared with: the comparisons stay in the cache.
 BLOCK, CHUNK = 2**13, 2**5
 
 
@@ -47,7 +46,7 @@ def front(points: NDArray[np.number]) -> NDArray[np.bool_]:
 
 
 def _plane(x: NDArray[np.number], y: NDArray[np.number]) -> NDArray[np.bool_]:
-    """Front of two objectives: y must be the least at its x, and below all at smaller x."""
+    """Front of two objectives: y is the least at its x, and less than every y at a smaller x."""
     order = np.lexsort((y, x))
     x, y = x[order], y[order]
     starts_group = np.concatenate(([True], x[1:] != x[:-1]))
@@ -59,9 +58,9 @@ def _plane(x: NDArray[np.number], y: NDArray[np.number]) -> NDArray[np.bool_]:
 
 
 def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
-    """Front of any number of objectives, in blocks of rising sum of ranks."""
-    # Ranks compare as the values do, and their sum cannot round: a dominating row has a smaller sum.
-    # So whatever could dominate a row comes before it, and what survives its block is on the front.
+    """Front of any number of objectives, in blocks of rows by rising sum of ranks."""
+    # Ranks compare like values, and their sum is exact: a dominating row has a smaller sum.
+    # So every row that could dominate another comes before it, and the rows that remain of a block are on the front.
     ranks = [np.unique(column, return_inverse=True)[1].astype(np.int32) for column in points.T]
     sums = np.stack(ranks).sum(axis=0, dtype=np.int64)
     order = np.argsort(sums, kind="stable")
@@ -81,7 +80,7 @@ def _blocks(points: NDArray[np.number]) -> NDArray[np.bool_]:
 
 
 def _undominated(ranks: list[NDArray[np.int32]]) -> NDArray[np.bool_]:
-    """Front of rows whose sums of ranks ascend: the first is on it; drop what it dominates; repeat."""
+    """Front of rows with ascending sums of ranks: the first row is on it; drop the rows it dominates; repeat."""
     kept = np.zeros(len(ranks[0]), dtype=bool)
     left = np.arange(len(ranks[0]))
     while len(left):

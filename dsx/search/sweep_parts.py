@@ -1,7 +1,7 @@
-"""The parts of a sweep: what is priced, reduced and written at once, so that a run can stop after any of them.
+"""The parts of a sweep. Each part is priced, reduced and written as a unit, so that a run can stop after any of them.
 
-A part is a pure function of the sweep and its number. Where rows are kept as they are, it is a stretch of
-candidates; where only the best or a front are, a stretch of blocks. A part has hardware points of one study.
+A part is a pure function of the sweep and its number. It is a range of candidates if all rows are kept, and a range of
+blocks if only the best rows or a front are kept. A part has hardware points of one study.
 """
 
 from collections.abc import Sequence
@@ -14,38 +14,38 @@ from dsx.spec.keep import Keep, KeepPareto, KeepTop
 
 ROWS = 1 << 18  # candidates of a part whose rows are kept
 REDUCED = 1 << 32  # candidates of a part that is reduced to a few rows
-_POINTS = 16  # hardware points that are priced side by side
+_POINTS = 16  # hardware points that are priced together
 _TABLE = 1 << 21  # keys times hardware points in a table of layer costs
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some hardware points of a study, and candidates or blocks of it."""
+    """Some hardware points of a study, and a range of its candidates or blocks."""
 
     study: int
     first_point: int
     last_point: int
-    start: int  # first candidate, counted over the points; or first block
+    start: int  # first candidate, counted over all points; or first block
     stop: int
     size: int  # candidates, over all points
 
 
 def make_parts(studies: Sequence[Study], keep: Keep, size: int | None = None) -> list[Part]:
-    """Return the parts of a sweep, of `size` candidates each if that is given."""
+    """Return the parts of a sweep, with `size` candidates each if given."""
     if reduces(keep):
         return block_parts(studies, size or REDUCED)
     return row_parts(studies, size or ROWS)
 
 
 def reduces(keep: Keep) -> bool:
-    """Return whether only a few of the rows are kept."""
+    """Return whether `keep` reduces the rows to a few."""
     return isinstance(keep, KeepTop | KeepPareto)
 
 
 def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
-    """Return a size of which there are at least `count` parts; 0 if there is none.
+    """Return a size that gives at least `count` parts; 0 if there is none.
 
-    Blocks are not cut, so there may be fewer parts than the candidates alone would make.
+    Blocks are not divided, so there may be fewer parts than the number of candidates allows.
     """
     size = sum(study.size for study in studies) // count
     while size and len(make_parts(studies, keep, size)) < count:
@@ -54,7 +54,7 @@ def size_for(studies: Sequence[Study], keep: Keep, count: int) -> int:
 
 
 def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
-    """Return parts of `size` candidates; candidates are counted point by point."""
+    """Return parts of `size` candidates, counted point by point."""
     found: list[Part] = []
     for code, study in enumerate(studies):
         for first, last in _point_ranges(study):
@@ -67,7 +67,7 @@ def row_parts(studies: Sequence[Study], size: int) -> list[Part]:
 
 
 def block_parts(studies: Sequence[Study], size: int) -> list[Part]:
-    """Return parts of at least `size` candidates in whole blocks, or what is left."""
+    """Return parts of whole blocks with at least `size` candidates; the last one may have fewer."""
     found: list[Part] = []
     for code, study in enumerate(studies):
         before = study.space.blocks.first_candidate
@@ -83,9 +83,9 @@ def block_parts(studies: Sequence[Study], size: int) -> list[Part]:
 
 
 def _point_ranges(study: Study) -> list[tuple[int, int]]:
-    """Return ranges of hardware points that are priced side by side.
+    """Return ranges of hardware points that are priced together.
 
-    Ranges of one length are compiled once, so the length divides the number of points if it can.
+    Ranges of one length are compiled once, so the length divides the number of points if possible.
     """
     count = study.problem.num_points
     most = max(1, min(_POINTS, _TABLE // max(1, len(study.space.keys["tp"]))))

@@ -1,4 +1,4 @@
-"""The front of a space is that of all its rows: any objectives, chunks, hardware points, workers, and sample."""
+"""The front of a space is that of all its rows, for any objectives, chunks, hardware points, workers and samples."""
 
 import time
 
@@ -12,11 +12,10 @@ from search.sweeps import all_rows, assert_identical, at_one_point, feasible_row
 from dsx.cost.columns import StepCosts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import Counts, joined
-from dsx.search.blockwise import front as fronts
-from dsx.search.blockwise import tiles
+from dsx.search.blockwise import space_front, tiles
 from dsx.search.blockwise.hot import HotLoop
-from dsx.search.groups import front_of_groups, objective_points
-from dsx.search.search import search_of
+from dsx.search.dispatch import search_of
+from dsx.search.row_groups import front_of_groups, objective_points
 from dsx.search.study import at_points
 from dsx.space.choices import NAMED, PLAN_COLUMNS
 
@@ -26,15 +25,15 @@ OBJECTIVES = [
     ["-mfu", "num_gpus", "-global_batch_size"],  # columns of the choice
     ["num_gpus"],  # every plan of fewest GPUs is on the front
     ["tp", "-dp"],  # whole numbers alone, of the key and of the choice
-    ["bubble_s"],  # nothing is the least, and many need nothing
+    ["bubble_s"],  # zero is the least, and many plans have it
     ["bubble_s", "num_gpus"],
-    ["vpp", "step_time_s"],  # what is not searched is the same everywhere and tells nothing apart
+    ["vpp", "step_time_s"],  # a column that is not searched has one value and decides nothing
     ["-zero_stage"],
 ]
 MORE = [
     ["step_time_s"],
     ["pp_comm_s", "cp_comm_s", "-global_batch_size"],
-    ["recompute_s"],  # nobody recomputes
+    ["recompute_s"],  # no plan recomputes
     ["ep_comm_s", "step_time_s"],
     ["step_time_s", "bubble_s"],
     ["-num_microbatches", "panels", "-tp_nvs"],
@@ -43,18 +42,18 @@ MORE = [
 
 
 @pytest.fixture(autouse=True)
-def begun_with_little(small, monkeypatch):
+def small_first_front(small, monkeypatch):
     """A first front of a few candidates, and more chunks than workers."""
     shrink(monkeypatch)
 
 
 def shrink(patch, sample=20, size=400):
-    patch.setattr(fronts, "_SAMPLE", sample)
+    patch.setattr(space_front, "_SAMPLE", sample)
     patch.setattr(tiles, "_CHUNK", size)
 
 
 def on_the_front(rows, objectives):
-    """Which rows no other row of their hardware point beats, by comparing each with all."""
+    """The mask of rows that no other row of their hardware point beats, by comparing each with all."""
     columns = [-rows[one[1:]] if one[0] == "-" else rows[one] for one in objectives]
     points = np.stack(columns, axis=1).astype(float)
     kept = np.zeros(len(points), dtype=bool)
@@ -70,10 +69,10 @@ def on_the_front(rows, objectives):
     return kept
 
 
-def told_apart_by_rounding(some, at, others, objectives):
-    """Whether one of `others` beats a row but for the last digit of a time or the like.
+def separated_by_rounding(some, at, others, objectives):
+    """Whether one of `others` beats a row up to rounding.
 
-    A plan is rounded as it falls into a batch, so either of two that need the same time may be on the front.
+    The rounding of a plan depends on its batch, so either of two plans with equal times may be on the front.
     """
     one = objective_points(where(some, [at]), objectives)
     there = objective_points(where(others, others["point"] == some["point"][at]), objectives)
@@ -90,7 +89,7 @@ def compare(found, rows, objectives):
     assert len(set(ids)) == len(ids)
     for some, others, those in ((found, wanted, expected), (expected, ids, found)):
         alone = [at for at, one in enumerate(ids if some is found else wanted) if one not in set(others)]
-        assert all(told_apart_by_rounding(some, at, those, objectives) for at in alone)
+        assert all(separated_by_rounding(some, at, those, objectives) for at in alone)
     row = {one: at for at, one in enumerate(wanted)}
     both = [at for at, one in enumerate(ids) if one in row]
     assert_rows_equal(where(found, both), where(expected, [row[ids[at]] for at in both]), 1e-12)
@@ -98,7 +97,7 @@ def compare(found, rows, objectives):
     assert order == sorted(order)
 
 
-def test_a_row_too_few_or_too_many_shows():
+def test_compare_finds_a_missing_and_an_extra_row():
     objectives = ["step_time_s", "peak_bytes"]
     rows = feasible_rows()
     front = where(rows, on_the_front(rows, objectives))
@@ -154,7 +153,7 @@ def test_any_objectives(objectives, signs, sample, size, precision):
 @pytest.mark.parametrize(("references", "sample", "size"), [(1, 1, 1 << 17), (32, 5000, 1 << 17), (5, 1, 100)])
 def test_any_sample_and_references(monkeypatch, references, sample, size):
     shrink(monkeypatch, sample, size)
-    monkeypatch.setattr(fronts, "_REFERENCES", references)
+    monkeypatch.setattr(space_front, "_REFERENCES", references)
     problem, space, table = searched()
     rows, _ = search_of(problem, space, table).front(["step_time_s", "peak_bytes"])
     compare(rows, feasible_rows(), ["step_time_s", "peak_bytes"])
@@ -177,7 +176,7 @@ def test_points_together_are_points_alone():
 
 @pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["tp", "-dp"]], ids=" ".join)
 def test_the_same_front_however_many_workers_and_chunks(monkeypatch, objectives):
-    """Which references a chunk is compared with depends on which chunks were done; what is found does not."""
+    """The references of a chunk depend on which chunks were done before; the front does not."""
     problem, space, table = searched()
     random = np.random.default_rng(0)
     make = HotLoop.calls
@@ -213,7 +212,7 @@ def test_some_blocks():
     compare(front_of_groups(joined(parts), ["point"], objectives), feasible_rows(), objectives)
 
 
-def test_where_nothing_fits():
+def test_no_front_where_no_plan_fits():
     problem, space, table = searched()
     tiny = at_points(at_one_point(0), {"device.hbm_capacity": np.array([1.0, 2.0, 3.0])})
     rows, counts = search_of(tiny, space, table).front(["step_time_s", "tp"])
@@ -224,7 +223,7 @@ def test_where_nothing_fits():
 
 
 def test_the_front_of_groups():
-    """Each group has its own; a candidate that is there twice is one, and equal rows are all kept."""
+    """Each group has its own front; a repeated candidate counts once, and equal rows are all kept."""
     rows = {
         "candidate": np.array([5, 1, 2, 1, 7, 8, 3]),
         "cluster": np.array([1, 0, 0, 0, 1, 1, 0]),

@@ -1,4 +1,4 @@
-"""Parts cover a sweep exactly once; each is a function of its number, and together they are the whole."""
+"""Parts cover a sweep exactly once. Each is a function of its number, and together they are the whole sweep."""
 
 from functools import cache
 
@@ -11,15 +11,14 @@ from search.sweeps import STRATEGIES, assert_identical, everything, run, set_wor
 from validation.cases import problem_for
 
 from dsx.pricing.rows import joined
-from dsx.search import parts
-from dsx.search.blockwise import front as fronts
-from dsx.search.blockwise import tiles
-from dsx.search.groups import objective_points
-from dsx.search.pareto import front
-from dsx.search.parts import block_parts, row_parts
+from dsx.search import sweep_parts
+from dsx.search.blockwise import space_front, tiles
+from dsx.search.pareto_front import front
+from dsx.search.row_groups import objective_points
 from dsx.search.space import Space
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
+from dsx.search.sweep_parts import block_parts, row_parts
 from dsx.spec.keep import KeepPareto, KeepTop
 from dsx.spec.what_if import WhatIf
 
@@ -38,8 +37,8 @@ KEEPS = {
 @pytest.fixture(autouse=True)
 def few(small, monkeypatch):
     """Price three points at once, and begin a front with a few candidates."""
-    monkeypatch.setattr(parts, "_POINTS", 3)
-    monkeypatch.setattr(fronts, "_SAMPLE", 40)
+    monkeypatch.setattr(sweep_parts, "_POINTS", 3)
+    monkeypatch.setattr(space_front, "_SAMPLE", 40)
 
 
 @cache
@@ -55,12 +54,12 @@ def all_rows():
 
 
 def sizes():
-    """Candidates of a part: a piece of a point, a point, more than one, all that are priced at once, and more."""
+    """Candidates of a part: fewer than a point has, one point, more, all points priced together, and more than that."""
     space = studies()[0].space
     return [2 * space.size // 3, space.size, 2 * space.size + 1, 3 * space.size, 10 * space.size]
 
 
-def test_the_sweep_is_what_this_file_says():
+def test_the_sweep_is_as_described():
     assert [(study.cluster, study.problem.nvs_size, study.problem.num_points) for study in studies()] == [
         (0, 4, 6), (0, 8, 6), (1, 4, 6), (1, 8, 6)
     ]  # fmt: skip
@@ -74,8 +73,8 @@ def test_the_sweep_is_what_this_file_says():
 )
 def test_parts_cover_every_row_once(size, most, table):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_POINTS", most)
-        patch.setattr(parts, "_TABLE", table)
+        patch.setattr(sweep_parts, "_POINTS", most)
+        patch.setattr(sweep_parts, "_TABLE", table)
         by_rows, by_blocks = row_parts(studies(), size), block_parts(studies(), size)
     for made in (by_rows, by_blocks):
         assert sum(part.size for part in made) == sum(study.size for study in studies())
@@ -99,14 +98,14 @@ def test_parts_cover_every_row_once(size, most, table):
         assert part.size >= size or part.stop == len(studies()[part.study].space.blocks)
 
 
-def test_ranges_of_points_are_of_one_length_where_they_can_be():
-    """They are compiled once then."""
+def test_ranges_of_points_have_one_length_if_possible():
+    """Then they are compiled once."""
 
     def ranges(count, most):
         what_if = WhatIf(("device.hbm_capacity",), tuple((1e9 + point,) for point in range(count)))
         (study,) = make_studies([problem_of("default", STRATEGIES)], what_if, [2], [2])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parts, "_POINTS", most)
+            patch.setattr(sweep_parts, "_POINTS", most)
             return [part.last_point - part.first_point for part in block_parts([study], 10**9)]
 
     assert ranges(6, 16) == [6]
@@ -161,7 +160,7 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
     ],
 )
 def test_merged_parts_are_one_part(keep, precision, size):
-    """A part here is a few blocks of three points, or all of them; one part is the whole of them."""
+    """Parts of a few blocks at three points, or of all of them, merge to the result of a single part."""
     whole, counts = swept(studies(), KEEPS[keep], precision)
     rows, made = swept(studies(), KEEPS[keep], precision, sizes()[size])
     assert made == counts
@@ -175,7 +174,7 @@ def test_merged_parts_are_one_part(keep, precision, size):
 
 
 def number_kept(keep):
-    """How many rows should be left of all rows."""
+    """The number of rows that `keep` should leave."""
     rows = where(all_rows(), all_rows()["reject"] == 0)
     hardware = ("cluster", *HARDWARE.fields)
     groups = dict.fromkeys((*hardware, *keep.per) if isinstance(keep, KeepTop) else hardware)
@@ -187,8 +186,8 @@ def number_kept(keep):
 
 
 @pytest.mark.parametrize(("batch", "top"), [(128, 1), (320, 2), (512, 1)])
-def test_merged_parts_are_one_part_where_many_tie(batch, top):
-    """On one tier the share of a fast domain means nothing: seven plans are exactly as fast, more than are kept."""
+def test_merged_parts_are_one_part_with_many_ties(batch, top):
+    """On one tier shares of a fast domain have no effect: seven plans tie, more than are kept."""
     system = SYSTEM | {"fast_bandwidth": 5e10, "fast_latency": 5e-6, "fast_size": 64, "hbm_capacity": 1e12}
     problem = problem_for({"l": 2048, "e": 8192, "h": 64, "f": 32768, "depth": 12}, system, "1d")
     made = make_studies([problem], WhatIf(), [4096], [batch], fix={"tp": [64], "dp": [64], "microbatch_size": [1]})
@@ -201,16 +200,16 @@ def test_merged_parts_are_one_part_where_many_tie(batch, top):
 
 @pytest.mark.parametrize("keep", ["all", KeepTop(top=3), KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
 def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
-    """Priced again, alone, in another order, by more workers or in a sweep of its own, it has the same bytes."""
+    """It has the same bytes when priced once more: alone, in another order, by more workers, or in another sweep."""
     size = studies()[0].space.size
     sweep = Sweep(studies(), keep, "float32", size)
     first = run(sweep)
     chosen = [len(sweep.parts) - 1, 0, 7, len(sweep.parts) // 2]
-    again = run(sweep, chosen)
+    repeated = run(sweep, chosen)
     set_workers(monkeypatch, 4)
     monkeypatch.setattr(tiles, "_CHUNK", 100)
     fresh = run(Sweep(studies(), keep, "float32", size), chosen)
     for number in chosen:
-        for rows, counts in (again[number], fresh[number]):
+        for rows, counts in (repeated[number], fresh[number]):
             assert counts == first[number][1]
             assert_identical(rows, first[number][0])

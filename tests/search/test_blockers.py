@@ -1,9 +1,9 @@
-"""Spaces without a candidate: which of the stated values leave none, and which value comes nearest."""
+"""Spaces without a candidate: which settings exclude all of them, and the nearest value that does not."""
 
 import pytest
 
 from dsx.api.inputs import load_inputs, split_overrides
-from dsx.search.infeasible import blockers
+from dsx.search.blockers import blockers
 from dsx.search.space import Space
 from dsx.spec.ranges import Limit
 
@@ -16,7 +16,7 @@ def blame(
     assert not Space(problem.opening(fix or {}), [num_gpus], [batch], fix, limit).size
     found = blockers(problem, [num_gpus], [batch], fix, limit)
     assert all(blocker.rule for blocker in found)
-    return [(blocker.section, blocker.said, blocker.nearest, blocker.alone) for blocker in found]
+    return [(blocker.section, blocker.setting, blocker.nearest, blocker.alone) for blocker in found]
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def blame(
     ],
 )
 def test_one_value_that_no_candidate_has(column, values, nearest):
-    said = f"{column} = {' or '.join(map(str, values))}"
-    assert blame(fix={column: values}) == [("fix", said, nearest, True)]
+    text = f"{column} = {' or '.join(map(str, values))}"
+    assert blame(fix={column: values}) == [("fix", text, nearest, True)]
 
 
 @pytest.mark.parametrize(("ep", "nearest"), [(7, 8), (16, 8)])
@@ -51,7 +51,7 @@ def test_stored_layers_are_of_a_stage():
     assert blame(fix=fix) == [("fix", "stored_layers = 40", "stored_layers = 8", True)]
 
 
-def test_an_order_numbers_the_replicas_of_an_ep_group_one_after_another():
+def test_an_order_numbers_the_replicas_of_an_ep_group_consecutively():
     fix = {"order": ["tp-cp-ep-pp-dp"], "ep": [8], "tp": [1], "pp": [2]}
     assert blame("mixtral-8x7b", fix, cluster="dgx-a100-superpod") == [
         ("fix", "tp = 1", "tp = 8", True),
@@ -61,18 +61,18 @@ def test_an_order_numbers_the_replicas_of_an_ep_group_one_after_another():
 
 
 @pytest.mark.parametrize(
-    ("fix", "said", "nearest"),
+    ("fix", "setting", "nearest"),
     [
         ({"vpp": [2]}, "vpp = 2", "vpp = 1"),
         ({"schedule": ["zb-h1"]}, "schedule = zb-h1", "schedule = 1f1b or gpipe"),
         ({"pp": [64]}, "pp = 64", "pp = 32"),
     ],
 )
-def test_what_the_best_cut_does_not_cover(fix, said, nearest):
-    assert blame(fix=fix, partition="optimal") == [("fix", said, nearest, True)]
+def test_choices_without_an_optimal_cut(fix, setting, nearest):
+    assert blame(fix=fix, partition="optimal") == [("fix", setting, nearest, True)]
 
 
-def test_values_that_do_not_go_together_are_named_both():
+def test_both_of_two_conflicting_settings_are_named():
     assert blame(fix={"vpp": [2], "pp": [1]}) == [
         ("fix", "pp = 1", "pp = 2", True),
         ("fix", "vpp = 2", "vpp = 1", True),
@@ -83,7 +83,7 @@ def test_values_that_do_not_go_together_are_named_both():
     ]
 
 
-def test_of_several_wrong_values_each_is_named():
+def test_each_of_several_wrong_settings_is_named():
     assert blame(fix={"pp": [5, 7], "vpp": [3], "tp": [3], "dp": [16]}) == [
         ("fix", "tp = 3", "tp = 2", False),
         ("fix", "pp = 5 or 7", "pp = 4", False),
@@ -91,7 +91,7 @@ def test_of_several_wrong_values_each_is_named():
     ]
 
 
-def test_limits_and_what_an_assumption_set_holds_fixed():
+def test_limits_and_fixed_choices_of_an_assumption_set():
     assert blame(limit={"pp": [Limit(">=", 100)]}) == [("limit", "pp >= 100", "pp = 32", True)]
     assert blame(fixed=("vpp=3",)) == [("fixed", "vpp = 3", "vpp = 2", True)]
     assert blame(limit={"zero_replicas": [Limit(">=", 2), Limit("<=", 4)]}) == [
@@ -100,5 +100,5 @@ def test_limits_and_what_an_assumption_set_holds_fixed():
     ]
 
 
-def test_nothing_is_to_blame_where_the_job_is():
+def test_no_blocker_if_the_job_alone_has_no_plan():
     assert blame(fix={"pp": [4]}, num_gpus=7, batch=9) == []

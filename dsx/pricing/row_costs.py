@@ -1,0 +1,89 @@
+"""The costs of rows: plans of one problem, given by candidate columns or by positions in a table of layer costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.choices import StepChoices
+from dsx.cost.columns import StepCosts
+from dsx.hardware.cluster import Cluster
+from dsx.pricing.batch import LONGEST, Plans, none_priced, price
+from dsx.pricing.layers import KeyCosts, price_keys
+from dsx.pricing.problem import Problem
+from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
+from dsx.space.enumerate import Arrays
+from dsx.space.tiers import choice_shares, stride_of_replicas, units
+
+
+class Rows(NamedTuple):
+    """N candidates to price, each at one hardware point."""
+
+    points: np.ndarray  # [N] hardware points
+    positions: np.ndarray  # [N] positions in the key table
+    choices: Arrays  # {column: [N]}
+
+    def take(self, where: np.ndarray | slice) -> "Rows":
+        """Return some of the rows."""
+        choices = {name: column[where] for name, column in self.choices.items()}
+        return Rows(self.points[where], self.positions[where], choices)
+
+
+def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any], tiers: Sequence[str] = ()) -> StepChoices:
+    """Return the choices of integer columns as a record; `as_array` turns each column into floats.
+
+    `tiers` names the tiers between fast domain and outermost tier, which have columns too.
+    """
+    wider = {f"{axis}_wider": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
+    return StepChoices(**{name: as_array(columns[name]) for name in STEP_COLUMNS}, **wider)
+
+
+def rows_of_plans(problem: Problem, columns: Arrays) -> tuple[KeyCosts, Rows]:
+    """Return the layer costs of [N] plans, given by all candidate columns, and their rows at the first point."""
+    keys, positions = np.unique(np.stack([columns[name] for name in KEY_COLUMNS]), axis=1, return_inverse=True)
+    table = price_keys(problem, dict(zip(KEY_COLUMNS, keys, strict=True)))
+    return table, Rows(np.zeros_like(positions), positions, on_tiers(problem, columns))
+
+
+def on_tiers(problem: Problem, columns: Arrays) -> Arrays:
+    """Return the columns of [N] plans with the shares of stages and replicas on the tiers beyond the fast domain."""
+    network = problem.cluster.network
+    return on_units(columns, {tier.name: unit for tier, unit in zip(network.middle, units(network), strict=True)})
+
+
+def on_units(columns: Arrays, units: Mapping[str, Any]) -> Arrays:
+    """Return columns as `on_tiers` does; `units` has the fast domains in a unit of each tier, as a number or [N]."""
+    stride = stride_of_replicas(columns)
+    for tier, unit in units.items():
+        shares = choice_shares(columns, stride, unit)
+        columns = columns | {f"{axis}_{tier}": share for axis, share in shares.items()}
+    return columns
+
+
+def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
+    """Price [N] plans, given by all candidate columns, at the first hardware point; NumPy float64 [N] arrays."""
+    return price_rows(problem, *rows_of_plans(problem, columns))
+
+
+def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
+    """Price [N] rows in float64 from a table of [H, U] layer costs."""
+    results: list[StepCosts] = []
+    tiers = [tier.name for tier in problem.cluster.network.middle]
+    for start in range(0, len(rows.positions), LONGEST):
+        here = rows.take(slice(start, start + LONGEST))
+        layers = jax.tree.map(lambda leaf, at=here: take_rows(np.asarray(leaf), at.points, at.positions), table)
+        plans = Plans(layers, step_choices(here.choices, np.asarray, tiers), *machines(problem, here.points))
+        results.append(price(plans, problem.workload))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
+
+
+def machines(problem: Problem, points: np.ndarray) -> tuple[Cluster, Assumptions]:
+    """Return the cluster and the assumptions of [N] rows at the given hardware points."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[points], (problem.hardware, problem.assumptions))
+
+
+def take_rows(leaf: Any, points: Any, positions: Any) -> Any:
+    """Return [N] or [J, N] rows of a leaf of layer costs, [H, U] or [H, J, U]."""
+    return leaf[points, positions] if leaf.ndim == 2 else leaf[points, :, positions].T

@@ -1,0 +1,157 @@
+"""Why a space has no candidate: the settings that exclude all of them.
+
+A setting is a blocker if the space has candidates without it and with all other settings. If no single setting is a
+blocker, settings are added one after the other, degrees first, and each one that excludes all remaining candidates is a
+blocker. The nearest value is taken from the candidates without the blocker.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dsx.pricing.problem import Problem
+from dsx.search.space import Limitation, Selection, Space
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, OPEN
+from dsx.space.expert_nesting import REPLICA_AXES
+from dsx.space.plan_rules import OPTIMAL_SCHEDULES
+
+Section = Literal["fix", "limit", "fixed"]
+
+# Degrees first; a column comes before the columns that depend on it.
+_ORDER = (*KEY_COLUMNS, *CHOICE_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A setting of a column that excludes all candidates."""
+
+    section: Section  # of the sweep, or `fixed` of the assumption set
+    column: str
+    setting: str  # "pp = 5 or 7", "pp >= 100"
+    rule: str  # what a search requires of a value
+    nearest: str  # "pp = 4"; empty if no value leaves a candidate
+    alone: bool  # whether changing this setting alone is enough
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    section: Section
+    column: str
+    values: tuple[Any, ...]  # numbers and names, or bounds
+
+    @property
+    def text(self) -> str:
+        if self.section == "limit":
+            return " and ".join(f"{self.column} {bound.relation} {bound.bound}" for bound in self.values)
+        return f"{self.column} = {' or '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    problem: Problem
+    num_gpus: Sequence[int]
+    global_batch_size: Sequence[int]
+
+    def space(self, settings: Sequence[_Setting], free: Sequence[str]) -> Space:
+        """Return the space under some settings; the columns `free` may take any value unless a setting fixes them."""
+        fix = {one.column: one.values for one in settings if one.section == "fix"}
+        limit = {one.column: one.values for one in settings if one.section == "limit"}
+        values = {one.column: one.values for one in settings if one.section != "limit"}
+        varied = {*free, *limit}
+        # Every other column has its default, which restricts no other column.
+        choices = {name: BY_NAME[name].values if name in varied else (BY_NAME[name].default,) for name in OPEN}
+        choices |= {name: values[name] for name in OPEN if name in values}
+        return Space(self.problem.opening(choices), self.num_gpus, self.global_batch_size, fix, limit)
+
+
+def blockers(
+    problem: Problem,
+    num_gpus: Sequence[int],
+    global_batch_size: Sequence[int],
+    fix: Selection | None = None,
+    limit: Limitation | None = None,
+) -> list[Blocker]:
+    """Return the blockers of an empty space; none if the GPUs, the batch and the strategies alone exclude all plans.
+
+    `problem` has the fixed choices of its assumption set, even of columns in `fix`.
+    """
+    fixed = {name: value for name, value in problem.assumptions_spec.fixed.items() if name not in (fix or {})}
+    settings = [
+        *(_Setting("fixed", name, (value,)) for name, value in fixed.items()),
+        *(_Setting("fix", name, tuple(values)) for name, values in (fix or {}).items()),
+        *(_Setting("limit", name, tuple(bounds)) for name, bounds in (limit or {}).items()),
+    ]
+    settings.sort(key=lambda one: (_ORDER.index(one.column) if one.column in _ORDER else 0, one.section))
+    search = _Search(problem, num_gpus, global_batch_size)
+    if not search.space([], ["ep"]).size:
+        return []
+    single = [_blocker(search, one, [o for o in settings if o is not one], alone=True) for one in settings]
+    found = [blocker for blocker in single if blocker.nearest]
+    return found or _one_by_one(search, settings)
+
+
+def _one_by_one(search: _Search, settings: Sequence[_Setting]) -> list[Blocker]:
+    kept: list[_Setting] = []
+    found: list[Blocker] = []
+    for one in settings:
+        if search.space([*kept, one], ["ep"]).size:
+            kept.append(one)
+        else:
+            found.append(_blocker(search, one, kept, alone=False))
+    return found
+
+
+def _blocker(search: _Search, one: _Setting, others: Sequence[_Setting], alone: bool) -> Blocker:
+    values = _values(search.space(others, ["ep", one.column]), one.column)
+    return Blocker(one.section, one.column, one.text, _rule(one.column, search.problem), _nearest(one, values), alone)
+
+
+def _values(space: Space, column: str) -> np.ndarray:
+    """Return the values that the candidates of a space have in a column."""
+    if not space.size:
+        return np.zeros(0, dtype=np.int64)
+    if column in KEY_COLUMNS:
+        return np.unique(space.keys[column][space.blocks.keys])
+    blocks = space.blocks
+    return np.unique(blocks.choices(blocks.segments(0, len(blocks)))[column])
+
+
+def _nearest(one: _Setting, values: np.ndarray) -> str:
+    if not len(values):
+        return ""
+    if one.column in CODES:
+        return f"{one.column} = {' or '.join(CODES[one.column][value] for value in values)}"
+    wanted = [value.bound if one.section == "limit" else int(value) for value in one.values]
+    near = min(values.tolist(), key=lambda value: (min(abs(value - number) for number in wanted), value))
+    return f"{one.column} = {near}"
+
+
+def _rule(column: str, problem: Problem) -> str:
+    """Return what a search requires of a value of a column."""
+    strategies = " and ".join(problem.strategies)
+    if column.endswith("_nvs"):
+        axis = column.removesuffix("_nvs")
+        domain = f"the shares multiply to the largest divisor of num_gpus that fits a fast domain of {problem.nvs_size}"
+        return f"the share divides {axis}, and {domain}"
+    if column in MODEL_AXES and not any(column in layer.axes for kinds in problem.kinds for layer in kinds):
+        return f"nothing of {problem.model.name} is sharded over {column} under {strategies}"
+    if column in REPLICA_AXES:
+        return f"{column} divides num_gpus and obeys the rules of {strategies}"
+    rule = _RULES_OF_OPTIMAL_CUTS.get(column) if problem.optimal_cuts else None
+    return (rule or BY_NAME[column].rule).format(
+        layers=problem.num_layers, stages=problem.limits().max_stages, values=_or(BY_NAME[column].values)
+    )
+
+
+def _or(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values[:-1])) + f" or {values[-1]}" if values else ""
+
+
+# These replace the rules of the choices if cuts are optimal.
+_RULES_OF_OPTIMAL_CUTS: dict[str, str] = {
+    "pp": "pp divides num_gpus and is at most {stages}, the layers with embedding and head",
+    "vpp": "partition optimal covers only vpp = 1",
+    "schedule": f"partition optimal covers only {OPTIMAL_SCHEDULES}",
+}

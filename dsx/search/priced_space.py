@@ -1,0 +1,40 @@
+"""A space with the layer costs of its shard keys: what every search streams through."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.pricing.layers import KeyCosts
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
+from dsx.pricing.rows import no_rows, priced_rows
+from dsx.search.space import Space
+from dsx.space.enumerate import Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class PricedSpace:
+    """A space of a problem with its layer costs, and the precision of a search through it."""
+
+    problem: Problem
+    space: Space
+    table: KeyCosts  # [H, U] layer costs of the key table, in float64
+    precision: str  # "float32" or "float64"
+
+    @property
+    def float64(self) -> bool:
+        """Whether the search runs in float64; otherwise it runs in float32."""
+        return self.precision == "float64"
+
+    @property
+    def dtype(self) -> type:
+        """The NumPy type of the search."""
+        return np.float64 if self.float64 else np.float32
+
+    def priced_rows(self, rows: Rows) -> Arrays:
+        """Return all columns of [N] rows, priced in float64."""
+        return priced_rows(self.problem, self.space.keys, self.table, rows)
+
+    def no_rows(self) -> Arrays:
+        """Return the columns of `priced_rows` without any row."""
+        return no_rows(self.problem, self.space.keys)
