@@ -50,8 +50,8 @@ class Comparison(Answer):
         }
         stated = {path: {"a": a, "b": b} for path, (a, b) in self.differences.items()}
         attrs = self.frame.attrs
-        answers = {"per": attrs["per"], "differences": stated, "summary": attrs["summary"], "groups": self.groups}
-        return described | answers
+        answers = {"per": attrs["per"], "differences": stated, "summary": attrs["summary"]}
+        return described | answers | {"groups": [_plain(group) for group in self.groups]}
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -124,6 +124,11 @@ def _groups(table: Any, plans: dict[int, dict[str, Any]]) -> list[dict[str, Any]
             )
         groups.append(group | {name: row[name] for name in ("has_a", "has_b", "ratio", "same_plan")})
     return groups
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group with its plans as plain data."""
+    return group | {side: group[side] and group[side] | {"plan": dict(group[side]["plan"])} for side in "ab"}
 
 
 def _differences_text(differences: _Differences) -> str:

@@ -1,6 +1,6 @@
 """Plans as a pandas DataFrame that reads as a result set does: what works on the one works on the other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +32,15 @@ def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ())
         | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
         for plan in plans
     ]
-    frame = pd.DataFrame(rows) if rows else pd.DataFrame(_EMPTY)
+    frame = pd.DataFrame(rows)[[*_ordered(rows[0])]] if rows else pd.DataFrame(_EMPTY)
     known = [name for name in frame if name in _KNOWN]
     frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in known}
     frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in known}
     return frame
+
+
+def _ordered(columns: Iterable[str]) -> list[str]:
+    """Return columns in the order of a result set: choices, what only some sets have, costs."""
+    last = [*_COSTS, "reject"]
+    first = [name for name in _KNOWN if name in columns and name not in last]
+    return [*first, *(name for name in columns if name not in (*first, *last)), *last]

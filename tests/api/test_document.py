@@ -13,12 +13,12 @@ HEADINGS = re.findall(r"^### (.*)$", DOCUMENT, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def script(benchmark_script):
-    return benchmark_script("api")
+    return benchmark_script("reference")
 
 
 def test_the_document_is_what_the_script_makes(script):
-    written = DOCUMENT.partition("<!-- benchmarks/api.py -->\n")[2].partition("\n\n<!-- end -->")[0]
-    assert written == script.text(), "run: python benchmarks/api.py --write docs/api.md"
+    written = DOCUMENT.partition("<!-- benchmarks/reference.py -->\n")[2].partition("\n\n<!-- end -->")[0]
+    assert written == script.text(), "run: python benchmarks/reference.py --write docs/api.md"
 
 
 def test_every_public_name_has_one_entry():

@@ -1,6 +1,6 @@
 """The reference of the API, docs/api.md, from the signatures, docstrings and comments of the code.
 
-python benchmarks/api.py --write docs/api.md
+python benchmarks/reference.py --write docs/api.md
 """
 
 import argparse
@@ -286,6 +286,6 @@ if __name__ == "__main__":
     parser.add_argument("--write", type=Path, metavar="FILE", help="put it into the section of this document")
     document = parser.parse_args().write
     if document:
-        write_section(document, "api", text())
+        write_section(document, "reference", text())
     else:
         print(text())

@@ -1,0 +1,18 @@
+"""A small model and a sweep of it, as content."""
+
+MODEL = {
+    "name": "small",
+    "source": "made up",
+    "default_sequence_length": 2048,
+    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096},
+    "layers": [{"kind": "transformer", "count": 8}],
+}
+SWEEP = {
+    "model": MODEL,
+    "cluster": "b200-nvs8",
+    "num_gpus": [8, 16],
+    "global_batch_size": 32,
+    "assumptions": "paper-2410.00273",
+    "what_if": {"device.hbm_capacity": ["2 GB", "192 GB"]},
+    "keep": "all",
+}

@@ -1,0 +1,145 @@
+"""What every answer can do: be read in a shell and a notebook, be compared, be pickled, be a DataFrame."""
+
+import json
+import pickle
+
+import pandas as pd
+import pytest
+from api.small import MODEL
+
+import dsx
+from dsx.errors import InputError, NothingFeasible
+
+
+def test_an_answer_shows_itself(found):
+    assert repr(found) == f"<BestPlans>\n{found}"
+    assert str(found).startswith("small on 8 x b200-nvs8: ")
+
+
+def test_a_notebook_is_shown_text_and_no_markup(job):
+    named = job.replace(model=MODEL | {"name": "<b>a & b</b>"})
+    shown = dsx.evaluate(named, dp=8)._repr_html_()
+    assert shown.startswith("<pre>&lt;b&gt;a &amp; b&lt;/b&gt; on 8 x b200-nvs8")
+    assert shown.endswith("</pre>") and shown.count("<") == 2
+
+
+def test_answers_are_equal_if_they_say_the_same(job, found, evaluated):
+    assert dsx.best(job, top=20) == found != dsx.best(job, top=3)
+    assert dsx.evaluate(job, "tp=2 dp=4 nvs.tp=2 nvs.dp=4") == evaluated != dsx.evaluate(job, "tp=4 dp=2")
+    # A number that is none, as the days of a training without an end, equals itself.
+    assert evaluated.costs["training_days"] != evaluated.costs["training_days"]
+    assert found != evaluated and found != "found"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(found)
+
+
+def test_answers_can_be_pickled(found, evaluated, nothing, swept):
+    for answer in (found, evaluated, nothing, swept):
+        again = pickle.loads(pickle.dumps(answer))
+        assert again == answer and str(again) == str(answer)
+    assert pickle.loads(pickle.dumps(found)).launch().arguments == found.launch().arguments
+
+
+def test_an_answer_does_not_change(found):
+    with pytest.raises(AttributeError):
+        found.infeasible = "why not"
+
+
+def test_data_is_plain(found, evaluated, swept):
+    for answer in (found, evaluated, swept):
+        json.dumps(answer.to_data())
+    assert found.to_data()["plans"][0]["plan"] == found.plan
+
+
+def test_a_frame_has_the_columns_of_a_result_set(found, result_set):
+    frame, loaded = found.frame, dsx.load(result_set)
+    assert {*loaded.columns} - {"device.hbm_capacity"} == {*frame.columns}
+    assert frame.attrs["units"]["step_time_s"] == "s" and frame.attrs["units"]["peak_bytes"] == "bytes"
+    assert frame.attrs["descriptions"]["tp"] == "tensor parallel degree"
+    assert len(frame) == len(found.plans) == 20
+    assert frame["step_time_s"].is_monotonic_increasing and frame["step_time_s"].iloc[0] == found.step_time_s
+    assert {*frame["cluster"]} == {"b200-nvs8"} and not frame["reject"].any()
+
+
+def test_what_works_on_result_sets_works_on_a_frame(job, found):
+    front = dsx.pareto(found.frame, "step_time_s", "peak_bytes")
+    assert 0 < len(front) < 20 and front["candidate"].iloc[0] == found.plan["candidate"]
+    slow = dsx.best(job.replace(set={"cluster.network.nvs.bandwidth": "50 GB/s"}), top=20)
+    table = dsx.compare(found.frame, slow.frame, per="num_gpus")
+    assert table["ratio"].iloc[0] == slow.step_time_s / found.step_time_s > 1
+    assert dsx.plot.front(found.frame).get_xlabel() == "step time [ms]"
+    assert dsx.plot.breakdown(found.frame, "tp").get_ylabel() == "step time [ms]"
+
+
+def test_frames_of_several_jobs_can_be_put_together(job, found):
+    frames = {"as it is": found.frame, "more": dsx.best(job.replace(num_gpus=16)).frame}
+    table = pd.concat({name: frame.head(1) for name, frame in frames.items()}).droplevel(1)
+    assert table["num_gpus"].to_dict() == {"as it is": 8, "more": 16}
+    assert table.attrs == found.frame.attrs
+
+
+def test_a_search_in_which_nothing_fits_says_why(nothing):
+    assert "none of" in nothing.infeasible and "a GPU has 1.00 kB" in nothing.infeasible
+    assert str(nothing) == nothing.infeasible and nothing.plans == ()
+    for ask in (lambda: nothing.plan, lambda: nothing.step_time_s, nothing.launch):
+        with pytest.raises(NothingFeasible, match=r"none of .* fits"):
+            ask()
+
+
+def test_a_frame_without_plans_has_its_columns(found, nothing):
+    assert list(nothing.frame.columns) == list(found.frame.columns)
+    assert nothing.frame.empty and nothing.frame.attrs == found.frame.attrs
+    assert dsx.pareto(nothing.frame, "step_time_s", "mfu").empty
+
+
+def test_a_search_without_a_candidate_says_why(job):
+    none = dsx.best(job.replace(num_gpus=11, global_batch_size=3))
+    assert none.counts.candidates == 0 and none.infeasible.startswith("no candidate")
+    with pytest.raises(NothingFeasible, match="no candidate"):
+        none.plan  # noqa: B018
+
+
+def test_launch_flags_are_counted_as_plans_are_printed(found):
+    first, last = found.launch(), found.launch(20)
+    assert first == found.launch(1) != last
+    assert str(first).split()[:2] == ["--tensor-model-parallel-size", str(found.plan["tp"])]
+    for number in (0, 21, -1):
+        with pytest.raises(InputError, match=f"no plan {number}: there are 20 plans, counted from 1"):
+            found.launch(number)
+
+
+def test_an_evaluation_has_what_it_prints(job, evaluated):
+    times = [value for name, value in evaluated.costs.items() if name.endswith("_s") and "_per_" not in name]
+    assert evaluated.step_time_s == evaluated.costs["step_time_s"] in times
+    assert evaluated.fits and evaluated.reject == () and evaluated.broken == {}
+    every = dsx.best(job, top=1000)
+    place = [plan["candidate"] for plan in every.plans].index(evaluated.plan["candidate"])
+    assert evaluated.launch.arguments == every.launch(1 + place).arguments
+    kernels = evaluated.operators
+    assert {*kernels["direction"]} == {"forward", "backward"}
+    assert kernels.attrs["units"]["matrix_flops"] == "FLOP" and kernels.attrs["units"]["compute_s"] == "s"
+
+
+def test_a_rejected_plan_says_which_rules_it_breaks(job):
+    plan = dict(tp=8, tp_nvs=3)
+    for answer in (dsx.evaluate(job, plan), dsx.why(job, plan)):
+        assert answer.broken and all(answer.broken.values())
+    assert dsx.evaluate(job, plan).reject == tuple(dsx.why(job, plan).broken)
+
+
+def test_progress_is_told_to_who_watches(job, capsys):
+    told = []
+    found = dsx.best(job, watch=lambda *now: told.append(now))
+    done, total, what = zip(*told, strict=True)
+    assert list(done) == sorted(done) and done[-1] == total[-1] == found.counts.candidates
+    assert {*total} == {found.counts.candidates} and {*what} == {"pricing"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_a_user_should_know_is_a_warning_of_the_logger(job, caplog, capsys):
+    prime = job.replace(model=MODEL | {"layers": [{"kind": "transformer", "count": 31}]})
+    dsx.best(prime)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("dsx", "WARNING")
+    assert "has 31 layers" in record.getMessage()
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,136 @@
+"""A plan is a text, settings, columns, a plan of a search, or a row of a DataFrame: all are the same plan."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from api.small import MODEL
+
+import dsx
+from dsx.errors import InputError, PlanError
+
+TEXT = "tp=2 dp=4 microbatch_size=2 nvs.tp=2 nvs.dp=4 recompute=full"
+COLUMNS = {"tp": 2, "dp": 4, "microbatch_size": 2, "tp_nvs": 2, "dp_nvs": 4, "recompute": "full"}
+
+
+@pytest.fixture(scope="module")
+def evaluated(job):
+    return dsx.evaluate(job, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("plan", "choices"),
+    [
+        (TEXT.split(), {}),
+        (tuple(TEXT.split()), {}),
+        (COLUMNS, {}),
+        (None, COLUMNS),
+        ({"tp": 2, "dp": 4, "nvs.tp": 2, "nvs.dp": 4}, {"microbatch_size": 2, "recompute": "full"}),
+        ("tp=2 dp=4", {"microbatch_size": 2, "tp_nvs": 2, "dp_nvs": 4, "recompute": "full"}),
+        (COLUMNS | {"recompute": "none", "tp": 4}, {"recompute": "full", "tp": 2}),
+        (pd.Series(COLUMNS), {}),
+        ({name: np.int64(value) for name, value in COLUMNS.items() if name != "recompute"}, {"recompute": "full"}),
+        (
+            pd.Series({"tp": 2.0, "dp": 4.0, "microbatch_size": 2.0, "tp_nvs": 2.0, "dp_nvs": 4.0, "mfu": 0.5}),
+            {"recompute": "full"},
+        ),
+    ],
+)
+def test_a_plan_may_be_given_in_many_ways(job, evaluated, plan, choices):
+    assert dsx.evaluate(job, plan, **choices) == evaluated
+    assert dsx.why(job, plan, **choices).plan == evaluated.plan
+
+
+def test_a_plan_of_a_search_is_priced_as_it_was(job, found):
+    for plan, (_, row) in zip(found.plans, found.frame.iterrows(), strict=True):
+        priced = dsx.evaluate(job, plan)
+        assert priced.plan == plan
+        assert priced.step_time_s == pytest.approx(row["step_time_s"], rel=1e-12)
+        assert dsx.evaluate(job, row) == dsx.evaluate(job, row.to_dict()) == priced
+
+
+def test_a_row_of_a_result_set_is_priced_as_it_was(job, swept):
+    rows = swept.frame[(swept.frame["num_gpus"] == 8) & (swept.frame["device.hbm_capacity"] == 192e9)]
+    assert len(rows) > 20
+    for _, row in rows.iloc[::7].iterrows():
+        priced = dsx.evaluate(job, row)
+        assert priced.plan["candidate"] == row["candidate"]
+        assert priced.step_time_s == pytest.approx(row["step_time_s"], rel=1e-5)
+        assert bool(priced.reject) == bool(row["reject"])
+
+
+def test_what_is_written_beside_a_plan_takes_its_place(job, found):
+    other = dsx.evaluate(job, found.plan, recompute="full").plan
+    assert {name for name in other if other[name] != found.plan[name]} == {"candidate", "recompute"}
+    assert dsx.evaluate(job, found.plan | {"recompute": "full"}).plan == other
+
+
+def test_the_strategy_is_that_of_the_row_unless_another_is_given(job):
+    row = dsx.best(job, strategy="2d").frame.iloc[0]
+    assert dsx.evaluate(job, row).plan["strategy"] == "2d"
+    assert dsx.evaluate(job, row, strategy="1d").plan["strategy"] == "1d"
+
+
+def test_a_plan_with_a_cut_of_its_own_is_cut_again(job):
+    odd = job.replace(model={**MODEL, "layers": [{"kind": "transformer", "count": 7}]})
+    plan = dsx.partition(odd, pp=2).plan
+    assert sorted(plan["stage_layers"].split(",")) == ["3", "4"]
+    for given in (plan, dict(plan), pd.Series(dict(plan))):
+        priced = dsx.evaluate(odd, given)
+        assert priced.plan == plan and len(priced.priced.stages) == 2
+    assert dsx.evaluate(odd, plan, partition="even").broken.keys() >= {"layers_not_divisible"}
+
+
+def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, caplog):
+    assert dsx.evaluate(job, found.plan) and not caplog.messages
+    larger = job.replace(global_batch_size=64)
+    priced = dsx.evaluate(larger, found.plan)
+    assert priced.plan["global_batch_size"] == 64
+    assert priced.plan["num_microbatches"] == 2 * found.plan["num_microbatches"]
+    assert caplog.messages == [
+        "the plan is of a job with global_batch_size=32, and priced in this one, with global_batch_size=64"
+    ]
+    with pytest.raises(PlanError, match="do not make up num_gpus=16; dp=16 would"):
+        dsx.evaluate(job.replace(num_gpus=16), found.plan)
+    assert dsx.evaluate(job.replace(num_gpus=16), found.plan, dp=16, microbatch_size=1).plan["num_gpus"] == 16
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        ("tp8", "'tp8' is no setting of a plan: write column=value, as in tp=8"),
+        ({"tpp": 8}, "unknown setting 'tpp'; did you mean 'tp'?"),
+        ({"tp": 2.5, "dp": 4}, "'tp=2.5': tp must be a whole number"),
+        ({"tp": [2, 4]}, "'tp=2,4': tp must be a whole number"),
+        ({"tp": 2, "dp": 3}, "= 6 GPUs do not make up num_gpus=8; dp=4 would"),
+        ({"recompute": "most"}, "'most'"),
+        (3, "int is no plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a DataFrame"),
+        ([1, 2], "list is no plan"),
+    ],
+)
+def test_what_is_no_plan_is_refused(job, plan, says):
+    with pytest.raises(InputError) as error:
+        dsx.evaluate(job, plan)
+    assert says in str(error.value)
+
+
+def test_several_plans_are_no_plan(job, found):
+    with pytest.raises(InputError, match=r"give one of its rows, as in frame.iloc\[0\]"):
+        dsx.evaluate(job, found.frame)
+    with pytest.raises(InputError, match="BestPlans is no plan"):
+        dsx.evaluate(job, found)
+
+
+def test_fixed_columns_may_have_several_values(job):
+    text = dsx.partition(job, "tp=1,2 zero_stage=0,1")
+    assert text == dsx.partition(job, {"tp": [1, 2], "zero_stage": (0, 1)})
+    assert text == dsx.partition(job, tp=range(1, 3), zero_stage=[0, 1])
+    assert text.counts.candidates > dsx.partition(job, tp=2, zero_stage=0).counts.candidates
+
+
+def test_a_plan_reads_as_it_is_written(found):
+    plan = found.plan
+    assert str(plan) == plan.text and repr(plan) == f"Plan({plan.text!r})"
+    assert repr(dsx.Plan({"tp": 8})) == "Plan({'tp': 8})"
+    assert json.loads(json.dumps(dict(plan))) == plan

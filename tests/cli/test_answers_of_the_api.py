@@ -1,0 +1,125 @@
+"""What a verb prints is the answer of one function of the API: its text, and with --json its data."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from runs.tables import write as write_runs
+from spec.hf.configs import CONFIGS
+from spec.instances import networks, small
+from spec.instances import write as write_instance
+
+import dsx
+
+SIZES = {"num_gpus": 8, "global_batch_size": 32}
+OF_JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+OF_JOB += ("--assumptions", "paper-2410.00273")
+SET = """extends: paper-2410.00273
+name: two
+matrix_efficiency: {value: 0.8, between: [0.5, 1], source: belief}
+specialise: {matrix_efficiency: 0.1}
+noise: 0.02
+"""
+RUN = {"layers": "8", "hidden": "1024", "ffn_hidden": "4096", "heads": "8", "kv_heads": "8", "gated_mlp": "0"}
+RUN |= {"n_gpus": "8", "pp": "1", "tp": "2", "dp": "4"}
+
+
+def job(**changes):
+    return dsx.Job("small.yaml", "b200-nvs8", **SIZES, assumptions="paper-2410.00273", **changes)
+
+
+def candidate(swept):
+    return dsx.load(swept, ["candidate"])["candidate"].iloc[0]
+
+
+VERBS = {
+    "best": (lambda s: ("best", *OF_JOB, "--top", 3), lambda s: dsx.best(job(), top=3)),
+    "best of a cut": (
+        lambda s: ("best", *OF_JOB, "--partition", "optimal", "--set", "model.dimensions.f=2048"),
+        lambda s: dsx.best(job(set={"model.dimensions.f": 2048}), partition="optimal"),
+    ),
+    "evaluate": (lambda s: ("evaluate", *OF_JOB, "tp=2", "dp=4"), lambda s: dsx.evaluate(job(), tp=2, dp=4)),
+    "evaluate with operators": (
+        lambda s: ("evaluate", *OF_JOB, "tp=2", "dp=4", "nvs.tp=2", "--operators"),
+        lambda s: dsx.evaluate(job(), tp=2, dp=4, tp_nvs=2, operators=True),
+    ),
+    "evaluate what is rejected": (
+        lambda s: ("evaluate", *OF_JOB, "tp=8", "nvs.tp=3"),
+        lambda s: dsx.evaluate(job(), "tp=8 nvs.tp=3"),
+    ),
+    "why": (lambda s: ("why", *OF_JOB, "tp=2", "dp=4"), lambda s: dsx.why(job(), ["tp=2", "dp=4"])),
+    "why of a row": (lambda s: ("why", s, candidate(s)), lambda s: dsx.why_row(s, candidate(s))),
+    "partition": (lambda s: ("partition", *OF_JOB, "tp=1,2"), lambda s: dsx.partition(job(), tp=[1, 2])),
+    "partition of a table": (
+        lambda s: ("partition", "--instance", "table.json", "--network", "networks.json:fast", "--devices", 8),
+        lambda s: dsx.partition_table("table.json", "networks.json:fast", 8),
+    ),
+    "sweep": (lambda s: ("sweep", "sweep.yaml", "-o", "set"), lambda s: dsx.sweep("sweep.yaml", "set")),
+    "show": (lambda s: ("show", s, "--per", "strategy"), lambda s: dsx.show(s, per="strategy")),
+    "show one": (
+        lambda s: ("show", s, "--candidate", candidate(s)),
+        lambda s: dsx.show(s, candidate=candidate(s)),
+    ),
+    "compare": (lambda s: ("compare", s, s), lambda s: dsx.compare_sets(s, s)),
+    "pareto": (
+        lambda s: ("pareto", s, "--objective", "step_time_s", "--objective", "-mfu"),
+        lambda s: dsx.front(s, ["step_time_s", "-mfu"]),
+    ),
+    "validate": (lambda s: ("validate", "runs.csv"), lambda s: dsx.validate("runs.csv")),
+    "calibrate": (
+        lambda s: ("calibrate", "runs.csv", "--specialise", "two.yaml", "-o", "own.yaml"),
+        lambda s: dsx.calibrate("runs.csv", "own.yaml", specialise="two.yaml"),
+    ),
+    "layer": (
+        lambda s: ("layer", "transformer", "gated", "--model", "small.yaml", "--set", "tp=2"),
+        lambda s: dsx.layer("transformer", "gated", model="small.yaml", sizes={"tp": 2}),
+    ),
+    "clusters show": (
+        lambda s: ("clusters", "show", "perlmutter", "--set", "cluster.network.net.bandwidth=50 GB/s"),
+        lambda s: dsx.cluster_times("perlmutter", set={"cluster.network.net.bandwidth": "50 GB/s"}),
+    ),
+    "import-hf": (lambda s: ("import-hf", "config.json"), lambda s: dsx.import_hf("config.json")),
+}
+
+
+@pytest.fixture
+def files(folder):
+    write_instance(folder / "table.json", small())
+    write_instance(folder / "networks.json", networks())
+    write_runs(folder / "runs.csv", RUN | {"measured_iter_s": "0.2"})
+    (folder / "two.yaml").write_text(SET)
+    shutil.copy(CONFIGS / "llama-3-8b.json", folder / "config.json")
+    return folder
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_prints_what_its_answer_says(run, files, swept, verb):
+    argv, ask = VERBS[verb]
+    shown, written = run(*argv(swept)), run(*argv(swept), "--json")
+    answer = ask(swept)
+    assert shown.out == f"{answer}\n" and shown.code == written.code in (0, 3)
+    data = json.loads(written.out)
+    # A partition of a table is in a form of other tools, which has no version.
+    data.pop("schema_version", None)
+    # What is no number is null as JSON.
+    assert data == json.loads(json.dumps(answer.to_data()), parse_constant=lambda name: None)
+
+
+def test_what_a_verb_says_beside_its_answer_are_remarks(run, files, caplog):
+    caplog.set_level("INFO", "dsx")
+    dsx.import_hf("config.json", "own.yaml")
+    assert caplog.messages == ["wrote own.yaml"]
+    assert run("import-hf", "config.json", "-o", "own.yaml", "--overwrite").err == "dsx: wrote own.yaml\n"
+
+
+def test_a_verb_lists_names(run, folder):
+    assert run("list", "clusters").out.split() == dsx.names("clusters")
+
+
+def test_pictures_are_drawn_as_by_their_verb(run, swept, tmp_path):
+    by_verb, by_function = tmp_path / "verb.png", tmp_path / "function.png"
+    assert run("plot", swept, "--kind", "breakdown", "--x", "strategy", "-o", by_verb).code == 0
+    dsx.draw(swept, by_function, "breakdown", x="strategy")
+    assert by_verb.read_bytes() == by_function.read_bytes()
+    assert Path(by_verb).stat().st_size > 5_000
