@@ -161,4 +161,4 @@ def test_a_table_with_too_many_layers(run, files, folder):
     done = run(*job("long.json"))
     assert done.code == 2
     assert "long.json has 1,025 layers, but an optimal cut takes at most 1,024" in done.err
-    assert "make one row of several neighbouring layers" in done.err
+    assert "merge neighbouring layers into one row" in done.err
