@@ -140,7 +140,7 @@ class _Table:
         if not fits.any():
             return None
         row = int(np.argmin(np.where(fits, costs["step_time_s"], np.inf)))
-        keys = {name: column[same] for name, column in keys.items()}
+        keys = {name: column[alike] for name, column in keys.items()}
         return _plan(keys | choices | costs | {"stage_layers": layers_of_stages(cuts)}, row)
 
 
