@@ -43,7 +43,7 @@ def test_a_plan_may_be_given_in_many_ways(job, evaluated, plan, choices):
 
 
 def test_a_plan_of_a_search_is_priced_as_it_was(job, found):
-    for plan, (_, row) in zip(found.plans, found.frame.iterrows(), strict=True):
+    for plan, (_, row) in [*zip(found.plans, found.frame.iterrows(), strict=True)][::4]:
         priced = dsx.evaluate(job, plan)
         assert priced.plan == plan
         assert priced.step_time_s == pytest.approx(row["step_time_s"], rel=1e-12)
