@@ -192,7 +192,7 @@ def test_what_is_no_job_is_refused(ask):
             lambda job: dsx.best(job.replace(model=MODEL | {"layers": [{"kind": "transformr", "count": 8}]})),
             "no layer definition for the kind 'transformr' of model 'small'; did you mean 'transformer'?",
         ),
-        (lambda job: dsx.partition(job, tp=3), "tp=3: does not divide num_gpus=8"),
+        (lambda job: dsx.partition(job, tp=3), "tp=3 does not divide num_gpus=8"),
     ],
 )
 def test_what_is_asked_is_checked(job, ask, says):

@@ -91,7 +91,7 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
     assert caplog.messages == [
         "the plan is of a job with global_batch_size=32, and priced in this one, with global_batch_size=64"
     ]
-    with pytest.raises(PlanError, match="do not make up num_gpus=16; dp=16 would"):
+    with pytest.raises(PlanError, match="but num_gpus=16; nearest: dp=16"):
         dsx.evaluate(job.replace(num_gpus=16), found.plan)
     assert dsx.evaluate(job.replace(num_gpus=16), found.plan, dp=16, microbatch_size=1).plan["num_gpus"] == 16
 
@@ -99,11 +99,11 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        ("tp8", "'tp8' is no setting of a plan: write column=value, as in tp=8"),
+        ("tp8", "'tp8' is not a setting of a plan: write column=value, such as tp=8"),
         ({"tpp": 8}, "unknown setting 'tpp'; did you mean 'tp'?"),
         ({"tp": 2.5, "dp": 4}, "'tp=2.5': tp must be a whole number"),
         ({"tp": [2, 4]}, "'tp=2,4': tp must be a whole number"),
-        ({"tp": 2, "dp": 3}, "= 6 GPUs do not make up num_gpus=8; dp=4 would"),
+        ({"tp": 2, "dp": 3}, "= 6, but num_gpus=8; nearest: dp=4"),
         ({"recompute": "most"}, "'most'"),
         (3, "int is no plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a DataFrame"),
         ([1, 2], "list is no plan"),

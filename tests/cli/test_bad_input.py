@@ -178,7 +178,7 @@ def test_cluster_files(run, folder, text, says):
         (("keep: all", "keep: {top: 2, per: [mfu]}"), "'mfu' is a cost; expected a candidate column"),
         (("keep: all", "keep: {pareto: [step_time]}"), "unknown column 'step_time'; did you mean 'step_time_s'?"),
         (("keep: all", "keep: {pareto: [-recompute]}"), "'recompute' holds names, not numbers"),
-        (("keep: all", "keep: {pareto: [training_days]}"), "only where the sweep gives train_tokens"),
+        (("keep: all", "keep: {pareto: [training_days]}"), "only if the sweep states train_tokens"),
         (("keep: all", "fix: {tpp: 2}"), "fix.tpp: unknown candidate column 'tpp'; did you mean 'tp'?"),
         (("keep: all", "fix: {tp: -2}"), "fix.tp: -2 is not a whole number from 0"),
         (("keep: all", "fix: {tp: two}"), "fix: tp = 'two' must be a whole number"),
@@ -195,7 +195,7 @@ def test_cluster_files(run, folder, text, says):
             ("keep: all", "limit: {sequence_length: '>4'}"),
             "sweep.yaml:7: limit: 'sequence_length' is not a searched choice",
         ),
-        (("keep: all", "limit: {ep_nvs: '<=x'}"), "is no bound, such as '<=16'"),
+        (("keep: all", "limit: {ep_nvs: '<=x'}"), "is not a bound, such as '<=16'"),
         (("keep: all", "limit: {strategy: '<=2'}"), "limit.strategy: 'strategy' holds names"),
         (("keep: all", "limit: {tp: '=<2'}"), "did you mean '<=2'?"),
         (("small.yaml", "smal.yaml"), "is not a file; did you mean 'small.yaml'?"),
@@ -215,7 +215,7 @@ def test_sweep_files(run, folder, change, says):
             "fix:\n  zero_replicas: [3]",
             ["sweep.yaml:9: fix: zero_replicas = 3: zero_replicas divides dp", "nearest: zero_rep"],
         ),
-        ("fix: {ep: 7}", ["sweep.yaml:8: fix: ep = 7: nothing of small is divided over ep", "; nearest: ep = 1"]),
+        ("fix: {ep: 7}", ["sweep.yaml:8: fix: ep = 7: nothing of small is sharded over ep", "; nearest: ep = 1"]),
         ("limit:\n  pp: '>8'", ["sweep.yaml:9: limit: pp > 8: pp divides num_gpus and the 8 layers; nearest: pp = 8"]),
         (
             "fix: {vpp: 2, pp: 1}",
@@ -226,7 +226,10 @@ def test_sweep_files(run, folder, change, says):
         ),
         (
             "fix: {pp: 3, tp: 5}",
-            ["leaves none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus, and"],
+            [
+                "leaves none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus",
+                "fix: pp = 3: pp divides num_gpus and the 8 layers; nearest: pp = 2",
+            ],
         ),
         (
             "fix: {stored_layers: 9}",
@@ -246,7 +249,10 @@ def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, sa
 def test_what_a_set_holds_fixed_may_leave_no_candidate(run, folder):
     done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3")
     assert done.code == 3
-    assert "assumption set 'default': fixed: vpp = 3: vpp divides the layers of a stage, 8 / pp, " in done.err
+    assert (
+        "assumption set 'default': fixed: vpp = 3: vpp divides the layers of a stage, 8 / pp; vpp above 1 needs pp above 1, schedule 1f1b"
+        in done.err
+    )
     assert done.err.endswith("; nearest: vpp = 2\n")
 
 

@@ -133,7 +133,7 @@ def test_a_family_of_ones_own(run, config, folder, monkeypatch):
     (folder / "own" / "families" / "mine.yaml").write_text(f"{own}default_sequence_length: max_lenght\n")
     done = run("import-hf", "config.json")
     assert (done.code, done.out) == (2, "")
-    assert "own/families/mine.yaml:1: 'max_lenght' reads 'max_lenght', which is none of 'keys'" in done.err
+    assert "own/families/mine.yaml:1: 'max_lenght' reads 'max_lenght', which is not one of 'keys'" in done.err
 
 
 def test_a_config_that_is_not_there(run, config):

@@ -207,7 +207,7 @@ def test_a_placement_that_is_left_out_is_filled_and_said(run, folder):
     assert "filled in rank order" not in named.out + apart.out
     lines = [line for line in left_out.out.splitlines() if line != said]
     assert lines == named.out.splitlines()
-    assert apart.code == 3 and "domain_not_filled: nvs.*=1: 1 GPUs" in apart.out
+    assert apart.code == 3 and "domain_not_filled: nvs.*=1 uses 1 of the 8 GPUs" in apart.out
     assert said in run("why", *SMALL, "tp=2", "dp=4").out
     data = json.loads(run("evaluate", *SMALL, "tp=2", "dp=4", "--json").out)
     assert (data["plan"]["tp_nvs"], data["plan"]["dp_nvs"], data["fits"]) == (2, 4, True)

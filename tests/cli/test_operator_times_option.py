@@ -102,7 +102,7 @@ def test_a_sweep_of_several_machines_is_refused(run, folder, times, change, vari
     (folder / "sweep.yaml").write_text(f"{text}\noperator_times: times.csv\n")
     done = run("sweep", "sweep.yaml")
     assert done.code == 2
-    assert f"operator_times: times are measured on one machine, and the sweep varies {varied}" in done.err
+    assert f"operator_times: times are measured on one machine, but the sweep varies {varied}" in done.err
     assert not (folder / "results").exists()
 
 

@@ -134,7 +134,7 @@ def test_rows_have_the_interval_of_the_set(run, folder, keep, precision):
 def test_nothing_is_searched_by_an_interval(run, folder):
     done = swept(run, "keep={pareto: [step_time_s_low, peak_bytes]}")
     assert done.code == 2
-    assert "'step_time_s_low' is made of the rows that are kept: it cannot be an objective" in done.err
+    assert "'step_time_s_low' is computed for kept rows alone and cannot be an objective" in done.err
     assert "'step_time_s_low' is a cost, and a candidate" in swept(run, "limit.step_time_s_low=['<1']").err
 
 

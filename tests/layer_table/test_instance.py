@@ -167,7 +167,7 @@ def test_a_width_that_there_is_not(here):
         (b"{", "broken.json:1:2: is not JSON"),
         (b"[1, 2]", "broken.json: expected an object with keys, got [1, 2]"),
         (b"\xff", "broken.json: is not UTF-8 text"),
-        (b'{"layers": {}, "layers": {}}', "broken.json: the key 'layers' is given twice in one object"),
+        (b'{"layers": {}, "layers": {}}', "broken.json: an object has the key 'layers' twice"),
         (b"[" * 100_000, "broken.json: lists and objects are nested too deeply"),
         (b'{"time_unit_s": ' + b"1" * 5000 + b"}", "broken.json: is not JSON that can be read"),
     ],

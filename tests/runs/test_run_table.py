@@ -121,7 +121,7 @@ def test_a_header_that_lacks_something(tmp_path, without, more, says):
     ("text", "says"),
     [
         ("", "1: is empty: a run table begins with the names of its columns"),
-        ("id,id\n", "1: column 'id' stands there twice"),
+        ("id,id\n", "1: has the column 'id' twice"),
         (",".join(ROW) + "\n", "has no rows below its header"),
         (",".join(ROW) + "\na,b\n", "2: has 2 cells, but the header has "),
         (",".join(ROW) + '\n"a\n', "is not a CSV file in UTF-8: "),

@@ -150,7 +150,8 @@ def test_experts_that_span_replicas_need_them_in_order():
     settings = ["ep=8", "dp=8", "pp=4", "nvs.dp=2", "nvs.pp=4", "order=tp-cp-ep-pp-dp"]
     (broken,) = evaluate_plan(problem, settings, 32, 32).broken
     assert broken.reason.name == "experts_not_in_order"
-    assert broken.detail == "order=tp-cp-ep-pp-dp with ep=8, which spans 8 replicas; nearest: order=tp-cp-ep-dp-pp"
+    said = "ep=8 spans 8 replicas, which order=tp-cp-ep-pp-dp does not number consecutively"
+    assert broken.detail == f"{said}; nearest: order=tp-cp-ep-dp-pp"
 
 
 def test_shares_of_rows_follow_from_their_plans():
@@ -172,7 +173,9 @@ def test_a_what_if_of_the_nics_reaches_the_outer_tiers():
     studies = make_studies([problem_on(EQUAL)], domains, [64], [64])
     sizes = [[tier.size for tier in study.problem.cluster.network.tiers] for study in studies]
     assert sizes == [[4, 8, 32, 0], [8, 16, 64, 0]]
-    with pytest.raises(SpecError, match=r"network\.nvs\.size = 4: gpus: nvs=4 .* = 256 GPUs, 256 short of the 512"):
+    with pytest.raises(
+        SpecError, match=r"network\.nvs\.size = 4: gpus: nvs=4 .* = 256 GPUs, 256 short of the stated 512"
+    ):
         make_studies([problem_on(TREE)], domains, [64], [64])
 
 
