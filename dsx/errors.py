@@ -67,7 +67,7 @@ class UnknownNameError(InputError):
 class NotationError(InputError):
     """A layer definition breaks the notation; the message starts with file:line:column."""
 
-    def __init__(self, message: str, file: str = "<text>", line: int = 0, column: int = 0) -> None:
+    def __init__(self, message: str, file: str = "<definition>", line: int = 0, column: int = 0) -> None:
         super().__init__(f"{file}:{line}:{column}: {message}")
         self.file, self.line, self.column = file, line, column
 

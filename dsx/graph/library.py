@@ -65,10 +65,10 @@ def _find_block(block: str, place: Place) -> LayerDefinition:
     except UnknownNameError:
         if now := written_now(block):
             raise place.error(now) from None
-        beside = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
-        raise UnknownNameError("block", block, {*_names("block"), *beside}) from None
+        in_folder = [file.stem for file in Path(place.file).parent.glob(f"*{SUFFIX}")]
+        raise UnknownNameError("block", block, {*_names("block"), *in_folder}) from None
     if not isinstance(found, LayerDefinition) or found.kind != "block":
-        raise place.error(f"{block!r} is no block")
+        raise place.error(f"{block!r} is not a block")
     return found
 
 

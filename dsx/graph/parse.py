@@ -44,7 +44,7 @@ def parse_file(path: Path) -> Definition:
     return parse(source, str(path))
 
 
-def parse(source: str, file: str = "<text>") -> Definition:
+def parse(source: str, file: str = "<definition>") -> Definition:
     """Parse a layer, block or strategy."""
     if len(source) > _LONGEST:
         line = 1 + source.count("\n", 0, _LONGEST)

@@ -177,7 +177,7 @@ CHOICES: tuple[Choice, ...] = (
         "replicas of what ZeRO shards; 1 shards over all data parallel ranks",
         searched=True,
         tried=_divisors_of_ranks,
-        rule="zero_replicas divides dp and the ranks that hold the same experts, and is 1 with ZeRO stage 0",
+        rule="zero_replicas divides dp and the number of ranks with the same experts; it is 1 with ZeRO stage 0",
         later=True,
     ),
     Choice(
@@ -187,7 +187,7 @@ CHOICES: tuple[Choice, ...] = (
         default="none",
         values=("none", "selective", "full"),
         searched=True,
-        rule="recompute none recomputes no layer, so stored_layers is 0",
+        rule="without recomputation stored_layers is 0",
     ),
     Choice(
         "stored_layers",
@@ -197,7 +197,7 @@ CHOICES: tuple[Choice, ...] = (
         least=0,
         searched=True,
         tried=_up_to_layers,
-        rule="stored_layers is at most the layers of a stage, {layers} / pp, and 0 with recompute none",
+        rule="stored_layers is at most the layers of a stage, {layers} / pp; it is 0 without recomputation",
         later=True,
     ),
     Choice(

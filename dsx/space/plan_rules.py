@@ -71,7 +71,7 @@ def _chunks_divide(plan: Columns, limits: Limits) -> Any:
 def _chunks_detail(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
         return f"vpp={plan['vpp']} needs a pipeline, but pp=1"
-    return f"vpp={plan['vpp']} chunks of pp={plan['pp']} stages do not divide {limits.num_layers} layers"
+    return f"pp={plan['pp']} * vpp={plan['vpp']} does not divide {limits.num_layers} layers"
 
 
 def _chunks_nearest(plan: Columns, limits: Limits) -> str:

@@ -367,7 +367,7 @@ def test_layer_texts(run, folder, change, says):
         ),
         (("transformer", "gated", "ffn=experts"), "unknown option 'gated'"),
         (("transformer", "ffn=expert"), "'expert'; did you mean 'experts'?"),
-        (("transformer", "ffn=head"), "'head' is no block"),
+        (("transformer", "ffn=head"), "'head' is not a block"),
         (("transformer", "ffn="), "ffn= is no option, as gated is, nor a block parameter, as ffn=experts is"),
         (("transformer", "=experts"), "=experts is no option"),
         (

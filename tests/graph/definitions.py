@@ -34,16 +34,16 @@ def settings(words):
     return Settings(options, tuple(tuple(word.split("=")) for word in words.split() if "=" in word))
 
 
-def overlay(*texts):
+def overlay(*sources):
     """The strategy of the first definition; it may extend the others."""
 
     def find_strategy(name, place):
-        for text in texts:
-            if (found := parsed(text, "strategy.layer")).name == name:
+        for source in sources:
+            if (found := parsed(source, "strategy.layer")).name == name:
                 return found
         raise place.error(f"no strategy {name!r}")
 
-    return resolved(parsed(texts[0], "strategy.layer"), find_strategy)
+    return resolved(parsed(sources[0], "strategy.layer"), find_strategy)
 
 
 def read(source, chosen=""):
@@ -63,9 +63,9 @@ def build(text, strategy="", blocks=(), table=STANDARD, chosen="", inherited="",
             raise place.error(f"no block {name!r}")
         return known[name]
 
-    strategy_text = overlay(strategy, *bases) if strategy else None
+    overlaid = overlay(strategy, *bases) if strategy else None
     return build_layer(
-        parse(dedent(text), "a.layer"), strategy_text, table, find_block, settings(chosen), settings(inherited)
+        parse(dedent(text), "a.layer"), overlaid, table, find_block, settings(chosen), settings(inherited)
     )
 
 

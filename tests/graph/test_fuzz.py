@@ -25,9 +25,9 @@ ODD = ["\n", "~", "@tp", "@*", "/tp", "/dp", "$", "0", "99999999999999999999", "
 
 
 @st.composite
-def with_faults(draw, texts):
+def with_faults(draw, definitions):
     """A definition with one to four tokens dropped, doubled, replaced or exchanged, or a line moved."""
-    text = draw(st.sampled_from(texts))
+    text = draw(st.sampled_from(definitions))
     text = re.sub(r"[ \t]*#.*", "", text)
     for _ in range(draw(st.integers(1, 4))):
         if draw(st.integers(0, 4)) == 0:

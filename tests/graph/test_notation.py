@@ -103,7 +103,7 @@ def test_options_block_parameters_and_conditions():
     assert [str(condition) for _, condition in block.lines] == [*conditions, "when bias", ""]
     uses = [(line.block, line.parameter) for line, _ in block.lines if isinstance(line, UseSyntax)]
     assert uses == [("", "core"), ("plain", "")]
-    assert block.options["full"] == Place("<text>", 3, 24)
+    assert block.options["full"] == Place("<definition>", 3, 24)
 
 
 @pytest.mark.parametrize("relation", ["==", "!=", "<=", ">=", "<", ">"])

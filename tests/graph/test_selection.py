@@ -283,7 +283,7 @@ def test_a_used_block_parameter_has_the_modifier():
 def test_block_parameters_of_the_library():
     with pytest.raises(SpecError, match=r"block parameter 'ffn': unknown block 'expert'; did you mean 'experts'\?"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=expert"))
-    with pytest.raises(NotationError, match=r"transformer\.layer:\d+:1: 'head' is no block"):
+    with pytest.raises(NotationError, match=r"transformer\.layer:\d+:1: 'head' is not a block"):
         load_layer("transformer", "2d", STANDARD, chosen=settings("ffn=head"))
 
 

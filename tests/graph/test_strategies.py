@@ -18,18 +18,18 @@ require s >= 128 short
 """
 
 
-def roles(*texts):
-    return {name: str(dim) for name, dim in overlay(*texts).roles.items()}
+def roles(*sources):
+    return {name: str(dim) for name, dim in overlay(*sources).roles.items()}
 
 
-def rules(*texts):
+def rules(*sources):
     """The reason of each rule, and its line in the strategy that states it."""
-    return [(rule.reason, rule.place.line) for rule in overlay(*texts).rules]
+    return [(rule.reason, rule.place.line) for rule in overlay(*sources).rules]
 
 
-def refused(place, words, *texts):
+def refused(place, words, *sources):
     with pytest.raises(NotationError) as caught:
-        overlay(*texts)
+        overlay(*sources)
     assert str(caught.value).startswith(f"strategy.layer:{place}: "), caught.value
     for word in words:
         assert word in str(caught.value)
@@ -119,7 +119,7 @@ def test_an_option_of_a_layer_is_set_by_a_strategy():
 
 
 @pytest.mark.parametrize(
-    ("place", "words", "texts"),
+    ("place", "words", "sources"),
     [
         ("1:15", ["no strategy 'bas'"], ["strategy mine extends bas", BASE]),
         ("2:6", ["no inherited rule has the reason 'narow'", "did you mean 'narrow'?"],
@@ -136,8 +136,8 @@ def test_an_option_of_a_layer_is_set_by_a_strategy():
          ["strategy mine extends base\nrole rs = s\nrole wf = $uf", BASE]),
     ],
 )  # fmt: skip
-def test_faults(place, words, texts):
-    refused(place, words, *texts)
+def test_faults(place, words, sources):
+    refused(place, words, *sources)
 
 
 def test_the_former_word_bring_says_what_is_written_now():

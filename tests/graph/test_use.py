@@ -164,7 +164,7 @@ def test_a_layer_beside_its_own_blocks(tmp_path, monkeypatch):
         load_layer("./b.layer", "1d", STANDARD)
     for other in ("2d", "transformer"):
         (tmp_path / "c.layer").write_text(f"layer c\nuse {other}\n")
-        with pytest.raises(NotationError, match=rf"c\.layer:2:1: '{other}' is no block"):
+        with pytest.raises(NotationError, match=rf"c\.layer:2:1: '{other}' is not a block"):
             load_layer("./c.layer", "1d", STANDARD)
 
 

@@ -199,7 +199,7 @@ def test_a_plan_that_breaks_no_rule():
             ["pp=2", "dp=4", "vpp=3"],
             {"layers": 8},
             "chunks_not_divisible",
-            "vpp=3 chunks of pp=2 stages do not divide 8 layers; nearest: vpp=2",
+            "pp=2 * vpp=3 does not divide 8 layers; nearest: vpp=2",
         ),
         (
             ["pp=2", "dp=4", "vpp=2", "schedule=gpipe"],

@@ -108,7 +108,7 @@ def test_dense_layers_among_experts(tmp_path):
     ("base", "changes", "says"),
     [
         ("llama-3-8b", {"num_key_value_heads": 5}, "(num_attention_heads = 32, num_key_value_heads = 5)"),
-        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "a token cannot go to more experts than there are"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "the router cannot send a token to more experts than there are"),
         ("gpt-oss-20b", {"num_hidden_layers": 36}, "layer_types must have an entry for each of num_hidden_layers"),
         ("gemma-2-9b", {"layer_types": ["chunked_attention"] * 42}, "layer_types[0] = 'chunked_attention'"),
         ("gpt2", {"n_head": 13}, "n_embd / n_head = 768 / 13 leaves a remainder"),

@@ -14,7 +14,7 @@ FAMILIES = names("families", ".yaml")
 def test_three_groups(tmp_path):
     changes = {"attention_dropout": 0.0, "quantization_config": {"bits": 4}, "quantum_layers": 3}
     ignored = ignored_keys(load_config(write(tmp_path, "llama-3-8b", **changes)))
-    assert ignored.unpriced == {"quantization_config": "weights in fewer bits: the assumption set says the precision"}
+    assert ignored.unpriced == {"quantization_config": "weights in fewer bits; the assumption set states the precision"}
     assert ignored.unknown == {"quantum_layers": 3}
     assert ignored.no_cost["switched off"] == ["attention_dropout"]
     assert ignored.no_cost["initial values"] == ["initializer_range"]
