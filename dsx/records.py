@@ -3,17 +3,26 @@
 A record is a struct of arrays. A field made by `column` has the unit and the description that the Parquet schema, the
 documents and `df.attrs` show, so each column is described in one place. A field made by `static` is part of the
 pytree's structure: JAX hashes it and does not trace it.
+
+Annotations of arrays state dtype and axes in the notation of jaxtyping: ``Float[Array, "2 kernels works"]``. Here
+`Float`, `Int`, `Real` and `Bool` are `typing.Annotated`, as jaxtyping's are to a type checker, so nothing is imported
+or checked for them at run time; the tests substitute those of jaxtyping (`tests/shapes.py`).
 """
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Annotated as Bool  # noqa: F401
+from typing import Annotated as Float  # noqa: F401
+from typing import Annotated as Int  # noqa: F401
+from typing import Annotated as Real  # noqa: F401
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 import numpy as np
 
 T = TypeVar("T")
-Array = jax.Array | np.ndarray | float  # a leaf: an array, a traced array, or one number for all elements
+Array = jax.Array | np.ndarray
+ArrayLike = Array | float  # one number for all elements, where an array broadcasts
 
 
 def column(unit: str, description: str) -> Any:
@@ -32,9 +41,9 @@ def record(cls: type[T]) -> type[T]:
     return _registered(dataclasses.dataclass(frozen=True, slots=True)(cls))
 
 
-def make_record(name: str, module: str, fields: Iterable[tuple[str, Any]]) -> Any:
-    """Return a record class of that name; `fields` are (name, `dataclasses.field`), as a table gives them."""
-    cls = dataclasses.make_dataclass(name, [(field, Any, kind) for field, kind in fields], frozen=True, slots=True)
+def make_record(name: str, module: str, fields: Iterable[tuple[str, Any, Any]]) -> Any:
+    """Return a record class; `fields` are (name, annotation, `dataclasses.field`), as a table gives them."""
+    cls = dataclasses.make_dataclass(name, fields, frozen=True, slots=True)
     cls.__module__ = module
     return _registered(cls)
 

@@ -9,6 +9,7 @@ from types import ModuleType
 import hypothesis
 import jax
 import pytest
+import shapes
 
 ROOT = Path(__file__).parent.parent
 # What one test process compiles, the other processes and later runs need not: most of the time goes there.
@@ -24,6 +25,8 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 hypothesis.settings.register_profile("dsx", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("dsx")
+
+shapes.install("dsx.cost")
 
 _LONGEST = "test_frozen_predictions"
 

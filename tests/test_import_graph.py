@@ -80,6 +80,11 @@ def test_these_never_import_jax(start: str):
     assert not found
 
 
+def test_shapes_cost_nothing_where_they_are_not_checked():
+    """What checks annotations is the tests' alone (`tests/shapes.py`)."""
+    assert not {name_of(path) for path in FILES if any(name.startswith("jaxtyping") for name in imports(path))}
+
+
 def test_every_folder_is_a_known_package():
     folders = {path.parent for path in MODULES} - {DSX}
     assert {folder.relative_to(DSX).parts[0] for folder in folders} <= set(ALLOWED)

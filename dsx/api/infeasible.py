@@ -97,5 +97,5 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
 def _settings_text(problem: Problem) -> str:
     """Return how to make activations again, if no plan of a search does."""
     *_, most = CODES["recompute"]
-    known = problem.workload.open.recompute
+    known = problem.workload.searched.recompute
     return f"--set assumptions.fixed.recompute={most}, " if known == (0,) else ""

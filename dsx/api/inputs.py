@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
 from dsx.remarks import warn
-from dsx.space.choices import OPEN
+from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.cluster import ClusterSpec, load_cluster
 from dsx.spec.load import Given, Spec
@@ -100,7 +100,7 @@ def _advice(path: str, value: str) -> str:
     if section == "fix" and column:
         name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
         if not value.startswith("["):
-            held = f"--set assumptions.fixed.{column}={value}" if column in OPEN else "a sweep file"
+            held = f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else "a sweep file"
             return f"a plan says it: {name}={value}; a search takes {held}"
     fields = [*SweepSpec.model_fields]
     if section not in fields:

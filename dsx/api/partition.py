@@ -124,7 +124,7 @@ def partition(
     given = given_plan(fix, choices, checked(job))
     stated = job.problem(strategy or given.strategy, OPTIMAL)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
-    problem = stated.opening(fixed)
+    problem = stated.searching(fixed)
     space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
     counts, plans, rows = Counts(0, 0), [], {}
     if space.size:

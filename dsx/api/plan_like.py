@@ -8,7 +8,7 @@ import numpy as np
 from dsx.errors import InputError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
-from dsx.space.choices import OPEN
+from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL
 from dsx.space.plan_settings import SIZES
 
@@ -26,7 +26,7 @@ class Row(Protocol):
 
 PlanLike = str | Sequence[str] | Mapping[str, Any] | Row
 
-_SETTABLE = (*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES), *OPEN)
+_SETTABLE = (*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES), *SEARCHED_COLUMNS)
 _OF_THE_JOB = ("num_gpus", "global_batch_size", "sequence_length")
 # What a row says beside its choices: what it is of, what it costs, and what follows from both.
 _NO_SETTINGS = {column.name for column in (*COLUMNS, CUT)} - {*_SETTABLE}

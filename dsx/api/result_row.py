@@ -17,7 +17,7 @@ from dsx.results.manifest import Manifest
 from dsx.results.schema import CUT
 from dsx.results.stated_sweep import stated_files
 from dsx.results.store import load_chosen, read_manifest
-from dsx.space.choices import OPEN, PLAN_COLUMNS
+from dsx.space.choices import PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.plan import Plan
 from dsx.spec.what_if import field, value_type
 from dsx.units import exact_quantity
@@ -42,7 +42,7 @@ class ResultRow:
     def problem(self) -> Problem:
         """The problem that the row is of, under its strategy."""
         length = self.plan["sequence_length"]
-        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).opening(self.opened)
+        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).searching(self.opened)
 
 
 def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
@@ -155,7 +155,7 @@ def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:
         strategy,
         Plan({name: row[name] for name in (*PLAN_COLUMNS, CUT.name) if name in row}),
         sweep.train_tokens,
-        {name: values for name, values in sweep.fix.items() if name in OPEN},
+        {name: values for name, values in sweep.fix.items() if name in SEARCHED_COLUMNS},
         sweep.partition,
     )
 

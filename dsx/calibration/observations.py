@@ -73,7 +73,7 @@ class Observations:
         """Price every part once, which compiles it; calls `progress` after each."""
         for part in self.parts:
             with jax.enable_x64(True):
-                part.price(part.base).step_time_s.block_until_ready()
+                jax.block_until_ready(part.price(part.base).step_time_s)
             progress(1)
 
 

@@ -28,12 +28,12 @@ Not modelled: reduction inside switches (SHARP, NVLS), rings of several dimensio
 import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import jax.numpy as jnp
 
 from dsx.cost.groups import Group
 from dsx.cost.protocols import Linear, Protocol
+from dsx.cost.shapes import PerPlan
 from dsx.graph.match import ALL_REDUCE, BROADCAST, REDUCE
 from dsx.hardware.network import Network
 
@@ -84,7 +84,7 @@ def exchange(kind: str, members: Group, protocol: Protocol, network: Network) ->
     far = jnp.zeros_like(one)
     for latency, units in zip(protocol.latencies[1:], lying, strict=True):
         far = jnp.where(units.domains > one, latency * one, far)
-    paces: list[Any] = []
+    paces: list[PerPlan] = []
     for tier, units in zip(_outer(network), lying, strict=True):
         pace = _on_links(tier, members, protocol, network)
         paces.append(pace * _travelled(tier, one - units.share * per_gpu, members, network))
@@ -113,13 +113,13 @@ def _sends_all(kind: str) -> bool:
     return kind in (BROADCAST, REDUCE)
 
 
-def _several(members: Group) -> Any:
+def _several(members: Group) -> PerPlan:
     """Return 1 where there is someone to talk to, else 0."""
     one = jnp.ones_like(members.size)
     return jnp.where(members.size > one, one, jnp.zeros_like(one))
 
 
-def _sum_of(one: Sequence[Any], other: Sequence[Any]) -> Any:
+def _sum_of(one: Sequence[PerPlan], other: Sequence[PerPlan]) -> PerPlan:
     return functools.reduce(jnp.add, [left * right for left, right in zip(one, other, strict=True)])
 
 
@@ -128,7 +128,7 @@ def _outer(network: Network) -> range:
     return range(1, len(network.tiers))
 
 
-def _taken(tier: int, members: Group) -> Any:
+def _taken(tier: int, members: Group) -> PerPlan:
     """Return how many units of the tier below the group takes of one unit of a tier."""
     if tier == 0:
         return members.share
@@ -136,7 +136,7 @@ def _taken(tier: int, members: Group) -> Any:
     return lying[tier - 1].domains / lying[tier].domains if tier < len(lying) else lying[tier - 1].domains
 
 
-def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -> Any:
+def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of one GPU on the links that the group has on a tier: all of them behind a switch.
 
     Without a switch, a unit has links to each of its `peers`, and t units use those to t-1 of them. Units that are
@@ -151,7 +151,7 @@ def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -
     return pace
 
 
-def _travelled(tier: int, part: Any, members: Group, network: Network) -> Any:
+def _travelled(tier: int, part: PerPlan, members: Group, network: Network) -> PerPlan:
     """Return the links that the bytes of an exchange cross on a tier, in volumes; `part` of them go there at all.
 
     Along a row or ring of t GPUs the middle carries t/4 volumes each way, for each GPU and what it sends on.
@@ -162,14 +162,14 @@ def _travelled(tier: int, part: Any, members: Group, network: Network) -> Any:
     return jnp.where(taken > 1.0, taken / 4.0, jnp.zeros_like(part))
 
 
-def _inside(members: Group, protocol: Protocol, network: Network) -> Any:
+def _inside(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte between the members in one domain."""
     if not (network.nvs.peers or network.nvs.wraps):
         return protocol.paces[0] * jnp.ones_like(members.size)
     return _on_links(0, members, protocol, network)
 
 
-def _stage(tier: int, members: Group, protocol: Protocol, network: Network) -> Any:
+def _stage(tier: int, members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of a stage on a tier beyond the domain, on one rail."""
     pace = _on_links(tier, members, protocol, network)
     if tier < network.linked:
@@ -180,7 +180,7 @@ def _stage(tier: int, members: Group, protocol: Protocol, network: Network) -> A
     return jnp.maximum(pace, protocol.paces[network.linked] * (1.0 + protocol.relay))
 
 
-def _pace(members: Group, protocol: Protocol, network: Network) -> Any:
+def _pace(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of a pipeline through all members."""
     one = jnp.ones_like(members.size)
     inside = _inside(members, protocol, network)
@@ -192,7 +192,7 @@ def _pace(members: Group, protocol: Protocol, network: Network) -> Any:
     )
 
 
-def _crossing(members: Group, protocol: Protocol, network: Network) -> Any:
+def _crossing(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of a pipeline between domains: those of the slowest tier that it crosses."""
     one = jnp.ones_like(members.size)
     lying, linked = members.lying, network.linked

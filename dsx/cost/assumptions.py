@@ -6,7 +6,7 @@ A constant that is added is a field there and a field here; the conversion follo
 
 from typing import Any
 
-from dsx.records import Array, leaves, record, static
+from dsx.records import ArrayLike, leaves, record, static
 from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec
 
 FP8 = "fp8"
@@ -16,49 +16,49 @@ FP8 = "fp8"
 class Assumptions:
     """The numbers of the cost model in SI units; a leaf is a float, so it can be fitted or differentiated."""
 
-    matrix_efficiency: Array
-    contracted_half: Array
-    tile_half: Array
-    tile_quantisation: Array
-    wave_quantisation: Array
-    attention_efficiency: Array
-    attention_gradient_efficiency: Array
-    attention_half: Array
-    fp8_efficiency: Array
-    cast_traffic: Array
-    clock_exponent: Array
-    grouped_efficiency: Array
-    vector_efficiency: Array
-    hbm_efficiency: Array
-    nvs_efficiency: Array
-    net_efficiency: Array
-    unfused_share: Array
-    host_efficiency: Array
-    host_memory_bandwidth: Array
-    launch_latency: Array
-    launch_hidden: Array
-    dispatch_latency: Array
-    tp_overlap: Array
-    cp_overlap: Array
-    ep_overlap: Array
-    pp_overlap: Array
-    dp_overlap: Array
-    fsdp_overlap: Array
-    call_latency: Array
-    relay: Array
-    bulk_latency: Array
-    eager_nvs_latency: Array
-    eager_net_latency: Array
-    eager_bandwidth: Array
-    tree_latency: Array
-    tree_bandwidth: Array
-    weight_bytes: Array
-    gradient_bytes: Array
-    optimizer_bytes_per_parameter: Array
-    optimizer_traffic_per_parameter: Array
-    accumulation_traffic_per_parameter: Array
-    overhead: Array
-    fragmentation: Array
+    matrix_efficiency: ArrayLike
+    contracted_half: ArrayLike
+    tile_half: ArrayLike
+    tile_quantisation: ArrayLike
+    wave_quantisation: ArrayLike
+    attention_efficiency: ArrayLike
+    attention_gradient_efficiency: ArrayLike
+    attention_half: ArrayLike
+    fp8_efficiency: ArrayLike
+    cast_traffic: ArrayLike
+    clock_exponent: ArrayLike
+    grouped_efficiency: ArrayLike
+    vector_efficiency: ArrayLike
+    hbm_efficiency: ArrayLike
+    nvs_efficiency: ArrayLike
+    net_efficiency: ArrayLike
+    unfused_share: ArrayLike
+    host_efficiency: ArrayLike
+    host_memory_bandwidth: ArrayLike
+    launch_latency: ArrayLike
+    launch_hidden: ArrayLike
+    dispatch_latency: ArrayLike
+    tp_overlap: ArrayLike
+    cp_overlap: ArrayLike
+    ep_overlap: ArrayLike
+    pp_overlap: ArrayLike
+    dp_overlap: ArrayLike
+    fsdp_overlap: ArrayLike
+    call_latency: ArrayLike
+    relay: ArrayLike
+    bulk_latency: ArrayLike
+    eager_nvs_latency: ArrayLike
+    eager_net_latency: ArrayLike
+    eager_bandwidth: ArrayLike
+    tree_latency: ArrayLike
+    tree_bandwidth: ArrayLike
+    weight_bytes: ArrayLike
+    gradient_bytes: ArrayLike
+    optimizer_bytes_per_parameter: ArrayLike
+    optimizer_traffic_per_parameter: ArrayLike
+    accumulation_traffic_per_parameter: ArrayLike
+    overhead: ArrayLike
+    fragmentation: ArrayLike
     charge_replicated_gradients: bool = static()
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)

@@ -13,6 +13,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import Group, group
 from dsx.hardware.network import Network
+from dsx.records import Float
 
 _BEYOND = (2, 8)  # units of the tier below, of an outermost tier without a bound
 
@@ -36,7 +37,7 @@ def filling(size: int, network: Network) -> Group:
 
 def collective_times(
     kind: str, network: Network, assumptions: Assumptions, groups: Sequence[int], volumes: Sequence[float]
-) -> np.ndarray:
+) -> Float[np.ndarray, "volumes groups"]:
     """Return the [V, G] seconds of a collective over each of `groups`, for each of `volumes` in bytes."""
     with jax.enable_x64(True):
         columns = [

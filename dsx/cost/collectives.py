@@ -8,7 +8,7 @@ send at once, as the replicas of a job do: a GPU has its own share of a NIC, and
 import functools
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -16,16 +16,17 @@ from dsx.cost.algorithms import ALGORITHMS
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.groups import Group
 from dsx.cost.protocols import PROTOCOLS, Linear, Protocol
+from dsx.cost.shapes import Column, PerPlan
 from dsx.hardware.network import Network
 
 
 class Fastest(NamedTuple):
     """The least of some linear times, after the latency of a call."""
 
-    call_s: Any
+    call_s: Column
     lines: tuple[Linear, ...]
 
-    def __call__(self, num_bytes: Any) -> Any:
+    def __call__(self, num_bytes: PerPlan) -> Column:
         """Return the seconds for `num_bytes`."""
         return self.call_s + functools.reduce(jnp.minimum, [line(num_bytes) for line in self.lines])
 
@@ -44,17 +45,19 @@ def collective(kind: str, members: Group, network: Network, assumptions: Assumpt
     )
 
 
-def send(size: Any, share: Any, network: Network, assumptions: Assumptions, wider: Sequence[Any] = ()) -> Fastest:
+def send(
+    size: PerPlan, share: PerPlan, network: Network, assumptions: Assumptions, outer: Sequence[PerPlan] = ()
+) -> Fastest:
     """Return the mean time between neighbours of a pipeline of `size` stages, `share` of them per domain.
 
     Of its size-1 links, size/share - 1 are slow. They are crossed by one of `share` GPUs of a domain at a time,
     so of a NIC that GPUs share each of those has the shares of the others too. A link takes the outermost tier that it
-    crosses; `wider` are the stages in a unit of each tier between the domain and the outermost one, of which likewise
+    crosses; `outer` are the stages in a unit of each tier between the domain and the outermost one, of which likewise
     one at a time sends out of the unit, on the shares of the others.
     """
     one = jnp.ones_like(size)
     links = jnp.maximum(size - one, one)
-    lying = [share, *wider]
+    lying = [share, *outer]
     units = [*(jnp.floor(size / stages) for stages in lying), one]
     slow_links = [below - above for below, above in pairwise(units)]
     fast_links = size - one - functools.reduce(jnp.add, slow_links)
@@ -77,7 +80,7 @@ def send(size: Any, share: Any, network: Network, assumptions: Assumptions, wide
     return Fastest(assumptions.call_latency * one, tuple(lines))
 
 
-def _link(tier: int, protocol: Protocol, network: Network) -> Any:
+def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte between two neighbours on a tier, on the one link that they have without a switch.
 
     In a fast domain that is a mesh they are taken to have all links of a GPU, by way of the others.

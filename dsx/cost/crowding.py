@@ -7,11 +7,10 @@ its way, so those that cross any oversubscribed one meet on the innermost of the
 how much is hidden is a belief of the assumption set, fitted to runs whose axes shared them.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from dsx.cost.groups import Group
+from dsx.cost.shapes import PerPlan
 from dsx.hardware.network import Network
 
 
@@ -20,7 +19,7 @@ def may_crowd(network: Network) -> bool:
     return len(network.tiers) > network.linked + 1
 
 
-def crosses(members: Group, network: Network) -> Any:
+def crosses(members: Group, network: Network) -> PerPlan:
     """Return 1.0 where a group crosses a tier that carries less than NICs send, else 0.0, as its fields broadcast."""
     found = jnp.zeros_like(members.size)
     for below, tier in enumerate(network.tiers[network.linked + 1 :], network.linked):

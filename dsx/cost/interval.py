@@ -6,11 +6,10 @@ searched: it changes no order.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from dsx.records import column, record
+from dsx.records import Array, ArrayLike, Bool, Float, Real, column, record
 from dsx.spec.assumptions import IntervalSpec, WhereSpec
 
 
@@ -18,25 +17,33 @@ from dsx.spec.assumptions import IntervalSpec, WhereSpec
 class StepInterval:
     """The 80 % interval of the step time of N candidates, [N] arrays; NaN where the assumption set states none."""
 
-    step_time_s_low: Any = column("s", "lower end of the 80 % interval of the step time; NaN where the set states none")
-    step_time_s_high: Any = column("s", "upper end of the 80 % interval of the step time, likewise")
+    step_time_s_low: Float[np.ndarray, "plans"] = column(
+        "s", "lower end of the 80 % interval of the step time; NaN where the set states none"
+    )
+    step_time_s_high: Float[np.ndarray, "plans"] = column(
+        "s", "upper end of the 80 % interval of the step time, likewise"
+    )
 
 
 @record
 class PlanFacts:
     """What an interval may depend on; [N] bool arrays."""
 
-    several_domains: Any  # the GPUs of the job do not share one fast domain
-    experts: Any  # layers have experts
+    several_domains: Bool[np.ndarray, "plans"]  # the GPUs of the job do not share one fast domain
+    experts: Bool[np.ndarray, "plans"]  # layers have experts
 
 
-def plan_facts(num_gpus: Any, nvs_size: Any, experts: Any) -> PlanFacts:
+def plan_facts(
+    num_gpus: Real[ArrayLike, "*#plans"],
+    nvs_size: Real[ArrayLike, "*#plans"],
+    experts: Bool[np.ndarray, "plans"] | bool,
+) -> PlanFacts:
     """Return the facts of [N] plans from GPUs of the job and of a fast domain, and whether there are experts."""
     several = np.asarray(num_gpus) > np.asarray(nvs_size)
     return PlanFacts(several_domains=several, experts=np.broadcast_to(np.asarray(experts, dtype=bool), several.shape))
 
 
-def holds(where: WhereSpec, facts: PlanFacts) -> np.ndarray:
+def holds(where: WhereSpec, facts: PlanFacts) -> Bool[np.ndarray, "plans"]:
     """Return for which plans, [N] bool, an interval is stated."""
     held = np.ones(np.shape(facts.several_domains), dtype=bool)
     if where.domains is not None:
@@ -46,7 +53,9 @@ def holds(where: WhereSpec, facts: PlanFacts) -> np.ndarray:
     return held
 
 
-def step_interval(entries: Sequence[IntervalSpec], step_time_s: np.ndarray, facts: PlanFacts) -> StepInterval:
+def step_interval(
+    entries: Sequence[IntervalSpec], step_time_s: Float[Array, "plans"], facts: PlanFacts
+) -> StepInterval:
     """Return the interval of [N] step times [s]: of the first of `entries` that holds for a plan."""
     seconds = np.asarray(step_time_s)
     low, high = (np.full(seconds.shape, np.nan, dtype=seconds.dtype) for _ in range(2))

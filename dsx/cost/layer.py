@@ -11,7 +11,7 @@ al., ASPLOS 2023); an all-reduce ends before what needs it begins.
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +23,13 @@ from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, stretches
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
+from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_REDUCE
 from dsx.graph.notation import AXES
 from dsx.hardware.cluster import Cluster
-from dsx.records import record
+from dsx.records import Array, Float, record
 
 # The result column that an axis' communication counts in; dp's is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
@@ -41,45 +42,49 @@ _COLUMNS = tuple(dict.fromkeys(COMM_COLUMN.values()))
 
 @record
 class KernelTimes:
-    """Seconds per kernel and direction for one microbatch: [2, K, U] each, communication by column."""
+    """Seconds per kernel and direction for one microbatch, communication by column."""
 
-    compute_s: Any
-    memory_s: Any
-    comm_s: Any  # {column: [2, K, U]}
+    compute_s: Float[Array, "2 kernels keys"]
+    memory_s: Float[Array, "2 kernels keys"]
+    comm_s: dict[str, Float[Array, "2 kernels keys"]]
+
+
+_PerGroup = Float[Array, "_groups *#plans"]
+_PerMode = Float[Array, "3 *#plans"] | tuple[Column, ...]  # a tuple where a search reads some of the modes alone
 
 
 @record
 class LayerCosts:
-    """Cost of one layer for one microbatch; [U] each, but for the J weight groups, [J, U], and the modes, [3, U].
+    """Cost of one layer for one microbatch.
 
     The modes are those of recomputation, in the order of `dsx.graph.recomputed.MODES`. A weight group is what is
     reduced over the same ranks: dp, and `group_size` members of other axes. That is a fraction where an expert's
-    group spans more ranks than dp leaves of them.
+    group spans more ranks than dp leaves of them. Kinds of layers differ in the number of their groups.
     """
 
-    forward_s: Any
-    backward_s: Any  # without recomputation
-    weight_gradient_s: Any  # the part of it that only makes gradients of weights
-    recompute_s: Any  # [3, U] forward that the backward runs again
-    compute_s: Any  # forward and backward
-    memory_s: Any
-    tp_comm_s: Any
-    cp_comm_s: Any
-    ep_comm_s: Any
-    replicated_gradient_s: Any  # once a step: reducing gradients of parameters replicated over tp
-    stash_bytes: Any  # [3, U] saved for the backward
-    working_bytes: Any  # [3, U] beside them, while the backward of the layer runs
-    boundary_bytes: Any
-    weight_bytes: Any  # [J, U]
-    group_size: Any  # [J, U]
-    group_share: Any  # [J, U] members of it in one fast domain, likewise
-    group_wider: tuple[Any, ...] = ()  # [J, U] each: in a unit of each tier between the domain and the outermost one
+    forward_s: Column
+    backward_s: Column  # without recomputation
+    weight_gradient_s: Column  # the part of it that only makes gradients of weights
+    recompute_s: _PerMode  # forward that the backward runs again
+    compute_s: Column  # forward and backward
+    memory_s: Column
+    tp_comm_s: Column
+    cp_comm_s: Column
+    ep_comm_s: Column
+    replicated_gradient_s: Column  # once a step: reducing gradients of parameters replicated over tp
+    stash_bytes: _PerMode  # saved for the backward
+    working_bytes: _PerMode  # beside them, while the backward of the layer runs
+    boundary_bytes: Column
+    weight_bytes: _PerGroup
+    group_size: _PerGroup
+    group_share: _PerGroup  # members of it in one fast domain, likewise
+    group_outer: tuple[_PerGroup, ...] = ()  # in a unit of each tier between the domain and the outermost one
     # Seconds in which an oversubscribed tier is taken: of the forward, and of the backward under each of the modes.
-    crowded_s: tuple[Any, ...] = ()  # none where no tier can be oversubscribed
+    crowded_s: tuple[Column, ...] = ()  # none where no tier can be oversubscribed
 
 
 # Fields that are several arrays, or none where there are two tiers.
-BY_TIER = ("group_wider", "crowded_s")
+BY_TIER = ("group_outer", "crowded_s")
 
 
 class WeightGroup(NamedTuple):
@@ -88,7 +93,7 @@ class WeightGroup(NamedTuple):
     axes: tuple[str, ...]
     over_ep: bool = False
 
-    def members(self, along: Mapping[str, Any], one: Any) -> Any:
+    def members(self, along: Mapping[str, PerKey], one: PerKey) -> PerKey:
         """Return how many they are for each of dp, from what there are `along` each axis."""
         found = functools.reduce(jnp.multiply, [along[axis] for axis in self.axes], one)
         return found / along["ep"] if self.over_ep else found
@@ -100,7 +105,7 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
     exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
     nothing = jnp.zeros_like(work.per_key(work.boundary))
 
-    def stacked(name: str) -> Any:
+    def stacked(name: str) -> Float[Array, "2 kernels keys"]:
         directions = [
             jnp.stack([exposed.get((direction, kernel, name), nothing) for kernel in range(compute.shape[1])])
             for direction in (FORWARD, BACKWARD)
@@ -124,7 +129,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     nothing = jnp.zeros_like(work.per_key(work.boundary))
     made_again = [kernel for kernel, again in enumerate(work.again) if again]
 
-    def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> Any:
+    def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> PerKey:
         parts = [
             time
             for (where, kernel, name), time in exposed.items()
@@ -143,7 +148,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     # The host issues kernels one after the other; a GPU that is faster waits for it.
     forward_s = jnp.maximum(busy_forward, _issuing(work, FORWARD, range(len(work.again)), assumptions))
     backward_s = jnp.maximum(busy_backward, _issuing(work, BACKWARD, range(len(work.again)), assumptions))
-    waiting_s = (forward_s - busy_forward) + (backward_s - busy_backward)
+    stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
     return LayerCosts(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -151,7 +156,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         recompute_s=jnp.stack(
             [nothing, jnp.maximum(selective_s, _issuing(work, FORWARD, made_again, assumptions)), forward_s]
         ),
-        compute_s=work.per_key(compute.sum(axis=(0, 1))) + waiting_s,
+        compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
         replicated_gradient_s=_replicated_gradients(work, cluster, assumptions),
@@ -163,13 +168,13 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         ),
         group_size=jnp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=jnp.stack([ranks.members(work.shares, one) for ranks in groups]),
-        group_wider=tuple(jnp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.wider),
+        group_outer=tuple(jnp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
         crowded_s=_crowded(work, collective_s, made_again, cluster) if may_crowd(cluster.network) else (),
     )
 
 
-def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any]:
-    """Return the compute time and the exposed memory time of every kernel by its roofline, [2, K, V] each."""
+def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[PerKernel, PerKernel]:
+    """Return the compute time and the exposed memory time of every kernel by its roofline."""
     device, multiplies, shapes = cluster.device, work.multiplies, work.multiply_shapes
     slower = stretches(multiplies, shapes, device, assumptions) - 1.0
     matrix = work.matrix + per_kernel(multiplies.flops * slower, shapes, work.matrix.shape[1])
@@ -179,8 +184,8 @@ def busy_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> t
     return compute, exposed + memory_time(added, device, assumptions)
 
 
-def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[Any, Any]:
-    """Return the bytes that every kernel moves, and those of adding up gradients behind it, [2, K, V] each."""
+def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[PerKernel, PerKernel]:
+    """Return the bytes that every kernel moves, and those of adding up gradients behind it."""
     multiplies, shapes, kernels = work.multiplies, work.multiply_shapes, work.matrix.shape[1]
     moved = work.bytes + assumptions.unfused_share * work.unfused
     if assumptions.linear_dtype == FP8:
@@ -188,8 +193,8 @@ def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[Any, Any]:
     return moved, per_kernel(accumulated_bytes(multiplies, shapes, assumptions), shapes, kernels)
 
 
-def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> Any:
-    """Return the [U] seconds that the host takes to issue the kernels and collectives of a pass.
+def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> PerKey:
+    """Return the seconds that the host takes to issue the kernels and collectives of a pass.
 
     A collective over an axis of one rank is none.
     """
@@ -203,9 +208,9 @@ def _issuing(work: LayerWork, direction: int, kernels: Sequence[int], assumption
 
 
 def _weight_gradients(
-    work: LayerWork, rest: LayerWork, modelled: tuple[Any, Any], cluster: Cluster, assumptions: Assumptions
-) -> Any:
-    """Return the [V] seconds of multiplies that make gradients of weights.
+    work: LayerWork, rest: LayerWork, modelled: tuple[PerKernel, PerKernel], cluster: Cluster, assumptions: Assumptions
+) -> PerWork:
+    """Return the seconds of multiplies that make gradients of weights.
 
     Of a kernel's exposed memory time they take the share that they have of its compute time; `modelled` are both,
     of what is left to the roofline.
@@ -222,13 +227,13 @@ def _weight_gradients(
 
 
 def _communication(
-    work: LayerWork, busy: Any, collective_s: Sequence[Any], assumptions: Assumptions
-) -> dict[tuple[int, int, str], Any]:
-    """Return the exposed communication, [U] seconds by (direction, kernel, column), where there is any."""
-    plain: dict[tuple[int, int, str], Any] = {}
-    panel: dict[tuple[int, int], dict[str, Any]] = {}
-    ring: dict[tuple[int, int, str], Any] = {}
-    left: dict[tuple[int, int], Any] = {}  # of a kernel's time, for its collectives to run beside
+    work: LayerWork, busy: PerKernel, collective_s: Sequence[PerKey], assumptions: Assumptions
+) -> dict[tuple[int, int, str], PerKey]:
+    """Return the exposed communication, seconds by (direction, kernel, column), where there is any."""
+    plain: dict[tuple[int, int, str], PerKey] = {}
+    panel: dict[tuple[int, int], dict[str, PerKey]] = {}
+    ring: dict[tuple[int, int, str], PerKey] = {}
+    left: dict[tuple[int, int], PerKey] = {}  # of a kernel's time, for its collectives to run beside
     for shape, time in zip(work.shapes, collective_s, strict=True):
         name = COMM_COLUMN[shape.axis]
         if shape.panelled:
@@ -262,15 +267,15 @@ def _communication(
     return plain
 
 
-def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> list[Any]:
-    """Return the [U] seconds of each collective; of one panel, where it runs in panels.
+def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> list[PerKey]:
+    """Return the seconds of each collective; of one panel, where it runs in panels.
 
     Those of one kind over one axis are priced together, which leaves the compiler a fraction of the work.
     """
     alike: dict[tuple[str, str, bool], list[int]] = {}
     for index, shape in enumerate(work.shapes):
         alike.setdefault((shape.kind, shape.axis, shape.panelled), []).append(index)
-    times: dict[int, Any] = {}
+    times: dict[int, PerKey] = {}
     for (kind, axis, panelled), indices in alike.items():
         members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
         volumes = work.volumes[jnp.array(indices)]
@@ -281,18 +286,18 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
 
 
 def _members(work: LayerWork, axis: str) -> Group:
-    """Return the [U] groups of an axis."""
-    return group(work.per_key(work.sizes[axis]), work.shares[axis], *(shares[axis] for shares in work.wider))
+    """Return the groups of an axis, one for each key."""
+    return group(work.per_key(work.sizes[axis]), work.shares[axis], *(shares[axis] for shares in work.outer))
 
 
 def _crowded(
-    work: LayerWork, collective_s: Sequence[Any], made_again: Sequence[int], cluster: Cluster
-) -> tuple[Any, ...]:
-    """Return the [U] seconds of a forward and of backwards in which collectives take an oversubscribed tier."""
+    work: LayerWork, collective_s: Sequence[PerKey], made_again: Sequence[int], cluster: Cluster
+) -> tuple[PerKey, ...]:
+    """Return the seconds of a forward and of backwards in which collectives take an oversubscribed tier."""
     nothing = jnp.zeros_like(work.per_key(work.boundary))
     crossing = {axis: crosses(_members(work, axis), cluster.network) for axis in work.sizes}
 
-    def added(direction: int, kernels: Sequence[int]) -> Any:
+    def added(direction: int, kernels: Sequence[int]) -> PerKey:
         taken = nothing
         for shape, time in zip(work.shapes, collective_s, strict=True):
             if shape.direction == direction and shape.kernel in kernels:
@@ -329,7 +334,7 @@ def weight_groups(
     return groups or {WeightGroup(()): []}
 
 
-def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
+def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerKey:
     """Return the seconds of all-reducing, once a step, the layer's gradients that tensor parallel ranks share."""
     total = jnp.zeros_like(work.per_key(work.boundary))
     if not assumptions.charge_replicated_gradients:

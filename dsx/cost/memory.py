@@ -11,7 +11,7 @@ what a framework holds beside all that, `overhead`, and beside activations, `fra
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -21,21 +21,22 @@ from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.pipeline import weight_copies
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 
 class Memory(NamedTuple):
     """The memory parts of a stage, in bytes."""
 
-    weight_bytes: Any
-    gradient_bytes: Any
-    optimizer_bytes: Any
-    activation_bytes: Any
-    overhead_bytes: Any
+    weight_bytes: PerPlan
+    gradient_bytes: PerPlan
+    optimizer_bytes: PerPlan
+    activation_bytes: PerPlan
+    overhead_bytes: PerPlan
 
     @property
-    def peak_bytes(self) -> Any:
+    def peak_bytes(self) -> PerPlan:
         """All parts together."""
         return sum(self[1:], self[0])
 
@@ -43,11 +44,11 @@ class Memory(NamedTuple):
 def stage_memory(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
-    stash_bytes: Any,
-    working_bytes: Sequence[Any],
+    stash_bytes: PerPlan,
+    working_bytes: Sequence[PerPlan],
     stage: Stage,
     choices: StepChoices,
-    known: Open,
+    searched: Searched,
     assumptions: Assumptions,
 ) -> Memory:
     """Return the memory of a stage.
@@ -72,10 +73,10 @@ def stage_memory(
         "gradient": (weights, weights, divided, divided),
         "optimizer": (weights, divided, divided, divided),
     }
-    held = {name: pick(known.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
-    optimizer = offloaded(OPTIMIZER, choices, known, lambda: nothing, held["optimizer"])
+    held = {name: pick(searched.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
+    optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, held["optimizer"])
     activations = stash_bytes + working
-    copies = weight_copies(choices, known)
+    copies = weight_copies(choices, searched)
     return Memory(
         weight_bytes=held["weight"] if copies is None else held["weight"] * copies,
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
@@ -85,14 +86,16 @@ def stage_memory(
     )
 
 
-def stage_weights(kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]], stage: Stage) -> tuple[Any, Any]:
+def stage_weights(
+    kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]], stage: Stage
+) -> tuple[PerPlan, PerPlan]:
     """Return the bytes of the weights of a stage, and of a rank's share of them where its weight groups divide them.
 
     Weights that the same ranks hold are added up before they are divided: in a search that is what one sum over keys
     and choices costs in place of one for each kind of layer.
     """
     ranks: dict[int, Group] = {}
-    parts: dict[int, list[Any]] = {}
+    parts: dict[int, list[PerPlan]] = {}
     for kind, layers in stage.layers.items():
         for index, members in enumerate(shards[kind]):
             ranks[id(members)] = members

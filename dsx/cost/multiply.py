@@ -16,20 +16,21 @@ those in memory.
 """
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.shapes import PerMultiply
 from dsx.cost.work import Multiplies, MultiplyShape
 from dsx.graph.derived import FORWARD
 from dsx.hardware.device import Device
+from dsx.records import Array, Bool, Float
 
 
 def stretches(
     multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
-) -> Any:
+) -> PerMultiply:
     """Return the time of each multiply over that of its FLOPs at the ceiling, [M, V]."""
     one = jnp.ones_like(multiplies.rows)
     rows, columns, contracted, batch = (
@@ -46,7 +47,7 @@ def stretches(
     return jnp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
 
 
-def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> PerMultiply:
     """Return the [M, V] bytes of casting operands to 8 bits: what comes into each multiply with a weight.
 
     The gradient of a weight takes what the other multiplies have cast.
@@ -56,7 +57,9 @@ def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assump
     return jnp.where(cast, assumptions.cast_traffic * operand, jnp.zeros_like(operand))
 
 
-def accumulated_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+def accumulated_bytes(
+    multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions
+) -> PerMultiply:
     """Return the [M, V] bytes of adding the gradients of weights to those of the step's other microbatches."""
     added = _column([shape.of_weight for shape in shapes])
     made = multiplies.batch * multiplies.rows * multiplies.columns
@@ -68,7 +71,9 @@ def is_attention(shape: MultiplyShape) -> bool:
     return shape.fused and not shape.linear
 
 
-def per_kernel(values: Any, shapes: tuple[MultiplyShape, ...], num_kernels: int) -> Any:
+def per_kernel(
+    values: PerMultiply, shapes: tuple[MultiplyShape, ...], num_kernels: int
+) -> Float[Array, "2 {num_kernels} works"]:
     """Return [2, K, V] sums of [M, V] values over the multiplies of each direction and kernel."""
     member = np.zeros((2, num_kernels, len(shapes)))
     for index, shape in enumerate(shapes):
@@ -76,10 +81,12 @@ def per_kernel(values: Any, shapes: tuple[MultiplyShape, ...], num_kernels: int)
     return jnp.tensordot(jnp.asarray(member, dtype=values.dtype), values, axes=1)
 
 
-def _tiled(rows: Any, columns: Any, batch: Any, device: Device, assumptions: Assumptions) -> Any:
+def _tiled(
+    rows: PerMultiply, columns: PerMultiply, batch: PerMultiply, device: Device, assumptions: Assumptions
+) -> PerMultiply:
     """Return the time on the best tile over that on a perfect fit of the first one."""
     loads = [1.0 + assumptions.tile_half * (1.0 / height + 1.0 / width) for height, width in assumptions.tiles]
-    times: list[Any] = []
+    times: list[Array] = []
     for (height, width), load in zip(assumptions.tiles, loads, strict=True):
         down, across = jnp.ceil(rows / height), jnp.ceil(columns / width)
         tiles = batch * down * across
@@ -90,20 +97,20 @@ def _tiled(rows: Any, columns: Any, batch: Any, device: Device, assumptions: Ass
     return functools.reduce(jnp.minimum, times) if times else jnp.ones_like(rows)
 
 
-def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Any:
-    """Return [M, 1] time at the precision of each multiply over that at `matrix_flops`."""
+def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
+    """Return the time at the precision of each multiply over that at `matrix_flops`."""
     linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
     in_8_bits = jnp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
     faster = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
     return jnp.where(linear, faster, jnp.ones_like(faster))
 
 
-def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Any:
+def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
     forward = _column([shape.direction == FORWARD for shape in shapes])
     efficiencies = assumptions.attention_efficiency, assumptions.attention_gradient_efficiency
     ahead, back = (jnp.asarray(1.0 / efficiency) for efficiency in efficiencies)
     return jnp.where(forward, ahead, back)
 
 
-def _column(flags: list[bool]) -> Any:
+def _column(flags: list[bool]) -> Bool[Array, "{len(flags)} 1"]:
     return jnp.asarray(np.array(flags, dtype=bool).reshape(-1, 1))

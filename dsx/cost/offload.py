@@ -10,58 +10,64 @@ that is written or read and the one on its way (Rhu et al., vDNN, 2016). What th
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
 from dsx.hardware.device import Device
 from dsx.space.choices import CODES
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
 
-def moves(what: str, known: Open) -> tuple[int, ...]:
+def moves(what: str, searched: Searched) -> tuple[int, ...]:
     """Return the codes among those that a search knows under which `what` is offloaded."""
-    return tuple(code for code in known.offload if CODES["offload"][code] in (what, BOTH))
+    return tuple(code for code in searched.offload if CODES["offload"][code] in (what, BOTH))
 
 
-def offloaded(what: str, choices: StepChoices, known: Open, there: Callable[[], Any], here: Any) -> Any:
+def offloaded(
+    what: str, choices: StepChoices, searched: Searched, there: Callable[[], PerPlan], here: PerPlan
+) -> PerPlan:
     """Return what `there` returns for plans that offload `what`, and `here` for the others.
 
     It is not even asked where no plan does.
     """
-    moved = moves(what, known)
+    moved = moves(what, searched)
     if not moved:
         return here
     value = there()
-    return pick(known.offload, choices.offload, {code: value if code in moved else here for code in known.offload})
+    return pick(
+        searched.offload, choices.offload, {code: value if code in moved else here for code in searched.offload}
+    )
 
 
-def link_s(num_bytes: Any, device: Device, assumptions: Assumptions) -> Any:
+def link_s(num_bytes: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of moving bytes to the host or back."""
     return num_bytes / (assumptions.host_efficiency * device.host_bandwidth)
 
 
-def exposed_s(stash_bytes: Any, forward_s: Any, backward_s: Any, device: Device, assumptions: Assumptions) -> Any:
+def exposed_s(
+    stash_bytes: PerPlan, forward_s: PerPlan, backward_s: PerPlan, device: Device, assumptions: Assumptions
+) -> PerPlan:
     """Return the seconds that a layer's passes of one microbatch wait for what it saves, out and back."""
     moving = link_s(stash_bytes, device, assumptions)
     nothing = jnp.zeros_like(moving)
     return jnp.maximum(moving - forward_s, nothing) + jnp.maximum(moving - backward_s, nothing)
 
 
-def host_update_s(num_parameters: Any, device: Device, assumptions: Assumptions) -> Any:
+def host_update_s(num_parameters: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of an update of so many parameters on the host, their gradients and weights moved."""
     moved = link_s(assumptions.gradient_bytes + assumptions.weight_bytes, device, assumptions)
     return num_parameters * (moved + assumptions.optimizer_traffic_per_parameter / assumptions.host_memory_bandwidth)
 
 
 def remaining_bytes(
-    stage: Stage, stash_bytes: Sequence[Any], largest_bytes: Sequence[Any], ends: frozenset[int]
-) -> Any:
+    stage: Stage, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], ends: frozenset[int]
+) -> PerPlan:
     """Return the saved bytes of one microbatch that stay on a GPU of a stage whose body layers are offloaded.
 
     Per kind: what a layer saves on average, and at most.

@@ -13,12 +13,14 @@ import numpy as np
 
 from dsx.cost.assumptions import FP8
 from dsx.cost.multiply import is_attention
+from dsx.cost.shapes import Size
 from dsx.cost.work import MeasuredTimes, layer_values, multiply_shapes
 from dsx.errors import OperatorTimesError, did_you_mean
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.multiplies import Multiply
 from dsx.graph.operators import OperatorKind
+from dsx.records import Float, Int, Real
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.operator_times import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 
@@ -52,7 +54,7 @@ class Measurable:
     direction: int
     multiply: int | None  # position among the layer's multiplies
     element_bytes: int
-    shapes: np.ndarray  # [4, V] m, n, k, batch
+    shapes: Float[np.ndarray, "4 works"]  # m, n, k, batch
 
 
 def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> TimesTable:
@@ -89,16 +91,16 @@ def _check(row: OperatorTime, place: str, operators: Mapping[str, OperatorKind],
 
 def measurable(
     layer: DerivedLayer,
-    dimensions: Mapping[str, Any],
+    dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
-    sequence_length: Any,
-    keys: Mapping[str, Any],
+    sequence_length: Size,
+    keys: Mapping[str, Real[np.ndarray, "works"]],
 ) -> list[Measurable]:
     """Return what of a layer can have a measured time, with its shapes for V keys; arguments as of `layer_work`."""
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
-    count = len(values["b"])
+    count = len(keys["microbatch_size"])
 
-    def numbers(*expressions: Any) -> np.ndarray:
+    def numbers(*expressions: Any) -> Float[np.ndarray, "expressions works"]:
         return np.stack([np.broadcast_to(np.asarray(evaluate(e, values), dtype=float), (count,)) for e in expressions])
 
     found: list[Measurable] = []
@@ -136,8 +138,8 @@ def _has_work(kernel: KernelCosts, direction: int) -> bool:
     return kernel.runs and any(amount != 0 for amount in (work.matrix, work.vector, work.bytes))
 
 
-def rows_of(table: TimesTable, found: Sequence[Measurable]) -> list[np.ndarray]:
-    """Return for each of `found` the [V] positions of its rows, `NONE` where it has none.
+def rows_of(table: TimesTable, found: Sequence[Measurable]) -> list[Int[np.ndarray, "works"]]:
+    """Return for each of `found` the positions of its rows, `NONE` where it has none.
 
     The multiplies of a kernel that is measured as a whole have none.
     """
@@ -149,7 +151,7 @@ def rows_of(table: TimesTable, found: Sequence[Measurable]) -> list[np.ndarray]:
     return rows
 
 
-def _rows_of_one(table: TimesTable, one: Measurable) -> np.ndarray:
+def _rows_of_one(table: TimesTable, one: Measurable) -> Int[np.ndarray, "works"]:
     shapes, which = np.unique(one.shapes, axis=1, return_inverse=True)
     rows = [
         table.find(one.name, one.direction, one.element_bytes, (int(m), int(n), int(k), int(batch)))
@@ -161,10 +163,10 @@ def _rows_of_one(table: TimesTable, one: Measurable) -> np.ndarray:
 def measured_times(
     table: TimesTable,
     layer: DerivedLayer,
-    dimensions: Mapping[str, Any],
+    dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
-    sequence_length: Any,
-    keys: Mapping[str, Any],
+    sequence_length: Size,
+    keys: Mapping[str, Real[np.ndarray, "works"]],
 ) -> MeasuredTimes:
     """Return the measured times of a layer's kernels and multiplies for V keys; arguments as of `layer_work`."""
     found = measurable(layer, dimensions, assumptions, sequence_length, keys)

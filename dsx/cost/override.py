@@ -8,7 +8,6 @@ Where a work has no measured times, everything here returns what it was given: n
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +15,11 @@ import numpy as np
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.multiply import cast_bytes, per_kernel, stretches
 from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.shapes import PerKernel, PerMultiply
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD
 from dsx.hardware.cluster import Cluster
+from dsx.records import Array, Float
 
 
 def unmeasured(work: LayerWork) -> LayerWork:
@@ -42,8 +43,8 @@ def unmeasured(work: LayerWork) -> LayerWork:
     )
 
 
-def measured_or(work: LayerWork, compute: Any, memory: Any) -> tuple[Any, Any]:
-    """Return compute and exposed memory time, [2, K, V], from those of what is `unmeasured`."""
+def measured_or(work: LayerWork, compute: PerKernel, memory: PerKernel) -> tuple[PerKernel, PerKernel]:
+    """Return compute and exposed memory time from those of what is `unmeasured`."""
     if work.measured is None:
         return compute, memory
     multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
@@ -54,8 +55,10 @@ def measured_or(work: LayerWork, compute: Any, memory: Any) -> tuple[Any, Any]:
     )
 
 
-def weight_gradients_or(work: LayerWork, gradients: Any, modelled: tuple[Any, Any]) -> Any:
-    """Return the [K, V] seconds of multiplies for gradients of weights, from those of what is `unmeasured`.
+def weight_gradients_or(
+    work: LayerWork, gradients: Float[Array, "kernels works"], modelled: tuple[PerKernel, PerKernel]
+) -> Float[Array, "kernels works"]:
+    """Return the seconds of multiplies for gradients of weights, from those of what is `unmeasured`.
 
     Of a measured kernel they take the share that they have of its `modelled` compute and exposed memory time.
     """
@@ -70,8 +73,8 @@ def weight_gradients_or(work: LayerWork, gradients: Any, modelled: tuple[Any, An
     return jnp.where(jnp.isnan(kernels), gradients + multiplies, of_kernel)
 
 
-def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> Any:
-    """Return the [M, V] seconds that the roofline gives each multiply on its own, its launch included."""
+def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerMultiply:
+    """Return the seconds that the roofline gives each multiply on its own, its launch included."""
     shapes = work.multiply_shapes
     share = _share(work)[:, None]
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
@@ -84,8 +87,8 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)
 
 
-def _share(work: LayerWork) -> np.ndarray:
-    """Return the [M] share that a multiply has of the launches and bytes of its kernel."""
+def _share(work: LayerWork) -> Float[np.ndarray, "multiplies"]:
+    """Return the share that a multiply has of the launches and bytes of its kernel."""
     places = [(shape.direction, shape.kernel) for shape in work.multiply_shapes]
     count = Counter(places)
     return np.array([1.0 / count[place] for place in places])

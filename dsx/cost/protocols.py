@@ -9,19 +9,20 @@ Computing 20, 1994), ``latency + bytes / bandwidth``: latency times bandwidth is
 half of the bandwidth.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dsx.cost.assumptions import Assumptions
+from dsx.cost.shapes import PerPlan
 from dsx.hardware.network import Network
 
 
 class Linear(NamedTuple):
     """A time that is linear in bytes: ``latency_s + seconds_per_byte * bytes``."""
 
-    latency_s: Any
-    seconds_per_byte: Any
+    latency_s: PerPlan
+    seconds_per_byte: PerPlan
 
-    def __call__(self, num_bytes: Any) -> Any:
+    def __call__(self, num_bytes: PerPlan) -> PerPlan:
         """Return the seconds for `num_bytes`."""
         return self.latency_s + self.seconds_per_byte * num_bytes
 
@@ -29,14 +30,13 @@ class Linear(NamedTuple):
 class Protocol(NamedTuple):
     """What messages meet on the tiers under one protocol, innermost first."""
 
-    latencies: tuple[Any, ...]  # s, one hop on each tier
-    paces: tuple[
-        Any, ...
-    ]  # s/byte of one GPU on each tier: its links in a domain, its NIC, its share of what is beyond
-    relay: Any  # share of a NIC's pace that its byte costs more where one GPU receives it and sends it on
+    latencies: tuple[PerPlan, ...]  # s, one hop on each tier
+    # s/byte of one GPU on each tier: its links in a domain, its NIC, its share of what is beyond.
+    paces: tuple[PerPlan, ...]
+    relay: PerPlan  # share of a NIC's pace that its byte costs more where one GPU receives it and sends it on
     rails: bool  # whether a message crosses domains on the NICs of all members there, or on one
-    tree_latency: Any  # hops' latencies in a tree over those in a ring
-    tree_bandwidth: Any  # bandwidth of a tree over that of a ring
+    tree_latency: PerPlan  # hops' latencies in a tree over those in a ring
+    tree_bandwidth: PerPlan  # bandwidth of a tree over that of a ring
 
 
 def bulk(network: Network, assumptions: Assumptions) -> Protocol:
@@ -63,7 +63,7 @@ def eager(network: Network, assumptions: Assumptions) -> Protocol:
     )
 
 
-def _by_links(network: Network, own: Any, behind_nics: Any) -> list[Any]:
+def _by_links(network: Network, own: PerPlan, behind_nics: PerPlan) -> list[PerPlan]:
     """Return a belief per tier: `own` of links of the GPUs themselves, `behind_nics` of what lies beyond."""
     return [own if tier < network.linked else behind_nics for tier in range(len(network.tiers))]
 

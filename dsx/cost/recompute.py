@@ -6,29 +6,30 @@ Layers of the ends are never made again.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from dsx.cost.choices import StepChoices, pick
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
 from dsx.space.choices import CODES
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 NONE = CODES["recompute"].index("none")
 
-OfMode = Callable[[int], Any]  # what a layer has under a mode
+OfMode = Callable[[int], PerPlan]  # what a layer has under a mode
 
 
 class Recompute(NamedTuple):
     """The recomputation of plans."""
 
-    mode: Any
+    mode: PerPlan
     modes: tuple[int, ...]  # that it may be
-    stored: Any  # share of the body layers that keep everything; None where no plan has any
+    stored: PerPlan | None  # share of the body layers that keep everything; None where no plan has any
     ends: frozenset[int]  # kinds that are never made again
 
-    def mean(self, kind: int, of: OfMode) -> Any:
+    def mean(self, kind: int, of: OfMode) -> PerPlan:
         """Return what a layer of a kind has on average."""
         if kind in self.ends:
             return of(NONE)
@@ -37,7 +38,7 @@ class Recompute(NamedTuple):
             return made_again
         return (1.0 - self.stored) * made_again + self.stored * of(NONE)
 
-    def largest(self, kind: int, of: OfMode) -> Any:
+    def largest(self, kind: int, of: OfMode) -> PerPlan:
         """Return the most that a layer of a kind has."""
         if kind in self.ends:
             return of(NONE)
@@ -47,13 +48,13 @@ class Recompute(NamedTuple):
         stored = jnp.where(self.stored > 0, jnp.maximum(made_again, of(NONE)), made_again)
         return jnp.where(self.stored < 1, stored, of(NONE))
 
-    def _made_again(self, of: OfMode) -> Any:
+    def _made_again(self, of: OfMode) -> PerPlan:
         return pick(self.modes, self.mode, {mode: of(mode) for mode in self.modes})
 
 
-def recompute_of(choices: StepChoices, stack: Stack, known: Open) -> Recompute:
+def recompute_of(choices: StepChoices, stack: Stack, searched: Searched) -> Recompute:
     """Return the recomputation of plans; stages that an even cut leaves unequal store the same share."""
     stored = None
-    if known.stored_layers != (0,):
+    if searched.stored_layers != (0,):
         stored = jnp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, jnp.ones_like(choices.pp))
-    return Recompute(choices.recompute, known.recompute, stored, frozenset((*stack.first, *stack.last)))
+    return Recompute(choices.recompute, searched.recompute, stored, frozenset((*stack.first, *stack.last)))

@@ -19,7 +19,6 @@ It is counted on the first stage, whose backward ends last: later stages reduce 
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -29,25 +28,26 @@ from dsx.cost.collectives import collective
 from dsx.cost.crowding import crosses
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
+from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from dsx.hardware.cluster import Cluster
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 
 def reduction(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
     copies: Sequence[Sequence[Group]],
-    backward_s: Sequence[Any],
-    crowded_s: Sequence[tuple[Any, Any]],
+    backward_s: Sequence[PerPlan],
+    crowded_s: Sequence[tuple[PerPlan, PerPlan]],
     stage: Stage,
     edge: int,
     choices: StepChoices,
-    known: Open,
+    searched: Searched,
     cluster: Cluster,
     assumptions: Assumptions,
-) -> Any:
+) -> PerPlan:
     """Return the exposed seconds of the reduction of `stage` in one step.
 
     `shards` are the ranks over which ZeRO divides, per kind and weight group, and `copies` those that hold the same
@@ -57,16 +57,16 @@ def reduction(
     """
     of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
     once = assumptions.dp_overlap
-    overlap = pick(known.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
+    overlap = pick(searched.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
     once_forward = once_backward = repeated_forward = repeated_backward = replicated = among_copies = 0.0
     for kind, layers in stage.layers.items():
         held = (kinds[kind], shards[kind], cluster, assumptions)
         gather = _seconds(ALL_GATHER, 1.0, *held)
         scatter = _seconds(REDUCE_SCATTER, of_gradients, *held)
         moved = {1: scatter, 2: scatter, 3: gather + scatter}
-        if 0 in known.zero_stage:
+        if 0 in searched.zero_stage:
             moved[0] = _seconds(ALL_REDUCE, of_gradients, *held)
-        back = pick(known.zero_stage, choices.zero_stage, moved)
+        back = pick(searched.zero_stage, choices.zero_stage, moved)
         forward, backward = kinds[kind].forward_s, backward_s[kind]
         if crowded_s:
             shared = functools.reduce(jnp.maximum, [crosses(members, cluster.network) for members in shards[kind]])
@@ -89,8 +89,8 @@ def reduction(
         replicated = replicated + layers * kinds[kind].replicated_gradient_s
     microbatches = choices.num_microbatches
     one, none = jnp.ones_like(microbatches), jnp.zeros_like(microbatches)
-    forwards = pick(known.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
-    backwards = pick(known.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
+    forwards = pick(searched.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
+    backwards = pick(searched.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
     gathers = jnp.minimum(forwards, one) * once_forward + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
     return total + among_copies if any(copies) else total
@@ -98,12 +98,12 @@ def reduction(
 
 def _seconds(
     kind: str,
-    bytes_per_weight_byte: Any,
+    bytes_per_weight_byte: PerPlan,
     layer: LayerCosts,
     shards: Sequence[Group],
     cluster: Cluster,
     assumptions: Assumptions,
-) -> Any:
+) -> PerPlan:
     """Return the seconds of a collective over a layer's weights, one for all that are reduced over the same ranks."""
     total = nothing = jnp.zeros_like(shards[0].size * layer.boundary_bytes)
     for index, members in enumerate(shards):
@@ -115,15 +115,15 @@ def _seconds(
 
 
 def _seconds_of_copies(
-    bytes_per_weight_byte: Any,
+    bytes_per_weight_byte: PerPlan,
     layer: LayerCosts,
     shards: Sequence[Group],
     copies: Sequence[Group],
     cluster: Cluster,
     assumptions: Assumptions,
-) -> Any:
+) -> PerPlan:
     """Return the seconds of all-reducing a layer's shards among their copies."""
-    times: list[Any] = []
+    times: list[PerPlan] = []
     for index, (members, holders) in enumerate(zip(shards, copies, strict=True)):
         held = layer.weight_bytes[index] * members.per_gpu
         time = collective(ALL_REDUCE, holders, cluster.network, assumptions)(held * bytes_per_weight_byte)

@@ -7,32 +7,45 @@ the longer counts; `launch_hidden` lets traffic hide it. The clock of a device t
 sheet says is lower: power rises with the cube of it where voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
 from dsx.hardware.device import Device
+from dsx.records import Array, ArrayLike, Float
 
 
-def sustained_flops(device: Device, assumptions: Assumptions) -> Any:
+def sustained_flops(device: Device, assumptions: Assumptions) -> ArrayLike:
     """Return the matrix FLOP/s of a large multiply, at the clock that the device's power allows."""
     return assumptions.matrix_efficiency * device.matrix_flops * device.power_share**assumptions.clock_exponent
 
 
-def compute_time(matrix: Any, vector: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:
+def compute_time(
+    matrix: Float[Array, "*#kernels"],
+    vector: Float[Array, "*#kernels"],
+    launches: Float[Array, "*#kernels"],
+    device: Device,
+    assumptions: Assumptions,
+) -> Float[Array, "*kernels"]:
     """Return the seconds a kernel computes, launch included, from its matrix and vector FLOPs."""
     matrix_s = matrix / sustained_flops(device, assumptions)
     vector_s = vector / (assumptions.vector_efficiency * device.vector_flops)
     return launches * assumptions.launch_latency + matrix_s + vector_s
 
 
-def memory_time(num_bytes: Any, device: Device, assumptions: Assumptions) -> Any:
+def memory_time(
+    num_bytes: Float[Array, "*kernels"], device: Device, assumptions: Assumptions
+) -> Float[Array, "*kernels"]:
     """Return the seconds of HBM traffic."""
     return num_bytes / (assumptions.hbm_efficiency * device.hbm_bandwidth)
 
 
-def exposed_memory_time(num_bytes: Any, compute_s: Any, launches: Any, device: Device, assumptions: Assumptions) -> Any:
+def exposed_memory_time(
+    num_bytes: Float[Array, "*#kernels"],
+    compute_s: Float[Array, "*#kernels"],
+    launches: Float[Array, "*#kernels"],
+    device: Device,
+    assumptions: Assumptions,
+) -> Float[Array, "*kernels"]:
     """Return the seconds of HBM traffic that `compute_s`, its launches included, does not hide."""
     memory_s = memory_time(num_bytes, device, assumptions)
     before_s = (1.0 - assumptions.launch_hidden) * assumptions.launch_latency * launches

@@ -10,39 +10,40 @@ divides them too: their groups are of e/r. Of the r copies of a shard, as many s
 as far as so many holders of the same experts lie there.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from dsx.cost.choices import StepChoices
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
-from dsx.space.codes import Open
+from dsx.cost.shapes import PerPlan
+from dsx.space.codes import Searched
 
 
-def replicas(choices: StepChoices, known: Open) -> tuple[Group, Group | None]:
+def replicas(choices: StepChoices, searched: Searched) -> tuple[Group, Group | None]:
     """Return the data-parallel ranks over which ZeRO divides, and the copies of one; None where there is one alone."""
-    if known.zero_replicas == (1,):
-        return group(choices.dp, choices.dp_nvs, *choices.dp_wider), None
+    if searched.zero_replicas == (1,):
+        return group(choices.dp, choices.dp_nvs, *choices.dp_outer), None
     copies = jnp.minimum(choices.zero_replicas, choices.dp)
-    if 0 in known.zero_stage:
+    if 0 in searched.zero_stage:
         copies = jnp.where(choices.zero_stage > 0, copies, jnp.ones_like(copies))
     size = choices.dp / copies
-    shares = (choices.dp_nvs, *choices.dp_wider)
+    shares = (choices.dp_nvs, *choices.dp_outer)
     near = [_gcd(size, share) for share in shares]
     return group(size, *near), group(copies, *(share / inside for share, inside in zip(shares, near, strict=True)))
 
 
-def shards(layer: LayerCosts, divided: Group, copies: Group | None, known: Open) -> tuple[list[Group], list[Group]]:
+def shards(
+    layer: LayerCosts, divided: Group, copies: Group | None, searched: Searched
+) -> tuple[list[Group], list[Group]]:
     """Return, per weight group, the ranks over which ZeRO divides, and those that hold the same shard.
 
     `divided` and `copies` are those of dp; without copies there is no group of any.
     """
     axes = [
-        group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_wider))
+        group(layer.group_size[index], layer.group_share[index], *(shares[index] for shares in layer.group_outer))
         for index in range(layer.group_size.shape[0])
     ]
-    if known.ep == (1,):
+    if searched.ep == (1,):
         return [divided.times(members) for members in axes], [] if copies is None else [copies] * len(axes)
     # An ep group that spans several replicas leaves a fraction of a rank in each.
     if copies is None:
@@ -54,7 +55,7 @@ def shards(layer: LayerCosts, divided: Group, copies: Group | None, known: Open)
     return [shard for shard, _ in parts], [alike for _, alike in parts]
 
 
-def _split(holders: Group, copies: Group, number: Any) -> tuple[Group, Group]:
+def _split(holders: Group, copies: Group, number: PerPlan) -> tuple[Group, Group]:
     """Return the ranks that hold the same as a group that is divided, and its `number` copies."""
     lying = [*zip(holders.lying, copies.lying, strict=True)]
     near = [_gcd(members.share, alike.share) for members, alike in lying]
@@ -62,6 +63,6 @@ def _split(holders: Group, copies: Group, number: Any) -> tuple[Group, Group]:
     return group(holders.size / number, *shares), group(number, *near)
 
 
-def _gcd(one: Any, other: Any) -> Any:
+def _gcd(one: PerPlan, other: PerPlan) -> PerPlan:
     whole = (jnp.round(value).astype(jnp.int32) for value in jnp.broadcast_arrays(one, other))
-    return jnp.gcd(*whole).astype(one.dtype)
+    return jnp.gcd(*whole).astype(jnp.asarray(one).dtype)

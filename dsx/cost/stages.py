@@ -13,18 +13,19 @@ Any other cut is a list of boundaries in the chain of all layers, embedding, bod
 between two boundaries. In a body of kinds that alternate each layer counts as the same mix of them.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from dsx.records import record, static
+from dsx.cost.shapes import PerPlan
+from dsx.records import Array, Float, record, static
 
 
 @record
 class Stack:
     """The layers of a model by kind, first to last."""
 
-    counts: tuple[tuple[Any, ...], ...]  # per segment, layers of each of its kinds; floats
+    counts: tuple[tuple[PerPlan, ...], ...]  # per segment, layers of each of its kinds; floats
     segments: tuple[tuple[int, ...], ...] = static()  # per segment its kinds; several alternate evenly
     first: tuple[int, ...] = static(default=())  # kinds that only the first stage has
     last: tuple[int, ...] = static(default=())  # kinds that only the last stage has
@@ -36,18 +37,18 @@ class Stack:
         return len(self.segments) == 1 and not self.first and not self.last
 
     @property
-    def num_body_layers(self) -> Any:
+    def num_body_layers(self) -> PerPlan:
         """Layers between the ends."""
         return sum(sum(counts) for counts in self.counts)
 
     @property
-    def num_layers(self) -> Any:
+    def num_layers(self) -> PerPlan:
         """Layers of the whole chain, of which each stage of a pipeline has one at least."""
         return self.num_body_layers + len(self.first) + len(self.last)
 
-    def totals(self) -> dict[int, Any]:
+    def totals(self) -> dict[int, PerPlan]:
         """Return the layers of each kind in the whole model."""
-        found: dict[int, Any] = {kind: 1.0 for kind in (*self.first, *self.last)}
+        found: dict[int, PerPlan] = {kind: 1.0 for kind in (*self.first, *self.last)}
         for kinds, counts in zip(self.segments, self.counts, strict=True):
             for kind, count in zip(kinds, counts, strict=True):
                 found[kind] = found.get(kind, 0.0) + count
@@ -57,12 +58,12 @@ class Stack:
 class Stage(NamedTuple):
     """One stage, or several alike in arrays: its position, and how many layers of each kind it holds."""
 
-    index: Any
-    layers: dict[int, Any]
+    position: PerPlan
+    layers: dict[int, PerPlan]
     even: bool = True  # of an even cut, so that it has layers of the body
 
 
-def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
+def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:
     """Return the stages that may be slowest or largest, the first one first; pp and vpp broadcast."""
     if stack.uniform:
         share = jnp.floor(stack.num_body_layers / pp)
@@ -85,7 +86,7 @@ def stages(stack: Stack, pp: Any, vpp: Any) -> list[Stage]:
     return [_stage(stack, index, pp, chunk, ends) for index in indices]
 
 
-def stages_between(stack: Stack, boundaries: Any) -> Stage:
+def stages_between(stack: Stack, boundaries: Float[Array, "boundaries"]) -> Stage:
     """Return the stages between [S + 1] boundaries of the chain, as arrays of [S].
 
     A cut into fewer stages ends in boundaries that are all the end of the chain, which leaves stages without a layer.
@@ -94,7 +95,7 @@ def stages_between(stack: Stack, boundaries: Any) -> Stage:
     return Stage(index, layers_between(stack, boundaries[:-1], boundaries[1:]), even=False)
 
 
-def even_first(stack: Stack, pp: Any) -> Stage:
+def even_first(stack: Stack, pp: PerPlan) -> Stage:
     """Return the first stage of the most even cut, with parts of layers where pp does not divide them."""
     if stack.uniform:
         return Stage(jnp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
@@ -103,9 +104,9 @@ def even_first(stack: Stack, pp: Any) -> Stage:
     return _stage(stack, jnp.zeros_like(pp), pp, share, ends)._replace(even=False)
 
 
-def layers_between(stack: Stack, start: Any, stop: Any) -> dict[int, Any]:
+def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, PerPlan]:
     """Return the layers of each kind from position `start` of the chain up to `stop`."""
-    layers: dict[int, Any] = {}
+    layers: dict[int, PerPlan] = {}
     begin = 0.0
     ends = [[((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last)]
     for kinds, counts in (*ends[0], *zip(stack.segments, stack.counts, strict=True), *ends[1]):
@@ -117,7 +118,7 @@ def layers_between(stack: Stack, start: Any, stop: Any) -> dict[int, Any]:
     return layers
 
 
-def _ends_counted(stack: Stack, chunks: Any) -> Any:
+def _ends_counted(stack: Stack, chunks: PerPlan) -> PerPlan:
     """Return 1 where embedding and head count as layers because the body alone cannot be cut evenly."""
     layers = stack.num_body_layers / chunks
     even = jnp.floor(layers) == layers
@@ -125,16 +126,16 @@ def _ends_counted(stack: Stack, chunks: Any) -> Any:
     return jnp.where(even, jnp.zeros_like(layers), jnp.full_like(layers, has_ends))
 
 
-def _stage(stack: Stack, index: Any, pp: Any, chunk: Any, ends: Any) -> Stage:
+def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, ends: PerPlan) -> Stage:
     turn = chunk * pp
 
-    def before(position: Any) -> Any:
+    def before(position: PerPlan) -> PerPlan:
         """Return how many of the first `position` layers this stage holds."""
         whole = jnp.floor(position / turn)
         rest = position - whole * turn - index * chunk
         return whole * chunk + jnp.clip(rest, jnp.zeros_like(rest), chunk)
 
-    layers: dict[int, Any] = {}
+    layers: dict[int, PerPlan] = {}
     begin = ends
     for kinds, counts in zip(stack.segments, stack.counts, strict=True):
         end = begin + sum(counts)

@@ -10,8 +10,9 @@ a block of keys times choices, a list of plans, or one plan.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
@@ -23,11 +24,12 @@ from dsx.cost.groups import group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, worst
 from dsx.cost.pipeline import in_flight, pipeline
+from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts, on
 from dsx.cost.stages import Stack, Stage, stages, stages_between
 from dsx.hardware.cluster import Cluster
-from dsx.records import record
-from dsx.space.codes import Open
+from dsx.records import Array, Float, record
+from dsx.space.codes import Searched
 
 
 @record
@@ -35,10 +37,10 @@ class Workload:
     """What is trained, as far as a step's cost depends on it."""
 
     stack: Stack
-    sequence_length: Any
-    forward_flops: Any  # matrix FLOPs of one sequence through all layers, unsharded
-    train_tokens: Any  # NaN where not given
-    open: Open
+    sequence_length: PerPlan
+    forward_flops: PerPlan  # matrix FLOPs of one sequence through all layers, unsharded
+    train_tokens: PerPlan  # NaN where not given
+    searched: Searched
 
 
 def step_costs(
@@ -47,25 +49,25 @@ def step_costs(
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-    boundaries: Any = None,
+    boundaries: Float[Array, "boundaries"] | None = None,
 ) -> StepCosts:
     """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all.
 
     The cut is even, or, of one plan in scalars, the one with [S + 1] `boundaries` (`dsx.cost.stages.stages_between`).
     """
-    stack, known = workload.stack, workload.open
+    stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
-    costs = StageCosts(kinds, choices, stack, known, cluster, assumptions)
+    costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     recompute, passes = costs.recompute_s, costs.passes_s
     cut = _even(stack, choices) if boundaries is None else _any_cut(stack, choices, boundaries)
     first, mean = cut.first, cut.mean
 
-    def busy(values: Sequence[Any]) -> Any:
+    def busy(values: Sequence[PerPlan]) -> Column:
         """Return the seconds that all microbatches of a step take on the mean stage."""
         layers = mean.layers.items()
         return functools.reduce(jnp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
-    def column(name: str) -> Any:
+    def column(name: str) -> Column:
         return busy([getattr(layer, name) for layer in kinds])
 
     slowest_s = cut.most([costs.load_s(stage) for stage in cut.held])
@@ -74,21 +76,21 @@ def step_costs(
     slowest_s = jnp.where(choices.pp > 1, jnp.maximum(slowest_s, mean_s), mean_s)
     spare_s = on(mean, [layer.weight_gradient_s for layer in kinds])
     send_s = sent_s(costs, mean, mean_s)
-    pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, known)
+    pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, searched)
     dp_comm, update = costs.at_end_s(first)
-    memories = [costs.memory(stage, in_flight(stage.index, choices, known)) for stage in cut.held]
+    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.held]
     memory = cut.worst(memories)
     # The sum of its parts; as a maximum a search that asks for nothing else of the memory need not pick them.
     peak = cut.most([stage.peak_bytes for stage in memories])
     recompute_s = busy(recompute)
-    waiting = costs.waiting_s
+    stall = costs.stall_s
     step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
     one = jnp.ones_like(step)
     return StepCosts(
         compute_s=column("compute_s"),
-        memory_s=column("memory_s") if waiting is None else column("memory_s") + busy(waiting),
+        memory_s=column("memory_s") if stall is None else column("memory_s") + busy(stall),
         tp_comm_s=column("tp_comm_s"),
         cp_comm_s=column("cp_comm_s"),
         ep_comm_s=column("ep_comm_s"),
@@ -110,17 +112,17 @@ def step_costs(
     )
 
 
-def sent_s(costs: StageCosts, mean: Stage, mean_s: Any) -> Any:
+def sent_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
     """Return the seconds of sending a microbatch from stage to stage, there and back, that are not hidden.
 
     `mean_s` is what the mean stage takes for it, behind which they may hide.
     """
     choices, assumptions = costs.choices, costs.assumptions
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
-    between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_wider)
+    between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_outer)
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
     if costs.crowded_s:
-        shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_wider), costs.cluster.network)
+        shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
         taken = on(mean, [forward + backward for forward, backward in costs.crowded_s])
         mean_s = jnp.maximum(mean_s - shared * taken, jnp.zeros_like(mean_s))
     return send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
@@ -132,7 +134,7 @@ class _Cut(NamedTuple):
     held: list[Stage]
     first: Stage
     mean: Stage
-    most: Callable[[list[Any]], Any]  # the largest of what the stages held have
+    most: Callable[[list[PerPlan]], PerPlan]  # the largest of what the stages held have
     worst: Callable[[list[Memory]], Memory]
 
 
@@ -143,17 +145,18 @@ def _even(stack: Stack, choices: StepChoices) -> _Cut:
     return _Cut(held, first, mean, lambda values: functools.reduce(jnp.maximum, values), worst)
 
 
-def _any_cut(stack: Stack, choices: StepChoices, boundaries: Any) -> _Cut:
+def _any_cut(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries"]) -> _Cut:
     held = stages_between(stack, boundaries)
-    first = Stage(held.index[0], {kind: layers[0] for kind, layers in held.layers.items()}, even=False)
+    position, layers = jax.tree.map(lambda leaf: leaf[0], (held.position, held.layers))
+    first = Stage(position, layers, even=False)
 
     def worst_of(memories: list[Memory]) -> Memory:
         (memory,) = memories
         at = jnp.argmax(memory.peak_bytes)
-        return Memory(*(part[at] for part in memory))
+        return Memory(*(jnp.asarray(part)[at] for part in memory))
 
-    return _Cut([held], first, _mean(stack, choices, first), lambda values: values[0].max(), worst_of)
+    return _Cut([held], first, _mean(stack, choices, first), lambda values: jnp.max(values[0]), worst_of)
 
 
 def _mean(stack: Stack, choices: StepChoices, first: Stage) -> Stage:
-    return Stage(first.index, {kind: count / choices.pp for kind, count in stack.totals().items()})
+    return Stage(first.position, {kind: count / choices.pp for kind, count in stack.totals().items()})

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate, total
 from dsx.graph.model import define
 from dsx.graph.notation import AXES
-from dsx.records import record, static
+from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 from dsx.spec.assumptions import AssumptionsSpec
 
 
@@ -43,21 +44,21 @@ class MultiplyShape:
 
 @record
 class Multiplies:
-    """Local sizes of the matrix multiplies of a layer, in the order of their shapes; [M, V] each."""
+    """Local sizes of the matrix multiplies of a layer, in the order of their shapes."""
 
-    rows: Any
-    columns: Any
-    contracted: Any
-    batch: Any  # multiplies of that size
-    flops: Any  # of all of them; part of `LayerWork.matrix`
+    rows: PerMultiply
+    columns: PerMultiply
+    contracted: PerMultiply
+    batch: PerMultiply  # multiplies of that size
+    flops: PerMultiply  # of all of them; part of `LayerWork.matrix`
 
 
 @record
 class MeasuredTimes:
     """Seconds that were measured, NaN where nothing was; what a kernel is in place of its roofline."""
 
-    kernels: Any  # [2, K, V] whole kernels
-    multiplies: Any  # [M, V] single multiplies, in the order of `Multiplies`
+    kernels: PerKernel  # whole kernels
+    multiplies: PerMultiply  # single multiplies, in the order of `Multiplies`
 
 
 _PER_WORK = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
@@ -66,36 +67,43 @@ _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 
 @record
 class LayerWork:
-    """Work of one layer on one GPU for one microbatch; K kernels, M multiplies, C collectives, W weights.
+    """Work of one layer on one GPU for one microbatch.
 
     There are U keys and V <= U works: keys that differ in their shares of a fast domain alone have the same work.
     """
 
-    matrix: Any  # [2, K, V] FLOPs, forward and backward
-    vector: Any  # [2, K, V] FLOPs
-    bytes: Any  # [2, K, V] bytes
-    unfused: Any  # [2, K, V] bytes beside them where operators run as several kernels
+    matrix: PerKernel  # FLOPs
+    vector: PerKernel  # FLOPs
+    bytes: PerKernel  # bytes
+    unfused: PerKernel  # bytes beside them where operators run as several kernels
     multiplies: Multiplies
-    launches: Any  # [2, K, 1]
-    volumes: Any  # [C, V] bytes
-    weights: Any  # [W, V] bytes
-    stash: Any  # [3, V] bytes saved for the backward under each recompute mode
-    working: Any  # [3, V] bytes beside them while the layer's backward runs
-    boundary: Any  # [V] bytes handed to the next stage
-    panels: Any  # [V]
-    sizes: Any  # {axis: [V]} degrees of the axes
-    shares: Any  # {axis: [U]} members of a group in one fast domain
-    which: Any  # [U] the work of each key, or None where every key has its own
+    launches: Float[Array, "2 kernels #works"]
+    volumes: Float[Array, "collectives works"]  # bytes
+    weights: Float[Array, "weights works"]  # bytes
+    stash: PerMode  # bytes saved for the backward
+    working: PerMode  # bytes beside them while the layer's backward runs
+    boundary: PerWork  # bytes handed to the next stage
+    panels: PerWork
+    sizes: Mapping[str, PerWork]  # by axis, its degree
+    shares: Mapping[str, PerKey]  # by axis, members of a group in one fast domain
+    which: Int[Array, "keys"] | None  # the work of each key; None where every key has its own
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
     again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; none where it divides no weight
     measured: MeasuredTimes | None = None  # None where no times were given
-    wider: tuple[Any, ...] = ()  # {axis: [U]} each: members in a unit of each tier between domain and outermost
+    # By axis, members in a unit of each tier between the fast domain and the outermost one.
+    outer: tuple[Mapping[str, PerKey], ...] = ()
 
-    def of_keys(self, works: Any, which: Any, shares: Any, wider: tuple[Any, ...] = ()) -> "LayerWork":
-        """Return some of the works, and the keys that have them: `which` of them, with `shares` and `wider`."""
+    def of_keys(
+        self,
+        works: Int[Array, "works"],
+        which: Int[Array, "keys"],
+        shares: Mapping[str, PerKey],
+        outer: tuple[Mapping[str, PerKey], ...] = (),
+    ) -> "LayerWork":
+        """Return some of the works, and the keys that have them: `which` of them, with `shares` and `outer`."""
         picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
         multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
@@ -110,11 +118,11 @@ class LayerWork:
             which=which,
             shares=shares,
             measured=measured,
-            wider=wider,
+            outer=outer,
         )
 
-    def per_key(self, leaf: Any) -> Any:
-        """Return [..., U] values of the keys for [..., V] values of their works."""
+    def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
+        """Return the values of the keys for those of their works."""
         return leaf if self.which is None else leaf[..., self.which]
 
 
@@ -152,22 +160,21 @@ def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
 
 def layer_values(
     layer: DerivedLayer,
-    dimensions: Mapping[str, Any],
+    dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
-    sequence_length: Any,
-    keys: Mapping[str, Any],
-    xp: Any = np,
-) -> dict[str, Any]:
-    """Return the values of all names in a layer's expressions; `xp` as in `layer_work`.
+    sequence_length: Size,
+    keys: Mapping[str, Real[np.ndarray, "works"]],
+) -> dict[str, Float[ArrayLike, "*#works"]]:
+    """Return the values of all names in a layer's expressions.
 
-    `keys` gives [U] arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
+    `keys` gives arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
     2^53, far beyond any size, and FLOP counts do not overflow.
     """
-    values: dict[str, Any] = {name: xp.asarray(size, dtype=float) for name, size in dimensions.items()}
-    values["s"] = xp.asarray(sequence_length, dtype=float)
-    values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
-    values["panels"] = xp.asarray(keys["panels"], dtype=float)
-    values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
+    values: dict[str, ArrayLike] = {name: np.asarray(size, dtype=float) for name, size in dimensions.items()}
+    values["s"] = np.asarray(sequence_length, dtype=float)
+    values["b"] = np.asarray(keys["microbatch_size"], dtype=float)
+    values["panels"] = np.asarray(keys["panels"], dtype=float)
+    values |= {axis: np.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
     values["activation_bytes"] = float(assumptions.activation_bytes)
     values["weight_bytes"] = float(assumptions.weight_bytes)
     values["gradient_bytes"] = float(assumptions.gradient_bytes)
@@ -176,35 +183,31 @@ def layer_values(
 
 def layer_work(
     layer: DerivedLayer,
-    dimensions: Mapping[str, Any],
+    dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
-    sequence_length: Any,
-    keys: Mapping[str, Any],
-    xp: Any = np,
+    sequence_length: Size,
+    keys: Mapping[str, Real[np.ndarray, "works"]],
 ) -> LayerWork:
-    """Evaluate a derived layer for U keys (microbatch_size, panels, axes and their ``_nvs`` shares).
-
-    `xp` is the array module: NumPy, or jax.numpy inside a compiled function.
-    """
-    values = layer_values(layer, dimensions, assumptions, sequence_length, keys, xp)
-    count = len(values["b"])
+    """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each."""
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
+    count = len(keys["microbatch_size"])
     kernels = layer.priced_kernels
-    memo: dict[int, Any] = {}
+    memo: dict[int, ArrayLike] = {}
     alive: list[Any] = []  # what the memo has seen, so that no other expression takes its identity
 
-    def floor_divide(left: Any, right: Any) -> Any:
+    def floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
         # Exact below 2^53, and ten times faster than NumPy's own on floats.
-        return xp.floor(left / right)
+        return np.floor(left / right)
 
-    def number(expr: Any) -> Any:
+    def number(expr: Any) -> Float[np.ndarray, "works"]:
         alive.append(expr)
-        return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
+        return np.broadcast_to(np.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
 
-    def stack(expressions: list[Any]) -> Any:
-        return xp.stack([number(expr) for expr in expressions]) if expressions else xp.zeros((0, count))
+    def stack(expressions: list[Any]) -> Float[np.ndarray, "expressions works"]:
+        return np.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
 
-    def per_direction(field: str) -> Any:
-        return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
+    def per_direction(field: str) -> PerKernel:
+        return np.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
 
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     saved = (
@@ -212,7 +215,7 @@ def layer_work(
         stack([total(saved.bytes for saved in kernel.kept) for kernel in layer.kernels]).sum(axis=0),
         number(layer.input_bytes),
     )
-    stash = xp.stack(saved)
+    stash = np.stack(saved)
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -220,17 +223,17 @@ def layer_work(
         bytes=per_direction("bytes"),
         unfused=per_direction("unfused"),
         multiplies=Multiplies(**{name: stack([getattr(m, name) for m in multiplies]) for name in _SIZES}),
-        launches=xp.asarray(
+        launches=np.asarray(
             [[[float(launches(k, direction, assumptions))] for k in kernels] for direction in (FORWARD, BACKWARD)]
         ),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
         stash=stash,
-        working=_working(layer, stash, stack, xp) if assumptions.charge_transients else xp.zeros_like(stash),
+        working=_working(layer, stash, stack) if assumptions.charge_transients else np.zeros_like(stash),
         boundary=number(layer.boundary_bytes),
-        panels=values["panels"],
-        sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
-        shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
+        panels=np.asarray(keys["panels"], dtype=float),
+        sizes={axis: np.asarray(keys[axis], dtype=float) for axis in layer.axes},
+        shares={axis: np.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
         which=None,
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
@@ -240,8 +243,8 @@ def layer_work(
     )
 
 
-def _working(layer: DerivedLayer, stash: Any, stack: Callable[[list[Any]], Any], xp: Any) -> Any:
-    """Return [3, V] bytes beside the stash: of the kernel that needs most, with what has been made again by then.
+def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], np.ndarray]) -> PerMode:
+    """Return the bytes beside the stash: of the kernel that needs most, with what has been made again by then.
 
     In full recomputation all that the backward reads has been made again; in selective, that of one region.
     """
@@ -252,5 +255,5 @@ def _working(layer: DerivedLayer, stash: Any, stack: Callable[[list[Any]], Any],
     for region in {kernel.recompute_region: None for kernel in layer.kernels if kernel.recompute_region}:
         inside = [index for index, kernel in enumerate(layer.kernels) if kernel.recompute_region == region]
         made = [saved.bytes for index in inside for saved in layer.kernels[index].saved if saved.key not in held]
-        selective = xp.maximum(selective, stack(made).sum(axis=0) + transient[xp.asarray(inside)].max(axis=0))
-    return xp.stack([most, selective, xp.maximum(stash[0] - stash[2], 0.0) + most])
+        selective = np.maximum(selective, stack(made).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
+    return np.stack([most, selective, np.maximum(stash[0] - stash[2], 0.0) + most])

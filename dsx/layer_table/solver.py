@@ -150,7 +150,7 @@ def _plan(problem: PartitionProblem, machine: Machine, row: Pipelines, most_load
         for place in reversed(range(num_stages))
     )
     bottleneck = max(stage.load_s for stage in stages)
-    (passes,), (sync,) = row.bottlenecks, row.per_step(max(stage.parameter_bytes for stage in stages))
+    (passes,), (sync,) = row.bottlenecks, np.asarray(row.per_step(max(stage.parameter_bytes for stage in stages)))
     return Partition(
         step_time_s=float(bottleneck * passes + sync),
         bottleneck_s=bottleneck,

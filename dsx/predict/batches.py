@@ -23,7 +23,7 @@ from dsx.pricing.row_costs import on_units, step_choices
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import FURTHER
 from dsx.runs.setups import Setup
-from dsx.space.codes import opened
+from dsx.space.codes import searched_values
 from dsx.space.tiers import key_shares, units
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -68,7 +68,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     tiers = _units(own)
     placed = [key_shares(columns, unit, expert_axes(first)) for unit in tiers.values()]
     works = tuple(
-        replace(work, wider=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in placed))
+        replace(work, outer=tuple({axis: 1.0 * here[axis] for axis in work.shares} for here in placed))
         for work in unplaced
     )
     stacks = [stack_of(model) for _, _, model in members]
@@ -88,7 +88,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            open=opened({name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2)}),
+            searched=searched_values({name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2)}),
         ),
     )
 

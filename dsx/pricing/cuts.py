@@ -155,7 +155,7 @@ def _best_cuts(
     plans: Plans, depths: Depths, filled_tiles: Any, workload: Workload, contents: Contents, least_memory: bool
 ) -> Any:
     def best(plan: Plans, stages: Depths) -> Any:
-        costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.open, plan.cluster, plan.assumptions)
+        costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.searched, plan.cluster, plan.assumptions)
         return boundaries(costs, contents, plan.cluster.device.hbm_capacity, stages, least_memory)
 
     @jax.jit  # traced once for its shapes and its values

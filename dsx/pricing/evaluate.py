@@ -15,13 +15,13 @@ from dsx.errors import PlanError
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
 from dsx.pricing.cuts import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
-from dsx.pricing.layers import wider_shares, work_of
+from dsx.pricing.layers import outer_shares, work_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import price_plans, rows_of_plans
 from dsx.pricing.rows import candidate_columns, column_names, cost_columns, interval_columns
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, OPEN, PLAN_COLUMNS
-from dsx.space.codes import first_open, opened
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.space.codes import first_searched, searched_values
 from dsx.space.enumerate import Arrays
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import optimal_cut_covers
@@ -54,7 +54,7 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     has optimal cuts, so does the plan. Raises PlanError if the plan is not well formed.
     """
     problem.check_sizes([num_gpus])
-    codes = {name: first_open(problem.workload.open, BY_NAME[name]) for name in OPEN}
+    codes = {name: first_searched(problem.workload.searched, BY_NAME[name]) for name in SEARCHED_COLUMNS}
     defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
     job = JobSizes(num_gpus, global_batch_size, problem.sequence_length)
     plan = parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
@@ -68,7 +68,9 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
     the optimal cut of such a plan is not known. Raises PlanError for a cut that does not match the plan.
     """
     kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
-    problem = replace(problem, workload=replace(problem.workload, open=opened({n: [codes[n]] for n in OPEN})))
+    problem = replace(
+        problem, workload=replace(problem.workload, searched=searched_values({n: [codes[n]] for n in SEARCHED_COLUMNS}))
+    )
     columns = _columns(problem, codes)
     optimal = problem.optimal_cuts and bool(optimal_cut_covers(codes["vpp"], codes["schedule"]))
     cut = _cut(problem, columns, plan.get("stage_layers")) if optimal else None
@@ -144,7 +146,7 @@ def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, 
     keys = {name: np.array([0 if name == "strategy" else plan[name]]) for name in KEY_COLUMNS}
     arguments = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = work_of(problem, layer, keys)
-    work = replace(work, wider=wider_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
+    work = replace(work, outer=outer_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
     with jax.enable_x64(True):
         cluster, assumptions = problem.at_point(0)

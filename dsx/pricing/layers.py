@@ -30,7 +30,7 @@ KeyCosts = tuple[LayerCosts, ...]
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 # A weight group that a strategy lacks: no bytes, over one rank.
-_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_wider": 1.0}
+_ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
 
 _price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(None, 0, 0)))
 
@@ -48,7 +48,7 @@ class _KeyBatch:
     which: np.ndarray  # [U] the work of each key, increasing from 0
     work: LayerWork
     shares: Arrays  # {axis: [U]}
-    wider: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
+    outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
 
 
 def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
@@ -82,10 +82,10 @@ def _batches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> 
             first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
             work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
             shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-            yield _KeyBatch(rows, which, work, shares, wider_shares(problem, code, keys, rows, tuple(work.shares)))
+            yield _KeyBatch(rows, which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
 
 
-def wider_shares(
+def outer_shares(
     problem: Problem, code: int, keys: Arrays, rows: np.ndarray, axes: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], ...]:
     """Return how many members of groups share a unit of each tier between fast domain and outermost tier.
@@ -132,10 +132,10 @@ def _price_batch(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
         own = pad(which[start:stop] - which[start], length).astype(np.int32)
         shares = {axis: pad(share[start:stop], length) for axis, share in batch.shares.items()}
-        wider = tuple(
-            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in batch.wider
+        outer = tuple(
+            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in batch.outer
         )
-        costs = _price_layers(batch.work.of_keys(works, own, shares, wider), problem.hardware, problem.assumptions)
+        costs = _price_layers(batch.work.of_keys(works, own, shares, outer), problem.hardware, problem.assumptions)
         parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 

@@ -86,7 +86,7 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
 
     def in_flight_on(stage: Any) -> Any:
         """Return the microbatches in flight on a stage; stages count from the end, the last one is 1."""
-        return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.known)
+        return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.searched)
 
     def forward(width: int, stage: Any, least: Any) -> Any:
         # The stage begins among the last `width` layers that leave one layer to each later stage.
@@ -140,7 +140,7 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
 
 def _chain(costs: StageCosts, contents: Contents, hbm_capacity: Any, least_memory: bool) -> _Chain:
     stages = _stage(contents.layers)
-    largest = in_flight(jnp.zeros_like(costs.choices.pp), costs.choices, costs.known)
+    largest = in_flight(jnp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
     none, full = (costs.memory(stages, count).peak_bytes for count in (jnp.zeros_like(largest), largest))
     per_microbatch = (full - none) / largest
 

@@ -38,18 +38,20 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
     columns = on_tiers(problem, columns)
     only = np.zeros(1, dtype=np.int64)
     with jax.enable_x64(True):
-        kinds = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), only, only)[..., 0], table)
+        kinds = jax.tree.map(lambda leaf: np.asarray(take_rows(np.asarray(leaf), only, only)[..., 0]), table)
         tiers = [tier.name for tier in problem.cluster.network.middle]
-        choices = step_choices(columns, lambda column: np.float64(column[0]), tiers)
+        choices = step_choices(columns, lambda column: np.asarray(column[0], dtype=np.float64), tiers)
         cluster, assumptions = problem.at_point(0)
         workload = problem.workload
-        costs = StageCosts(kinds, choices, workload.stack, workload.open, cluster, assumptions)
+        costs = StageCosts(kinds, choices, workload.stack, workload.searched, cluster, assumptions)
         stages = stages_between(workload.stack, cut[: num_stages + 1].astype(np.float64))
-        microbatches = jnp.broadcast_to(in_flight(stages.index, choices, workload.open), stages.index.shape)
-        waited = costs.waiting_s or [0.0] * len(kinds)
+        microbatches = jnp.broadcast_to(
+            in_flight(stages.position, choices, workload.searched), jnp.shape(stages.position)
+        )
+        stalls = costs.stall_s or [0.0] * len(kinds)
         values = {
             "load_s": costs.load_s(stages),
-            "compute_s": on(stages, [k.compute_s + k.memory_s + w for k, w in zip(kinds, waited, strict=True)]),
+            "compute_s": on(stages, [k.compute_s + k.memory_s + w for k, w in zip(kinds, stalls, strict=True)]),
             "comm_s": on(stages, [k.tp_comm_s + k.cp_comm_s + k.ep_comm_s for k in kinds]),
             "recompute_s": on(stages, costs.recompute_s),
             "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
@@ -62,7 +64,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
             num_layers=int(cut[index + 1] - cut[index]),
             in_flight=int(microbatches[index]),
             link=next((name for name, count in per_unit if index % count), outermost) if index else None,
-            **{name: float(column[index]) for name, column in values.items()},
+            **{name: float(np.asarray(column)[index]) for name, column in values.items()},
         )
         for index in range(num_stages)
     )

@@ -20,8 +20,8 @@ from dsx.graph.library import kernel_names, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.pricing.chain import check_length
-from dsx.space.choices import BY_NAME, OPEN
-from dsx.space.codes import opened
+from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
+from dsx.space.codes import searched_values
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
 from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
@@ -86,14 +86,14 @@ class Problem:
         """Return the limits that rules compare a plan of a strategy with."""
         return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_end_layers)
 
-    def opening(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
+    def searching(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
         """Return the problem with the values of `fix` in place of fixed choices of its assumption set.
 
         Raises SpecError for a value that a column does not have.
         """
-        values = {name: [BY_NAME[name].code(value) for value in fix[name]] for name in OPEN if name in fix}
-        known = {name: getattr(self.workload.open, name) for name in OPEN}
-        return replace(self, workload=replace(self.workload, open=opened(known | values)))
+        values = {name: [BY_NAME[name].code(value) for value in fix[name]] for name in SEARCHED_COLUMNS if name in fix}
+        known = {name: getattr(self.workload.searched, name) for name in SEARCHED_COLUMNS}
+        return replace(self, workload=replace(self.workload, searched=searched_values(known | values)))
 
     @property
     def nvs_size(self) -> int:
@@ -211,7 +211,7 @@ def make_problem(
             sequence_length=float(length),
             forward_flops=forward_flops(model, assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
-            open=opened(fixed),
+            searched=searched_values(fixed),
         ),
         sequence_length=length,
         operator_times=operator_times and _table(operator_times, assumptions, models, near),
@@ -262,10 +262,10 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for column, value in assumptions.fixed.items():
         where = f"assumption set {assumptions.name!r}"
-        if column not in OPEN:
+        if column not in SEARCHED_COLUMNS:
             raise SpecError(
-                f"{where}: 'fixed' cannot fix {column!r}{did_you_mean(column, OPEN)} (known: {', '.join(OPEN)}); "
-                "use 'fix:' of a sweep"
+                f"{where}: 'fixed' cannot fix {column!r}{did_you_mean(column, SEARCHED_COLUMNS)} "
+                f"(known: {', '.join(SEARCHED_COLUMNS)}); use 'fix:' of a sweep"
             )
         try:
             found[column] = [BY_NAME[column].code(value)]

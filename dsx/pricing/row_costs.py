@@ -36,8 +36,8 @@ def step_choices(columns: Mapping[str, Any], as_array: Callable[[Any], Any], tie
 
     `tiers` names the tiers between fast domain and outermost tier, which have columns too.
     """
-    wider = {f"{axis}_wider": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
-    return StepChoices(**{name: as_array(columns[name]) for name in STEP_COLUMNS}, **wider)
+    outer = {f"{axis}_outer": tuple(as_array(columns[f"{axis}_{tier}"]) for tier in tiers) for axis in ("pp", "dp")}
+    return StepChoices(**{name: as_array(columns[name]) for name in STEP_COLUMNS}, **outer)
 
 
 def rows_of_plans(problem: Problem, columns: Arrays) -> tuple[KeyCosts, Rows]:

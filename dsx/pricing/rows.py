@@ -66,7 +66,7 @@ def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cu
     `cuts` are the boundaries [N, L + 1] of optimal cuts; they become the column `stage_layers`.
     """
     columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
-    columns |= interval_columns(problem, columns["num_gpus"], costs.step_time_s)
+    columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
     # Memory is the only rule that an enumerated candidate can break.
     out_of_memory = 1 << problem.reasons.index(MEMORY)
     fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[rows.points]

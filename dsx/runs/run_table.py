@@ -14,7 +14,7 @@ from dsx.errors import RunTableError, SpecError
 from dsx.runs.cell_units import without_unit
 from dsx.runs.fused_kernels import kernels
 from dsx.runs.node_network import NodeNetwork, node_network
-from dsx.space.choices import BY_NAME, STEP_OPEN
+from dsx.space.choices import BY_NAME, STEP_SEARCHED
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
@@ -163,7 +163,7 @@ _OWN_READERS = {
 }
 
 _OWN = [field for field in fields(Run) if field.name not in ("line", "further")]
-FURTHER = tuple(name for name in STEP_OPEN if name not in Run.__dataclass_fields__)
+FURTHER = tuple(name for name in STEP_SEARCHED if name not in Run.__dataclass_fields__)
 
 
 def _coded(name: str) -> Callable[[str], int]:

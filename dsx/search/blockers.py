@@ -13,7 +13,7 @@ import numpy as np
 
 from dsx.pricing.problem import Problem
 from dsx.search.space import Limitation, Selection, Space
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, OPEN
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
 from dsx.space.expert_nesting import REPLICA_AXES
 from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 
@@ -61,9 +61,11 @@ class _Search:
         values = {one.column: one.values for one in settings if one.section != "limit"}
         varied = {*free, *limit}
         # Every other column has its default, which restricts no other column.
-        choices = {name: BY_NAME[name].values if name in varied else (BY_NAME[name].default,) for name in OPEN}
-        choices |= {name: values[name] for name in OPEN if name in values}
-        return Space(self.problem.opening(choices), self.num_gpus, self.global_batch_size, fix, limit)
+        choices = {
+            name: BY_NAME[name].values if name in varied else (BY_NAME[name].default,) for name in SEARCHED_COLUMNS
+        }
+        choices |= {name: values[name] for name in SEARCHED_COLUMNS if name in values}
+        return Space(self.problem.searching(choices), self.num_gpus, self.global_batch_size, fix, limit)
 
 
 def blockers(

@@ -10,7 +10,7 @@ from dsx.errors import SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.pricing.problem import Problem
 from dsx.space.blocks import Blocks
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, OPEN
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.enumerate import Arrays, Bounds, shard_keys
 from dsx.space.tiers import units
 from dsx.spec.ranges import Limit
@@ -41,7 +41,7 @@ class Space:
             global_batch_size=tuple(global_batch_size),
             sequence_length=problem.sequence_length,
             num_layers=problem.num_layers,
-            open=problem.workload.open,
+            searched=problem.workload.searched,
             nvs_size=problem.nvs_size,
             keep_keys=_filter(KEY_COLUMNS, fixed, limited),
             keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
@@ -84,11 +84,11 @@ def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int |
         if fault := fault_of_fix(column, values):
             raise SpecError(f"fix: {fault}")
         result[column] = values
-        if column in OPEN:
+        if column in SEARCHED_COLUMNS:
             result[column] = [BY_NAME[column].code(value) for value in values]
-            known = getattr(problem.workload.open, column)
+            known = getattr(problem.workload.searched, column)
             if known and (wrong := set(result[column]) - set(known)):
-                raise SpecError(f"fix: {column} = {min(wrong)} is not a choice of this problem: see Problem.opening")
+                raise SpecError(f"fix: {column} = {min(wrong)} is not a choice of this problem: see Problem.searching")
     return result
 
 
@@ -96,7 +96,7 @@ def fault_of_fix(column: str, values: Sequence[int | str]) -> str:
     """Return why a column cannot be fixed to these values, whatever the other settings; empty if it can."""
     if column not in (*KEY_COLUMNS, *CHOICE_COLUMNS):
         return f"{column!r} is not a searched choice, so it cannot be fixed"
-    if column in OPEN:
+    if column in SEARCHED_COLUMNS:
         try:
             [BY_NAME[column].code(value) for value in values]
         except SpecError as error:

@@ -63,7 +63,7 @@ def make_studies(
     limit: Limitation | None = None,
 ) -> list[Study]:
     """Return the studies of a sweep; `problems` has one problem for each cluster."""
-    problems = [problem.opening(fix or {}) for problem in problems]
+    problems = [problem.searching(fix or {}) for problem in problems]
     columns = dict(zip(what_if.fields, zip(*what_if.points, strict=True), strict=True))
     values = {path: np.array(column, dtype=_kind(path)) for path, column in columns.items()}
     integers = [path for path in values if field(path).integer]

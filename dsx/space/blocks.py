@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
@@ -63,7 +63,7 @@ class Blocks:
         num_choices: [B] choices of a block.
         first_candidate: [B+1] first candidate of each block, and the end.
         placements: [len(PLACEMENT_COLUMNS), P] placements, sorted by kind of replica.
-        wider: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
+        outer: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
         batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
     """
 
@@ -79,7 +79,7 @@ class Blocks:
         domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
         tables = [_placements(kind, domains, bounds) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
-        self.wider = _wider(kinds, tables, bounds)
+        self.outer = _outer(kinds, tables, bounds)
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._replica = np.cumsum(np.isin(np.arange(len(begins)), first_blocks)) - 1  # [B] kind of replica
         self._make_batches(microbatch_size, bounds)
@@ -153,8 +153,8 @@ class Blocks:
         found = dict(zip(PLACEMENT_COLUMNS, self.placements[:, placement], strict=True))
         found["global_batch_size"] = batch
         found["num_microbatches"] = batch // (found["dp"] * microbatch_size)
-        found |= {name: column[placement] for name, column in self.wider.items()}
-        return {name: found[name] for name in (*CHOICE_COLUMNS, *self.wider)}
+        found |= {name: column[placement] for name, column in self.outer.items()}
+        return {name: found[name] for name in (*CHOICE_COLUMNS, *self.outer)}
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
@@ -210,17 +210,19 @@ def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
-            replicas = _replicas(number // replica, domain // share, bounds.num_layers, bounds.open, bounds.max_stages)
+            replicas = _replicas(
+                number // replica, domain // share, bounds.num_layers, bounds.searched, bounds.max_stages
+            )
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
     # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
     nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    ordered = distinct_order(columns, bounds.open.order, replica // share, bounds.units, whole)
+    ordered = distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)
     return table[:, nested & ordered & bounds.keep_choices(columns)]
 
 
-def _wider(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
+def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
     """Return the shares of stages and replicas on the tiers beyond the fast domain, by column ``<axis>_<tier>``.
 
     `tables` has the placements of each of the `kinds` of replicas.
@@ -237,7 +239,7 @@ def _wider(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, domain: int, num_layers: int, known: Open, max_stages: int | None) -> np.ndarray:
+def _replicas(rest: int, domain: int, num_layers: int, searched: Searched, max_stages: int | None) -> np.ndarray:
     """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas.
 
     `domain` of them share a fast domain. With `max_stages` a pipeline need not divide the layers.
@@ -251,7 +253,7 @@ def _replicas(rest: int, domain: int, num_layers: int, known: Open, max_stages: 
     table = take({"pp": pp, "dp": dp, "pp_nvs": pp_nvs, "dp_nvs": dp_nvs}, good)
     # One choice at a time: the rules leave few of its values for each row before it.
     for choice in CROSSED:
-        values = getattr(known, choice.name)
+        values = getattr(searched, choice.name)
         if choice.tried and not values:
             values = choice.tried(num_layers, rest)
         table = cross(table, choice.name, np.array(values))

@@ -246,7 +246,9 @@ def _named(holds: Callable[[Choice], bool]) -> tuple[str, ...]:
 # The columns of a plan, and the columns that hold names.
 PLAN_COLUMNS = tuple(BY_NAME)
 NAMED = ("strategy", *_named(lambda choice: bool(choice.names)))
-OPEN = _named(lambda choice: choice.searched)  # columns that an assumption set may fix and a search may vary
+SEARCHED_COLUMNS = _named(
+    lambda choice: choice.searched
+)  # columns that an assumption set may fix and a search may vary
 CODES: Mapping[str, tuple[str, ...]] = {choice.name: choice.names for choice in CHOICES if choice.names}
 KEY_COLUMNS = _named(lambda choice: choice.level == "key")
 # Choices that are crossed with pipelines and replicas, in this order.
@@ -259,6 +261,6 @@ CROSSED = tuple(
 _PLACED = ("pp", "dp", "pp_nvs", "dp_nvs")
 PLACEMENT_COLUMNS = ("num_gpus", *_PLACED, *(choice.name for choice in CROSSED))
 CHOICE_COLUMNS = (*PLACEMENT_COLUMNS, "global_batch_size", "num_microbatches")
-STEP_OPEN = tuple(name for name in OPEN if BY_NAME[name].level == "step")
+STEP_SEARCHED = tuple(name for name in SEARCHED_COLUMNS if BY_NAME[name].level == "step")
 # Columns that the cost of a step depends on. The order has its effect through the placement of stages and replicas.
 STEP_COLUMNS = tuple(name for name in CHOICE_COLUMNS if name in _PLACED or BY_NAME[name].level in ("job", "step"))

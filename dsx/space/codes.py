@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsx.records import make_record, static
-from dsx.space.choices import BY_NAME, OPEN, Choice
+from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS, Choice
 
 if TYPE_CHECKING:
 
-    class Open:
-        """The values that columns of the choices may take: one tuple of codes for each of `OPEN`, as static structure.
+    class Searched:
+        """The values of a search for each of `SEARCHED_COLUMNS`: a tuple of codes, as static structure.
 
         An empty tuple of a number means every number that a plan may have. A column that is not given has its default.
         """
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
         def __getattr__(self, column: str) -> tuple[int, ...]: ...
 
 else:
-    Open = make_record("Open", __name__, [(name, static(default=(BY_NAME[name].default_code,))) for name in OPEN])
+    Searched = make_record(
+        "Searched",
+        __name__,
+        [(name, tuple[int, ...], static(default=(BY_NAME[name].default_code,))) for name in SEARCHED_COLUMNS],
+    )
 
 
-def opened(values: Mapping[str, Iterable[Any]]) -> Open:
+def searched_values(values: Mapping[str, Iterable[Any]]) -> Searched:
     """Return the choices of a search from the values of some columns; every other column is free."""
-    return Open(**{name: tuple(map(int, values.get(name, BY_NAME[name].codes))) for name in OPEN})
+    return Searched(**{name: tuple(map(int, values.get(name, BY_NAME[name].codes))) for name in SEARCHED_COLUMNS})
 
 
-def first_open(known: Open, choice: Choice) -> int:
+def first_searched(known: Searched, choice: Choice) -> int:
     """Return the code that a plan has where it does not state a choice: the first one that the search may take."""
     return (getattr(known, choice.name) or (choice.least,))[0]

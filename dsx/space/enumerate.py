@@ -14,7 +14,7 @@ import numpy as np
 
 from dsx.graph.derived import DerivedLayer
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
 from dsx.space.limits import fill, placed
@@ -37,7 +37,7 @@ class Bounds:
     global_batch_size: tuple[int, ...]
     sequence_length: int
     num_layers: int
-    open: Open
+    searched: Searched
     nvs_size: int
     keep_keys: Filter
     keep_choices: Filter
@@ -145,7 +145,7 @@ def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
 
 def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
     """Add the degrees of ep that nest in the ranks of some number of replicas."""
-    degrees = np.array(bounds.open.ep, dtype=np.int64) if bounds.open.ep else all_divisors(bounds.num_gpus)
+    degrees = np.array(bounds.searched.ep, dtype=np.int64) if bounds.searched.ep else all_divisors(bounds.num_gpus)
     table = cross({name: column for name, column in table.items() if name != "ep"}, "ep", degrees)
     replica = np.prod(np.stack([table[axis] for axis in REPLICA_AXES]), axis=0)
     ranks = nesting_ranks(table, expert_axes)

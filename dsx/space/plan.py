@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsx.space.choices import BY_NAME, CODES, OPEN, PLAN_COLUMNS
+from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Plan(Mapping[str, Any]):
         shares = [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in DEGREES if plan[f"{axis}_nvs"] > 1]
         others = [
             f"{name}={self.columns[name]}"
-            for name in OPEN
+            for name in SEARCHED_COLUMNS
             if name not in DEGREES and self.columns[name] != BY_NAME[name].default
         ]
         return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])

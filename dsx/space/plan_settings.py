@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.graph.derived import DerivedLayer
-from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, OPEN, PLAN_COLUMNS
+from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.divisors import divisors
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.expert_nesting import expert_share
@@ -38,7 +38,7 @@ class JobSizes(NamedTuple):
 class PlanDefaults(NamedTuple):
     """What a plan has where its settings are silent."""
 
-    codes: Codes  # of the columns of `dsx.space.choices.OPEN`
+    codes: Codes  # of the columns of `dsx.space.choices.SEARCHED_COLUMNS`
     in_rank_order: bool = False  # whether consecutive ranks fill fast domains; else all shares are 1
 
 
@@ -101,7 +101,7 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
 
     Raises PlanError for a value that no plan on `num_gpus` GPUs can have.
     """
-    known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *OPEN)))
+    known = tuple(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *SEARCHED_COLUMNS)))
     fixed: dict[str, list[int | str]] = {}
     for setting in settings:
         name, values = _parted(setting, known)
@@ -114,7 +114,7 @@ def fixed_settings(settings: Sequence[str], num_gpus: int, limits: Limits) -> di
 
 def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | str:
     setting = f"{name}={value}"
-    number = _setting(name, value) if name in OPEN else _number(setting, name, value)
+    number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(setting, name, value)
     if name in CODES:
         return value
     if name in DEGREES and num_gpus % number:

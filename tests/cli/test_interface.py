@@ -8,7 +8,7 @@ import pytest
 import dsx
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CODES, OPEN, PLAN_COLUMNS
+from dsx.space.choices import CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
@@ -98,9 +98,9 @@ def test_rejected_plans_are_priced_and_exit_3(run, folder):
 
 def test_help_has_every_choice_of_a_plan(run, folder):
     words = set(re.findall(r"[\w-]+", run("evaluate", "--help").out))
-    assert {*OPEN, *DEGREES, "panels", "microbatch_size"} <= words
+    assert {*SEARCHED_COLUMNS, *DEGREES, "panels", "microbatch_size"} <= words
     assert {name for names in CODES.values() for name in names} <= words
-    assert {*OPEN} - {"ep"} <= set(re.findall(r"\w+", run("best", "--help").out))
+    assert {*SEARCHED_COLUMNS} - {"ep"} <= set(re.findall(r"\w+", run("best", "--help").out))
 
 
 def test_a_plan_that_overflows_is_still_printed(run, folder):

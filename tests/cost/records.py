@@ -11,7 +11,7 @@ from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUC
 from dsx.hardware.cluster import Cluster
 from dsx.hardware.device import Device
 from dsx.hardware.network import Network, Tier
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
@@ -126,7 +126,7 @@ def choices(**changes):
 
 WORKLOAD = Workload(
     stack=Stack(counts=((12.0,),), segments=((0,),)),
-    open=Open(),
+    searched=Searched(),
     sequence_length=1000.0,
     forward_flops=1e12,
     train_tokens=8.64e9,

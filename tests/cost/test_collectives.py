@@ -144,7 +144,7 @@ def test_a_group_over_two_axes_is_the_product_of_theirs():
     whole = group(jnp.asarray([48.0]), jnp.asarray([8.0]))
     product = group(jnp.asarray([12.0]), jnp.asarray([4.0])).times(group(jnp.asarray([4.0]), jnp.asarray([2.0])))
     np.testing.assert_allclose(product[:-1], whole[:-1], rtol=1e-15)
-    assert product.wider == whole.wider == ()
+    assert product.outer == whole.outer == ()
 
 
 def test_the_fields_can_be_fitted():

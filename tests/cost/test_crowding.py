@@ -49,9 +49,9 @@ def test_two_tiers_cannot_crowd():
 
 def cost(network, crowded=CROWDED, **made):
     """A reduction of 4 GB over eight replicas, each alone in its leaf, behind layers of 10 and 20 ms."""
-    lying = {"pp_wider": (jnp.asarray([1.0]),), "dp_wider": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
+    lying = {"pp_outer": (jnp.asarray([1.0]),), "dp_outer": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
     taken = tuple(jnp.asarray([seconds]) for seconds in crowded)
-    layer = replace(layer_costs(), crowded_s=taken, group_wider=(jnp.asarray([[1.0]]),))
+    layer = replace(layer_costs(), crowded_s=taken, group_outer=(jnp.asarray([[1.0]]),))
     plan = replace(choices(**made), **lying)
     cluster = replace(machine(), network=network)
     return step_costs((layer,), plan, WORKLOAD, cluster, believed(pp_overlap=1.0, protocols=("bulk",)))

@@ -161,7 +161,10 @@ def test_the_host_issues_collectives_that_happen():
     # Three works of one key each: neither axis divides, one does, both do.
     sizes = {"tp": jnp.asarray([1.0, 4.0, 4.0]), "cp": jnp.asarray([1.0, 1.0, 4.0])}
     made = replace(work(shapes, [0.0, 0.0, 0.0]), sizes=sizes, shares=sizes)
-    three = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("matrix", "vector", "bytes", "volumes")}
+    three = {
+        name: jnp.repeat(getattr(made, name), 3, axis=-1)
+        for name in ("matrix", "vector", "bytes", "unfused", "volumes")
+    }
     ends = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
     empty = {"weights": jnp.zeros((0, 3)), "multiplies": Multiplies(*[jnp.zeros((0, 3))] * 5)}
     found = layer_costs(replace(made, **three, **ends, **empty), machine(), believed(dispatch_latency=1.0))
@@ -265,7 +268,7 @@ def two_works(works, shares, which):
     """Some of two works that differ in everything, for keys with some shares."""
     one = work(WORK_SHAPES, [8e9, 4e9, 2e9], 4.0, 15e9, ([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
     factor = np.array([1.0, 2.0])[works]
-    scaled = ("matrix", "vector", "bytes", "volumes", "weights", "stash", "working", "boundary", "panels")
+    scaled = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
     return replace(
         one,
         **{name: jnp.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},

@@ -8,7 +8,7 @@ from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import close, cost
 
 from dsx.space.choices import CODES
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 WORKING = [[1e8], [3e8], [1e9]]
 
@@ -18,14 +18,16 @@ def mixed(stored, mode="full", **changes):
     code = CODES["recompute"].index(mode)
     made = choices(stored_layers=float(stored), recompute=float(code), **changes)
     return cost(
-        layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,), stored_layers=()))
+        layer_costs(working_bytes=WORKING),
+        made,
+        replace(WORKLOAD, searched=Searched(recompute=(code,), stored_layers=())),
     )
 
 
 def pure(mode, **changes):
     code = CODES["recompute"].index(mode)
     made = choices(recompute=float(code), **changes)
-    return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, open=Open(recompute=(code,))))
+    return cost(layer_costs(working_bytes=WORKING), made, replace(WORKLOAD, searched=Searched(recompute=(code,))))
 
 
 @pytest.mark.parametrize("mode", ["selective", "full"])

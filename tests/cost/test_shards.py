@@ -8,20 +8,20 @@ from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import GATHER, close, cost
 
 from dsx.cost.shards import replicas, shards
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 
 
 def sharded(copies, stage=1, layer=None, **changes):
     """Eight replicas, `copies` of what ZeRO divides."""
     made = choices(**{"zero_replicas": float(copies), "zero_stage": float(stage), **changes})
-    known = Open(zero_replicas=(1, 2, 4, 8), zero_stage=(stage,))
-    return cost(layer, made, replace(WORKLOAD, open=known))
+    searched = Searched(zero_replicas=(1, 2, 4, 8), zero_stage=(stage,))
+    return cost(layer, made, replace(WORKLOAD, searched=searched))
 
 
 def of_all(stage, layer=None, **changes):
     """The same without copies, where a search knows of none."""
     made = choices(zero_stage=float(stage), **changes)
-    return cost(layer, made, replace(WORKLOAD, open=Open(zero_stage=(stage,))))
+    return cost(layer, made, replace(WORKLOAD, searched=Searched(zero_stage=(stage,))))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -108,7 +108,7 @@ def test_stage_zero_has_no_copies_to_count():
 )
 def test_groups_fill_fast_domains_first(dp, dp_nvs, copies, shard, among):
     made = choices(dp=float(dp), dp_nvs=float(dp_nvs), zero_replicas=float(copies))
-    found = replicas(made, Open(zero_replicas=(copies, 1)))
+    found = replicas(made, Searched(zero_replicas=(copies, 1)))
     for group, (size, share) in zip(found, (shard, among), strict=True):
         assert group is not None
         assert (float(group.size[0]), float(group.share[0])) == (size, share)
@@ -128,16 +128,16 @@ def test_groups_fill_fast_domains_first(dp, dp_nvs, copies, shard, among):
 def test_experts_are_divided_over_the_ranks_that_hold_the_same(cp, cp_nvs, ep, ep_nvs, dp_nvs, copies, shard, among):
     """Sixteen replicas of cp ranks, of which ep hold other experts each."""
     made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(copies))
-    known = Open(zero_replicas=(copies, 1), ep=())
+    searched = Searched(zero_replicas=(copies, 1), ep=())
     layer = layer_costs(group_size=[[cp / ep]], group_share=[[cp_nvs / ep_nvs]])
-    found, alike = shards(layer, *replicas(made, known), known)
+    found, alike = shards(layer, *replicas(made, searched), searched)
     assert (float(found[0].size[0]), float(found[0].share[0])) == shard
     assert (float(alike[0].size[0]), float(alike[0].share[0])) == among
     assert float(found[0].per_gpu[0]) == 1 / shard[0]
 
 
 def test_without_copies_there_is_nothing_to_divide_by():
-    divided, copies = replicas(choices(), Open())
+    divided, copies = replicas(choices(), Searched())
     assert copies is None
     assert jnp.array_equal(divided.size, choices().dp)
     assert GATHER > SCATTER

@@ -24,7 +24,9 @@ def stack(dense, experts, ends=True):
 def cut(made, pp, vpp):
     """The distinct stages of a model: the layers of each kind, as dictionaries."""
     found = stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)]))
-    return [(int(stage.index[0]), {kind: float(count[0]) for kind, count in stage.layers.items()}) for stage in found]
+    return [
+        (int(stage.position[0]), {kind: float(count[0]) for kind, count in stage.layers.items()}) for stage in found
+    ]
 
 
 def by_counting(dense, experts, pp, vpp, ends):
@@ -112,7 +114,7 @@ def test_kinds_that_alternate_are_mixed_evenly():
 def test_stages_between_boundaries_hold_what_lies_there():
     made = stack(2, 3)  # embedding, two dense layers, three with experts, head
     found = stages_between(made, jnp.asarray([0.0, 1.0, 4.0, 6.0, 7.0, 7.0]))
-    assert found.index.tolist() == [0, 1, 2, 3, 4]
+    assert found.position.tolist() == [0, 1, 2, 3, 4]
     held = {kind: layers.tolist() for kind, layers in found.layers.items()}
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
 

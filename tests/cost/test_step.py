@@ -8,8 +8,8 @@ from cost.records import WORKLOAD, believed, choices, layer_costs, machine
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
-from dsx.space.choices import OPEN
-from dsx.space.codes import Open
+from dsx.space.choices import SEARCHED_COLUMNS
+from dsx.space.codes import Searched
 
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
@@ -156,18 +156,18 @@ def test_rates():
     assert found["training_days"] == close(8.64e9 / (48000 / step) / 86400)
 
 
-def opened(made, **values):
+def searched(made, **values):
     """A step where columns of the choices have the values that they have, and the formulas of no other."""
-    known = Open(**{name: (int(value),) for name, value in values.items()})
-    return cost(made=made, workload=replace(WORKLOAD, open=known))
+    searched = Searched(**{name: (int(value),) for name, value in values.items()})
+    return cost(made=made, workload=replace(WORKLOAD, searched=searched))
 
 
 def chosen(**values):
     """The same choices priced alone, and among all that a column may have."""
     made = choices(**{name: float(value) for name, value in values.items()})
-    alone = opened(made, **{name: value for name, value in values.items() if name in OPEN})
+    alone = searched(made, **{name: value for name, value in values.items() if name in SEARCHED_COLUMNS})
     among = replace(
-        WORKLOAD, open=Open(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2, 3))
+        WORKLOAD, searched=Searched(vpp=(1, 2, 3), zero_stage=(0, 1, 2, 3), recompute=(0, 1, 2), schedule=(0, 1, 2, 3))
     )
     together = cost(made=made, workload=among)
     assert together == pytest.approx(alone, rel=1e-12, abs=1e-15, nan_ok=True)
@@ -200,12 +200,14 @@ def test_what_zero_divides(stage, divided):
 
 
 def test_nothing_is_gathered_where_nothing_is_divided():
-    assert opened(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
+    assert searched(choices(dp=1.0, zero_stage=3.0), zero_stage=3)["weight_bytes"] == close(3 * 4e9)
 
 
 def test_the_update_of_whole_parameters():
     made = believed(optimizer_traffic_per_parameter=28.0)
-    found = cost(made=choices(zero_stage=0.0), workload=replace(WORKLOAD, open=Open(zero_stage=(0,))), assumptions=made)
+    found = cost(
+        made=choices(zero_stage=0.0), workload=replace(WORKLOAD, searched=Searched(zero_stage=(0,))), assumptions=made
+    )
     assert found["optimizer_s"] == close(3 * 2e9 * 28 / 1e12)
 
 
@@ -265,7 +267,7 @@ def test_the_head_of_an_interleaved_pipeline_holds_one_microbatch():
     """Its chunk is the last one, whose backward follows at once; that of the embedding comes twice in the warm-up."""
     nothing = layer_costs(stash_bytes=[[0.0]] * 3, weight_bytes=[[0.0]])
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
-    workload = replace(WORKLOAD, stack=stack, open=Open(vpp=(1, 3)))
+    workload = replace(WORKLOAD, stack=stack, searched=Searched(vpp=(1, 3)))
 
     def stash(embedding, head, vpp):
         ends = [replace(nothing, stash_bytes=jnp.asarray([[size]] * 3)) for size in (embedding, head)]
@@ -288,12 +290,12 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
     kinds = (layer_costs(**ends, forward_s=[0.001]), layer_costs(), layer_costs(**ends, forward_s=[0.006]))
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
     made = choices(pp=pp, dp=32.0 / pp, **changes)
-    opened = Open(schedule=(0, 1, 2, 3), vpp=())
+    opened = Searched(schedule=(0, 1, 2, 3), vpp=())
     some, all_of_them = (
         step_costs(
             kinds,
             made,
-            replace(WORKLOAD, stack=replace(stack, divided=divided), open=opened),
+            replace(WORKLOAD, stack=replace(stack, divided=divided), searched=opened),
             machine(),
             believed(),
         )

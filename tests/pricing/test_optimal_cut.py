@@ -61,7 +61,7 @@ MODELS = {
 
 def rows_of(problem, num_gpus=(12, 24), batches=(24,), **fix):
     """All candidates of a space: the problem, the space, and its (layer costs, rows)."""
-    problem = problem.opening(fix)
+    problem = problem.searching(fix)
     space = Space(problem, num_gpus, batches, fix)
     positions, choices = space.blocks.rows(0, space.size)
     return problem, space, (price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices))
@@ -194,7 +194,7 @@ def test_an_even_cut_costs_the_same_however_it_was_found(model):
 
 def test_time_and_memory_parts_add_up():
     _, space, where = rows_of(problem_of(), **OPENED)
-    rows = priced_rows(problem_of().opening(OPENED), space.keys, *where)
+    rows = priced_rows(problem_of().searching(OPENED), space.keys, *where)
     time = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s")
     assert sum(rows[name] for name in (*time, "recompute_s", "optimizer_s")) == pytest.approx(rows["step_time_s"])
 
@@ -246,7 +246,7 @@ def test_plans_without_an_optimal_cut_are_rejected_by_name(setting):
 
 @cache
 def searched():
-    problem = problem_of().opening({"schedule": ["1f1b", "gpipe"]})
+    problem = problem_of().searching({"schedule": ["1f1b", "gpipe"]})
     points = on(problem, hardware(hbm_capacity=6e9))
     space = Space(points, (12, 24), (24, 48))
     rows = priced_rows(points, space.keys, *rows_at(points, space))

@@ -13,7 +13,7 @@ def blame(
 ):
     overrides = split_overrides([f"assumptions.fixed.{one}" for one in fixed])
     problem = load_inputs(model, cluster, "default", overrides).problem([], None, partition=partition)
-    assert not Space(problem.opening(fix or {}), [num_gpus], [batch], fix, limit).size
+    assert not Space(problem.searching(fix or {}), [num_gpus], [batch], fix, limit).size
     found = blockers(problem, [num_gpus], [batch], fix, limit)
     assert all(blocker.rule for blocker in found)
     return [(blocker.section, blocker.setting, blocker.nearest, blocker.alone) for blocker in found]

@@ -150,7 +150,7 @@ def test_zero_replicas_that_split_experts_break_a_rule():
 
 @pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
 def test_every_number_of_zero_replicas_breaks_no_rule(strategy):
-    opened = problem(strategy).opening({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})
+    opened = problem(strategy).searching({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})
     made = Space(opened, (12, 24), (24,))
     rows = priced_rows_of(opened, made)
     assert (rows["zero_replicas"][rows["ep"] > 1] > 1).any()
@@ -229,10 +229,10 @@ def test_the_all_to_all_of_experts_by_hand():
 @pytest.mark.parametrize("replicas", [[1], [1, 2, 4]])
 def test_ep_1_has_no_cost_of_expert_parallelism(replicas):
     """ep = 1 costs the same whether or not the search has other degrees."""
-    here = problem("2d").opening({"zero_replicas": replicas})
-    closed = here.opening({"ep": [1]})
+    here = problem("2d").searching({"zero_replicas": replicas})
+    closed = here.searching({"ep": [1]})
     only = Space(closed, (12, 24), (24,))
-    assert closed.workload.open.ep == (1,)
+    assert closed.workload.searched.ep == (1,)
     rows = priced_rows_of(here, Space(here, (12, 24), (24,)))
     ones = {name: column[rows["ep"] == 1] for name, column in rows.items()}
     order, expected = np.argsort(ones["candidate"]), priced_rows_of(closed, only)
@@ -248,18 +248,18 @@ def test_ep_1_has_no_cost_of_expert_parallelism(replicas):
 def test_a_model_without_experts_has_one_degree():
     spec = model_spec({"l": 512, "e": 1024, "h": 8, "f": 4096, "depth": 2})
     here = make_problem(spec, cluster_spec(SYSTEM), DEFAULT, ["2d"])
-    assert here.workload.open.ep == (1,)
+    assert here.workload.searched.ep == (1,)
     assert here.expert_axes == ((),)
     assert set(Space(here, [8], [8]).keys["ep"].tolist()) == {1}
 
 
 def test_fixed_and_limited():
-    made = problem("1d").opening({"ep": [1, 6]})
+    made = problem("1d").searching({"ep": [1, 6]})
     found = Space(made, [12], [24], {"ep": [1, 6]})
     assert set(found.keys["ep"].tolist()) == {1, 6}
     every = space("1d", num_gpus=(12,)).keys
     assert len(found.keys["ep"]) == sum(ep in (1, 6) for ep in every["ep"].tolist())
-    assert problem("1d").workload.open.ep == ()
+    assert problem("1d").workload.searched.ep == ()
     fixed = DEFAULT.model_copy(update={"fixed": DEFAULT.fixed | {"ep": 2}})
     held = make_problem(mixture(SMALL, 2), cluster_spec(SYSTEM), fixed, ["1d"], sequence_length=1024)
     assert set(Space(held, [12], [24]).keys["ep"].tolist()) == {2}

@@ -7,7 +7,7 @@ from laws.spaces import candidates_of, problem_of
 from dsx.errors import SpecError
 from dsx.pricing.rows import candidate_columns
 from dsx.search.space import Space
-from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS, OPEN
+from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
 from dsx.spec.ranges import Limit
 
 SEARCHED = (*KEY_COLUMNS, *CHOICE_COLUMNS)
@@ -25,7 +25,7 @@ def names(rows, where):
     return set(rows["candidate"][where].tolist())
 
 
-@pytest.mark.parametrize("column", [column for column in SEARCHED if column not in ("ep", *OPEN)])
+@pytest.mark.parametrize("column", [column for column in SEARCHED if column not in ("ep", *SEARCHED_COLUMNS)])
 def test_fix_keeps_the_values_that_are_named(column):
     rows = ids()
     for values in ([1], [2], [1, 3], [2, 1000], [0, 24], [12, 36, 6]):
@@ -47,14 +47,18 @@ def test_limit_keeps_the_values_within(column, relation):
 def test_every_column_varies_in_this_space():
     """Otherwise the tests of fixing and limiting would show little. A model without experts has ep = 1."""
     rows = ids()
-    assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {"ep", "ep_nvs", *OPEN}
+    assert {column for column in SEARCHED if len(set(rows[column].tolist())) == 1} == {
+        "ep",
+        "ep_nvs",
+        *SEARCHED_COLUMNS,
+    }
 
 
 def test_fix_varies_fixed_choices_of_an_assumption_set():
     fix = {"zero_stage": [1, 3], "recompute": ["none", "full"], "schedule": ["1f1b", "gpipe"], "vpp": [1, 2]}
     fix |= {"zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": ["none", "both"]}
     problem = problem_of("default")
-    space = Space(problem.opening(fix), [24], [48, 96], fix)
+    space = Space(problem.searching(fix), [24], [48, 96], fix)
     positions, choices = space.blocks.rows(0, space.size)
     assert len(positions) > 0
     assert {name: sorted(set(choices[name].tolist())) for name in fix} == {
@@ -62,7 +66,7 @@ def test_fix_varies_fixed_choices_of_an_assumption_set():
         "zero_replicas": [1, 2], "stored_layers": [0, 3], "offload": [0, 3],
     }  # fmt: skip
     one = Space(problem, [24], [48, 96])
-    both = Space(problem.opening({"zero_stage": [1, 3]}), [24], [48, 96])
+    both = Space(problem.searching({"zero_stage": [1, 3]}), [24], [48, 96])
     assert both.size == 2 * one.size
 
 

@@ -102,7 +102,7 @@ def test_a_plan_in_settings_costs_the_same_as_its_row():
 
 
 def test_an_order_may_be_fixed():
-    problem = problem_on(TREE).opening({"order": ["tp-cp-ep-pp-dp"]})
+    problem = problem_on(TREE).searching({"order": ["tp-cp-ep-pp-dp"]})
     space = Space(problem, [GPUS], [BATCH], {"order": ["tp-cp-ep-pp-dp"]})
     assert space.size == priced(None)[0].size
     _, choices = space.blocks.rows(0, space.size)

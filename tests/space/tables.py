@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 from dsx.space.enumerate import Bounds
 
 # One of the two strategies of synthetic keys shards its experts over tp too.
@@ -29,9 +29,9 @@ def only(**values):
     return keep
 
 
-def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, known=Open()):  # noqa: B008
+def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, searched=Searched()):  # noqa: B008
     """Bounds for blocks; keys are given, so settings that only keys depend on are arbitrary."""
-    settings = (tuple(num_gpus), tuple(global_batch_size), 1, num_layers, known, nvs_size)
+    settings = (tuple(num_gpus), tuple(global_batch_size), 1, num_layers, searched, nvs_size)
     return Bounds(*settings, everything, keep_choices, EXPERT_AXES)
 
 
@@ -56,15 +56,15 @@ BOUNDS = st.builds(
     num_gpus=st.lists(st.sampled_from([48, 24, 36, 16, 12, 8, 4, 1]), min_size=2, max_size=4, unique=True),
     global_batch_size=st.lists(st.sampled_from([*range(24, 241, 12), 7, 1]), min_size=2, max_size=20, unique=True),
     num_layers=st.sampled_from([1, 6, 12]),
-    known=st.sampled_from(
+    searched=st.sampled_from(
         [
-            Open(),
-            Open(vpp=()),
-            Open(vpp=(1, 2, 4), schedule=(0, 1, 2)),
-            Open(zero_stage=(0, 3), recompute=(0, 2), schedule=(2,)),
-            Open(zero_stage=(0, 1), zero_replicas=(), offload=(0, 3)),
-            Open(zero_stage=(2,), zero_replicas=(2, 3), recompute=(0, 2), stored_layers=()),
-            Open(recompute=(1, 2), stored_layers=(0, 3), schedule=(0, 3), offload=(1,)),
+            Searched(),
+            Searched(vpp=()),
+            Searched(vpp=(1, 2, 4), schedule=(0, 1, 2)),
+            Searched(zero_stage=(0, 3), recompute=(0, 2), schedule=(2,)),
+            Searched(zero_stage=(0, 1), zero_replicas=(), offload=(0, 3)),
+            Searched(zero_stage=(2,), zero_replicas=(2, 3), recompute=(0, 2), stored_layers=()),
+            Searched(recompute=(1, 2), stored_layers=(0, 3), schedule=(0, 3), offload=(1,)),
         ]
     ),
     nvs_size=st.sampled_from([1, 2, 3, 4, 8, 72]),

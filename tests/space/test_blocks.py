@@ -63,18 +63,18 @@ def by_loops(keys, given):
 
 def settings_of(given, pp, dp, microbatches, holders):
     """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload, order) of a pipeline."""
-    known = given.open
-    for vpp in known.vpp or divisors(given.num_layers):
+    searched = given.searched
+    for vpp in searched.vpp or divisors(given.num_layers):
         if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
             continue
-        for zero, recompute, schedule in product(known.zero_stage, known.recompute, known.schedule):
-            if (pp == 1 and schedule != known.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
+        for zero, recompute, schedule in product(searched.zero_stage, searched.recompute, searched.schedule):
+            if (pp == 1 and schedule != searched.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
                 continue
-            replicas = known.zero_replicas or range(1, dp + 1)
+            replicas = searched.zero_replicas or range(1, dp + 1)
             replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
             layers = given.num_layers // pp
-            stored = [n for n in known.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
-            for others in product(replicas, stored, known.offload, known.order):
+            stored = [n for n in searched.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
+            for others in product(replicas, stored, searched.offload, searched.order):
                 yield vpp, zero, recompute, schedule, *others
 
 

@@ -10,7 +10,7 @@ from space.texts import DIVIDED, EXPERTS, MIXTURE, ONE_AXIS, PANELS, SPREAD, TIN
 
 from dsx.space.blocks import Blocks
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
-from dsx.space.codes import Open
+from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
 from dsx.space.enumerate import Bounds, shard_keys
 from dsx.space.limits import fill
@@ -24,7 +24,7 @@ def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=1
         global_batch_size=tuple(batch),
         sequence_length=length,
         num_layers=layers,
-        open=Open(ep=ep),
+        searched=Searched(ep=ep),
         nvs_size=nvs_size,
         keep_keys=filters.get("keys", everything),
         keep_choices=filters.get("choices", everything),

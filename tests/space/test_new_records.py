@@ -26,7 +26,8 @@ CHANGES = {
     ),
     "cost/pipeline.py": (
         "    others = choices.pp * mean_s - slowest_s\n",
-        "    send_s = send_s * pick(known.sends, choices.sends, [jnp.ones_like(send_s), 0.5 * jnp.ones_like(send_s)])\n"
+        "    half = [jnp.ones_like(send_s), 0.5 * jnp.ones_like(send_s)]\n"
+        "    send_s = send_s * pick(searched.sends, choices.sends, half)\n"
         "    others = choices.pp * mean_s - slowest_s\n",
     ),
 }

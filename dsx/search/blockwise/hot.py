@@ -26,7 +26,7 @@ from dsx.search.blockwise.tiles import (
     make_chunk,
 )
 from dsx.search.priced_space import PricedSpace
-from dsx.space.choices import OPEN, PLACEMENT_COLUMNS
+from dsx.space.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 
 _BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
 # The padded choices and slices of a chunk, unless it has more: nearly all chunks have one shape.
@@ -122,17 +122,17 @@ class HotLoop:
                 columns = self.blocks.placements.astype(self._dtype)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
                 table_of = dict(zip(PLACEMENT_COLUMNS, map(jnp.asarray, padded), strict=True))
-                known = self.problem.workload.open
+                searched = self.problem.workload.searched
                 # A fixed choice is one number, which is not looked up for every choice.
-                fixed = {name for name in OPEN if len(getattr(known, name)) == 1}
+                fixed = {name for name in SEARCHED_COLUMNS if len(getattr(searched, name)) == 1}
                 placements: dict[str, Any] = table_of | {name: table_of[name][:1] for name in table_of if name in fixed}
                 del placements["order"]  # it has its effect through the placement of stages and replicas
                 for axis in ("pp", "dp"):
                     names = [f"{axis}_{tier.name}" for tier in self.problem.cluster.network.middle]
                     shares = [
-                        _filled(self.blocks.wider[name].astype(self._dtype), padded.shape[1], 1) for name in names
+                        _filled(self.blocks.outer[name].astype(self._dtype), padded.shape[1], 1) for name in names
                     ]
-                    placements[f"{axis}_wider"] = tuple(map(jnp.asarray, shares))
+                    placements[f"{axis}_outer"] = tuple(map(jnp.asarray, shares))
                 self._devices[device] = points, common, placements
             return self._devices[device]
 

@@ -25,7 +25,7 @@ from dsx.hardware.cluster import Cluster
 from dsx.records import record
 
 # Fields of layer costs that are None if they equal those of the first kind.
-SHARED = ("group_size", "group_share", "group_wider")
+SHARED = ("group_size", "group_share", "group_outer")
 
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 _COMPILER = {"xla_cpu_prefer_vector_width": 512}

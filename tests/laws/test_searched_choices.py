@@ -12,7 +12,7 @@ from dsx.pricing.layers import price_keys
 from dsx.pricing.rows import candidate_columns
 from dsx.search.dispatch import search_of
 from dsx.search.space import Space
-from dsx.space.choices import CODES, OPEN
+from dsx.space.choices import CODES, SEARCHED_COLUMNS
 from dsx.space.limits import PLACED
 
 FIX = {
@@ -24,7 +24,7 @@ LATER = {"zero_replicas": 1, "stored_layers": 0, "offload": 0}
 
 @cache
 def searched():
-    problem = on(problem_of("default", ("1d",)).opening(FIX), hardware(hbm_capacity=6e9))
+    problem = on(problem_of("default", ("1d",)).searching(FIX), hardware(hbm_capacity=6e9))
     space = Space(problem, [16], [32], FIX)
     return problem, space, priced(problem, space)
 
@@ -34,7 +34,7 @@ def test_ids_are_unique_and_those_of_before_where_nothing_is_new():
     assert len(np.unique(rows["candidate"])) == len(rows["candidate"])
     old = {name: values for name, values in FIX.items() if name not in LATER}
     space = Space(
-        problem.opening({name: [CODES.get(name, (value,))[0]] for name, value in LATER.items()}), [16], [32], old
+        problem.searching({name: [CODES.get(name, (value,))[0]] for name, value in LATER.items()}), [16], [32], old
     )
     plain = candidate_columns(problem, space.keys, *candidates_of(space))["candidate"]
     same = np.logical_and.reduce([rows[name] == value for name, value in LATER.items()])
@@ -117,7 +117,7 @@ def test_a_row_is_an_evaluation():
     problem, _, rows = searched()
     random = np.random.default_rng(1)
     for row in random.choice(len(rows["tp"]), 6, replace=False).tolist():
-        plan = {name: int(rows[name][row]) for name in (*PLACED, "microbatch_size", *OPEN)}
+        plan = {name: int(rows[name][row]) for name in (*PLACED, "microbatch_size", *SEARCHED_COLUMNS)}
         plan |= {name: CODES[name][plan[name]] for name in CODES}
         plan |= {f"nvs.{axis}": int(rows[f"{axis}_nvs"][row]) for axis in PLACED}
         found = evaluate_plan(problem, [f"{name}={value}" for name, value in plan.items()], 16, 32)
