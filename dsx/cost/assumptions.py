@@ -1,7 +1,7 @@
-"""The assumption set as the cost functions read it: numbers as leaves, choices as structure.
+"""The assumption set for the cost functions: numbers as leaves, choices as structure.
 
-What a field means, its unit and its bounds stand at the field of that name in `dsx.spec.assumptions.AssumptionsSpec`.
-A constant that is added is a field there and a field here; the conversion follows from the names.
+`dsx.spec.assumptions.AssumptionsSpec` documents each field under the same name: meaning, unit and bounds. A new
+constant is a field there and a field here; the conversion uses the names.
 """
 
 from typing import Any
@@ -67,7 +67,7 @@ class Assumptions:
 
 
 def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
-    """Return the part of an assumption set that prices a plan: leaves as floats, structure as hashable values."""
+    """Return the part of an assumption set that pricing uses: leaves as floats, structure as hashable values."""
     numbers = leaves(Assumptions)
 
     def value(name: str) -> Any:

@@ -1,7 +1,6 @@
 """The choices that combine layer costs into a step.
 
-Where a search knows only one value of a column (`dsx.space.codes.Searched`), the formulas of the others are not
-even compiled.
+If a search has only one value of a column (`dsx.space.codes.Searched`), the formulas of the others are not compiled.
 """
 
 import dataclasses
@@ -36,7 +35,7 @@ else:
 
 
 def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:
-    """Return `options[column]`, where `column` is known to be one of `values`."""
+    """Return `options[column]`, for a `column` that has only `values`."""
     first, *others = values
     chosen = options[first]
     for value in others:

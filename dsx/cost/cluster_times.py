@@ -1,6 +1,6 @@
-"""What a cluster's network does by itself: the time of a collective against its volume and the size of its group.
+"""The time of a collective on a cluster's network, by its volume and the size of its group.
 
-A group here fills the tiers from the innermost out, as ranks that follow each other do.
+A group has consecutive ranks here, so it fills the tiers from the innermost outwards.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from dsx.cost.groups import Group, group
 from dsx.hardware.network import Network
 from dsx.records import Float
 
-_BEYOND = (2, 8)  # units of the tier below, of an outermost tier without a bound
+_UNBOUNDED = (2, 8)  # groups on an outermost tier without a size, in units of the tier below
 
 
 def group_sizes(network: Network) -> tuple[int, ...]:
-    """Return sizes of groups from one tier to the next: two units of the tier below, and the whole of each tier."""
+    """Return the sizes of groups to price: for each tier, two units of the tier below, and one whole unit."""
     found: list[int] = []
     below = 1
     for tier in network.tiers:
-        steps = (2 * below, tier.size) if tier.size else tuple(times * below for times in _BEYOND)
+        steps = (2 * below, tier.size) if tier.size else tuple(times * below for times in _UNBOUNDED)
         found += [size for size in steps if below < size and (not tier.size or size <= tier.size)]
         below = tier.size or below
     return tuple(dict.fromkeys(found))
 
 
 def filling(size: int, network: Network) -> Group:
-    """Return the group of `size` ranks that follow each other; `size` is whole units of the tiers that it fills."""
-    lying = [float(min(size, tier.size)) for tier in network.tiers[:-1]]
-    return group(jnp.asarray(float(size)), *map(jnp.asarray, lying))
+    """Return the group of `size` consecutive ranks; `size` is a whole number of units of each tier that it fills."""
+    shares = [float(min(size, tier.size)) for tier in network.tiers[:-1]]
+    return group(jnp.asarray(float(size)), *map(jnp.asarray, shares))
 
 
 def collective_times(

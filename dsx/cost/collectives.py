@@ -1,8 +1,9 @@
-"""Time of a collective: the fastest of the algorithms and protocols that a library has for it.
+"""The time of a collective: that of its fastest algorithm and protocol.
 
-Each pair of an algorithm and a protocol is linear in bytes, so a collective is one call's latency and the least
-of a few lines; which pairs there are is data of the assumption set. Groups that share a NIC are all taken to
-send at once, as the replicas of a job do: a GPU has its own share of a NIC, and a group of t in a domain t.
+The time of each pair of an algorithm and a protocol is linear in bytes, so a collective takes the latency of a call
+plus the least of a few lines. The assumption set lists the algorithms and protocols. All groups of an axis send at the
+same time, as the replicas of a job do: a GPU has its own share of a NIC, and a group with t GPUs in a domain has t
+shares.
 """
 
 import functools
@@ -21,7 +22,7 @@ from dsx.hardware.network import Network
 
 
 class Fastest(NamedTuple):
-    """The least of some linear times, after the latency of a call."""
+    """The latency of a call plus the least of some times that are linear in bytes."""
 
     call_s: Column
     lines: tuple[Linear, ...]
@@ -34,7 +35,7 @@ class Fastest(NamedTuple):
 def collective(kind: str, members: Group, network: Network, assumptions: Assumptions) -> Fastest:
     """Return the time of a collective over groups of GPUs; `kind` is one of `dsx.graph.match`'s.
 
-    The fields of `members` broadcast. A group of one has nothing to do.
+    The fields of `members` broadcast. A group of one GPU takes no time.
     """
     protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
     algorithms = [ALGORITHMS[name] for name in dict(assumptions.algorithms)[kind]]
@@ -48,44 +49,44 @@ def collective(kind: str, members: Group, network: Network, assumptions: Assumpt
 def send(
     size: PerPlan, share: PerPlan, network: Network, assumptions: Assumptions, outer: Sequence[PerPlan] = ()
 ) -> Fastest:
-    """Return the mean time between neighbours of a pipeline of `size` stages, `share` of them per domain.
+    """Return the mean time of a send between neighbours in a pipeline of `size` stages, `share` of them per domain.
 
-    Of its size-1 links, size/share - 1 are slow. They are crossed by one of `share` GPUs of a domain at a time,
-    so of a NIC that GPUs share each of those has the shares of the others too. A link takes the outermost tier that it
-    crosses; `outer` are the stages in a unit of each tier between the domain and the outermost one, of which likewise
-    one at a time sends out of the unit, on the shares of the others.
+    Of its size-1 links, size/share - 1 are slow. One of the `share` GPUs of a domain sends on a slow link at a time,
+    so it has the shares of the others too if they share a NIC. A link has the cost of the outermost tier that it
+    crosses. `outer` has the stages in a unit of each tier between the domain and the outermost one; of them, too, one
+    at a time sends out of the unit, on the shares of the others.
     """
     one = jnp.ones_like(size)
     links = jnp.maximum(size - one, one)
-    lying = [share, *outer]
-    units = [*(jnp.floor(size / stages) for stages in lying), one]
+    stages_per_unit = [share, *outer]
+    units = [*(jnp.floor(size / stages) for stages in stages_per_unit), one]
     slow_links = [below - above for below, above in pairwise(units)]
     fast_links = size - one - functools.reduce(jnp.add, slow_links)
-    shares = jnp.clip(lying[network.linked - 1], 1.0, network.gpus_per_nic)
+    nic_shares = jnp.clip(stages_per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
     lines = []
     for name in assumptions.protocols:
         protocol = PROTOCOLS[name](network, assumptions)
         latency, seconds_per_byte = fast_links * protocol.latencies[0], fast_links * _link(0, protocol, network)
         for tier, crossing in enumerate(slow_links, 1):
-            pace = _link(tier, protocol, network)
+            per_byte = _link(tier, protocol, network)
             if tier >= network.linked:
-                pace = protocol.paces[network.linked] / shares
+                per_byte = protocol.seconds_per_byte[network.linked] / nic_shares
             if tier > network.linked or network.tiers[tier].peers:
-                pace = jnp.maximum(pace, _link(tier, protocol, network) / lying[tier - 1])
+                per_byte = jnp.maximum(per_byte, _link(tier, protocol, network) / stages_per_unit[tier - 1])
             latency, seconds_per_byte = (
                 latency + crossing * protocol.latencies[tier],
-                seconds_per_byte + crossing * pace,
+                seconds_per_byte + crossing * per_byte,
             )
         lines.append(Linear(latency / links, seconds_per_byte / links))
     return Fastest(assumptions.call_latency * one, tuple(lines))
 
 
 def _link(tier: int, protocol: Protocol, network: Network) -> PerPlan:
-    """Return the seconds per byte between two neighbours on a tier, on the one link that they have without a switch.
+    """Return the seconds per byte between two neighbours on a tier; without a switch they have one link.
 
-    In a fast domain that is a mesh they are taken to have all links of a GPU, by way of the others.
+    In a fast domain that is a mesh they use all links of a GPU, through the other GPUs.
     """
-    level, pace = network.tiers[tier], protocol.paces[tier]
+    level, per_byte = network.tiers[tier], protocol.seconds_per_byte[tier]
     if level.wraps:
-        return 2.0 * pace
-    return level.peers * pace if level.peers and tier else pace
+        return 2.0 * per_byte
+    return level.peers * per_byte if level.peers and tier else per_byte

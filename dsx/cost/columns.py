@@ -1,7 +1,7 @@
-"""The cost columns of a step: what one candidate costs, in seconds and bytes.
+"""The cost columns of a step: the costs of one candidate, in seconds and bytes.
 
 The ten time parts add up to `step_time_s`, the five memory parts to `peak_bytes`. The record is the
-schema: units and descriptions here are those of Parquet, pandas, the command line and the documents.
+schema: Parquet, pandas, the command line and the documents use its units and descriptions.
 """
 
 from dsx.cost.shapes import Column
@@ -19,15 +19,15 @@ class StepCosts:
     ep_comm_s: Column = column("s", "exposed communication of the expert parallel axis")
     pp_comm_s: Column = column("s", "sending activations and their gradients between stages")
     dp_comm_s: Column = column("s", "exposed reduction of gradients and gathering of weights, once a step")
-    bubble_s: Column = column("s", "pipeline fill and drain, and waiting for the slowest stage")
-    recompute_s: Column = column("s", "making activations again for the backward")
+    bubble_s: Column = column("s", "pipeline fill and drain, and stalls for the slowest stage")
+    recompute_s: Column = column("s", "recomputing activations for the backward")
     optimizer_s: Column = column("s", "the optimizer's update")
     step_time_s: Column = column("s", "one optimizer step: the sum of the time parts")
     weight_bytes: Column = column("bytes", "weights on the worst stage's GPU")
     gradient_bytes: Column = column("bytes", "gradients on the worst stage's GPU")
     optimizer_bytes: Column = column("bytes", "optimizer state on the worst stage's GPU")
     activation_bytes: Column = column("bytes", "saved activations of all microbatches in flight")
-    overhead_bytes: Column = column("bytes", "what the framework keeps beside the model")
+    overhead_bytes: Column = column("bytes", "memory that the framework adds to that of the model")
     peak_bytes: Column = column("bytes", "memory of the worst stage's GPU: the sum of the memory parts")
     mfu: Column = column("", "model FLOPs utilisation: the model's FLOPs over what the GPUs could do in the step")
     tokens_per_s: Column = column("1/s", "tokens trained per second by the whole job")

@@ -1,4 +1,4 @@
-"""Groups of GPUs that lie on the tiers of a network, as the factors that their collectives need."""
+"""Placement of groups of GPUs on the tiers of a network, as the factors that the cost of collectives needs."""
 
 from typing import NamedTuple
 
@@ -10,22 +10,21 @@ from dsx.cost.shapes import PerPlan
 class Group(NamedTuple):
     """A group of n GPUs, t of them in each fast domain.
 
-    A group over several axes is the product of theirs. The reciprocals are kept because in the hot loop axes
-    of a key meet axes of a choice, and a division for each pair would be most of the work; so is the logarithm,
-    which a product adds up.
+    The group over several axes is the product of their groups. A record keeps reciprocals and the logarithm because a
+    search multiplies groups of keys by groups of choices: a division for each pair would take most of its time.
     """
 
     size: PerPlan  # n, GPUs
-    domains: PerPlan  # n / t, fast domains that it lies on
+    domains: PerPlan  # n / t, fast domains that it spans
     per_gpu: PerPlan  # 1 / n
     per_share: PerPlan  # 1 / t
-    share: PerPlan  # t, GPUs of it in one fast domain
+    share: PerPlan  # t, its GPUs in one fast domain
     depth: PerPlan  # log2(n / t), levels of a binary tree over its domains
-    outer: "tuple[Group, ...]" = ()  # the same, with the units of each tier between domain and outermost as domains
+    outer: "tuple[Group, ...]" = ()  # likewise, for the units of each tier between domain and outermost
 
     @property
-    def lying(self) -> "tuple[Group, ...]":
-        """The group as it lies on the units of each tier but the outermost, innermost first."""
+    def by_tier(self) -> "tuple[Group, ...]":
+        """The group with the units of each tier as its domains, innermost first, without the outermost tier."""
         return (self._replace(outer=()), *self.outer)
 
     def times(self, other: "Group") -> "Group":
@@ -37,11 +36,11 @@ class Group(NamedTuple):
             self.per_share * other.per_share,
             self.share * other.share,
             self.depth + other.depth,
-            tuple(mine.times(others) for mine, others in zip(self.outer, other.outer, strict=True)),
+            tuple(left.times(right) for left, right in zip(self.outer, other.outer, strict=True)),
         )
 
     def whole(self) -> "Group":
-        """Return the group without what is left of rounding in a product with parts of ranks."""
+        """Return the group with counts rounded to integers of at least 1, after a product with fractions of ranks."""
         one = jnp.ones_like(self.size)
         size, domains, share = (jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share))
         outer = tuple(group.whole() for group in self.outer)
@@ -51,7 +50,7 @@ class Group(NamedTuple):
 def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
     """Return the group of `size` GPUs, `share` of them in each fast domain; floats that broadcast.
 
-    `outer` are how many of them share a unit of each tier between the fast domain and the outermost one.
+    `outer` has the number of them in one unit of each tier between the fast domain and the outermost one.
     """
     domains = size / share
     return Group(

@@ -1,8 +1,7 @@
-"""The interval of a step time: how far measurements lay from predictions, from an assumption set.
+"""The interval of a step time: the ratio of measurements to predictions, from an assumption set.
 
-The interval is multiplicative. Which one is a plan's follows from facts that every search knows of a plan: how many
-fast domains its GPUs lie in, and whether the model has experts. It is made where rows are kept, not while a space is
-searched: it changes no order.
+The interval is multiplicative. It depends on facts of a plan that every search has: whether its GPUs span several fast
+domains, and whether the model has experts. It is computed for the rows that a search keeps, since it changes no order.
 """
 
 from collections.abc import Sequence
@@ -27,9 +26,9 @@ class StepInterval:
 
 @record
 class PlanFacts:
-    """What an interval may depend on; [N] bool arrays."""
+    """The facts of plans that an interval may depend on; [N] bool arrays."""
 
-    several_domains: Bool[np.ndarray, "plans"]  # the GPUs of the job do not share one fast domain
+    several_domains: Bool[np.ndarray, "plans"]  # the GPUs of the job span several fast domains
     experts: Bool[np.ndarray, "plans"]  # layers have experts
 
 
@@ -38,13 +37,13 @@ def plan_facts(
     nvs_size: Real[ArrayLike, "*#plans"],
     experts: Bool[np.ndarray, "plans"] | bool,
 ) -> PlanFacts:
-    """Return the facts of [N] plans from GPUs of the job and of a fast domain, and whether there are experts."""
+    """Return the facts of [N] plans from the number of GPUs of the job and of a fast domain, and from `experts`."""
     several = np.asarray(num_gpus) > np.asarray(nvs_size)
     return PlanFacts(several_domains=several, experts=np.broadcast_to(np.asarray(experts, dtype=bool), several.shape))
 
 
 def holds(where: WhereSpec, facts: PlanFacts) -> Bool[np.ndarray, "plans"]:
-    """Return for which plans, [N] bool, an interval is stated."""
+    """Return whether an interval holds for each plan, [N] bool."""
     held = np.ones(np.shape(facts.several_domains), dtype=bool)
     if where.domains is not None:
         held &= facts.several_domains == (where.domains == "several")
@@ -56,7 +55,7 @@ def holds(where: WhereSpec, facts: PlanFacts) -> Bool[np.ndarray, "plans"]:
 def step_interval(
     entries: Sequence[IntervalSpec], step_time_s: Float[Array, "plans"], facts: PlanFacts
 ) -> StepInterval:
-    """Return the interval of [N] step times [s]: of the first of `entries` that holds for a plan."""
+    """Return the interval of [N] step times [s], by the first of `entries` that holds for a plan."""
     seconds = np.asarray(step_time_s)
     low, high = (np.full(seconds.shape, np.nan, dtype=seconds.dtype) for _ in range(2))
     for entry in reversed(entries):

@@ -1,12 +1,12 @@
 """Memory of a stage's GPU.
 
-With n_k layers of kind k on a stage, weights W_k bytes, saved activations A_k and f_k microbatches in flight:
-weights sum n_k W_k, gradients the same scaled to their element size, optimizer state, activations
-sum f_k n_k A_k, and the largest transient of one layer. ZeRO divides over the ranks that hold the same
-parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3, where two
-layers' weights are gathered at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
-section 4). What is offloaded (dsx.cost.offload) does not count. The assumption set says
-what a framework holds beside all that, `overhead`, and beside activations, `fragmentation`.
+A stage has n_k layers of kind k, each with W_k bytes of weights and A_k bytes of saved activations, and f_k
+microbatches in flight. Its memory is the weights, sum n_k W_k; the gradients, the same scaled to their element size;
+the optimizer state; the activations, sum f_k n_k A_k; and the largest transient of one layer. ZeRO divides over the
+ranks that hold the same parameters: the optimizer state from stage 1 on, gradients from stage 2 on, weights in stage 3,
+which gathers the weights of two layers at a time (Rajbhandari et al., 2020; Narayanan et al., SC21; arXiv 2410.00273,
+section 4). Offloaded tensors (dsx.cost.offload) do not count. The assumption set states what a framework adds:
+`overhead`, and `fragmentation` as a fraction of the activations.
 """
 
 import functools
@@ -20,7 +20,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
-from dsx.cost.pipeline import weight_copies
+from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
 from dsx.space.codes import Searched
@@ -51,34 +51,33 @@ def stage_memory(
     searched: Searched,
     assumptions: Assumptions,
 ) -> Memory:
-    """Return the memory of a stage.
+    """Return the memory of a stage's GPU.
 
-    Per kind: its weight groups' ranks, over which ZeRO divides, and its transient. `stash_bytes` are the saved
-    activations of all microbatches in flight, as far as they lie on the stage's GPU.
+    `shards` has, per kind, the shard group of each weight group; `working_bytes`, per kind, the transient of a layer.
+    `stash_bytes` are the saved activations of all microbatches in flight that are on the GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
-    weights, divided = stage_weights(kinds, shards, stage)
+    weights, sharded = stage_weights(kinds, shards, stage)
     working = gathered = nothing = jnp.zeros_like(stash_bytes)
     for kind, layers in stage.layers.items():
         gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
-            held = kinds[kind].weight_bytes[index]
-            divided_here = jnp.where(members.per_gpu < 1.0, held, jnp.zeros_like(held))
-            gathered_of_kind = gathered_of_kind + divided_here
+            whole = kinds[kind].weight_bytes[index]
+            gathered_of_kind = gathered_of_kind + jnp.where(members.per_gpu < 1.0, whole, jnp.zeros_like(whole))
         present = jnp.minimum(layers, jnp.ones_like(layers))
         working = jnp.maximum(working, present * working_bytes[kind])
         gathered = jnp.maximum(gathered, jnp.minimum(layers, 2.0 * present) * gathered_of_kind)
     options = {
-        "weight": (weights, weights, weights, divided + gathered),
-        "gradient": (weights, weights, divided, divided),
-        "optimizer": (weights, divided, divided, divided),
+        "weight": (weights, weights, weights, sharded + gathered),
+        "gradient": (weights, weights, sharded, sharded),
+        "optimizer": (weights, sharded, sharded, sharded),
     }
     held = {name: pick(searched.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
     optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, held["optimizer"])
     activations = stash_bytes + working
-    copies = weight_copies(choices, searched)
+    versions = weight_versions(choices, searched)
     return Memory(
-        weight_bytes=held["weight"] if copies is None else held["weight"] * copies,
+        weight_bytes=held["weight"] if versions is None else held["weight"] * versions,
         gradient_bytes=held["gradient"] * (assumptions.gradient_bytes * per_weight_byte),
         optimizer_bytes=optimizer * (assumptions.optimizer_bytes_per_parameter * per_weight_byte),
         activation_bytes=activations,
@@ -89,10 +88,10 @@ def stage_memory(
 def stage_weights(
     kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]], stage: Stage
 ) -> tuple[PerPlan, PerPlan]:
-    """Return the bytes of the weights of a stage, and of a rank's share of them where its weight groups divide them.
+    """Return the bytes of a stage's weights, and of one rank's shard of them.
 
-    Weights that the same ranks hold are added up before they are divided: in a search that is what one sum over keys
-    and choices costs in place of one for each kind of layer.
+    Weights that the same ranks hold are added up before they are divided, so that a search computes one sum over keys
+    and choices instead of one for each kind of layer.
     """
     ranks: dict[int, Group] = {}
     parts: dict[int, list[PerPlan]] = {}
@@ -100,14 +99,14 @@ def stage_weights(
         for index, members in enumerate(shards[kind]):
             ranks[id(members)] = members
             parts.setdefault(id(members), []).append(layers * kinds[kind].weight_bytes[index])
-    held = {which: functools.reduce(jnp.add, some) for which, some in parts.items()}
-    weights = functools.reduce(jnp.add, held.values())
-    divided = functools.reduce(jnp.add, [whole * ranks[which].per_gpu for which, whole in held.items()])
-    return weights, divided
+    totals = {group: functools.reduce(jnp.add, terms) for group, terms in parts.items()}
+    weights = functools.reduce(jnp.add, totals.values())
+    sharded = functools.reduce(jnp.add, [whole * ranks[group].per_gpu for group, whole in totals.items()])
+    return weights, sharded
 
 
 def worst(memories: Sequence[Memory]) -> Memory:
-    """Return the memory of the stage whose peak is highest, by plan."""
+    """Return the memory of the stage with the highest peak, for each plan."""
 
     def larger(one: Memory, other: Memory) -> Memory:
         is_other = other.peak_bytes > one.peak_bytes

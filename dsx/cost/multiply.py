@@ -1,18 +1,18 @@
-"""How long a matrix multiply takes, over what it would take at the ceiling `matrix_efficiency`.
+"""The slowdown of a matrix multiply: its time over that at the ceiling, `matrix_efficiency`.
 
 A multiply of (m x k) by (k x n), `batch` times, outside a fused kernel:
 
     x = (k + contracted_half) / k * min over tiles of (tile cost * tile waste * wave waste)
 
-A tile of r x c elements of the result costs 1 + tile_half (1/r + 1/c), over what the first tile listed costs:
-small tiles load more operands for each multiplication. Its waste is what is computed beyond the edges of the
-result, and what idles while the last wave of tiles runs on the multiprocessors; weights between 0 and 1 say
-how much of each a library does not avoid (NVIDIA, Matrix Multiplication Background User's Guide).
+A tile of r x c elements of the result costs 1 + tile_half (1/r + 1/c), relative to the first tile of the list: small
+tiles load more operands for each multiplication. Tile waste is the work beyond the edges of the result; wave waste is
+the idle multiprocessors during the last wave of tiles. A parameter between 0 and 1 for each states the fraction that a
+library does not avoid (NVIDIA, Matrix Multiplication Background User's Guide).
 
-Inside a fused kernel, multiplies of two activations (attention) take 1 / attention efficiency, and the more
-the smaller their smallest side, the head dimension, is: (d + attention_half) / d (arXiv 2205.14135, 2307.08691).
-Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency), and operands are cast to
-those in memory.
+Inside a fused kernel, multiplies of two activations (attention) take 1 / attention efficiency times
+(d + attention_half) / d, with d their smallest dimension, the head dimension (arXiv 2205.14135, 2307.08691).
+Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency); casts of their operands are
+memory traffic.
 """
 
 import functools
@@ -28,10 +28,10 @@ from dsx.hardware.device import Device
 from dsx.records import Array, Bool, Float
 
 
-def stretches(
+def slowdowns(
     multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
 ) -> PerMultiply:
-    """Return the time of each multiply over that of its FLOPs at the ceiling, [M, V]."""
+    """Return the time of each multiply over the time of its FLOPs at the ceiling, [M, V]."""
     one = jnp.ones_like(multiplies.rows)
     rows, columns, contracted, batch = (
         jnp.maximum(size, one)
@@ -48,9 +48,9 @@ def stretches(
 
 
 def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> PerMultiply:
-    """Return the [M, V] bytes of casting operands to 8 bits: what comes into each multiply with a weight.
+    """Return the [M, V] bytes of casting operands to 8 bits: the input of each multiply with a weight.
 
-    The gradient of a weight takes what the other multiplies have cast.
+    The multiply for the gradient of a weight reuses the operands that the other multiplies have cast.
     """
     cast = _column([shape.linear and not shape.of_weight for shape in shapes])
     operand = multiplies.batch * multiplies.rows * multiplies.contracted
@@ -60,10 +60,10 @@ def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assump
 def accumulated_bytes(
     multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions
 ) -> PerMultiply:
-    """Return the [M, V] bytes of adding the gradients of weights to those of the step's other microbatches."""
-    added = _column([shape.of_weight for shape in shapes])
-    made = multiplies.batch * multiplies.rows * multiplies.columns
-    return jnp.where(added, assumptions.accumulation_traffic_per_parameter * made, jnp.zeros_like(made))
+    """Return the [M, V] bytes of accumulating weight gradients over the microbatches of a step."""
+    accumulates = _column([shape.of_weight for shape in shapes])
+    result = multiplies.batch * multiplies.rows * multiplies.columns
+    return jnp.where(accumulates, assumptions.accumulation_traffic_per_parameter * result, jnp.zeros_like(result))
 
 
 def is_attention(shape: MultiplyShape) -> bool:
@@ -84,7 +84,7 @@ def per_kernel(
 def _tiled(
     rows: PerMultiply, columns: PerMultiply, batch: PerMultiply, device: Device, assumptions: Assumptions
 ) -> PerMultiply:
-    """Return the time on the best tile over that on a perfect fit of the first one."""
+    """Return the time with the best tile over that of a perfect fit of the first tile."""
     loads = [1.0 + assumptions.tile_half * (1.0 / height + 1.0 / width) for height, width in assumptions.tiles]
     times: list[Array] = []
     for (height, width), load in zip(assumptions.tiles, loads, strict=True):
@@ -98,18 +98,18 @@ def _tiled(
 
 
 def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
-    """Return the time at the precision of each multiply over that at `matrix_flops`."""
+    """Return the time of each multiply at its precision over that at `matrix_flops`."""
     linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
     in_8_bits = jnp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
-    faster = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
-    return jnp.where(linear, faster, jnp.ones_like(faster))
+    ratio = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
+    return jnp.where(linear, ratio, jnp.ones_like(ratio))
 
 
 def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
     forward = _column([shape.direction == FORWARD for shape in shapes])
     efficiencies = assumptions.attention_efficiency, assumptions.attention_gradient_efficiency
-    ahead, back = (jnp.asarray(1.0 / efficiency) for efficiency in efficiencies)
-    return jnp.where(forward, ahead, back)
+    in_forward, in_backward = (jnp.asarray(1.0 / efficiency) for efficiency in efficiencies)
+    return jnp.where(forward, in_forward, in_backward)
 
 
 def _column(flags: list[bool]) -> Bool[Array, "{len(flags)} 1"]:

@@ -1,11 +1,12 @@
-"""Offload to the memory of the host, over a link that moves both directions at once.
+"""Offload to host memory, over a full-duplex link.
 
-Optimizer: the state and the update are the host's (Ren et al., ZeRO-Offload, 2021, section 4): gradients go down,
-the host updates what ZeRO leaves to the rank, new weights come up. Nothing of it overlaps here.
+Optimizer: the host keeps the state and runs the update (Ren et al., ZeRO-Offload, 2021, section 4). Gradients go to the
+host, the host updates the shard of the rank, and new weights come back. Nothing overlaps.
 
-Activations: what a body layer saves moves out during the forward of the next layer and comes back during the
-backward; what these do not hide is waited for. Two layers of each microbatch in flight remain on the GPU, the one
-that is written or read and the one on its way (Rhu et al., vDNN, 2016). What the layers of the ends save stays.
+Activations: the saved activations of a body layer go to the host during the forward of the next layer and come back
+during the backward. The GPU stalls for transfer time that these do not hide. For each microbatch in flight two layers
+remain on the GPU: the one that is written or read, and the one in transfer (Rhu et al., vDNN, 2016). Activations of
+embedding and head are not offloaded.
 """
 
 import functools
@@ -24,59 +25,62 @@ from dsx.space.codes import Searched
 OPTIMIZER, ACTIVATIONS, BOTH = "optimizer", "activations", "both"
 
 
-def moves(what: str, searched: Searched) -> tuple[int, ...]:
-    """Return the codes among those that a search knows under which `what` is offloaded."""
-    return tuple(code for code in searched.offload if CODES["offload"][code] in (what, BOTH))
+def offload_codes(state: str, searched: Searched) -> tuple[int, ...]:
+    """Return the codes of a search under which `state`, optimizer or activations, is offloaded."""
+    return tuple(code for code in searched.offload if CODES["offload"][code] in (state, BOTH))
 
 
 def offloaded(
-    what: str, choices: StepChoices, searched: Searched, there: Callable[[], PerPlan], here: PerPlan
+    state: str, choices: StepChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
 ) -> PerPlan:
-    """Return what `there` returns for plans that offload `what`, and `here` for the others.
+    """Return `on_host()` for plans that offload `state`, and `on_gpu` for the others.
 
-    It is not even asked where no plan does.
+    `on_host` is not called if no plan offloads it.
     """
-    moved = moves(what, searched)
-    if not moved:
-        return here
-    value = there()
+    codes = offload_codes(state, searched)
+    if not codes:
+        return on_gpu
+    value = on_host()
     return pick(
-        searched.offload, choices.offload, {code: value if code in moved else here for code in searched.offload}
+        searched.offload, choices.offload, {code: value if code in codes else on_gpu for code in searched.offload}
     )
 
 
-def link_s(num_bytes: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
-    """Return the seconds of moving bytes to the host or back."""
+def transfer_s(num_bytes: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
+    """Return the seconds of a transfer to the host or back."""
     return num_bytes / (assumptions.host_efficiency * device.host_bandwidth)
 
 
-def exposed_s(
+def exposed_transfer_s(
     stash_bytes: PerPlan, forward_s: PerPlan, backward_s: PerPlan, device: Device, assumptions: Assumptions
 ) -> PerPlan:
-    """Return the seconds that a layer's passes of one microbatch wait for what it saves, out and back."""
-    moving = link_s(stash_bytes, device, assumptions)
-    nothing = jnp.zeros_like(moving)
-    return jnp.maximum(moving - forward_s, nothing) + jnp.maximum(moving - backward_s, nothing)
+    """Return the seconds that the forward and backward of a layer stall for its stash, one microbatch, both ways."""
+    one_way_s = transfer_s(stash_bytes, device, assumptions)
+    nothing = jnp.zeros_like(one_way_s)
+    return jnp.maximum(one_way_s - forward_s, nothing) + jnp.maximum(one_way_s - backward_s, nothing)
 
 
 def host_update_s(num_parameters: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
-    """Return the seconds of an update of so many parameters on the host, their gradients and weights moved."""
-    moved = link_s(assumptions.gradient_bytes + assumptions.weight_bytes, device, assumptions)
-    return num_parameters * (moved + assumptions.optimizer_traffic_per_parameter / assumptions.host_memory_bandwidth)
+    """Return the seconds of an update of `num_parameters` on the host, with transfers of gradients and weights."""
+    transfers_s = transfer_s(assumptions.gradient_bytes + assumptions.weight_bytes, device, assumptions)
+    return num_parameters * (
+        transfers_s + assumptions.optimizer_traffic_per_parameter / assumptions.host_memory_bandwidth
+    )
 
 
 def remaining_bytes(
-    stage: Stage, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], ends: frozenset[int]
+    stage: Stage, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], not_body: frozenset[int]
 ) -> PerPlan:
-    """Return the saved bytes of one microbatch that stay on a GPU of a stage whose body layers are offloaded.
+    """Return the stash of one microbatch that stays on the GPU of a stage whose body layers are offloaded, bytes.
 
-    Per kind: what a layer saves on average, and at most.
+    Per kind, `stash_bytes` is the mean over the layers and `largest_bytes` the largest. `not_body` has the kinds that
+    are not offloaded, embedding and head.
     """
-    body = {kind: layers for kind, layers in stage.layers.items() if kind not in ends}
+    body = {kind: layers for kind, layers in stage.layers.items() if kind not in not_body}
     whole = functools.reduce(jnp.add, [layers * stash_bytes[kind] for kind, layers in body.items()])
-    # A kind that the stage does not have has no layer to keep.
+    # A kind without layers on the stage keeps nothing.
     present = [jnp.minimum(layers, jnp.ones_like(layers)) * largest_bytes[kind] for kind, layers in body.items()]
     kept = jnp.minimum(whole, 2.0 * functools.reduce(jnp.maximum, present))
     return functools.reduce(
-        jnp.add, [layers * stash_bytes[kind] for kind, layers in stage.layers.items() if kind in ends], kept
+        jnp.add, [layers * stash_bytes[kind] for kind, layers in stage.layers.items() if kind in not_body], kept
     )

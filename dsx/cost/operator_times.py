@@ -1,8 +1,8 @@
-"""Which of a layer's kernels have a measured time: looked up by operator, direction, type and local shape.
+"""Measured times of a layer's kernels, looked up by operator, direction, type and local shape.
 
-Single multiplies are looked up by their own shape, but for those of two activations inside a fused kernel, which do
-not run by themselves. Every other kernel is looked up by its name. Shapes match exactly or not at all; nothing is
-interpolated. Like the work of a layer, this is done once with NumPy.
+A single multiply is looked up by its own shape, except one of two activations inside a fused kernel, which is no kernel
+of its own. Every other kernel is looked up by its name. Shapes match exactly; nothing is interpolated. As for the work
+of a layer, NumPy does this once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,13 +24,13 @@ from dsx.records import Float, Int, Real
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.operator_times import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 
-_ANY = 0  # bytes of an element of a row that states no type
+_ANY = 0  # element bytes of a row without a type
 NONE = -1  # no row
 
 
 @dataclass(frozen=True, slots=True)
 class TimesTable:
-    """The rows of a file, found by what they are the time of."""
+    """The rows of a file, indexed by name, direction, element size and shape."""
 
     file: str
     rows: tuple[OperatorTime, ...]
@@ -47,7 +47,7 @@ class TimesTable:
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """One kernel of a layer, or one multiply of it, in one direction: what a row can be the time of."""
+    """One kernel of a layer, or one multiply of it, in one direction, whose time a row can give."""
 
     name: str
     kernel: int  # position among the layer's priced kernels
@@ -60,8 +60,8 @@ class Measurable:
 def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> TimesTable:
     """Return the table of a file's rows; `kernels` are the names of fused kernels.
 
-    Raises OperatorTimesError, with file and line, for a name that nothing has, a multiply without k, and another
-    kernel without a direction.
+    Raises OperatorTimesError, with file and line, for an unknown name, a multiply without k, and any other kernel
+    without a direction.
     """
     places: dict[tuple[str, int, int], dict[Shape, int]] = {}
     for position, row in enumerate(times.rows):
@@ -96,7 +96,10 @@ def measurable(
     sequence_length: Size,
     keys: Mapping[str, Real[np.ndarray, "works"]],
 ) -> list[Measurable]:
-    """Return what of a layer can have a measured time, with its shapes for V keys; arguments as of `layer_work`."""
+    """Return the kernels and multiplies of a layer that can have a measured time, with shapes for V keys.
+
+    The arguments are those of `layer_work`.
+    """
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     count = len(keys["microbatch_size"])
 
@@ -139,9 +142,9 @@ def _has_work(kernel: KernelCosts, direction: int) -> bool:
 
 
 def rows_of(table: TimesTable, found: Sequence[Measurable]) -> list[Int[np.ndarray, "works"]]:
-    """Return for each of `found` the positions of its rows, `NONE` where it has none.
+    """Return the positions of the rows of each of `found`, `NONE` without a row.
 
-    The multiplies of a kernel that is measured as a whole have none.
+    If a whole kernel is measured, its multiplies have no rows.
     """
     rows = [_rows_of_one(table, one) for one in found]
     whole = {(one.kernel, one.direction): row for one, row in zip(found, rows, strict=True) if one.multiply is None}
@@ -168,9 +171,12 @@ def measured_times(
     sequence_length: Size,
     keys: Mapping[str, Real[np.ndarray, "works"]],
 ) -> MeasuredTimes:
-    """Return the measured times of a layer's kernels and multiplies for V keys; arguments as of `layer_work`."""
+    """Return the measured times of a layer's kernels and multiplies for V keys.
+
+    The arguments are those of `layer_work`.
+    """
     found = measurable(layer, dimensions, assumptions, sequence_length, keys)
-    seconds = np.array([*(row.time_s for row in table.rows), np.nan])  # the last one is of NONE
+    seconds = np.array([*(row.time_s for row in table.rows), np.nan])  # the last one is for NONE
     count = len(keys["microbatch_size"])
     kernels = np.full((2, len(layer.priced_kernels), count), np.nan)
     multiplies = np.full((len(multiply_shapes(layer)), count), np.nan)

@@ -1,9 +1,10 @@
 """Measured times in place of the roofline.
 
-A measured multiply takes the place of its time, its launch and its traffic, casts included, and leaves the rest of its
-kernel to the roofline: the three tensors of a multiply are those of either gradient, so each multiply of a kernel has
-an equal share of its launches and bytes. A measured kernel takes the place of its compute and exposed memory time.
-Where a work has no measured times, everything here returns what it was given: nothing is compiled for it.
+The time of a measured multiply replaces its compute, its launch and its traffic, casts included; the roofline prices
+the rest of its kernel. A multiply and the multiplies of its two gradients read and write the same three tensors, so
+each multiply of a kernel has an equal share of the kernel's launches and bytes. The time of a measured kernel replaces
+its compute and exposed memory time. Without measured times, all functions here return their arguments, and nothing is
+compiled.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.assumptions import FP8, Assumptions
-from dsx.cost.multiply import cast_bytes, per_kernel, stretches
+from dsx.cost.multiply import cast_bytes, per_kernel, slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.shapes import PerKernel, PerMultiply
 from dsx.cost.work import LayerWork
@@ -23,7 +24,7 @@ from dsx.records import Array, Float
 
 
 def unmeasured(work: LayerWork) -> LayerWork:
-    """Return the work without the multiplies whose time was measured."""
+    """Return the work without the multiplies that have a measured time."""
     if work.measured is None:
         return work
     known = ~jnp.isnan(work.measured.multiplies)
@@ -44,7 +45,7 @@ def unmeasured(work: LayerWork) -> LayerWork:
 
 
 def measured_or(work: LayerWork, compute: PerKernel, memory: PerKernel) -> tuple[PerKernel, PerKernel]:
-    """Return compute and exposed memory time from those of what is `unmeasured`."""
+    """Return compute and exposed memory time with measured times, from those of the `unmeasured` work."""
     if work.measured is None:
         return compute, memory
     multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
@@ -58,15 +59,17 @@ def measured_or(work: LayerWork, compute: PerKernel, memory: PerKernel) -> tuple
 def weight_gradients_or(
     work: LayerWork, gradients: Float[Array, "kernels works"], modelled: tuple[PerKernel, PerKernel]
 ) -> Float[Array, "kernels works"]:
-    """Return the seconds of multiplies for gradients of weights, from those of what is `unmeasured`.
+    """Return the seconds of the multiplies that compute weight gradients, from those of the `unmeasured` work.
 
-    Of a measured kernel they take the share that they have of its `modelled` compute and exposed memory time.
+    They have the same share of a measured kernel as of its `modelled` compute and exposed memory time.
     """
     if work.measured is None:
         return gradients
     shapes = work.multiply_shapes
-    own = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
-    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies) * own, shapes, work.matrix.shape[1])[BACKWARD]
+    of_weight = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies) * of_weight, shapes, work.matrix.shape[1])[
+        BACKWARD
+    ]
     busy = (modelled[0] + modelled[1])[BACKWARD]
     kernels = work.measured.kernels[BACKWARD]
     of_kernel = kernels * gradients / jnp.where(busy > 0, busy, jnp.ones_like(busy))
@@ -74,7 +77,7 @@ def weight_gradients_or(
 
 
 def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerMultiply:
-    """Return the seconds that the roofline gives each multiply on its own, its launch included."""
+    """Return the seconds of each multiply on its own by the roofline, its launch included."""
     shapes = work.multiply_shapes
     share = _share(work)[:, None]
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
@@ -82,13 +85,13 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     num_bytes = jnp.asarray(work.bytes)[where] * share
     if assumptions.linear_dtype == FP8:
         num_bytes = num_bytes + cast_bytes(work.multiplies, shapes, assumptions)
-    matrix = work.multiplies.flops * stretches(work.multiplies, shapes, cluster.device, assumptions)
+    matrix = work.multiplies.flops * slowdowns(work.multiplies, shapes, cluster.device, assumptions)
     compute = compute_time(matrix, jnp.zeros_like(matrix), launches, cluster.device, assumptions)
     return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)
 
 
 def _share(work: LayerWork) -> Float[np.ndarray, "multiplies"]:
-    """Return the share that a multiply has of the launches and bytes of its kernel."""
+    """Return the share of each multiply in the launches and bytes of its kernel."""
     places = [(shape.direction, shape.kernel) for shape in work.multiply_shapes]
     count = Counter(places)
     return np.array([1.0 / count[place] for place in places])

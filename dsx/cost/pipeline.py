@@ -1,8 +1,8 @@
-"""The pipeline: what a schedule adds to the work of the stages (`dsx.space.schedules` has their closed forms).
+"""The pipeline: what a schedule adds to the work of the stages (`dsx.space.schedules` has the closed forms).
 
-A step of m microbatches takes m microbatches of the slowest stage, the bubble, and the sends. Of the microbatches in
-flight the first chunk of the first stage, with the embedding, has 2p - 1 where stages are cut into chunks: p of the
-warm-up's first round and p - 1 of its last; the last chunk of the last stage, with the head, has one.
+A step of m microbatches takes m times the slowest stage's microbatch, the bubble, and the sends. With several chunks
+per stage, the first chunk of the first stage, which has the embedding, holds 2p - 1 microbatches in flight: p of the
+first round of the warm-up and p - 1 of its last. The last chunk of the last stage, which has the head, holds one.
 """
 
 from typing import NamedTuple
@@ -30,13 +30,13 @@ def pipeline(
     choices: StepChoices,
     searched: Searched,
 ) -> Pipeline:
-    """Return the pipeline parts for one microbatch's seconds on the slowest stage and on the mean one.
+    """Return the pipeline parts of a step from the seconds of one microbatch on the slowest and on the mean stage.
 
-    `weight_gradient_s` is the part of the mean that only makes weight gradients; `send_s` are the sends of a
-    microbatch between two neighbours, there and back.
+    `weight_gradient_s` is the part of the mean that only computes weight gradients; `send_s` is the time of a
+    microbatch's two sends between neighbours, forward and backward.
     """
     others = choices.pp * mean_s - slowest_s
-    waiting = choices.num_microbatches * (slowest_s - mean_s)
+    stall = choices.num_microbatches * (slowest_s - mean_s)
     nothing = jnp.zeros_like(others)
     fills = {code: others for code in searched.schedule} | {
         code: jnp.maximum(others - SCHEDULES[code].filled * (choices.pp - 1.0) * weight_gradient_s, nothing)
@@ -45,13 +45,13 @@ def pipeline(
     }
     fill = pick(searched.schedule, choices.schedule, fills)
     if searched.vpp == (1,):
-        return Pipeline(choices.num_microbatches * send_s, waiting + fill + (choices.pp - 1.0) * send_s)
+        return Pipeline(choices.num_microbatches * send_s, stall + fill + (choices.pp - 1.0) * send_s)
     sends = choices.num_microbatches * choices.vpp * send_s
-    return Pipeline(sends, waiting + fill / choices.vpp + (choices.pp - 1.0) * send_s)
+    return Pipeline(sends, stall + fill / choices.vpp + (choices.pp - 1.0) * send_s)
 
 
 def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
-    """Return the microbatches whose activations stage `index` holds at most."""
+    """Return the largest number of microbatches whose activations stage `index` holds."""
     ahead = choices.pp - index
     most: dict[int, PerPlan] = {}
     for code in searched.schedule:
@@ -63,16 +63,18 @@ def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPl
     return jnp.minimum(pick(searched.schedule, choices.schedule, most), choices.num_microbatches)
 
 
-def weight_copies(choices: StepChoices, searched: Searched) -> PerPlan | None:
-    """Return how many versions of its weights a stage keeps; None if one under every schedule that is searched."""
-    copies = {code: jnp.asarray(1.0 * SCHEDULES[code].weight_copies, choices.pp.dtype) for code in searched.schedule}
-    if all(SCHEDULES[code].weight_copies == 1 for code in searched.schedule):
+def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
+    """Return the number of versions of its weights that a stage keeps; None if all searched schedules keep one."""
+    versions = {
+        code: jnp.asarray(1.0 * SCHEDULES[code].weight_versions, choices.pp.dtype) for code in searched.schedule
+    }
+    if all(SCHEDULES[code].weight_versions == 1 for code in searched.schedule):
         return None
-    return pick(searched.schedule, choices.schedule, copies)
+    return pick(searched.schedule, choices.schedule, versions)
 
 
-def in_flight_of_ends(microbatches: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
-    """Return the microbatches that embedding and head hold at most, of `microbatches` in flight on their stages."""
+def in_flight_of_embedding_and_head(microbatches: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
+    """Return the largest numbers of microbatches that embedding and head hold; their stages hold `microbatches`."""
     chunked = choices.vpp > 1.0
     first = jnp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
     return jnp.where(chunked, first, microbatches), jnp.where(chunked, jnp.ones_like(first), microbatches)

@@ -1,12 +1,11 @@
-"""Protocols of a collective library: what a hop and a byte cost under each.
+"""Protocols of a collective library: the cost of a hop and of a byte.
 
-A library has a protocol for large messages, whose hops wait until a whole chunk lies in memory and is fenced,
-and one for small messages, whose words carry their own flag: hops are short, and bandwidth is given away.
-NCCL calls them Simple and LL (with LL128 between them) and takes the faster one by a model that is linear in
-bytes (NCCL, "NCCL_PROTO" in its documentation, and src/graph/tuning.cc: a table of latencies per protocol
-and link, and a share of the bandwidth per protocol). A time linear in bytes is Hockney's model (Parallel
-Computing 20, 1994), ``latency + bytes / bandwidth``: latency times bandwidth is the message size that reaches
-half of the bandwidth.
+A library has a protocol for large messages, where a hop waits until a whole chunk is in memory and fenced, and one for
+small messages, where each word carries its own flag: hops are short, and bandwidth is lower. NCCL calls them Simple and
+LL (with LL128 between them) and takes the faster one by a model that is linear in bytes (NCCL, "NCCL_PROTO" in its
+documentation, and src/graph/tuning.cc: a table of latencies per protocol and link, and a share of the bandwidth per
+protocol). A time linear in bytes is Hockney's model (Parallel Computing 20, 1994), ``latency + bytes / bandwidth``:
+latency times bandwidth is the message size that reaches half of the bandwidth.
 """
 
 from typing import NamedTuple
@@ -28,23 +27,25 @@ class Linear(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """What messages meet on the tiers under one protocol, innermost first."""
+    """Latencies and inverse bandwidths of the tiers under one protocol, innermost tier first."""
 
     latencies: tuple[PerPlan, ...]  # s, one hop on each tier
-    # s/byte of one GPU on each tier: its links in a domain, its NIC, its share of what is beyond.
-    paces: tuple[PerPlan, ...]
-    relay: PerPlan  # share of a NIC's pace that its byte costs more where one GPU receives it and sends it on
-    rails: bool  # whether a message crosses domains on the NICs of all members there, or on one
-    tree_latency: PerPlan  # hops' latencies in a tree over those in a ring
+    # Of one GPU on each tier: on its links in the domain, on its NIC, on its share of the tiers beyond.
+    seconds_per_byte: tuple[PerPlan, ...]
+    relay: PerPlan  # extra cost of a byte on a NIC that one GPU receives and sends on, relative to a plain byte
+    rails: bool  # whether a message leaves a domain on the NICs of all members there, or on one NIC
+    tree_latency: PerPlan  # latency of a hop in a tree over that in a ring
     tree_bandwidth: PerPlan  # bandwidth of a tree over that of a ring
 
 
 def bulk(network: Network, assumptions: Assumptions) -> Protocol:
-    """Return the protocol of large messages, which runs on all NICs that a group has in a domain."""
-    reached = _by_links(network, assumptions.nvs_efficiency, assumptions.net_efficiency)
+    """Return the protocol of large messages, which uses all NICs of a group in a domain."""
+    efficiencies = _by_links(network, assumptions.nvs_efficiency, assumptions.net_efficiency)
     return Protocol(
         latencies=tuple(assumptions.bulk_latency * tier.latency for tier in network.tiers),
-        paces=tuple(1.0 / (share * tier.bandwidth) for share, tier in zip(reached, network.tiers, strict=True)),
+        seconds_per_byte=tuple(
+            1.0 / (efficiency * tier.bandwidth) for efficiency, tier in zip(efficiencies, network.tiers, strict=True)
+        ),
         relay=assumptions.relay,
         rails=True,
         tree_latency=assumptions.tree_latency,
@@ -53,19 +54,19 @@ def bulk(network: Network, assumptions: Assumptions) -> Protocol:
 
 
 def eager(network: Network, assumptions: Assumptions) -> Protocol:
-    """Return the protocol of small messages, which runs on few channels: one NIC of a domain."""
+    """Return the protocol of small messages, which uses few channels: one NIC of a domain."""
     large = bulk(network, assumptions)
-    hops = _by_links(network, assumptions.eager_nvs_latency, assumptions.eager_net_latency)
+    latencies = _by_links(network, assumptions.eager_nvs_latency, assumptions.eager_net_latency)
     return large._replace(
-        latencies=tuple(hop * tier.latency for hop, tier in zip(hops, network.tiers, strict=True)),
-        paces=tuple(pace / assumptions.eager_bandwidth for pace in large.paces),
+        latencies=tuple(scale * tier.latency for scale, tier in zip(latencies, network.tiers, strict=True)),
+        seconds_per_byte=tuple(seconds / assumptions.eager_bandwidth for seconds in large.seconds_per_byte),
         rails=False,
     )
 
 
-def _by_links(network: Network, own: PerPlan, behind_nics: PerPlan) -> list[PerPlan]:
-    """Return a belief per tier: `own` of links of the GPUs themselves, `behind_nics` of what lies beyond."""
-    return [own if tier < network.linked else behind_nics for tier in range(len(network.tiers))]
+def _by_links(network: Network, direct: PerPlan, nic: PerPlan) -> list[PerPlan]:
+    """Return a parameter per tier: `direct` for direct links of GPUs, `nic` for tiers that use NICs."""
+    return [direct if tier < network.linked else nic for tier in range(len(network.tiers))]
 
 
 PROTOCOLS = {"bulk": bulk, "eager": eager}

@@ -1,8 +1,8 @@
-"""What a layer costs under the recomputation of a plan: that of a mode, or a mix of a mode and none.
+"""The cost of a layer under a plan's recomputation: that of one mode, or a mix of one mode and none.
 
-With `stored_layers` n above 0, n of the body layers of a stage keep everything and the others follow `recompute`
-(Megatron-LM's method block). Time and saved bytes of a layer are the mean over the stage, so a step is linear in n.
-Layers of the ends are never made again.
+With `stored_layers` n above 0, n of the body layers of a stage save all activations, and the others follow `recompute`
+(Megatron-LM's recompute method "block"). Time and stash of a layer are means over the stage, so a step is linear in n.
+Embedding and head are never recomputed.
 """
 
 from collections.abc import Callable
@@ -18,42 +18,42 @@ from dsx.space.codes import Searched
 
 NONE = CODES["recompute"].index("none")
 
-OfMode = Callable[[int], PerPlan]  # what a layer has under a mode
+ByMode = Callable[[int], PerPlan]  # (mode) -> cost of a layer under it
 
 
 class Recompute(NamedTuple):
     """The recomputation of plans."""
 
     mode: PerPlan
-    modes: tuple[int, ...]  # that it may be
-    stored: PerPlan | None  # share of the body layers that keep everything; None where no plan has any
-    ends: frozenset[int]  # kinds that are never made again
+    modes: tuple[int, ...]  # the values of `mode`
+    stored: PerPlan | None  # share of the body layers that save all activations; None if no plan has any
+    never: frozenset[int]  # kinds that are never recomputed: embedding and head
 
-    def mean(self, kind: int, of: OfMode) -> PerPlan:
-        """Return what a layer of a kind has on average."""
-        if kind in self.ends:
-            return of(NONE)
-        made_again = self._made_again(of)
+    def mean(self, kind: int, cost: ByMode) -> PerPlan:
+        """Return the mean of a cost over the layers of a kind."""
+        if kind in self.never:
+            return cost(NONE)
+        recomputed = self._recomputed(cost)
         if self.stored is None:
-            return made_again
-        return (1.0 - self.stored) * made_again + self.stored * of(NONE)
+            return recomputed
+        return (1.0 - self.stored) * recomputed + self.stored * cost(NONE)
 
-    def largest(self, kind: int, of: OfMode) -> PerPlan:
-        """Return the most that a layer of a kind has."""
-        if kind in self.ends:
-            return of(NONE)
-        made_again = self._made_again(of)
+    def largest(self, kind: int, cost: ByMode) -> PerPlan:
+        """Return the largest of a cost among the layers of a kind."""
+        if kind in self.never:
+            return cost(NONE)
+        recomputed = self._recomputed(cost)
         if self.stored is None:
-            return made_again
-        stored = jnp.where(self.stored > 0, jnp.maximum(made_again, of(NONE)), made_again)
-        return jnp.where(self.stored < 1, stored, of(NONE))
+            return recomputed
+        mixed = jnp.where(self.stored > 0, jnp.maximum(recomputed, cost(NONE)), recomputed)
+        return jnp.where(self.stored < 1, mixed, cost(NONE))
 
-    def _made_again(self, of: OfMode) -> PerPlan:
-        return pick(self.modes, self.mode, {mode: of(mode) for mode in self.modes})
+    def _recomputed(self, cost: ByMode) -> PerPlan:
+        return pick(self.modes, self.mode, {mode: cost(mode) for mode in self.modes})
 
 
 def recompute_of(choices: StepChoices, stack: Stack, searched: Searched) -> Recompute:
-    """Return the recomputation of plans; stages that an even cut leaves unequal store the same share."""
+    """Return the recomputation of plans; unequal stages of an even cut store the same share of their layers."""
     stored = None
     if searched.stored_layers != (0,):
         stored = jnp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, jnp.ones_like(choices.pp))

@@ -1,10 +1,10 @@
 """The roofline of a kernel: the larger of compute and memory time, with a launch.
 
 T_flop = launch + F_matrix / (eff * clock * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
-(arXiv 2410.00273, section 3 and its released code). F_matrix counts each multiply as many times as its shape
-makes it slower than the ceiling (dsx.cost.multiply). A launch comes once, before compute and traffic, of which
-the longer counts; `launch_hidden` lets traffic hide it. The clock of a device that may draw less than its data
-sheet says is lower: power rises with the cube of it where voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
+(arXiv 2410.00273, section 3 and its released code). F_matrix counts the FLOPs of each multiply times its slowdown
+(dsx.cost.multiply). A launch precedes compute and traffic, of which the longer counts; traffic hides the fraction
+`launch_hidden` of it. A device with a power limit below its data sheet has a lower clock: power rises with the cube of
+the clock if voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from dsx.records import Array, ArrayLike, Float
 
 
 def sustained_flops(device: Device, assumptions: Assumptions) -> ArrayLike:
-    """Return the matrix FLOP/s of a large multiply, at the clock that the device's power allows."""
+    """Return the matrix FLOP/s of a large multiply at the clock of the device's power limit."""
     return assumptions.matrix_efficiency * device.matrix_flops * device.power_share**assumptions.clock_exponent
 
 
@@ -26,7 +26,7 @@ def compute_time(
     device: Device,
     assumptions: Assumptions,
 ) -> Float[Array, "*kernels"]:
-    """Return the seconds a kernel computes, launch included, from its matrix and vector FLOPs."""
+    """Return the compute seconds of a kernel, launch included, from its matrix and vector FLOPs."""
     matrix_s = matrix / sustained_flops(device, assumptions)
     vector_s = vector / (assumptions.vector_efficiency * device.vector_flops)
     return launches * assumptions.launch_latency + matrix_s + vector_s

@@ -1,9 +1,9 @@
-"""What a stage costs: its seconds for a microbatch, its memory, and what it adds to the end of a step.
+"""The costs of a stage: its seconds for a microbatch, its memory, and what it adds to the end of a step.
 
-All of it is a sum over the layers that the stage holds, or, for memory, little more than that. Whoever cuts a pipeline
-asks here, be it for the stages of an even cut or for every segment of a chain of layers, so one cut has one cost.
+Each cost is a sum over the layers of the stage, memory nearly so. The even cut, a layer layout and the search for the
+optimal cut all take the costs of their stages from here, so equal stages have equal costs.
 
-Values are made when they are first asked for: what a caller does not need is not traced.
+Values are computed on first use: JAX does not trace what a caller does not need.
 """
 
 import functools
@@ -15,24 +15,24 @@ import jax.numpy as jnp
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
-from dsx.cost.crowding import may_crowd
+from dsx.cost.contention import may_contend
 from dsx.cost.groups import Group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, stage_memory, stage_weights
 from dsx.cost.offload import (
     ACTIVATIONS,
     OPTIMIZER,
-    exposed_s,
+    exposed_transfer_s,
     host_update_s,
-    moves,
+    offload_codes,
     offloaded,
     remaining_bytes,
 )
-from dsx.cost.pipeline import in_flight_of_ends
+from dsx.cost.pipeline import in_flight_of_embedding_and_head
 from dsx.cost.recompute import Recompute, recompute_of
-from dsx.cost.reduction import reduction
+from dsx.cost.reduction import ReducedLayer, reduction
 from dsx.cost.shapes import PerPlan
-from dsx.cost.shards import replicas, shards
+from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Stack, Stage, even_first
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
@@ -40,7 +40,7 @@ from dsx.space.codes import Searched
 
 @dataclass(frozen=True)
 class StageCosts:
-    """The costs of any stage of some plans; values by kind broadcast with the layers of a stage."""
+    """The costs of any stage of some plans; values per kind of layer broadcast with the layers of a stage."""
 
     kinds: Sequence[LayerCosts]
     choices: StepChoices
@@ -51,15 +51,17 @@ class StageCosts:
 
     def load_s(self, stage: Stage) -> PerPlan:
         """Return the seconds of one microbatch on a stage, forward and backward."""
-        return on(stage, self.passes_s)
+        return sum_over_layers(stage, self.forward_backward_s)
 
     def memory(self, stage: Stage, microbatches: PerPlan) -> Memory:
-        """Return the memory of a stage's GPU with so many microbatches in flight, in which it is affine."""
+        """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight."""
         saved = self._saved_bytes(stage) * microbatches
         if self.searched.vpp != (1,):
-            # With several chunks the ends are in one of them, which holds other microbatches than the stage on average.
-            ends = self.stack.first, self.stack.last
-            for kinds, held in zip(ends, in_flight_of_ends(microbatches, self.choices), strict=True):
+            # Embedding and head are in one chunk, which holds another number of microbatches than the mean chunk.
+            embedding_and_head = self.stack.first, self.stack.last
+            for kinds, held in zip(
+                embedding_and_head, in_flight_of_embedding_and_head(microbatches, self.choices), strict=True
+            ):
                 for kind in kinds:
                     saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (held - microbatches)
         ranks, _ = self.shards
@@ -68,25 +70,26 @@ class StageCosts:
         )
 
     def reduction_s(self, stage: Stage) -> PerPlan:
-        """Return what the reduction of a first stage leaves exposed, once a step."""
-        ranks, copies = self.shards
+        """Return the exposed seconds of the reduction of a first stage, once a step."""
         (body, *_), *_ = self.stack.segments
+        none = [None] * len(self.kinds)
+        by_kind = zip(self.kinds, *self.shards, self.backward_s, self.contended_s or none, strict=True)
+        layers = [ReducedLayer(*values) for values in by_kind]
 
-        def behind(edge: int) -> PerPlan:
-            costs = (self.kinds, ranks, copies, self.backward_s, self.crowded_s)
-            return reduction(*costs, stage, edge, self.choices, self.searched, self.cluster, self.assumptions)
+        def exposed_s(exposed_kind: int) -> PerPlan:
+            return reduction(layers, stage, exposed_kind, self.choices, self.searched, self.cluster, self.assumptions)
 
-        exposed = behind(body)
+        exposed = exposed_s(body)
         if stage.even or not self.stack.first:
             return exposed
-        # A stage that is nothing but an embedding has only that to gather first and to reduce last.
-        return jnp.where(stage.layers[body] > 0, exposed, behind(self.stack.first[-1]))
+        # A stage with only the embedding gathers it first and reduces it last.
+        return jnp.where(stage.layers[body] > 0, exposed, exposed_s(self.stack.first[-1]))
 
     def update_s(self, stage: Stage) -> PerPlan:
-        """Return the seconds in which the optimizer of a stage reads and writes its state."""
+        """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
         ranks, _ = self.shards
-        whole, divided = stage_weights(self.kinds, ranks, stage)
-        updated = pick(self.searched.zero_stage, self.choices.zero_stage, [whole, divided, divided, divided])
+        whole, sharded = stage_weights(self.kinds, ranks, stage)
+        updated = pick(self.searched.zero_stage, self.choices.zero_stage, [whole, sharded, sharded, sharded])
         device, assumptions = self.cluster.device, self.assumptions
         traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
         on_gpu = updated * (traffic / (assumptions.hbm_efficiency * device.hbm_bandwidth))
@@ -98,11 +101,11 @@ class StageCosts:
             on_gpu,
         )
 
-    def at_end_s(self, first: Stage) -> tuple[PerPlan, PerPlan]:
+    def reduction_and_update_s(self, first: Stage) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of the reduction and of the update that a cut with this first stage adds to a step.
 
-        They are those of the first stage, whose backward ends last. Of a cut that gives it less than its share they are
-        those of the share: what it is spared another stage has more of, which may then be the last one to end.
+        They are those of the first stage, whose backward ends last, and at least those of the first stage of the most
+        even cut: if a cut gives the first stage fewer layers, another stage has more and may end last.
         """
         own = self.reduction_s(first), self.update_s(first)
         if first.even:
@@ -112,30 +115,30 @@ class StageCosts:
 
     @cached_property
     def recompute_s(self) -> list[PerPlan]:
-        """Per kind, the seconds in which the backward of a layer makes again what was not saved."""
+        """Per kind, the seconds in which the backward of a layer recomputes activations."""
         return self._on_average("recompute_s")
 
     @cached_property
     def backward_s(self) -> list[PerPlan]:
-        """Per kind, the seconds of a layer's backward, with what is made again."""
-        return [costs.backward_s + again for costs, again in zip(self.kinds, self.recompute_s, strict=True)]
+        """Per kind, the seconds of a layer's backward, with recomputation."""
+        return [costs.backward_s + seconds for costs, seconds in zip(self.kinds, self.recompute_s, strict=True)]
 
     @cached_property
-    def crowded_s(self) -> list[tuple[PerPlan, PerPlan]]:
-        """Per kind, the seconds of a forward and a backward in which a layer takes an oversubscribed tier.
+    def contended_s(self) -> list[tuple[PerPlan, PerPlan]]:
+        """Per kind, the seconds of forward and backward in which a layer uses an oversubscribed tier.
 
-        None, if no tier can be.
+        Empty if no tier can be oversubscribed.
         """
-        if not may_crowd(self.cluster.network):
+        if not may_contend(self.cluster.network):
             return []
         return [
-            (costs.crowded_s[0], self._again.mean(kind, costs.crowded_s[1:].__getitem__))
+            (costs.contended_s[0], self._recompute.mean(kind, costs.contended_s[1:].__getitem__))
             for kind, costs in enumerate(self.kinds)
         ]
 
     @cached_property
-    def passes_s(self) -> Sequence[PerPlan]:
-        """Per kind, the seconds of a layer's passes of one microbatch."""
+    def forward_backward_s(self) -> Sequence[PerPlan]:
+        """Per kind, the seconds of a layer's forward and backward of one microbatch, stalls included."""
         passes = [costs.forward_s + back for costs, back in zip(self.kinds, self.backward_s, strict=True)]
         if self.stall_s is None:
             return passes
@@ -143,37 +146,37 @@ class StageCosts:
 
     @cached_property
     def stall_s(self) -> list[PerPlan] | None:
-        """Per kind, the seconds that a layer's passes of a microbatch wait for the host; None if no plan's do."""
-        if not moves(ACTIVATIONS, self.searched):
+        """Per kind, the seconds that a layer stalls for host transfers, one microbatch; None if no plan offloads."""
+        if not offload_codes(ACTIVATIONS, self.searched):
             return None
 
         def under(costs: LayerCosts, mode: int) -> PerPlan:
             backward_s = costs.backward_s + costs.recompute_s[mode]
             stash = costs.stash_bytes[mode]
-            return exposed_s(stash, costs.forward_s, backward_s, self.cluster.device, self.assumptions)
+            return exposed_transfer_s(stash, costs.forward_s, backward_s, self.cluster.device, self.assumptions)
 
         found: list[PerPlan] = []
         for kind, costs in enumerate(self.kinds):
             nothing = jnp.zeros_like(costs.forward_s)
-            again = self._again
-            moved = again.mean(kind, functools.partial(under, costs)) if kind not in again.ends else nothing
-            found.append(offloaded(ACTIVATIONS, self.choices, self.searched, lambda moved=moved: moved, nothing))
+            recompute = self._recompute
+            stall = recompute.mean(kind, functools.partial(under, costs)) if kind not in recompute.never else nothing
+            found.append(offloaded(ACTIVATIONS, self.choices, self.searched, lambda stall=stall: stall, nothing))
         return found
 
     @cached_property
     def shards(self) -> tuple[Sequence[Sequence[Group]], Sequence[Sequence[Group]]]:
         """Per kind and weight group, the ranks over which ZeRO divides, and those that hold the same shard."""
-        divided, copies = replicas(self.choices, self.searched)
-        # Kinds whose weights the same ranks hold have the same groups.
-        made: dict[tuple[int, ...], tuple[list[Group], list[Group]]] = {}
+        dp_shard, dp_replicas = dp_groups(self.choices, self.searched)
+        # Kinds with the same weight groups have the same groups of ranks.
+        found: dict[tuple[int, ...], tuple[list[Group], list[Group]]] = {}
         for costs in self.kinds:
-            if _ranks_of(costs) not in made:
-                made[_ranks_of(costs)] = shards(costs, divided, copies, self.searched)
-        ranks, held_alike = zip(*(made[_ranks_of(costs)] for costs in self.kinds), strict=True)
-        return ranks, held_alike
+            if _ranks_of(costs) not in found:
+                found[_ranks_of(costs)] = weight_shards(costs, dp_shard, dp_replicas, self.searched)
+        shards, replicas = zip(*(found[_ranks_of(costs)] for costs in self.kinds), strict=True)
+        return shards, replicas
 
     @cached_property
-    def _again(self) -> Recompute:
+    def _recompute(self) -> Recompute:
         return recompute_of(self.choices, self.stack, self.searched)
 
     @cached_property
@@ -185,27 +188,29 @@ class StageCosts:
         return self._largest("working_bytes")
 
     def _on_average(self, name: str) -> list[PerPlan]:
-        """Return what a layer of each kind has of a leaf of the recompute modes on average."""
-        return [self._again.mean(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
+        """Return, per kind, the mean over its layers of a cost that depends on the recompute mode."""
+        return [self._recompute.mean(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
 
     def _largest(self, name: str) -> list[PerPlan]:
-        return [self._again.largest(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
+        return [
+            self._recompute.largest(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)
+        ]
 
     def _saved_bytes(self, stage: Stage) -> PerPlan:
-        """Return the saved bytes of one microbatch on a GPU of a stage."""
+        """Return the stash of one microbatch on the GPU of a stage, bytes."""
 
         def remaining() -> PerPlan:
-            return remaining_bytes(stage, self._stash_bytes, self._largest("stash_bytes"), self._again.ends)
+            return remaining_bytes(stage, self._stash_bytes, self._largest("stash_bytes"), self._recompute.never)
 
-        here = on(stage, self._stash_bytes)
-        return offloaded(ACTIVATIONS, self.choices, self.searched, remaining, here)
+        stash = sum_over_layers(stage, self._stash_bytes)
+        return offloaded(ACTIVATIONS, self.choices, self.searched, remaining, stash)
 
 
-def on(stage: Stage, values: Sequence[PerPlan]) -> PerPlan:
-    """Return what the layers of a stage have together; `values` are those of a layer of each kind."""
+def sum_over_layers(stage: Stage, values: Sequence[PerPlan]) -> PerPlan:
+    """Return the sum of a value over the layers of a stage; `values` has that of one layer of each kind."""
     return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
 
 
 def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:
-    """Return what is equal for kinds of layers that were given the very same weight groups."""
+    """Return a key that kinds of layers share if they have the very same weight groups."""
     return id(costs.group_size), id(costs.group_share), *(id(share) for share in costs.group_outer)

@@ -1,11 +1,11 @@
 """The cost of a step: layer costs combined by the choices that do not change them.
 
-A stage takes the layers that an even cut gives it; the step is what the pipeline makes of the slowest stage,
-what the data-parallel reduction leaves exposed, and the optimizer's update. Time columns are means over the
-stages, and waiting for the slowest is part of the bubble; memory columns are those of the worst stage.
+A cut gives each stage its layers. The step time is that of the pipeline, which the slowest stage determines, plus the
+exposed data-parallel reduction and the optimizer update. Time columns are means over the stages; the stall for the
+slowest stage is part of the bubble. Memory columns are those of the worst stage.
 
-Arrays broadcast: layer costs are [U, 1] (or [U]) and choices [1, G] (or [U]), so the same function prices
-a block of keys times choices, a list of plans, or one plan.
+Arrays broadcast: layer costs are [U, 1] (or [U]) and choices [1, G] (or [U]), so the same function prices a block of
+keys times choices, a list of plans, or one plan.
 """
 
 import functools
@@ -19,13 +19,13 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
-from dsx.cost.crowding import crosses
+from dsx.cost.contention import crosses
 from dsx.cost.groups import group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, worst
 from dsx.cost.pipeline import in_flight, pipeline
 from dsx.cost.shapes import Column, PerPlan
-from dsx.cost.stage_costs import StageCosts, on
+from dsx.cost.stage_costs import StageCosts, sum_over_layers
 from dsx.cost.stages import Stack, Stage, stages, stages_between
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record
@@ -34,7 +34,7 @@ from dsx.space.codes import Searched
 
 @record
 class Workload:
-    """What is trained, as far as a step's cost depends on it."""
+    """The training run, as far as the cost of a step depends on it."""
 
     stack: Stack
     sequence_length: PerPlan
@@ -51,40 +51,40 @@ def step_costs(
     assumptions: Assumptions,
     boundaries: Float[Array, "boundaries"] | None = None,
 ) -> StepCosts:
-    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of all.
+    """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of the arguments.
 
-    The cut is even, or, of one plan in scalars, the one with [S + 1] `boundaries` (`dsx.cost.stages.stages_between`).
+    The cut is even unless [S + 1] `boundaries` are given, for one plan in scalars (`dsx.cost.stages.stages_between`).
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    recompute, passes = costs.recompute_s, costs.passes_s
-    cut = _even(stack, choices) if boundaries is None else _any_cut(stack, choices, boundaries)
+    recompute, forward_backward = costs.recompute_s, costs.forward_backward_s
+    cut = _even(stack, choices) if boundaries is None else _cut_at(stack, choices, boundaries)
     first, mean = cut.first, cut.mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
-        """Return the seconds that all microbatches of a step take on the mean stage."""
+        """Return the seconds of all microbatches of a step on the mean stage, from those of a layer of each kind."""
         layers = mean.layers.items()
         return functools.reduce(jnp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
     def column(name: str) -> Column:
         return busy([getattr(layer, name) for layer in kinds])
 
-    slowest_s = cut.most([costs.load_s(stage) for stage in cut.held])
+    slowest_s = cut.largest([costs.load_s(stage) for stage in cut.priced])
     mean_s = slowest_s if mean is first else costs.load_s(mean)
-    # A stage that is alone is the mean one, also in rounding.
+    # A single stage is the mean stage, also in rounding.
     slowest_s = jnp.where(choices.pp > 1, jnp.maximum(slowest_s, mean_s), mean_s)
-    spare_s = on(mean, [layer.weight_gradient_s for layer in kinds])
-    send_s = sent_s(costs, mean, mean_s)
-    pipe = pipeline(slowest_s, mean_s, spare_s, send_s, choices, searched)
-    dp_comm, update = costs.at_end_s(first)
-    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.held]
+    weight_gradient_s = sum_over_layers(mean, [layer.weight_gradient_s for layer in kinds])
+    send_s = exposed_send_s(costs, mean, mean_s)
+    pipe = pipeline(slowest_s, mean_s, weight_gradient_s, send_s, choices, searched)
+    dp_comm, update = costs.reduction_and_update_s(first)
+    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.priced]
     memory = cut.worst(memories)
-    # The sum of its parts; as a maximum a search that asks for nothing else of the memory need not pick them.
-    peak = cut.most([stage.peak_bytes for stage in memories])
+    # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
+    peak = cut.largest([stage.peak_bytes for stage in memories])
     recompute_s = busy(recompute)
     stall = costs.stall_s
-    step = busy(passes) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
+    step = busy(forward_backward) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
     one = jnp.ones_like(step)
@@ -112,42 +112,42 @@ def step_costs(
     )
 
 
-def sent_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
-    """Return the seconds of sending a microbatch from stage to stage, there and back, that are not hidden.
+def exposed_send_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
+    """Return the exposed seconds of a microbatch's two sends between neighbours, forward and backward.
 
-    `mean_s` is what the mean stage takes for it, behind which they may hide.
+    `mean_s` is the time of the microbatch on the mean stage, which sends overlap with.
     """
     choices, assumptions = costs.choices, costs.assumptions
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_outer)
     send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
-    if costs.crowded_s:
+    if costs.contended_s:
         shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
-        taken = on(mean, [forward + backward for forward, backward in costs.crowded_s])
+        taken = sum_over_layers(mean, [forward + backward for forward, backward in costs.contended_s])
         mean_s = jnp.maximum(mean_s - shared * taken, jnp.zeros_like(mean_s))
     return send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
 
 
 class _Cut(NamedTuple):
-    """The stages of a cut that are priced."""
+    """The priced stages of a cut, and how to combine their values."""
 
-    held: list[Stage]
+    priced: list[Stage]
     first: Stage
     mean: Stage
-    most: Callable[[list[PerPlan]], PerPlan]  # the largest of what the stages held have
+    largest: Callable[[list[PerPlan]], PerPlan]
     worst: Callable[[list[Memory]], Memory]
 
 
 def _even(stack: Stack, choices: StepChoices) -> _Cut:
-    held = stages(stack, choices.pp, choices.vpp)
-    first, *_ = held
+    priced = stages(stack, choices.pp, choices.vpp)
+    first, *_ = priced
     mean = first if stack.uniform else _mean(stack, choices, first)
-    return _Cut(held, first, mean, lambda values: functools.reduce(jnp.maximum, values), worst)
+    return _Cut(priced, first, mean, lambda values: functools.reduce(jnp.maximum, values), worst)
 
 
-def _any_cut(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries"]) -> _Cut:
-    held = stages_between(stack, boundaries)
-    position, layers = jax.tree.map(lambda leaf: leaf[0], (held.position, held.layers))
+def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries"]) -> _Cut:
+    found = stages_between(stack, boundaries)
+    position, layers = jax.tree.map(lambda leaf: leaf[0], (found.position, found.layers))
     first = Stage(position, layers, even=False)
 
     def worst_of(memories: list[Memory]) -> Memory:
@@ -155,7 +155,7 @@ def _any_cut(stack: Stack, choices: StepChoices, boundaries: Float[Array, "bound
         at = jnp.argmax(memory.peak_bytes)
         return Memory(*(jnp.asarray(part)[at] for part in memory))
 
-    return _Cut([held], first, _mean(stack, choices, first), lambda values: jnp.max(values[0]), worst_of)
+    return _Cut([found], first, _mean(stack, choices, first), lambda values: jnp.max(values[0]), worst_of)
 
 
 def _mean(stack: Stack, choices: StepChoices, first: Stage) -> Stage:

@@ -1,6 +1,6 @@
 """The work of a layer as numbers: its expressions evaluated for U shard keys.
 
-This does not depend on hardware, so it is done once with NumPy, in float64; pricing it is JAX.
+Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX prices it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from dsx.spec.assumptions import AssumptionsSpec
 
 @dataclass(frozen=True, slots=True)
 class CollectiveShape:
-    """What a collective is, whatever its volume: the structure that pricing is compiled for."""
+    """A collective without its volume: the structure that pricing is compiled for."""
 
     kernel: int  # position among the layer's priced kernels
     direction: int
@@ -32,14 +32,14 @@ class CollectiveShape:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyShape:
-    """What a matrix multiply is, whatever its size."""
+    """A matrix multiply without its size."""
 
     kernel: int  # position among the layer's priced kernels
     direction: int
     linear: bool  # of an operator with a weight
     fused: bool  # part of a kernel of several operators
-    of_weight: bool  # makes the gradient of a weight
-    grouped: bool  # one for each of several weights, those of experts
+    of_weight: bool  # computes the gradient of a weight
+    grouped: bool  # one multiply for each of several weights, those of experts
 
 
 @record
@@ -55,7 +55,7 @@ class Multiplies:
 
 @record
 class MeasuredTimes:
-    """Seconds that were measured, NaN where nothing was; what a kernel is in place of its roofline."""
+    """Measured seconds, which replace the roofline; NaN where not measured."""
 
     kernels: PerKernel  # whole kernels
     multiplies: PerMultiply  # single multiplies, in the order of `Multiplies`
@@ -69,30 +69,30 @@ _SIZES = ("rows", "columns", "contracted", "batch", "flops")
 class LayerWork:
     """Work of one layer on one GPU for one microbatch.
 
-    There are U keys and V <= U works: keys that differ in their shares of a fast domain alone have the same work.
+    There are U keys and V <= U works: keys that differ only in their shares of a fast domain have the same work.
     """
 
     matrix: PerKernel  # FLOPs
     vector: PerKernel  # FLOPs
     bytes: PerKernel  # bytes
-    unfused: PerKernel  # bytes beside them where operators run as several kernels
+    unfused: PerKernel  # further bytes if operators run as several kernels
     multiplies: Multiplies
     launches: Float[Array, "2 kernels #works"]
     volumes: Float[Array, "collectives works"]  # bytes
     weights: Float[Array, "weights works"]  # bytes
     stash: PerMode  # bytes saved for the backward
-    working: PerMode  # bytes beside them while the layer's backward runs
+    working: PerMode  # bytes of the transient of the layer's backward, besides the stash
     boundary: PerWork  # bytes handed to the next stage
     panels: PerWork
     sizes: Mapping[str, PerWork]  # by axis, its degree
     shares: Mapping[str, PerKey]  # by axis, members of a group in one fast domain
-    which: Int[Array, "keys"] | None  # the work of each key; None where every key has its own
+    which: Int[Array, "keys"] | None  # the work of each key; None if every key has its own
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
-    again: tuple[bool, ...] = static()  # per kernel: whether selective recomputation makes it again
-    over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; none where it divides no weight
-    measured: MeasuredTimes | None = None  # None where no times were given
+    recomputed: tuple[bool, ...] = static()  # per kernel: whether selective recomputation recomputes it
+    over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
+    measured: MeasuredTimes | None = None  # None without measured times
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
 
@@ -103,7 +103,7 @@ class LayerWork:
         shares: Mapping[str, PerKey],
         outer: tuple[Mapping[str, PerKey], ...] = (),
     ) -> "LayerWork":
-        """Return some of the works, and the keys that have them: `which` of them, with `shares` and `outer`."""
+        """Return the selected works for other keys: `which` has the work of each key, among the selected ones."""
         picked = {name: getattr(self, name)[..., works] for name in _PER_WORK}
         sizes = {axis: size[works] for axis, size in self.sizes.items()}
         multiplies = Multiplies(**{name: getattr(self.multiplies, name)[..., works] for name in _SIZES})
@@ -122,7 +122,7 @@ class LayerWork:
         )
 
     def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
-        """Return the values of the keys for those of their works."""
+        """Return the value of each key from the values of the works."""
         return leaf if self.which is None else leaf[..., self.which]
 
 
@@ -137,7 +137,7 @@ def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
 
 
 def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) -> int:
-    """Return how often a kernel of the layer text is launched in one direction."""
+    """Return the number of launches of a kernel of the layer definition in one direction."""
     if assumptions.launches == "operators" or not kernel.runs:
         return int(kernel.runs)
     work = kernel.work[direction]
@@ -193,7 +193,7 @@ def layer_work(
     count = len(keys["microbatch_size"])
     kernels = layer.priced_kernels
     memo: dict[int, ArrayLike] = {}
-    alive: list[Any] = []  # what the memo has seen, so that no other expression takes its identity
+    alive: list[Any] = []  # expressions in the memo, kept so that no other expression gets their id
 
     def floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
         # Exact below 2^53, and ten times faster than NumPy's own on floats.
@@ -238,22 +238,22 @@ def layer_work(
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         multiply_shapes=multiply_shapes(layer),
-        again=tuple(kernel.recompute_region is not None for kernel in kernels),
+        recomputed=tuple(kernel.recompute_region is not None for kernel in kernels),
         over_ep=tuple(weight.over_ep for weight in layer.weights),
     )
 
 
 def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], np.ndarray]) -> PerMode:
-    """Return the bytes beside the stash: of the kernel that needs most, with what has been made again by then.
+    """Return the bytes besides the stash: those of the largest kernel, and the recomputed activations by then.
 
-    In full recomputation all that the backward reads has been made again; in selective, that of one region.
+    Full recomputation has recomputed all activations that the backward reads; selective, those of one region.
     """
     transient = stack([kernel.transient_bytes for kernel in layer.kernels])
-    most = transient.max(axis=0)
-    selective = most
-    held = {saved.key for kernel in layer.kernels for saved in kernel.kept}
+    largest = transient.max(axis=0)
+    selective = largest
+    kept = {saved.key for kernel in layer.kernels for saved in kernel.kept}
     for region in {kernel.recompute_region: None for kernel in layer.kernels if kernel.recompute_region}:
         inside = [index for index, kernel in enumerate(layer.kernels) if kernel.recompute_region == region]
-        made = [saved.bytes for index in inside for saved in layer.kernels[index].saved if saved.key not in held]
-        selective = np.maximum(selective, stack(made).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
-    return np.stack([most, selective, np.maximum(stash[0] - stash[2], 0.0) + most])
+        region_bytes = [saved.bytes for i in inside for saved in layer.kernels[i].saved if saved.key not in kept]
+        selective = np.maximum(selective, stack(region_bytes).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
+    return np.stack([largest, selective, np.maximum(stash[0] - stash[2], 0.0) + largest])

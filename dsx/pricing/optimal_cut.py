@@ -168,7 +168,7 @@ def _limited(chain: _Chain, microbatches: Any) -> Any:
 def _of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
     """Return [N] the seconds that a first stage adds to the end of a step, by its last layer."""
     first = _stage(contents.layers[:, contents.of_segment[0]])
-    return sum(costs.at_end_s(first))
+    return sum(costs.reduction_and_update_s(first))
 
 
 def _stage(layers: Any) -> Stage:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.pipeline import in_flight
-from dsx.cost.stage_costs import StageCosts, on
+from dsx.cost.stage_costs import StageCosts, sum_over_layers
 from dsx.cost.stages import stages_between
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
@@ -51,9 +51,11 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
         stalls = costs.stall_s or [0.0] * len(kinds)
         values = {
             "load_s": costs.load_s(stages),
-            "compute_s": on(stages, [k.compute_s + k.memory_s + w for k, w in zip(kinds, stalls, strict=True)]),
-            "comm_s": on(stages, [k.tp_comm_s + k.cp_comm_s + k.ep_comm_s for k in kinds]),
-            "recompute_s": on(stages, costs.recompute_s),
+            "compute_s": sum_over_layers(
+                stages, [k.compute_s + k.memory_s + w for k, w in zip(kinds, stalls, strict=True)]
+            ),
+            "comm_s": sum_over_layers(stages, [k.tp_comm_s + k.cp_comm_s + k.ep_comm_s for k in kinds]),
+            "recompute_s": sum_over_layers(stages, costs.recompute_s),
             "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
         }
     *inner, outermost = [tier.name for tier in problem.cluster.network.tiers]

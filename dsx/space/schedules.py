@@ -38,7 +38,7 @@ class Schedule:
     in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
     filled: float = 0.0  # T_W that run in the bubble, per other stage
     interleaved: bool = False  # whether a stage may have several chunks
-    weight_copies: int = 1  # versions of its weights that a stage keeps
+    weight_versions: int = 1  # versions of its weights that a stage keeps
     optimal_cut: bool = False  # whether the optimal cut is known for it
     megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
     aliases: tuple[str, ...] = ()  # other names in run tables

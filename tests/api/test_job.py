@@ -40,8 +40,8 @@ def test_content_extends_a_name_a_path_content_or_a_spec(model_file):
     assert all(job.model.dimensions == {**MODEL["dimensions"], "f": 8192} for job in jobs)
     cluster = of(cluster={"extends": "b200-nvs8", "device": {"hbm_capacity": "80 GB"}}).cluster
     assert (cluster.name, cluster.device.hbm_capacity) == ("b200-nvs8", 80e9)
-    beliefs = {"extends": "paper-2410.00273", "matrix_efficiency": 0.5}
-    assert of(assumptions=beliefs).assumptions.matrix_efficiency == 0.5
+    inline = {"extends": "paper-2410.00273", "matrix_efficiency": 0.5}
+    assert of(assumptions=inline).assumptions.matrix_efficiency == 0.5
 
 
 def test_content_may_hold_what_a_program_has():

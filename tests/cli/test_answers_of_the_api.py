@@ -17,7 +17,7 @@ OF_JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "-
 OF_JOB += ("--assumptions", "paper-2410.00273")
 SET = """extends: paper-2410.00273
 name: two
-matrix_efficiency: {value: 0.8, between: [0.5, 1], source: belief}
+matrix_efficiency: {value: 0.8, between: [0.5, 1], source: estimate}
 specialise: {matrix_efficiency: 0.1}
 noise: 0.02
 """

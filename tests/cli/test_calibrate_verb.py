@@ -12,9 +12,9 @@ from dsx.spec.assumptions import load_assumptions, load_fitted
 
 SET = """extends: paper-2410.00273
 name: two
-matrix_efficiency: {value: 0.8, between: [0.5, 1], source: belief}
-hbm_efficiency: {value: 0.9, between: [0.4, 1], source: belief}
-fp8_efficiency: {value: 0.75, between: [0.3, 1], source: belief}
+matrix_efficiency: {value: 0.8, between: [0.5, 1], source: estimate}
+hbm_efficiency: {value: 0.9, between: [0.4, 1], source: estimate}
+fp8_efficiency: {value: 0.75, between: [0.3, 1], source: estimate}
 specialise: {matrix_efficiency: 0.1}
 noise: 0.02
 """
@@ -63,7 +63,7 @@ def test_a_set_is_fitted_and_written(run, place):
     assert any(line.startswith("own 6 14.6 % 15.0 % 0.1 % 0.2 %") for line in lines)
     assert lines[-1] == "written: own.yaml"
     assert lines[-2].startswith("no source was held out: that needs 3 of them")
-    # What the rows say less of stays nearer to its belief.
+    # Parameters that the rows determine less stay nearer to their starting values.
     assert {name: getattr(spec, name) for name in TRUE} == pytest.approx(TRUE, rel=0.05)
     assert spec.matrix_efficiency == pytest.approx(TRUE["matrix_efficiency"], rel=0.01)
     assert (spec.calibrated, spec.name, spec.noise) == (True, "own", 0.02)
@@ -117,7 +117,7 @@ def test_runs_that_no_cluster_explains_are_written_with_a_remark(run, place, tim
     assert "% in the median: are the times seconds of one step?" in done.err
 
 
-def test_a_run_makes_no_calibrated_set_of_beliefs(run, place, times):
+def test_a_run_makes_no_calibrated_assumption_set(run, place, times):
     (place / "two.yaml").write_text(f"{SET}calibrated: false\n")
     write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(times[0])})
     assert run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml").code == 0

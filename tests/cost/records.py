@@ -34,7 +34,7 @@ def machine(**changes):
     return Cluster(device=Device(**device, name=""), network=Network(tiers=(nvs, net)), name="")
 
 
-def believed(**changes):
+def make_assumptions(**changes):
     """Efficiencies of one half, 10 us a launch, 2 bytes an element, 12 bytes of Adam; an update costs nothing."""
     return Assumptions(
         **{

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost.records import KINDS, believed, machine
+from cost.records import KINDS, machine, make_assumptions
 
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
@@ -16,9 +16,9 @@ from dsx.hardware.network import Network
 GB = 1e9
 
 
-def time(size, share, volume, kind=ALL_GATHER, algorithms=("ring",), network=None, **beliefs):
+def time(size, share, volume, kind=ALL_GATHER, algorithms=("ring",), network=None, **changes):
     members = group(jnp.asarray([float(size)]), jnp.asarray([float(share)]))
-    assumptions = believed(**{"algorithms": ((kind, algorithms),)} | beliefs)
+    assumptions = make_assumptions(**{"algorithms": ((kind, algorithms),)} | changes)
     return float(collective(kind, members, network or machine().network, assumptions)(volume)[0])
 
 
@@ -136,7 +136,7 @@ def test_a_domain_without_a_switch_has_the_links_among_the_members(share, links)
 
 def test_groups_of_several_sizes_at_once():
     sizes, shares = jnp.asarray([8.0, 8.0, 1.0]), jnp.asarray([1.0, 8.0, 1.0])
-    link = collective(ALL_GATHER, group(sizes, shares), machine().network, believed())
+    link = collective(ALL_GATHER, group(sizes, shares), machine().network, make_assumptions())
     np.testing.assert_allclose(link(8 * GB), [70e-6 + 7 / 50, 7e-6 + 7 / 400, 0.0], rtol=1e-12)
 
 
@@ -148,12 +148,14 @@ def test_a_group_over_two_axes_is_the_product_of_theirs():
 
 
 def test_the_fields_can_be_fitted():
-    """The derivative of a time by a belief is finite wherever the time is, groups of one among them."""
+    """The derivative of a time by a parameter is finite, also for groups of one GPU."""
     members = group(jnp.asarray([1.0, 2.0, 16.0, 64.0]), jnp.asarray([1.0, 2.0, 4.0, 1.0]))
     algorithms = tuple((kind, ("ring", "tree")) for kind in KINDS)
 
-    def total(belief, volume):
-        assumptions = believed(relay=belief, call_latency=belief, tree_bandwidth=belief, algorithms=algorithms)
+    def total(parameter, volume):
+        assumptions = make_assumptions(
+            relay=parameter, call_latency=parameter, tree_bandwidth=parameter, algorithms=algorithms
+        )
         return collective(ALL_REDUCE, members, machine().network, assumptions)(volume).sum()
 
     for volume in (0.0, 1e5, 1e9):
@@ -164,9 +166,9 @@ def test_the_fields_can_be_fitted():
         )
 
 
-def hop(size, share, volume, network=None, **beliefs):
+def hop(size, share, volume, network=None, **changes):
     stages = jnp.asarray([float(size)]), jnp.asarray([float(share)])
-    return float(send(*stages, network or machine().network, believed(**beliefs))(volume)[0])
+    return float(send(*stages, network or machine().network, make_assumptions(**changes))(volume)[0])
 
 
 SLOW, FAST = 10e-6 + 1 / 50, 1e-6 + 1 / 400  # one GB over one link
@@ -188,9 +190,9 @@ def test_a_send_takes_the_mean_of_the_links(size, share, seconds):
 
 
 def test_a_small_send_is_eager():
-    beliefs = {"protocols": ("bulk", "eager"), "call_latency": 5e-6}
-    assert hop(2, 1, 1e4, **beliefs) == close(5e-6 + 5e-6 + 1e4 / (0.25 * 50e9))
-    assert hop(2, 1, GB, **beliefs) == close(5e-6 + SLOW)
+    changes = {"protocols": ("bulk", "eager"), "call_latency": 5e-6}
+    assert hop(2, 1, 1e4, **changes) == close(5e-6 + 5e-6 + 1e4 / (0.25 * 50e9))
+    assert hop(2, 1, GB, **changes) == close(5e-6 + SLOW)
 
 
 @pytest.mark.parametrize(("share", "used"), [(1, 1), (2, 2), (4, 4), (8, 4)])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost.records import believed, machine
+from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, weight_groups
 from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
@@ -36,7 +36,8 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
         "which": None,
     }
-    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": (), "again": (False, True)}
+    structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": ()}
+    structure["recomputed"] = (False, True)
     return LayerWork(**fields | changes, **structure)
 
 
@@ -45,7 +46,7 @@ def close(value):
 
 
 def test_kernels_add_up():
-    found = layer_costs(work(), machine(), believed())
+    found = layer_costs(work(), machine(), make_assumptions())
     assert float(found.forward_s[0]) == close(0.030)
     assert float(found.backward_s[0]) == close(0.060)
     assert float(found.compute_s[0]) == close(0.090)
@@ -54,52 +55,52 @@ def test_kernels_add_up():
     assert float(found.boundary_bytes[0]) == 5.0
 
 
-def test_recomputation_runs_the_forward_of_regions_or_of_the_layer_again():
+def test_recomputation_repeats_the_forward_of_regions_or_of_the_layer():
     shapes = [CollectiveShape(k, FORWARD, ALL_GATHER, "tp", False) for k in (0, 1)]
-    found = layer_costs(work(shapes, [8e9, 4e9]), machine(), believed())
+    found = layer_costs(work(shapes, [8e9, 4e9]), machine(), make_assumptions())
     none, selective, full = found.recompute_s[:, 0].tolist()
     assert none == 0.0
     assert selective == close(0.020 + GATHER)  # the second kernel is in a region
     assert full == close(float(found.forward_s[0]))
-    plain = layer_costs(replace(work(), again=(False, False)), machine(), believed())
+    plain = layer_costs(replace(work(), recomputed=(False, False)), machine(), make_assumptions())
     assert plain.recompute_s[:2, 0].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("num_bytes", "seconds"), [(0.0, 0.018), (8e10, 0.018 * 80 / 40)])
 def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
-    """9 of 20 TFLOPs of the second kernel's backward; of the time that memory adds they take their share."""
+    """9 of 20 TFLOPs of the second kernel's backward; they have the same share of the exposed memory time."""
     made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
     other = replace(made, of_weight=False)
     sizes = [jnp.ones((2, 1))] * 4
     multiplies = Multiplies(*sizes, flops=jnp.asarray([[9e12], [1e12]]))
     given = replace(work(num_bytes=num_bytes), multiplies=multiplies, multiply_shapes=(made, other))
-    found = layer_costs(given, machine(), believed())
+    found = layer_costs(given, machine(), make_assumptions())
     assert float(found.weight_gradient_s[0]) == close(seconds)
 
 
 def test_each_kernel_has_its_own_roofline():
     # 15 GB at 1 TB/s outlast only the first kernel's forward; the others hide them.
-    found = layer_costs(work(num_bytes=15e9), machine(), believed())
+    found = layer_costs(work(num_bytes=15e9), machine(), make_assumptions())
     assert float(found.memory_s[0]) == close(0.005)
     assert float(found.forward_s[0]) == close(0.035)
 
 
-def test_what_is_moved_where_operators_are_several_kernels():
+def test_traffic_if_operators_run_as_several_kernels():
     # Half of 30 GB at 1 TB/s outlast only the first kernel's forward.
     made = work(unfused=jnp.full((2, 2, 1), 30e9))
-    assert float(layer_costs(made, machine(), believed(unfused_share=0.5)).memory_s[0]) == close(0.005)
-    assert float(layer_costs(made, machine(), believed()).memory_s[0]) == 0.0
+    assert float(layer_costs(made, machine(), make_assumptions(unfused_share=0.5)).memory_s[0]) == close(0.005)
+    assert float(layer_costs(made, machine(), make_assumptions()).memory_s[0]) == 0.0
 
 
-def multiplied(of_weight, direction, rows, columns, contracted, **beliefs):
+def multiplied(of_weight, direction, rows, columns, contracted, **changes):
     """Price the two kernels, the second of which has one multiply of a weight."""
     shape = MultiplyShape(1, direction, linear=True, fused=False, of_weight=of_weight, grouped=False)
     sizes = (jnp.asarray([[size]]) for size in (rows, columns, contracted, 1.0, 0.0))
     given = replace(work(num_bytes=1e10), multiplies=Multiplies(*sizes), multiply_shapes=(shape,))
-    return layer_costs(given, machine(), believed(**beliefs))
+    return layer_costs(given, machine(), make_assumptions(**changes))
 
 
-def test_gradients_are_added_to_those_of_other_microbatches_behind_their_kernel():
+def test_gradient_accumulation_follows_its_kernel():
     """A million by two thousand of them, 10 bytes each, at 1 TB/s: nothing hides them."""
     found = multiplied(True, BACKWARD, 1e6, 2e3, 1.0, accumulation_traffic_per_parameter=10.0)
     assert float(found.memory_s[0]) == close(0.020)
@@ -111,23 +112,23 @@ def test_gradients_are_added_to_those_of_other_microbatches_behind_their_kernel(
     ("dtype", "of_weight", "seconds"), [("fp8", False, 0.005), ("fp8", True, 0.0), ("bf16", False, 0.0)]
 )
 def test_operands_are_cast_to_8_bits_in_memory(dtype, of_weight, seconds):
-    """A million by 2500 of them, 6 bytes each, beside 10 GB: 25 ms under the 20 ms of the second kernel's forward."""
+    """A million by 2500 of them, 6 bytes each, with 10 GB: 25 ms, less the 20 ms of the second kernel's forward."""
     found = multiplied(of_weight, FORWARD, 1e6, 1.0, 2500.0, cast_traffic=6.0, linear_dtype=dtype)
     assert float(found.memory_s[0]) == close(seconds)
 
 
 @pytest.mark.parametrize(("kind", "passes", "hidden"), [(ALL_GATHER, 1, 0.5), (ALL_REDUCE, 2, 0.0)])
-def test_gathers_run_beside_their_kernel_and_all_reduces_do_not(kind, passes, hidden):
+def test_gathers_overlap_with_their_kernel_and_all_reduces_do_not(kind, passes, hidden):
     # The kernel of 10 ms is longer than the collective.
     made = work([CollectiveShape(0, FORWARD, kind, "tp", False)], [1e9])
-    found = layer_costs(made, machine(), believed(tp_overlap=0.5))
+    found = layer_costs(made, machine(), make_assumptions(tp_overlap=0.5))
     assert float(found.tp_comm_s[0]) == close(passes * (3e-6 + 3 / 4 * 1e9 / 400e9) * (1 - hidden))
 
 
 def test_no_more_is_hidden_than_the_kernel_lasts():
     made = work([CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False)], [40e9])
     alone = 3e-6 + 3 / 4 * 40e9 / 400e9
-    found = layer_costs(made, machine(), believed(cp_overlap=1.0, tp_overlap=0.0))
+    found = layer_costs(made, machine(), make_assumptions(cp_overlap=1.0, tp_overlap=0.0))
     assert float(found.cp_comm_s[0]) == close(alone - 0.010)
 
 
@@ -141,12 +142,12 @@ def test_collectives_are_exposed_and_go_to_the_column_of_their_axis():
         CollectiveShape(1, BACKWARD, ALL_REDUCE, "cp", False),
     ]
     made = work(shapes, [4e9, 4e9, 4e9])
-    found = layer_costs(made, machine(), believed())
+    found = layer_costs(made, machine(), make_assumptions())
     assert float(found.tp_comm_s[0]) == close(2 * GATHER)
     assert float(found.cp_comm_s[0]) == close(2 * GATHER)  # two passes
     assert float(found.forward_s[0]) == close(0.030 + 2 * GATHER)
     assert float(found.backward_s[0]) == close(0.060 + 2 * GATHER)
-    times = kernel_times(made, machine(), believed())
+    times = kernel_times(made, machine(), make_assumptions())
     assert np.asarray(times.comm_s["tp_comm_s"])[:, :, 0].tolist() == [close([GATHER, GATHER]), close([0.0, 0.0])]
     assert np.asarray(times.comm_s["cp_comm_s"])[:, :, 0].tolist() == [close([0.0, 0.0]), close([0.0, 2 * GATHER])]
 
@@ -167,7 +168,7 @@ def test_the_host_issues_collectives_that_happen():
     }
     ends = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
     empty = {"weights": jnp.zeros((0, 3)), "multiplies": Multiplies(*[jnp.zeros((0, 3))] * 5)}
-    found = layer_costs(replace(made, **three, **ends, **empty), machine(), believed(dispatch_latency=1.0))
+    found = layer_costs(replace(made, **three, **ends, **empty), machine(), make_assumptions(dispatch_latency=1.0))
     assert np.asarray(found.forward_s).tolist() == [2.0, 3.0, 4.0]
     assert np.asarray(found.backward_s).tolist() == [2.0, 3.0, 3.0]
     assert np.asarray(found.recompute_s)[1].tolist() == [1.0, 1.0, 2.0]  # of the second kernel alone
@@ -187,21 +188,21 @@ def test_panels_run_while_the_kernel_computes(panels, volume, num_bytes):
     made = work([CollectiveShape(0, FORWARD, BROADCAST, "tp", True)], [volume], panels, num_bytes)
     one = 3e-6 + volume / panels / 400e9  # of all of its volume, latency in each
     busy = max(0.010, num_bytes / 1e12)
-    found = layer_costs(made, machine(), believed())
+    found = layer_costs(made, machine(), make_assumptions())
     assert float(found.tp_comm_s[0]) == close(one + max(panels * one - busy, 0.0))
     assert float(found.forward_s[0]) == close(busy + max(0.020, num_bytes / 1e12) + float(found.tp_comm_s[0]))
 
 
 def test_panels_of_two_axes_hide_together():
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "tp2")]
-    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), believed())
+    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), make_assumptions())
     one = 3e-6 + 2e9 / 400e9 + 1e-6 + 1e9 / 400e9
     assert float(found.tp_comm_s[0]) == close(one + 4 * one - 0.010)
 
 
 def test_what_sticks_out_is_shared_as_the_panels_are():
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, axis, True) for axis in ("tp", "cp")]
-    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), believed())
+    found = layer_costs(work(shapes, [8e9, 4e9], panels=4.0), machine(), make_assumptions())
     tp, cp = 3e-6 + 2e9 / 400e9, 3e-6 + 1e9 / 400e9
     exposed = (tp + cp) + 4 * (tp + cp) - 0.010
     assert float(found.tp_comm_s[0]) == close(exposed * tp / (tp + cp))
@@ -210,7 +211,7 @@ def test_what_sticks_out_is_shared_as_the_panels_are():
 
 def test_a_plain_collective_of_a_panelled_kernel_is_exposed():
     shapes = [CollectiveShape(0, FORWARD, BROADCAST, "tp", True), CollectiveShape(0, FORWARD, ALL_GATHER, "tp", False)]
-    found = layer_costs(work(shapes, [4e8, 4e9], panels=4.0), machine(), believed())
+    found = layer_costs(work(shapes, [4e8, 4e9], panels=4.0), machine(), make_assumptions())
     assert float(found.tp_comm_s[0]) == close(3e-6 + 1e8 / 400e9 + GATHER)
 
 
@@ -228,7 +229,7 @@ def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
 def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
     made = work(weights=([2e9, 1e9], [("tp", "cp"), ("tp", "cp")]), over_ep=(False, True))
     sizes, shares = made.sizes | {"ep": jnp.asarray([64.0])}, made.shares | {"ep": jnp.asarray([16.0])}
-    charged = believed(charge_replicated_gradients=True)
+    charged = make_assumptions(charge_replicated_gradients=True)
     found = layer_costs(replace(made, sizes=sizes, shares=shares), machine(), charged)
     assert np.asarray(found.weight_bytes)[:, 0].tolist() == [2e9, 1e9]
     assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 0.25]
@@ -239,7 +240,7 @@ def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
 
 def test_weights_by_group():
     made = work(weights=([2e9, 1e9, 5e8], [("cp",), ("tp", "cp"), ()]))
-    found = layer_costs(made, machine(), believed())
+    found = layer_costs(made, machine(), make_assumptions())
     assert np.asarray(found.weight_bytes)[:, 0].tolist() == [3e9, 5e8]
     assert np.asarray(found.group_size)[:, 0].tolist() == [4.0, 1.0]
     assert np.asarray(found.group_share)[:, 0].tolist() == [4.0, 1.0]
@@ -247,10 +248,10 @@ def test_weights_by_group():
 
 def test_gradients_of_parameters_that_tensor_parallel_ranks_share():
     made = work(weights=([2e9, 4e9, 5e8], [("cp",), ("tp", "cp"), ()]))
-    assert float(layer_costs(made, machine(), believed()).replicated_gradient_s[0]) == 0.0
-    charged = layer_costs(made, machine(), believed(charge_replicated_gradients=True))
+    assert float(layer_costs(made, machine(), make_assumptions()).replicated_gradient_s[0]) == 0.0
+    charged = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True))
     assert float(charged.replicated_gradient_s[0]) == close(2 * GATHER)
-    wide = layer_costs(made, machine(), believed(charge_replicated_gradients=True, gradient_bytes=4.0))
+    wide = layer_costs(made, machine(), make_assumptions(charge_replicated_gradients=True, gradient_bytes=4.0))
     assert float(wide.replicated_gradient_s[0]) == close(2 * (3e-6 + 3 / 4 * 8e9 / 400e9))
 
 
@@ -282,7 +283,7 @@ def two_works(works, shares, which):
 @pytest.mark.parametrize("price", [layer_costs, kernel_times])
 def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
     """Keys that differ in their shares of a fast domain alone have one work; what depends on the shares does not."""
-    arguments = (machine(), believed(charge_replicated_gradients=True))
+    arguments = (machine(), make_assumptions(charge_replicated_gradients=True))
     shared = price(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
     own = price(two_works(WHICH, SHARES, None), *arguments)
     for key, number in enumerate(WHICH):
@@ -315,7 +316,7 @@ def test_a_ring_is_exposed_where_it_outlasts_its_kernel():
 
     def exposed(volume, ring):
         shape = CollectiveShape(0, FORWARD, ALL_GATHER, "cp", False, ring)
-        return float(layer_costs(work([shape], [volume]), machine(), believed()).cp_comm_s[0])
+        return float(layer_costs(work([shape], [volume]), machine(), make_assumptions()).cp_comm_s[0])
 
     assert 0 < exposed(1e9, ring=False) < 0.0075
     assert exposed(1e9, ring=True) == 0

@@ -1,4 +1,4 @@
-"""Stretches of multiplies by hand: contracted size, tiles, waves, attention, 8 bits."""
+"""Slowdowns of multiplies by hand: contracted size, tiles, waves, attention, 8 bits."""
 
 from dataclasses import replace
 
@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost.records import believed, machine
+from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import layer_costs
-from dsx.cost.multiply import per_kernel, stretches
+from dsx.cost.multiply import per_kernel, slowdowns
 from dsx.cost.work import Multiplies, MultiplyShape, layer_work
 from dsx.graph.derived import BACKWARD, FORWARD, derive
 from dsx.graph.library import load_layer, load_operators
@@ -19,67 +19,67 @@ LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of
 ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False, grouped=False)
 
 
-def stretch(rows, columns, contracted, batch=1.0, shape=LINEAR, **beliefs):
+def slowdown(rows, columns, contracted, batch=1.0, shape=LINEAR, **changes):
     sizes = (jnp.asarray([[float(size)]]) for size in (rows, columns, contracted, batch, 0.0))
-    found = stretches(Multiplies(*sizes), (shape,), machine().device, believed(**beliefs))
+    found = slowdowns(Multiplies(*sizes), (shape,), machine().device, make_assumptions(**changes))
     return float(found[0, 0])
 
 
 @pytest.mark.parametrize("shape", [LINEAR, ATTENTION])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4096, 4096, 4096), (100, 77, 3), (0, 0, 0)])
-def test_with_neutral_beliefs_a_multiply_runs_at_the_ceiling_exactly(shape, sizes):
-    assert stretch(*sizes, shape=shape) == 1.0
-    assert stretch(*sizes, shape=shape, tiles=((128, 128), (64, 64))) == 1.0
+def test_with_neutral_parameters_a_multiply_runs_at_the_ceiling_exactly(shape, sizes):
+    assert slowdown(*sizes, shape=shape) == 1.0
+    assert slowdown(*sizes, shape=shape, tiles=((128, 128), (64, 64))) == 1.0
 
 
 def test_a_multiply_of_the_half_size_takes_twice_as_long():
-    assert stretch(4096, 4096, 128, contracted_half=128.0) == 2.0
-    assert stretch(4096, 4096, 1024, contracted_half=128.0) == 1.125
+    assert slowdown(4096, 4096, 128, contracted_half=128.0) == 2.0
+    assert slowdown(4096, 4096, 1024, contracted_half=128.0) == 1.125
 
 
 def test_multiplies_of_experts_wait_for_the_busiest():
     of_experts = replace(LINEAR, grouped=True)
-    assert stretch(4096, 4096, 4096, batch=8.0, shape=of_experts, grouped_efficiency=0.8) == 1.25
-    assert stretch(4096, 4096, 4096, batch=8.0, grouped_efficiency=0.8) == 1.0
+    assert slowdown(4096, 4096, 4096, batch=8.0, shape=of_experts, grouped_efficiency=0.8) == 1.25
+    assert slowdown(4096, 4096, 4096, batch=8.0, grouped_efficiency=0.8) == 1.0
 
 
 @pytest.mark.parametrize(("weight", "waste"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)])
-def test_what_is_beyond_the_edges_of_the_result(weight, waste):
+def test_tile_waste_beyond_the_edges_of_the_result(weight, waste):
     # 64 x 128 fill half of a tile.
-    assert stretch(64, 128, 64, tiles=((128, 128),), tile_quantisation=weight) == pytest.approx(1.0 + waste)
+    assert slowdown(64, 128, 64, tiles=((128, 128),), tile_quantisation=weight) == pytest.approx(1.0 + waste)
 
 
 @pytest.mark.parametrize(("batch", "waste"), [(100, 0.0), (101, 200 / 101 - 1), (50, 1.0), (1000, 0.0), (950, 1 / 19)])
-def test_what_idles_in_the_last_wave(batch, waste):
+def test_wave_waste_of_idle_multiprocessors(batch, waste):
     # One tile each, on 100 multiprocessors.
-    beliefs = {"tiles": ((128, 128),), "wave_quantisation": 0.5}
-    assert stretch(128, 128, 64, batch, **beliefs) == pytest.approx(1.0 + 0.5 * waste)
+    changes = {"tiles": ((128, 128),), "wave_quantisation": 0.5}
+    assert slowdown(128, 128, 64, batch, **changes) == pytest.approx(1.0 + 0.5 * waste)
 
 
-def test_the_best_tile_is_taken():
-    beliefs = {"tile_quantisation": 1.0, "tile_half": 64.0}
+def test_the_best_tile_counts():
+    changes = {"tile_quantisation": 1.0, "tile_half": 64.0}
     load = {side: 1 + 64 * 2 / side for side in (128, 64)}
-    both = {"tiles": ((128, 128), (64, 64)), **beliefs}
-    assert stretch(1280, 1280, 64, **both) == 1.0
-    assert stretch(64, 64, 64, **both) == pytest.approx(load[64] / load[128])
-    assert stretch(64, 64, 64, tiles=((128, 128),), **beliefs) == pytest.approx(4.0)
+    both = {"tiles": ((128, 128), (64, 64)), **changes}
+    assert slowdown(1280, 1280, 64, **both) == 1.0
+    assert slowdown(64, 64, 64, **both) == pytest.approx(load[64] / load[128])
+    assert slowdown(64, 64, 64, tiles=((128, 128),), **changes) == pytest.approx(4.0)
 
 
 def test_attention_has_an_efficiency_of_its_own_in_either_direction():
-    beliefs = {"attention_efficiency": 0.8, "attention_gradient_efficiency": 0.5, "attention_half": 32.0}
-    beliefs |= {"contracted_half": 1e6, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
+    changes = {"attention_efficiency": 0.8, "attention_gradient_efficiency": 0.5, "attention_half": 32.0}
+    changes |= {"contracted_half": 1e6, "tiles": ((4096, 4096),), "tile_quantisation": 1.0}
     back = MultiplyShape(0, BACKWARD, linear=False, fused=True, of_weight=False, grouped=False)
     for sizes in ((2048, 2048, 64), (2048, 64, 2048)):  # the head dimension is the smallest side
-        assert stretch(*sizes, shape=ATTENTION, **beliefs) == pytest.approx(1.5 / 0.8)
-        assert stretch(*sizes, shape=back, **beliefs) == pytest.approx(1.5 / 0.5)
+        assert slowdown(*sizes, shape=ATTENTION, **changes) == pytest.approx(1.5 / 0.8)
+        assert slowdown(*sizes, shape=back, **changes) == pytest.approx(1.5 / 0.5)
     unfused = MultiplyShape(0, FORWARD, linear=False, fused=False, of_weight=False, grouped=False)
-    assert stretch(2048, 2048, 64, shape=unfused, **beliefs | {"tiles": (), "contracted_half": 64.0}) == 2.0
+    assert slowdown(2048, 2048, 64, shape=unfused, **changes | {"tiles": (), "contracted_half": 64.0}) == 2.0
 
 
 def test_eight_bits_are_for_multiplies_with_a_weight():
-    beliefs = {"linear_dtype": "fp8", "fp8_efficiency": 0.8}
-    assert stretch(4096, 4096, 4096, **beliefs) == pytest.approx(1 / (2 * 0.8))
-    assert stretch(4096, 4096, 4096, shape=ATTENTION, **beliefs) == 1.0
+    changes = {"linear_dtype": "fp8", "fp8_efficiency": 0.8}
+    assert slowdown(4096, 4096, 4096, **changes) == pytest.approx(1 / (2 * 0.8))
+    assert slowdown(4096, 4096, 4096, shape=ATTENTION, **changes) == 1.0
 
 
 def test_values_go_to_their_kernel_and_direction():
@@ -102,24 +102,24 @@ def layer(assumptions, **changes):
 def test_launches_are_those_of_operators_or_of_kernels():
     by_operator, by_kernel = (layer(name) for name in ("paper-2410.00273", "default"))
     assert set(by_operator.launches.ravel().tolist()) == {0.0, 1.0}
-    ahead, back = by_kernel.launches[..., 0]
-    assert ahead.tolist() == [1.0] * 10  # two norms, four multiplies, attention, gelu, two additions
-    assert back.tolist() == [1.0, 2.0, 1.0, 2.0, 0.0, 1.0, 2.0, 1.0, 2.0, 0.0]
+    forward, backward = by_kernel.launches[..., 0]
+    assert forward.tolist() == [1.0] * 10  # two norms, four multiplies, attention, gelu, two additions
+    assert backward.tolist() == [1.0, 2.0, 1.0, 2.0, 0.0, 1.0, 2.0, 1.0, 2.0, 0.0]
 
 
-def test_every_belief_about_multiplies_can_be_fitted():
+def test_every_parameter_of_multiplies_can_be_fitted():
     work = layer("default")
-    beliefs = believed(
+    assumptions = make_assumptions(
         tiles=((256, 128), (128, 128)), linear_dtype="fp8", launch_hidden=0.5,
         contracted_half=128.0, tile_half=32.0, tile_quantisation=0.5, wave_quantisation=0.5,
         attention_half=24.0, attention_efficiency=0.8, attention_gradient_efficiency=0.6, fp8_efficiency=0.7,
     )  # fmt: skip
 
-    def seconds(beliefs):
-        costs = layer_costs(jax.tree.map(jnp.asarray, work), machine(), beliefs)
+    def seconds(assumptions):
+        costs = layer_costs(jax.tree.map(jnp.asarray, work), machine(), assumptions)
         return (costs.forward_s + costs.backward_s).sum()
 
-    slopes = jax.jit(jax.grad(seconds))(jax.tree.map(jnp.asarray, beliefs))
+    slopes = jax.jit(jax.grad(seconds))(jax.tree.map(jnp.asarray, assumptions))
     names = ("attention_efficiency", "attention_gradient_efficiency", "fp8_efficiency", "matrix_efficiency")
     assert all(float(getattr(slopes, name)) < 0 for name in names)
     names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")

@@ -1,9 +1,9 @@
-"""Offload by hand: what leaves the GPU, and what is waited for."""
+"""Offload by hand: the memory that it frees, and the stalls for its transfers."""
 
 from dataclasses import replace
 
 import pytest
-from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 from cost.test_step import SEND, close, cost
 
 from dsx.cost.stages import Stack
@@ -16,7 +16,7 @@ TIME_PARTS = (
     "recompute_s", "optimizer_s",
 )  # fmt: skip
 LINK = 25e9  # half of 50 GB/s
-ADAM = believed(optimizer_traffic_per_parameter=28.0)
+ADAM = make_assumptions(optimizer_traffic_per_parameter=28.0)
 
 
 def offloading(what, searched=CODES["offload"], layer=None, cluster=None, **changes):
@@ -41,7 +41,7 @@ def test_without_it_nothing_changes():
     assert offloading("none") == pytest.approx(cost(assumptions=ADAM), rel=1e-12)
 
 
-def test_the_state_of_the_optimizer_leaves():
+def test_offloaded_optimizer_state_leaves_the_gpu():
     found, plain = offloading("optimizer"), offloading("none")
     assert found["optimizer_bytes"] == 0.0
     assert plain["peak_bytes"] - found["peak_bytes"] == close(3 * 2e9 * 12 / 8)
@@ -54,14 +54,14 @@ def test_the_host_updates():
     assert found["memory_s"] == offloading("none")["memory_s"]
 
 
-def test_copies_of_the_state_are_updated_on_every_host():
+def test_replicas_of_the_state_are_updated_on_every_host():
     made = choices(offload=1.0, zero_replicas=2.0)
     searched = replace(WORKLOAD, searched=Searched(offload=(1,), zero_replicas=(2,)))
     found = cost(made=made, workload=searched, assumptions=ADAM)
     assert found["optimizer_s"] == close(2 * offloading("optimizer")["optimizer_s"])
 
 
-def test_activations_that_the_passes_do_not_hide():
+def test_the_passes_stall_for_transfers_that_they_do_not_hide():
     # 1 GB takes 40 ms: 30 more than the forward, 20 more than the backward.
     found, plain = offloading("activations"), offloading("none")
     assert found["memory_s"] - plain["memory_s"] == close(18 * 0.050)
@@ -69,7 +69,7 @@ def test_activations_that_the_passes_do_not_hide():
     assert found["optimizer_s"] == plain["optimizer_s"]
 
 
-def test_activations_that_the_passes_hide():
+def test_passes_that_hide_all_transfers_do_not_stall():
     found = offloading("activations", cluster=machine(host_bandwidth=2e11))
     assert found["step_time_s"] == close(offloading("none")["step_time_s"])
 
@@ -98,19 +98,19 @@ def test_memory_never_grows_and_time_never_falls_with_a_slower_link(what):
     assert times == sorted(times)
 
 
-def test_stored_layers_wait_longer():
-    """A layer that is made again moves 0.1 GB, which its passes hide; one that is not moves ten times as much."""
+def test_stored_layers_stall_longer():
+    """A recomputed layer transfers 0.1 GB, which overlaps; a stored one transfers ten times as much."""
     for stored in range(4):
         made = choices(offload=2.0, recompute=2.0, stored_layers=float(stored))
         searched = replace(WORKLOAD, searched=Searched(offload=(2,), recompute=(2,), stored_layers=()))
         found = cost(made=made, workload=searched)
         assert found["memory_s"] == close(18 * 0.003 + 6 * stored * 0.050)
-        # Two of the layers that keep most, or all there is.
+        # Two of the layers with the largest stash, or all layers.
         whole = stored * 1e9 + (3 - stored) * 1e8
         assert found["activation_bytes"] == close(4 * min(whole, 2e9 if stored else 2e8))
 
 
-def test_embedding_and_head_stay():
+def test_embedding_and_head_are_not_offloaded():
     end = {"forward_s": [0.001], "backward_s": [0.002], "stash_bytes": [[9e9]] * 3}
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
     kinds = (layer_costs(**end), layer_costs(), layer_costs(**end))

@@ -1,11 +1,11 @@
-"""Measured times take the place of the roofline where they match exactly, and of nothing else."""
+"""Measured times replace the roofline only where they match exactly."""
 
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
-from cost.records import believed, machine
+from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import busy_times, layer_costs
 from dsx.cost.operator_times import measurable, measured_times, times_table
@@ -114,15 +114,15 @@ def test_kernels_of_other_layers_are_known():
 
 
 def test_no_measured_time_changes_nothing():
-    plain = layer_costs(work(), machine(), believed())
-    same = layer_costs(work(MeasuredTimes(*nothing())), machine(), believed())
+    plain = layer_costs(work(), machine(), make_assumptions())
+    same = layer_costs(work(MeasuredTimes(*nothing())), machine(), make_assumptions())
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(same), strict=True):
         assert np.allclose(a, b, rtol=1e-12, atol=0)
 
 
 def test_without_times_nothing_of_them_is_compiled():
-    text = str(jax.make_jaxpr(layer_costs)(work(), machine(), believed()))
-    with_times = str(jax.make_jaxpr(layer_costs)(work(MeasuredTimes(*nothing())), machine(), believed()))
+    text = str(jax.make_jaxpr(layer_costs)(work(), machine(), make_assumptions()))
+    with_times = str(jax.make_jaxpr(layer_costs)(work(MeasuredTimes(*nothing())), machine(), make_assumptions()))
     assert "= ne " not in text  # how a NaN is looked for
     assert "= ne " in with_times
 
@@ -132,25 +132,25 @@ def test_a_measured_kernel_takes_its_time_whatever_it_moves():
     attention = KERNELS.index("self-attention.attention")
     kernels[FORWARD, attention] = 0.5
     plain, changed = work(), work(MeasuredTimes(kernels, multiplies))
-    before = sum(busy_times(plain, machine(), believed()))[FORWARD, attention]
-    costs, other = (layer_costs(w, machine(), believed()) for w in (plain, changed))
+    before = sum(busy_times(plain, machine(), make_assumptions()))[FORWARD, attention]
+    costs, other = (layer_costs(w, machine(), make_assumptions()) for w in (plain, changed))
     assert np.allclose(other.forward_s - costs.forward_s, 0.5 - before, rtol=1e-12)
     assert np.allclose(other.backward_s, costs.backward_s, rtol=1e-12)
 
 
 @pytest.mark.parametrize("bandwidth", [2e12, 1e10])  # bound by compute, and by memory
 def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(bandwidth):
-    device, beliefs = machine(hbm_bandwidth=bandwidth), believed()
+    device, assumptions = machine(hbm_bandwidth=bandwidth), make_assumptions()
     plain = work()
     of_kernel = (BACKWARD, KERNELS.index("feed-forward.z"))
     inside = [i for i, s in enumerate(plain.multiply_shapes) if (s.direction, s.kernel) == of_kernel]
     assert len(inside) == 2
-    rooflines = np.asarray(multiply_times(plain, device, beliefs))
-    before = layer_costs(plain, device, beliefs)
+    rooflines = np.asarray(multiply_times(plain, device, assumptions))
+    before = layer_costs(plain, device, assumptions)
     for chosen in (inside[:1], inside[1:], inside):
         kernels, multiplies = nothing()
         multiplies[chosen] = 0.25
-        after = layer_costs(work(MeasuredTimes(kernels, multiplies)), device, beliefs)
+        after = layer_costs(work(MeasuredTimes(kernels, multiplies)), device, assumptions)
         expected = (0.25 - rooflines[chosen]).sum(axis=0)
         assert np.allclose(after.backward_s - before.backward_s, expected, rtol=1e-9)
         of_weight = [i for i in chosen if plain.multiply_shapes[i].of_weight]
@@ -161,12 +161,12 @@ def test_a_measured_multiply_replaces_itself_and_not_the_other_of_its_kernel(ban
 
 
 def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
-    device, beliefs = machine(hbm_bandwidth=1e10), believed(linear_dtype="fp8", cast_traffic=3.0)
+    device, assumptions = machine(hbm_bandwidth=1e10), make_assumptions(linear_dtype="fp8", cast_traffic=3.0)
     kernels, multiplies = nothing()
     z = KERNELS.index("feed-forward.z")
     multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
     made = work(MeasuredTimes(kernels, multiplies))
-    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, beliefs))
+    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, assumptions))
     assert np.allclose(compute[:, z], [[0.25, 0.25], [0.5, 0.5]], rtol=1e-12)
     assert np.all(memory[:, z] == 0)
 
@@ -175,10 +175,10 @@ def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
     kernels, multiplies = nothing()
     z = KERNELS.index("feed-forward.z")
     plain = work()
-    before = layer_costs(plain, machine(), believed()).weight_gradient_s
-    roofline = sum(busy_times(plain, machine(), believed()))[BACKWARD, z]
+    before = layer_costs(plain, machine(), make_assumptions()).weight_gradient_s
+    roofline = sum(busy_times(plain, machine(), make_assumptions()))[BACKWARD, z]
     kernels[BACKWARD, z] = 2 * roofline
-    after = layer_costs(work(MeasuredTimes(kernels, multiplies)), machine(), believed()).weight_gradient_s
+    after = layer_costs(work(MeasuredTimes(kernels, multiplies)), machine(), make_assumptions()).weight_gradient_s
     own = [i for i, s in enumerate(plain.multiply_shapes) if s.of_weight and s.kernel == z]
     seconds = np.asarray(plain.multiplies.flops[own].sum(axis=0)) / (0.5 * 1e15)
     assert np.allclose(after - before, seconds, rtol=1e-6)

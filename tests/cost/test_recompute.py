@@ -1,4 +1,4 @@
-"""Layers that keep everything although others are made again: a linear mix of two pure modes."""
+"""Layers that save all activations while others are recomputed: a linear mix of two modes."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +14,7 @@ WORKING = [[1e8], [3e8], [1e9]]
 
 
 def mixed(stored, mode="full", **changes):
-    """Three layers on a stage, of which some keep everything."""
+    """Three layers on a stage, some of which save all activations."""
     code = CODES["recompute"].index(mode)
     made = choices(stored_layers=float(stored), recompute=float(code), **changes)
     return cost(
@@ -40,7 +40,7 @@ def test_none_and_all_are_the_pure_modes(mode, stages):
 def test_one_layer_of_three():
     found = mixed(1)
     assert found["recompute_s"] == close(6 * 2 * 0.010)
-    # Four microbatches of one whole layer and two of their inputs, and what makes one again.
+    # Four microbatches of one stored layer and two inputs, and the transient of a recomputed layer.
     assert found["activation_bytes"] == close(4 * (1e9 + 2 * 1e8) + 1e9)
 
 
@@ -51,5 +51,5 @@ def test_time_falls_and_memory_grows_with_every_layer(mode):
     assert times == sorted(times, reverse=True)
     steps = [later - sooner for sooner, later in pairwise(times)]
     assert steps == pytest.approx([steps[0]] * 3, rel=1e-9)
-    # All of them stored need nothing to make one again.
+    # If all layers are stored, no transient of recomputation is left.
     assert [found["peak_bytes"] for found in costs[:3]] == sorted(found["peak_bytes"] for found in costs[:3])

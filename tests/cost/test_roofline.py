@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import pytest
-from cost.records import believed, machine
+from cost.records import machine, make_assumptions
 
 from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
 
@@ -18,7 +18,9 @@ from dsx.cost.roofline import compute_time, exposed_memory_time, sustained_flops
     ],
 )
 def test_compute_time(matrix, vector, launches, seconds):
-    found = compute_time(jnp.asarray(matrix), jnp.asarray(vector), jnp.asarray(launches), machine().device, believed())
+    found = compute_time(
+        jnp.asarray(matrix), jnp.asarray(vector), jnp.asarray(launches), machine().device, make_assumptions()
+    )
     assert float(found) == pytest.approx(seconds, rel=1e-12)
 
 
@@ -28,25 +30,25 @@ def test_compute_time(matrix, vector, launches, seconds):
 )
 def test_memory_time_that_compute_does_not_hide(num_bytes, compute_s, seconds):
     arguments = jnp.asarray(num_bytes), jnp.asarray(compute_s), jnp.asarray(1.0)
-    found = exposed_memory_time(*arguments, machine().device, believed())
+    found = exposed_memory_time(*arguments, machine().device, make_assumptions())
     assert float(found) == pytest.approx(seconds, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize(("hidden", "seconds"), [(1.0, 0.030), (0.5, 0.030_005), (0.0, 0.030_01)])
 def test_a_launch_comes_once_before_traffic_unless_traffic_hides_it(hidden, seconds):
-    beliefs, launches = believed(launch_hidden=hidden), jnp.asarray(1.0)
+    assumptions, launches = make_assumptions(launch_hidden=hidden), jnp.asarray(1.0)
     zero = jnp.asarray(0.0)
-    compute_s = compute_time(zero, zero, launches, machine().device, beliefs)
-    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, beliefs)
+    compute_s = compute_time(zero, zero, launches, machine().device, assumptions)
+    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, assumptions)
     assert float(found) == pytest.approx(seconds, rel=1e-12)
     # Where compute is longer than traffic there is one launch, whatever traffic hides.
-    compute_s = compute_time(jnp.asarray(5e13), zero, launches, machine().device, beliefs)
-    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, beliefs)
+    compute_s = compute_time(jnp.asarray(5e13), zero, launches, machine().device, assumptions)
+    found = compute_s + exposed_memory_time(jnp.asarray(3e10), compute_s, launches, machine().device, assumptions)
     assert float(found) == pytest.approx(0.100_01, rel=1e-12)
 
 
 def test_an_eighth_of_the_power_runs_at_half_of_the_clock():
-    beliefs = believed(clock_exponent=1 / 3)
-    full, half = (float(sustained_flops(machine(power_share=share).device, beliefs)) for share in (1.0, 0.125))
+    assumptions = make_assumptions(clock_exponent=1 / 3)
+    full, half = (float(sustained_flops(machine(power_share=share).device, assumptions)) for share in (1.0, 0.125))
     assert full == 5e14
     assert half == pytest.approx(full / 2, rel=1e-12)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 from jaxtyping import TypeCheckError, jaxtyped
 from shapes import check_of, checked
 
@@ -30,15 +30,15 @@ def work(**changes):
     fields |= dict.fromkeys(("boundary", "panels"), np.ones(3))
     fields |= dict.fromkeys(("volumes", "weights"), np.zeros((0, 3)))
     fields |= {"launches": np.ones((2, 2, 1)), "sizes": {"tp": np.ones(3)}, "shares": {"tp": np.ones(3)}}
-    structure = {"shapes": (), "reduced_over": (), "multiply_shapes": (), "again": (False, False)}
+    structure = {"shapes": (), "reduced_over": (), "multiply_shapes": (), "recomputed": (False, False)}
     return replace(LayerWork(multiplies=NO_MULTIPLY, which=None, **fields, **structure), **changes)
 
 
 def test_a_record_has_one_size_for_an_axis():
-    assert busy_times(work(), machine(), believed())[0].shape == (2, 2, 3)
+    assert busy_times(work(), machine(), make_assumptions())[0].shape == (2, 2, 3)
     # JAX would broadcast it.
     with pytest.raises(TypeCheckError, match="parameter 'work'") as caught:
-        busy_times(work(unfused=np.ones((2, 2, 1))), machine(), believed())
+        busy_times(work(unfused=np.ones((2, 2, 1))), machine(), make_assumptions())
     trace = "".join(traceback.format_exception(caught.value))
     assert re.search(
         "work: unfused: .*the size of dimension works is 1 which does not equal the existing value of 3", trace
@@ -58,7 +58,7 @@ def test_a_record_has_one_size_for_an_axis():
 )
 def test_all_leaves_of_a_record_count(changes):
     with pytest.raises(TypeCheckError):
-        busy_times(work(**changes), machine(), believed())
+        busy_times(work(**changes), machine(), make_assumptions())
 
 
 def test_arguments_have_one_size_for_an_axis():
@@ -69,7 +69,7 @@ def test_arguments_have_one_size_for_an_axis():
 
 
 def test_a_step_has_one_shape_to_which_all_broadcasts():
-    kinds, assumptions = (layer_costs(forward_s=[0.010, 0.020]),), believed()
+    kinds, assumptions = (layer_costs(forward_s=[0.010, 0.020]),), make_assumptions()
     found = step_costs(kinds, choices(), WORKLOAD, machine(), assumptions)
     assert found.step_time_s.shape == (2,)
     three = replace(choices(), num_microbatches=jnp.asarray([6.0, 7.0, 8.0]))

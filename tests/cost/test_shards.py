@@ -1,4 +1,4 @@
-"""Hybrid sharding by hand: what is divided over a part of the replicas, and reduced among the copies."""
+"""Hybrid sharding by hand: ZeRO divides over a part of the data-parallel ranks; replicas of a shard are reduced."""
 
 from dataclasses import replace
 
@@ -7,42 +7,42 @@ import pytest
 from cost.records import WORKLOAD, choices, layer_costs
 from cost.test_step import GATHER, close, cost
 
-from dsx.cost.shards import replicas, shards
+from dsx.cost.shards import dp_groups, weight_shards
 from dsx.space.codes import Searched
 
 
-def sharded(copies, stage=1, layer=None, **changes):
-    """Eight replicas, `copies` of what ZeRO divides."""
-    made = choices(**{"zero_replicas": float(copies), "zero_stage": float(stage), **changes})
+def sharded(replicas, stage=1, layer=None, **changes):
+    """Eight data-parallel ranks, `replicas` of what ZeRO divides."""
+    made = choices(**{"zero_replicas": float(replicas), "zero_stage": float(stage), **changes})
     searched = Searched(zero_replicas=(1, 2, 4, 8), zero_stage=(stage,))
     return cost(layer, made, replace(WORKLOAD, searched=searched))
 
 
 def of_all(stage, layer=None, **changes):
-    """The same without copies, where a search knows of none."""
+    """The same without replicas of shards, in a search that has none."""
     made = choices(zero_stage=float(stage), **changes)
     return cost(layer, made, replace(WORKLOAD, searched=Searched(zero_stage=(stage,))))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_one_copy_is_plain_zero(stage):
+def test_one_replica_is_plain_zero(stage):
     assert sharded(1, stage) == pytest.approx(of_all(stage), rel=1e-12, nan_ok=True)
 
 
-# Of eight replicas, each alone in its domain, two hold a shard of 1 GB of the 4 GB.
+# Of eight data-parallel ranks, each alone in its domain, two hold each shard of 1 GB of the 4 GB.
 SCATTER = 3 * 10e-6 + 3 / 4 * 4e9 / 50e9  # over four ranks: 60.03 ms
-COPIES = 2 * (10e-6 + 1 / 2 * 1e9 / 50e9)  # all-reduce of 1 GB over two: 20.02 ms
+AMONG_REPLICAS = 2 * (10e-6 + 1 / 2 * 1e9 / 50e9)  # all-reduce of 1 GB over two: 20.02 ms
 
 
-def test_gradients_are_scattered_in_the_group_and_reduced_among_its_copies():
-    # Three layers, of which the last has no cover; 10 ms forward, 20 ms backward.
-    last = SCATTER + COPIES
+def test_gradients_are_scattered_in_the_shard_group_and_reduced_among_replicas():
+    # Three layers; the last one overlaps with nothing; 10 ms forward, 20 ms backward.
+    last = SCATTER + AMONG_REPLICAS
     assert sharded(2)["dp_comm_s"] == close(SCATTER + 2 * (SCATTER - 0.010) + last + 2 * (last - 0.020))
 
 
-def test_copies_are_reduced_once_a_step():
-    """In stage 2 every microbatch scatters, in stage 3 it gathers too; only the last one reduces among copies."""
-    last = SCATTER + COPIES
+def test_replicas_are_reduced_once_a_step():
+    """In stage 2 every microbatch scatters, in stage 3 it gathers too; only the last one reduces among replicas."""
+    last = SCATTER + AMONG_REPLICAS
     found = sharded(2, 2)["dp_comm_s"]
     assert found == close(SCATTER + 2 * (SCATTER - 0.010) + 0.020 + 5 * 3 * (SCATTER - 0.020) + 3 * (last - 0.020))
     found = sharded(2, 3)["dp_comm_s"]
@@ -50,12 +50,12 @@ def test_copies_are_reduced_once_a_step():
     assert found == close(gathers + 0.020 + 5 * 3 * (2 * SCATTER - 0.020) + 3 * (SCATTER + last - 0.020))
 
 
-def test_what_is_hidden_once_is_not_counted():
+def test_overlapped_collectives_are_not_counted():
     layer = layer_costs(forward_s=[1.0], backward_s=[1.0])
-    assert sharded(2, layer=layer)["dp_comm_s"] == close(2 * SCATTER + COPIES)
+    assert sharded(2, layer=layer)["dp_comm_s"] == close(2 * SCATTER + AMONG_REPLICAS)
 
 
-def test_memory_and_update_of_a_group():
+def test_memory_and_update_of_a_shard_group():
     found = sharded(2)
     assert found["optimizer_bytes"] == close(3 * 2e9 * 12 / 4)
     assert found["weight_bytes"] == close(3 * 4e9)
@@ -65,59 +65,59 @@ def test_memory_and_update_of_a_group():
 
 
 @pytest.mark.parametrize("dp_nvs", [1.0, 2.0, 8.0])
-def test_as_many_copies_as_replicas_reduce_as_without_zero(dp_nvs):
-    """Nothing is divided, so stage 1 all-reduces; what remains is the memory that stage 0 has."""
-    whole, copied = of_all(0, dp_nvs=dp_nvs), sharded(8, 1, dp_nvs=dp_nvs)
-    assert copied == pytest.approx(whole, rel=1e-12, nan_ok=True)
+def test_as_many_replicas_as_ranks_reduce_as_without_zero(dp_nvs):
+    """Nothing is divided, so stage 1 all-reduces and has the memory of stage 0."""
+    whole, replicated = of_all(0, dp_nvs=dp_nvs), sharded(8, 1, dp_nvs=dp_nvs)
+    assert replicated == pytest.approx(whole, rel=1e-12, nan_ok=True)
 
 
-def test_weights_that_see_a_part_of_the_sequence_are_divided_over_its_ranks_still():
+def test_weights_that_see_a_part_of_the_sequence_are_still_divided_over_its_ranks():
     layer = layer_costs(group_size=[[4.0]], group_share=[[4.0]])
-    whole, copied = of_all(0, layer), sharded(8, 1, layer)
-    assert copied["optimizer_bytes"] == close(whole["optimizer_bytes"] / 4)
-    assert copied["dp_comm_s"] != pytest.approx(whole["dp_comm_s"], rel=1e-3)
+    whole, replicated = of_all(0, layer), sharded(8, 1, layer)
+    assert replicated["optimizer_bytes"] == close(whole["optimizer_bytes"] / 4)
+    assert replicated["dp_comm_s"] != pytest.approx(whole["dp_comm_s"], rel=1e-3)
 
 
-@pytest.mark.parametrize("copies", [1, 2, 4, 8])
-def test_memory_never_grows_with_the_stage(copies):
-    """Of a stage of twelve layers: two that are gathered are more than few layers have."""
-    peaks = [sharded(copies, stage, pp=1.0)["peak_bytes"] for stage in ((0, 1, 2, 3) if copies == 1 else (1, 2))]
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+def test_memory_never_grows_with_the_stage(replicas):
+    """On a stage of twelve layers: with few layers, two gathered ones would need more."""
+    peaks = [sharded(replicas, stage, pp=1.0)["peak_bytes"] for stage in ((0, 1, 2, 3) if replicas == 1 else (1, 2))]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_more_copies_never_need_less_memory():
+def test_more_replicas_never_need_less_memory():
     for stage in (1, 2, 3):
-        peaks = [sharded(copies, stage)["peak_bytes"] for copies in (1, 2, 4, 8)]
+        peaks = [sharded(replicas, stage)["peak_bytes"] for replicas in (1, 2, 4, 8)]
         assert peaks == sorted(peaks)
 
 
-def test_stage_zero_has_no_copies_to_count():
-    """A plan that breaks the rule is priced as what it is: an all-reduce of everything."""
+def test_stage_zero_has_no_replicas():
+    """A plan that breaks the rule is priced as an all-reduce of all gradients."""
     assert sharded(4, 0) == pytest.approx(of_all(0), rel=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("dp", "dp_nvs", "copies", "shard", "among"),
+    ("dp", "dp_nvs", "replicas", "shard", "among"),
     [
         (8, 1, 2, (4, 1), (2, 1)),
-        (8, 4, 2, (4, 4), (2, 1)),  # a group fills a domain
-        (8, 4, 4, (2, 2), (4, 2)),  # two groups in a domain
+        (8, 4, 2, (4, 4), (2, 1)),  # a shard group fills a domain
+        (8, 4, 4, (2, 2), (4, 2)),  # two shard groups in a domain
         (8, 8, 8, (1, 1), (8, 8)),
-        (12, 4, 2, (6, 2), (2, 2)),  # six of which four do not fit evenly
+        (12, 4, 2, (6, 2), (2, 2)),  # six ranks, which do not divide evenly into domains of four
     ],
 )
-def test_groups_fill_fast_domains_first(dp, dp_nvs, copies, shard, among):
-    made = choices(dp=float(dp), dp_nvs=float(dp_nvs), zero_replicas=float(copies))
-    found = replicas(made, Searched(zero_replicas=(copies, 1)))
+def test_groups_fill_fast_domains_first(dp, dp_nvs, replicas, shard, among):
+    made = choices(dp=float(dp), dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
+    found = dp_groups(made, Searched(zero_replicas=(replicas, 1)))
     for group, (size, share) in zip(found, (shard, among), strict=True):
         assert group is not None
         assert (float(group.size[0]), float(group.share[0])) == (size, share)
 
 
 @pytest.mark.parametrize(
-    ("cp", "cp_nvs", "ep", "ep_nvs", "dp_nvs", "copies", "shard", "among"),
+    ("cp", "cp_nvs", "ep", "ep_nvs", "dp_nvs", "replicas", "shard", "among"),
     [
-        (1, 1, 8, 8, 8, 2, (1, 1), (2, 1)),  # the two holders are copies, in a domain each
+        (1, 1, 8, 8, 8, 2, (1, 1), (2, 1)),  # the two holders are replicas, one in each domain
         (1, 1, 2, 2, 8, 2, (4, 4), (2, 1)),
         (1, 1, 2, 2, 8, 4, (2, 2), (4, 2)),
         (2, 2, 4, 4, 4, 2, (4, 2), (2, 1)),
@@ -125,19 +125,19 @@ def test_groups_fill_fast_domains_first(dp, dp_nvs, copies, shard, among):
         (2, 2, 1, 1, 4, 8, (4, 4), (8, 2)),
     ],
 )
-def test_experts_are_divided_over_the_ranks_that_hold_the_same(cp, cp_nvs, ep, ep_nvs, dp_nvs, copies, shard, among):
-    """Sixteen replicas of cp ranks, of which ep hold other experts each."""
-    made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(copies))
-    searched = Searched(zero_replicas=(copies, 1), ep=())
+def test_experts_are_divided_over_the_ranks_that_hold_them(cp, cp_nvs, ep, ep_nvs, dp_nvs, replicas, shard, among):
+    """Sixteen data-parallel replicas of cp ranks; ep ranks hold different experts."""
+    made = choices(dp=16.0, dp_nvs=float(dp_nvs), zero_replicas=float(replicas))
+    searched = Searched(zero_replicas=(replicas, 1), ep=())
     layer = layer_costs(group_size=[[cp / ep]], group_share=[[cp_nvs / ep_nvs]])
-    found, alike = shards(layer, *replicas(made, searched), searched)
-    assert (float(found[0].size[0]), float(found[0].share[0])) == shard
-    assert (float(alike[0].size[0]), float(alike[0].share[0])) == among
-    assert float(found[0].per_gpu[0]) == 1 / shard[0]
+    shards, replica_groups = weight_shards(layer, *dp_groups(made, searched), searched)
+    assert (float(shards[0].size[0]), float(shards[0].share[0])) == shard
+    assert (float(replica_groups[0].size[0]), float(replica_groups[0].share[0])) == among
+    assert float(shards[0].per_gpu[0]) == 1 / shard[0]
 
 
-def test_without_copies_there_is_nothing_to_divide_by():
-    divided, copies = replicas(choices(), Searched())
-    assert copies is None
-    assert jnp.array_equal(divided.size, choices().dp)
+def test_without_replicas_the_shard_group_is_all_of_dp():
+    shard, replicas = dp_groups(choices(), Searched())
+    assert replicas is None
+    assert jnp.array_equal(shard.size, choices().dp)
     assert GATHER > SCATTER

@@ -1,4 +1,4 @@
-"""Stages of an even cut against a plain count of the layers that each chunk holds, and stages of any cut."""
+"""Stages of an even cut against a plain count of the layers of each chunk, and stages between boundaries."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +11,13 @@ from dsx.cost.stages import Stack, even_first, layers_between, stages, stages_be
 EMBEDDING, DENSE, EXPERTS, HEAD = range(4)
 
 
-def stack(dense, experts, ends=True):
+def stack(dense, experts, with_embedding=True):
     """A model of dense layers first, then layers with experts."""
     return Stack(
         counts=((float(dense),), (float(experts),)),
         segments=((DENSE,), (EXPERTS,)),
-        first=(EMBEDDING,) if ends else (),
-        last=(HEAD,) if ends else (),
+        first=(EMBEDDING,) if with_embedding else (),
+        last=(HEAD,) if with_embedding else (),
     )
 
 
@@ -29,16 +29,16 @@ def cut(made, pp, vpp):
     ]
 
 
-def by_counting(dense, experts, pp, vpp, ends):
+def by_counting(dense, experts, pp, vpp, with_embedding):
     """The layers of each stage, laid out one by one in chunks."""
     layers = [DENSE] * dense + [EXPERTS] * experts
-    if ends and len(layers) % (pp * vpp):
+    if with_embedding and len(layers) % (pp * vpp):
         layers = [EMBEDDING, *layers, HEAD]
     size = len(layers) // (pp * vpp)
     held = [{kind: 0 for kind in range(4)} for _ in range(pp)]
     for position, kind in enumerate(layers):
         held[position // size % pp][kind] += 1
-    if ends:
+    if with_embedding:
         held[0][EMBEDDING], held[-1][HEAD] = 1, 1
     return held
 
@@ -46,22 +46,22 @@ def by_counting(dense, experts, pp, vpp, ends):
 @st.composite
 def cuts(draw):
     pp, vpp = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.sampled_from([1, 2, 3]))
-    ends = draw(st.booleans())
-    total = pp * vpp * draw(st.integers(1, 6)) - 2 * (ends and draw(st.booleans()))
+    with_embedding = draw(st.booleans())
+    total = pp * vpp * draw(st.integers(1, 6)) - 2 * (with_embedding and draw(st.booleans()))
     total = total if total > 1 else total + pp * vpp
-    return draw(st.integers(1, max(1, total - 1))), total, pp, vpp, ends
+    return draw(st.integers(1, max(1, total - 1))), total, pp, vpp, with_embedding
 
 
 @given(cuts())
-def test_the_stages_that_are_priced_are_stages_of_the_model(drawn):
-    dense, total, pp, vpp, ends = drawn
+def test_the_priced_stages_are_stages_of_the_model(drawn):
+    dense, total, pp, vpp, with_embedding = drawn
     if dense >= total:
         return
-    expected = by_counting(dense, total - dense, pp, vpp, ends)
-    found = cut(stack(dense, total - dense, ends), pp, vpp)
+    expected = by_counting(dense, total - dense, pp, vpp, with_embedding)
+    found = cut(stack(dense, total - dense, with_embedding), pp, vpp)
     for index, layers in found:
         assert {kind: layers.get(kind, 0.0) for kind in range(4)} == pytest.approx(expected[index])
-    # Of every pricing of the kinds the slowest stage is among them, whatever layers cost, where a chunk is one run.
+    # With one chunk per stage, the slowest stage is among them, whatever the layers cost.
     if vpp == 1:
         random = np.random.default_rng(total)
         for cost in random.uniform(0, 1, (5, 4)):
@@ -70,7 +70,7 @@ def test_the_stages_that_are_priced_are_stages_of_the_model(drawn):
             assert priced == pytest.approx(slowest)
 
 
-def test_one_kind_without_ends_has_one_stage():
+def test_one_kind_without_embedding_and_head_has_one_stage():
     made = Stack(counts=((12.0,),), segments=((0,),))
     assert cut(made, 4, 1) == [(0, {0: 3.0})]
     assert made.uniform
@@ -86,19 +86,19 @@ def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide():
 
 
 @pytest.mark.parametrize("pp", [1, 2, 11])
-def test_where_every_pipeline_divides_the_body_the_second_stage_is_left_out(pp):
+def test_the_second_stage_is_left_out_if_every_pipeline_divides_the_body(pp):
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
     dividing = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,), divided=True)
     kept, (first, second, last) = cut(dividing, pp, 1), cut(body, pp, 1)
     assert kept == [first, last]
     assert all(second[1][kind] <= first[1][kind] for kind in (0, 1))
-    # Borders between kinds lie anywhere.
+    # Borders between kinds may be anywhere.
     borders = Stack(counts=((4.0,), (18.0,)), segments=((1,), (2,)), divided=True)
     assert len(cut(borders, pp, 1)) == 5
 
 
-def test_where_nothing_divides_the_last_stage_holds_fewer():
-    """60 layers and both ends on 8 stages are 8 a stage, 6 on the last one."""
+def test_the_last_stage_holds_fewer_layers_if_nothing_divides():
+    """60 layers, embedding and head on 8 stages are 8 a stage, 6 on the last one."""
     body = Stack(counts=((60.0,),), segments=((1,),), first=(0,), last=(2,))
     found = dict(cut(body, 8, 1))
     assert [found[index][1] for index in (0, 1, 7)] == [7.0, 8.0, 5.0]
@@ -111,7 +111,7 @@ def test_kinds_that_alternate_are_mixed_evenly():
     assert made.totals() == {0: 6.0, 1: 2.0}
 
 
-def test_stages_between_boundaries_hold_what_lies_there():
+def test_stages_hold_the_layers_between_their_boundaries():
     made = stack(2, 3)  # embedding, two dense layers, three with experts, head
     found = stages_between(made, jnp.asarray([0.0, 1.0, 4.0, 6.0, 7.0, 7.0]))
     assert found.position.tolist() == [0, 1, 2, 3, 4]
@@ -119,14 +119,14 @@ def test_stages_between_boundaries_hold_what_lies_there():
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
 
 
-def test_layers_that_alternate_are_as_many_of_each_kind_wherever_they_are_cut():
+def test_alternating_kinds_have_the_same_mix_between_any_boundaries():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}
 
 
 @pytest.mark.parametrize(("pp", "first"), [(2, {0: 1.0, 1: 11.0, 2: 0.0}), (5, {0: 1.0, 1: 3.8, 2: 0.0})])
 def test_the_share_of_a_first_stage(pp, first):
-    """Where pp does not divide the layers, both ends count as layers, as in an even cut."""
+    """If pp does not divide the layers, embedding and head count as layers, as in an even cut."""
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
     found = even_first(body, jnp.asarray(float(pp)))
     assert {kind: float(layers) for kind, layers in found.layers.items()} == pytest.approx(first)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
-from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
@@ -14,7 +14,7 @@ from dsx.space.codes import Searched
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
     costs = step_costs(
-        (layer or layer_costs(),), made or choices(), workload, cluster or machine(), assumptions or believed()
+        (layer or layer_costs(),), made or choices(), workload, cluster or machine(), assumptions or make_assumptions()
     )
     return {name: float(getattr(costs, name)[0]) for name in costs.__dataclass_fields__}
 
@@ -73,18 +73,18 @@ def test_reduction_of_one_layer_is_not_hidden():
 
 def test_gradients_of_four_bytes_take_twice_as_long():
     scatter = 7 * 10e-6 + 7 / 8 * 8e9 / 50e9
-    found = cost(made=choices(pp=12.0), assumptions=believed(gradient_bytes=4.0))
+    found = cost(made=choices(pp=12.0), assumptions=make_assumptions(gradient_bytes=4.0))
     assert found["dp_comm_s"] == close(GATHER + scatter)
 
 
 def test_a_reduction_hides_as_far_as_the_framework_overlaps():
-    found = cost(assumptions=believed(dp_overlap=0.5))["dp_comm_s"]
+    found = cost(assumptions=make_assumptions(dp_overlap=0.5))["dp_comm_s"]
     assert found == close(2 * GATHER + 2 * (GATHER - 0.5 * 0.010) + 2 * (GATHER - 0.5 * 0.020))
-    assert cost(assumptions=believed(dp_overlap=0.0, fsdp_overlap=1.0))["dp_comm_s"] == close(6 * GATHER)
+    assert cost(assumptions=make_assumptions(dp_overlap=0.0, fsdp_overlap=1.0))["dp_comm_s"] == close(6 * GATHER)
 
 
 def test_sends_hide_behind_a_microbatch():
-    found = cost(assumptions=believed(pp_overlap=0.25))
+    found = cost(assumptions=make_assumptions(pp_overlap=0.25))
     assert found["pp_comm_s"] == close(6 * 2 * SEND * 0.75)
 
 
@@ -111,7 +111,7 @@ def test_gradients_that_tensor_parallel_ranks_share_once_a_step():
 
 def test_the_update_reads_and_writes_the_shard():
     # 2e9 parameters a layer over eight replicas, three layers, 28 bytes each, at 1 TB/s.
-    found = cost(assumptions=believed(optimizer_traffic_per_parameter=28.0))
+    found = cost(assumptions=make_assumptions(optimizer_traffic_per_parameter=28.0))
     assert found["optimizer_s"] == close(3 * 2e9 / 8 * 28 / 1e12)
 
 
@@ -125,13 +125,13 @@ def test_memory():
 
 
 def test_an_allocator_holds_more_than_activations():
-    plain, found = cost(), cost(assumptions=believed(fragmentation=0.5, overhead=7.0))
+    plain, found = cost(), cost(assumptions=make_assumptions(fragmentation=0.5, overhead=7.0))
     assert found["activation_bytes"] == plain["activation_bytes"]
     assert found["overhead_bytes"] == close(7.0 + 0.5 * plain["activation_bytes"])
 
 
 def test_memory_of_other_element_sizes():
-    found = cost(assumptions=believed(gradient_bytes=4.0, overhead=2e9, optimizer_bytes_per_parameter=8.0))
+    found = cost(assumptions=make_assumptions(gradient_bytes=4.0, overhead=2e9, optimizer_bytes_per_parameter=8.0))
     assert found["weight_bytes"] == close(12e9)
     assert found["gradient_bytes"] == close(24e9)
     assert found["optimizer_bytes"] == close(6e9)
@@ -204,7 +204,7 @@ def test_nothing_is_gathered_where_nothing_is_divided():
 
 
 def test_the_update_of_whole_parameters():
-    made = believed(optimizer_traffic_per_parameter=28.0)
+    made = make_assumptions(optimizer_traffic_per_parameter=28.0)
     found = cost(
         made=choices(zero_stage=0.0), workload=replace(WORKLOAD, searched=Searched(zero_stage=(0,))), assumptions=made
     )
@@ -248,7 +248,7 @@ def test_embedding_and_head():
     head = layer_costs(**alone, forward_s=[0.006], backward_s=[0.010], compute_s=[0.016], stash_bytes=[[9e9]] * 3)
     stack = Stack(counts=((12.0,),), segments=((1,),), first=(0,), last=(2,))
     costs = step_costs(
-        (embedding, layer_costs(), head), choices(), replace(WORKLOAD, stack=stack), machine(), believed()
+        (embedding, layer_costs(), head), choices(), replace(WORKLOAD, stack=stack), machine(), make_assumptions()
     )
     found = {name: float(getattr(costs, name)[0]) for name in costs.__dataclass_fields__}
     whole = 12 * 0.030 + 0.003 + 0.016
@@ -272,7 +272,7 @@ def test_the_head_of_an_interleaved_pipeline_holds_one_microbatch():
     def stash(embedding, head, vpp):
         ends = [replace(nothing, stash_bytes=jnp.asarray([[size]] * 3)) for size in (embedding, head)]
         made = choices(vpp=vpp, num_microbatches=16.0)
-        costs = step_costs((ends[0], layer_costs(), ends[1]), made, workload, machine(), believed())
+        costs = step_costs((ends[0], layer_costs(), ends[1]), made, workload, machine(), make_assumptions())
         return float(costs.activation_bytes[0])
 
     first, last = 3e9 * (2 * 3 + 2 * 4 + 1) / 3, 3e9 * (2 * 4 + 1) / 3
@@ -297,7 +297,7 @@ def test_a_second_stage_that_pipelines_divide_changes_nothing(pp, changes):
             made,
             replace(WORKLOAD, stack=replace(stack, divided=divided), searched=opened),
             machine(),
-            believed(),
+            make_assumptions(),
         )
         for divided in (True, False)
     )

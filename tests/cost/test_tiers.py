@@ -8,7 +8,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
-from cost.records import KINDS, believed
+from cost.records import KINDS, make_assumptions
 
 from dsx.cost.collectives import collective, send
 from dsx.cost.groups import group
@@ -31,9 +31,9 @@ def float64():
         yield
 
 
-def time(size, *shares, volume=GB, kind=ALL_GATHER, algorithm="ring", network=TREE, **beliefs):
+def time(size, *shares, volume=GB, kind=ALL_GATHER, algorithm="ring", network=TREE, **changes):
     members = group(*(jnp.asarray([float(count)]) for count in (size, *shares)))
-    assumptions = believed(**PLAIN | {"algorithms": ((kind, (algorithm,)),)} | beliefs)
+    assumptions = make_assumptions(**PLAIN | {"algorithms": ((kind, (algorithm,)),)} | changes)
     return float(collective(kind, members, network, assumptions)(volume)[0])
 
 
@@ -85,9 +85,9 @@ def test_of_an_exchange_the_slowest_tier_decides(size, shares, latency, seconds)
     assert time(size, *shares, kind=ALL_TO_ALL, algorithm="exchange") == close(latency + seconds)
 
 
-def hop(size, *shares, network=TREE, **beliefs):
+def hop(size, *shares, network=TREE, **changes):
     stages = [jnp.asarray([float(count)]) for count in (size, *shares)]
-    assumptions = believed(**PLAIN | beliefs)
+    assumptions = make_assumptions(**PLAIN | changes)
     return float(send(stages[0], stages[1], network, assumptions, stages[2:])(GB)[0])
 
 
@@ -107,10 +107,10 @@ def test_a_send_takes_the_outermost_tier_that_it_crosses(size, shares, seconds):
 
 def test_one_channel_has_one_nic_and_its_groups_share_of_what_is_beyond():
     shared = replace(TREE, gpus_per_nic=4.0)
-    beliefs = {"protocols": ("eager",), "eager_bandwidth": 1.0}
-    found = time(32, 8, 8, volume=32 * GB, network=TREE, **beliefs)
+    changes = {"protocols": ("eager",), "eager_bandwidth": 1.0}
+    found = time(32, 8, 8, volume=32 * GB, network=TREE, **changes)
     assert found == close(28 * 0.2e-6 + 3 * 1e-5 + 31 / 50)  # eight shares of the spine, one NIC
-    found = time(32, 8, 8, volume=32 * GB, network=shared, **beliefs)
+    found = time(32, 8, 8, volume=32 * GB, network=shared, **changes)
     assert found == close(28 * 0.2e-6 + 3 * 1e-5 + 31 / 100)
 
 
@@ -167,7 +167,7 @@ def test_a_product_of_groups_lies_as_they_do():
     product = parts[0].times(parts[1])
     for one, other in zip(jax.tree.leaves(product), jax.tree.leaves(whole), strict=True):
         assert float(one[0]) == pytest.approx(float(other[0]), rel=1e-15)
-    assert [float(units.share[0]) for units in product.lying] == [8.0, 16.0]
+    assert [float(units.share[0]) for units in product.by_tier] == [8.0, 16.0]
 
 
 def test_one_gpu_communicates_nothing():

@@ -96,8 +96,8 @@ def test_work_without_recomputation_does_not_depend_on_the_region():
     marked = work(STANDARD_LAYER)
     for name in ("matrix", "vector", "bytes", "volumes"):
         assert np.array_equal(getattr(plain, name), getattr(marked, name))
-    assert not any(plain.again)
-    assert sum(marked.again) == 4
+    assert not any(plain.recomputed)
+    assert sum(marked.recomputed) == 4
 
 
 FUSED = """

@@ -8,7 +8,7 @@ from dsx.spec.cluster import changed_network, load_cluster
 
 
 def levels(topology, **changes):
-    """(name, GPUs, GB/s, us) of the tiers behind the fast domain."""
+    """(name, GPUs, GB/s, us) of the tiers beyond the fast domain."""
     tiers = derived(network(topology, **changes)).tiers
     assert (tiers[0].name, tiers[0].size) == ("nvs", changes.get("size", 8))
     return [(tier.name, tier.size, tier.bandwidth / 1e9, round(tier.latency * 1e6, 9)) for tier in tiers[1:]]
@@ -56,7 +56,7 @@ def test_a_torus_has_a_tier_for_each_dimension():
     assert [(tier.chain, tier.wraps) for tier in made.tiers] == [(8, True), (4, True), (2, True), (0, False)]
     assert (made.linked, made.net.name) == (3, "net")
     grid = {"kind": "torus", "shape": [8, 4], "link_bandwidth": "400 GB/s", "wrap": False}
-    assert levels(grid) == [("y", 32, 400.0, 2.0), ("net", 0, 50.0, 5.0)]  # one link there and one back
+    assert levels(grid) == [("y", 32, 400.0, 2.0), ("net", 0, 50.0, 5.0)]  # one link in each direction
 
 
 def test_a_dragonfly_has_the_links_of_its_routers():
@@ -90,7 +90,7 @@ def test_a_path_runs_at_the_least_bandwidth_of_its_levels():
     assert levels(numbers) == [("leaf", 32, 10.0, 2.0), ("spine", 0, 10.0, 3.0)]
 
 
-def test_other_nics_change_every_tier_behind_them():
+def test_other_nics_change_every_tier_beyond_them():
     tree = {"kind": "fat_tree", "levels": [{"name": "leaf", "units": 4, "oversubscription": 2}, {"name": "spine"}]}
     changed = derived(changed_network(network(tree), {"net.bandwidth": 1e11, "nvs.size": 4}))
     assert [(tier.size, tier.bandwidth) for tier in changed.tiers] == [(4, 4e11), (16, 1e11), (0, 5e10)]

@@ -21,7 +21,7 @@ SETS = {name: assumptions_from_spec(load_assumptions(name)) for name in ("defaul
 NETWORKS = {name: cluster_from_spec(load_cluster(name)).network for name in ("h100-nvs8", "a100-80-nvs4")}
 ROUNDING = 1.0 + 1e-12
 
-beliefs = st.sampled_from(sorted(SETS)).map(SETS.__getitem__)
+assumption_sets = st.sampled_from(sorted(SETS)).map(SETS.__getitem__)
 networks = st.sampled_from(sorted(NETWORKS)).map(NETWORKS.__getitem__)
 shares = st.sampled_from([1, 2, 3, 4])
 domains = st.sampled_from([1, 2, 3, 4, 8, 60, 512])
@@ -43,20 +43,22 @@ def only(assumptions, algorithm, kinds=(ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))
     return replace(assumptions, algorithms=tuple((kind, (algorithm,)) for kind in kinds))
 
 
-@given(kind=st.sampled_from(KINDS), n=domains, t=shares, low=volumes, high=volumes, network=networks, of=beliefs)
+@given(
+    kind=st.sampled_from(KINDS), n=domains, t=shares, low=volumes, high=volumes, network=networks, of=assumption_sets
+)
 def test_more_bytes_never_take_less(kind, n, t, low, high, network, of):
     low, high = sorted((low, high))
     assert seconds(kind, n, t, low, network, of) <= seconds(kind, n, t, high, network, of) * ROUNDING
 
 
-@given(kind=st.sampled_from(KINDS), n=domains, t=shares, times=st.integers(2, 4), volume=volumes, of=beliefs)
+@given(kind=st.sampled_from(KINDS), n=domains, t=shares, times=st.integers(2, 4), volume=volumes, of=assumption_sets)
 def test_more_domains_never_take_less(kind, n, t, times, volume, of):
     network = NETWORKS["h100-nvs8"]
     few, many = (seconds(kind, number, t, volume, network, of) for number in (n, times * n))
     assert few <= many * ROUNDING
 
 
-@given(kind=st.sampled_from(KINDS), n=domains, t=shares, volume=volumes, network=networks, of=beliefs)
+@given(kind=st.sampled_from(KINDS), n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
 def test_nothing_is_faster_than_a_call_and_the_whole_volume_at_full_speed(kind, n, t, volume, network, of):
     assume(n * t > 1)
     peak = max(network.nvs.bandwidth, t * network.net.bandwidth)
@@ -64,12 +66,12 @@ def test_nothing_is_faster_than_a_call_and_the_whole_volume_at_full_speed(kind, 
     assert seconds(kind, n, t, volume, network, of) * ROUNDING >= least
 
 
-@given(kind=st.sampled_from(KINDS), volume=volumes, network=networks, of=beliefs)
+@given(kind=st.sampled_from(KINDS), volume=volumes, network=networks, of=assumption_sets)
 def test_one_member_costs_nothing(kind, volume, network, of):
     assert seconds(kind, 1, 1, volume, network, of) == 0.0
 
 
-@given(n=domains, t=shares, volume=volumes, network=networks, of=beliefs)
+@given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
 def test_an_all_reduce_takes_as_long_as_its_scatter_and_its_gather_at_least(n, t, volume, network, of):
     """With the same algorithms: a tree of an all-reduce has fewer hops than a ring of a gather."""
     for algorithm in ("ring", "hierarchical"):
@@ -78,7 +80,7 @@ def test_an_all_reduce_takes_as_long_as_its_scatter_and_its_gather_at_least(n, t
         assert seconds(ALL_REDUCE, n, t, volume, network, assumptions) == pytest.approx(both, rel=1e-12)
 
 
-@given(n=domains, t=shares, volume=volumes, network=networks, of=beliefs)
+@given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
 def test_two_stages_take_as_long_as_the_stages(n, t, volume, network, of):
     """Per protocol: a scatter inside, an all-reduce of each rail's part, and a gather inside."""
     for protocol in of.protocols:
@@ -90,7 +92,7 @@ def test_two_stages_take_as_long_as_the_stages(n, t, volume, network, of):
         assert found == pytest.approx(sum(inside) + between, rel=1e-12)
 
 
-@given(n=domains, t=shares, volume=volumes, network=networks, of=beliefs)
+@given(n=domains, t=shares, volume=volumes, network=networks, of=assumption_sets)
 def test_the_best_algorithm_is_taken(n, t, volume, network, of):
     algorithms = ("ring", "tree", "hierarchical")
     each = [seconds(ALL_REDUCE, n, t, volume, network, only(of, name)) for name in algorithms]
@@ -98,7 +100,7 @@ def test_the_best_algorithm_is_taken(n, t, volume, network, of):
     assert seconds(ALL_REDUCE, n, t, volume, network, every) == pytest.approx(min(each), rel=1e-12)
 
 
-@given(stages=st.integers(2, 64), volume=volumes, network=networks, of=beliefs)
+@given(stages=st.integers(2, 64), volume=volumes, network=networks, of=assumption_sets)
 def test_a_send_inside_a_domain_is_no_slower_than_between_domains(stages, volume, network, of):
     size = jnp.asarray(float(stages))
     inside, between = (send(size, share, network, of)(volume) for share in (size, jnp.asarray(1.0)))

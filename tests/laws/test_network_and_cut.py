@@ -78,12 +78,12 @@ def found(problem, where):
 
 
 @settings(max_examples=5)
-@given(truth=networks, belief=networks, model=models, capacity=capacities)
-def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, belief, model, capacity):
+@given(truth=networks, assumed=networks, model=models, capacity=capacities)
+def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, assumed, model, capacity):
     problem = problem_of(model, capacity)
-    true, blind = with_network(problem, truth), with_network(problem, belief)
+    true, agnostic = with_network(problem, truth), with_network(problem, assumed)
     where = where_of(true)
-    aware, made = found(true, where), found(blind, where_of(blind))
+    aware, made = found(true, where), found(agnostic, where_of(agnostic))
     fits = np.isfinite(aware.costs.step_time_s)
     np.testing.assert_array_equal(fits, np.isfinite(made.costs.step_time_s))
     # Of every plan with the cut made for the other network, and so of the one that was thought the best.

@@ -114,11 +114,11 @@ def test_compiled_as_not_compiled(assumptions, strategy):
 
     arguments = (problem.model.dimensions, problem.assumptions_spec, problem.sequence_length)
     work = layer_work(problem.layers[0], *arguments, keys)
-    hardware, believed = problem.at_point(0)
+    hardware, point_assumptions = problem.at_point(0)
     with jax.enable_x64(True), jax.disable_jit():
-        plain_layer = layer_costs(work, hardware, believed)
+        plain_layer = layer_costs(work, hardware, point_assumptions)
         run = step_choices(made, lambda column: jax.numpy.asarray(column, dtype=float))
-        plain_step = step_costs((plain_layer,), run, problem.workload, hardware, believed)
+        plain_step = step_costs((plain_layer,), run, problem.workload, hardware, point_assumptions)
     assert_rows_equal({name: leaf[0] for name, leaf in leaves(layer[0]).items()}, leaves(plain_layer), REL)
     assert_rows_equal(cost_columns(step), cost_columns(plain_step), REL)
 

@@ -26,7 +26,7 @@ MANY = {
 }
 ROUNDING = 1.0 + 1e-12
 
-beliefs = st.sampled_from(sorted(SETS)).map(SETS.__getitem__)
+assumption_sets = st.sampled_from(sorted(SETS)).map(SETS.__getitem__)
 two_tiers = st.sampled_from(sorted(TWO)).map(TWO.__getitem__)
 many_tiers = st.sampled_from(sorted(MANY)).map(MANY.__getitem__)
 kinds = st.sampled_from(KINDS)
@@ -70,28 +70,28 @@ def close(value):
     return pytest.approx(value, rel=1e-12, abs=1e-18)
 
 
-@given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=beliefs)
+@given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=assumption_sets)
 def test_equal_tiers_are_one_for_a_ring(kind, t, n, m, volume, network, of):
     rings = replace(of, algorithms=tuple((kind, ("ring",)) for kind in KINDS))
     split = seconds(kind, (t, n, m), volume, with_outer(network), rings)
     assert split == close(seconds(kind, (t, n * m), volume, network, rings))
 
 
-@given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=beliefs)
+@given(kind=kinds, t=counts, n=counts, m=counts, volume=volumes, network=two_tiers, of=assumption_sets)
 def test_equal_tiers_are_one_for_an_exchange_and_a_send(kind, t, n, m, volume, network, of):
     split = seconds(ALL_TO_ALL, (t, n, m), volume, with_outer(network), of)
     assert split == close(seconds(ALL_TO_ALL, (t, n * m), volume, network, of))
     assert passing((t, n, m), volume, with_outer(network), of) == close(passing((t, n * m), volume, network, of))
 
 
-@given(kind=kinds, t=counts, n=counts, slow=slower, far=slower, volume=volumes, network=two_tiers, of=beliefs)
+@given(kind=kinds, t=counts, n=counts, slow=slower, far=slower, volume=volumes, network=two_tiers, of=assumption_sets)
 def test_inside_its_first_two_tiers_a_group_costs_what_it_does_on_two(kind, t, n, slow, far, volume, network, of):
     wide = with_outer(network, slow, far)
     assert seconds(kind, (t, n, 1), volume, wide, of) == close(seconds(kind, (t, n), volume, network, of))
     assert passing((t, n, 1), volume, wide, of) == close(passing((t, n), volume, network, of))
 
 
-@given(kind=kinds, t=counts, m=counts, volume=volumes, slow=slower, network=two_tiers, of=beliefs)
+@given(kind=kinds, t=counts, m=counts, volume=volumes, slow=slower, network=two_tiers, of=assumption_sets)
 def test_a_tier_that_is_not_crossed_changes_nothing(kind, t, m, volume, slow, network, of):
     """A group that has one member, or all of a domain, in each unit of the middle tier."""
     nvs, net = network.tiers
@@ -101,7 +101,7 @@ def test_a_tier_that_is_not_crossed_changes_nothing(kind, t, m, volume, slow, ne
     assert one == other
 
 
-@given(kind=kinds, sizes=st.tuples(counts, counts, counts, counts), volume=volumes, times=slower, of=beliefs)
+@given(kind=kinds, sizes=st.tuples(counts, counts, counts, counts), volume=volumes, times=slower, of=assumption_sets)
 @pytest.mark.parametrize("tier", [0, 1, 2])
 @pytest.mark.parametrize("name", sorted(MANY))
 def test_more_bandwidth_and_less_latency_are_never_slower(name, tier, kind, sizes, volume, times, of):

@@ -114,7 +114,7 @@ def test_files_of_both_sets_stay(tmp_path, run, files):
         b"",
     ],
 )
-def test_only_parts_are_removed_and_garbage_is_not_believed(tmp_path, run, files, written):
+def test_only_parts_are_removed_and_garbage_is_not_trusted(tmp_path, run, files, written):
     (tmp_path / "victim.txt").write_text("of the user")
     (tmp_path / "set").mkdir()
     for path in list(tmp_path.iterdir()):

@@ -39,12 +39,12 @@ def layer():
     return lambda strategy: derive(load_layer("transformer", str(strategy), table))
 
 
-def launched(made, layer, ends=(0, 0), device=DEVICE, body=None, **beliefs) -> Launch:
+def launched(made, layer, ends=(0, 0), device=DEVICE, body=None, **assumptions) -> Launch:
     """The launch of a plan of a model of so many layers, with as many entries before and behind them."""
     before, behind = ends
     body = body or ((layer, LAYERS),)
     model = Model("a model", SIZES, (*[(layer, 1)] * before, *body, *[(layer, 1)] * behind), before, behind)
-    return megatron_lm(made, model, PLAIN_SET.model_copy(update=beliefs), device)
+    return megatron_lm(made, model, PLAIN_SET.model_copy(update=assumptions), device)
 
 
 def plan(**choices) -> dict:
@@ -227,7 +227,7 @@ def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
 
 
 @pytest.mark.parametrize(
-    ("choices", "beliefs", "flags", "lost"),
+    ("choices", "assumptions", "flags", "lost"),
     [
         ({"tp": 4, "tp_nvs": 4}, {"tp_overlap": 0.8}, {"--tp-comm-overlap"}, ""),
         ({"dp": 4, "dp_nvs": 4}, {"tp_overlap": 0.8}, set(), ""),
@@ -239,8 +239,8 @@ def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
         ({"dp": 4, "dp_nvs": 4}, {"ep_overlap": 0.5}, set(), ""),
     ],
 )
-def test_what_was_priced_beside_compute_is_asked_for(mixture, choices, beliefs, flags, lost):
-    launch = launched(plan(**choices), mixture("1d"), **beliefs)
+def test_what_was_priced_beside_compute_is_asked_for(mixture, choices, assumptions, flags, lost):
+    launch = launched(plan(**choices), mixture("1d"), **assumptions)
     asked = {"--tp-comm-overlap", "--no-overlap-p2p-communication", "--overlap-moe-expert-parallel-comm"}
     assert {flag for flag, _ in launch.flags} & asked == flags
     assert len(launch.lost) == bool(lost)

@@ -63,7 +63,7 @@ def test_a_shard_that_is_refused_holds_nothing(run):
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xfe\x00", b"process 1 on \x1b[31mnode", b"x" * 10_000, b"process a on b"])
-def test_what_a_lock_says_is_believed_only_if_a_process_wrote_it(run, garbage):
+def test_a_lock_is_trusted_only_if_a_process_wrote_it(run, garbage):
     (run / "run.lock").write_bytes(garbage)
     with closing(Hold(run, None)):
         assert re.fullmatch(f"{ME}.*", (run / "run.lock").read_text())

@@ -34,8 +34,8 @@ def mixture(dimensions, count):
 @cache
 def problem(*strategies, model="small", system=(), **changes):
     spec = {"small": mixture(SMALL, 2), "mixtral": MIXTRAL, "layer": mixture(MIXTRAL.dimensions, 1)}[model]
-    believed = DEFAULT.model_copy(update=changes)
-    return make_problem(spec, cluster_spec(SYSTEM | dict(system)), believed, strategies, sequence_length=1024)
+    assumptions = DEFAULT.model_copy(update=changes)
+    return make_problem(spec, cluster_spec(SYSTEM | dict(system)), assumptions, strategies, sequence_length=1024)
 
 
 @cache

@@ -131,12 +131,12 @@ def test_collectives_over_the_leaves_use_the_oversubscribed_tier():
     """Without overlap, that is all communication of groups that span more domains than a leaf joins."""
     space, (costs, *_), *_ = priced(TREE)
     over = space.keys["tp"] > 2 * space.keys["tp_nvs"]
-    taken = costs.crowded_s[0] + costs.crowded_s[1]
+    taken = costs.contended_s[0] + costs.contended_s[1]
     assert over.any() and not over.all()
     np.testing.assert_allclose(taken[0, over], costs.tp_comm_s[0, over], rtol=1e-12)
     assert (taken[0, ~over] == 0).all()
-    assert (priced(EQUAL)[1][0].crowded_s[1] == 0).all()
-    assert priced(None)[1][0].crowded_s == ()
+    assert (priced(EQUAL)[1][0].contended_s[1] == 0).all()
+    assert priced(None)[1][0].contended_s == ()
 
 
 def test_experts_that_span_replicas_need_them_in_order():

@@ -74,10 +74,10 @@ def problem_for(model, system, *strategies, assumptions=PAPER):
     """The problem of a model and a system of the oracle."""
     efficiency = system.get("fast_efficiency", 0.7)
     assert efficiency == system.get("slow_efficiency", 0.7), "dsx has one efficiency of the network"
-    believed = load_assumptions(assumptions)
+    spec = load_assumptions(assumptions)
     if assumptions == PAPER:
-        believed = believed.model_copy(update={"nvs_efficiency": efficiency, "net_efficiency": efficiency})
-    return make_problem(model_spec(model), cluster_spec(system), believed, strategies)
+        spec = spec.model_copy(update={"nvs_efficiency": efficiency, "net_efficiency": efficiency})
+    return make_problem(model_spec(model), cluster_spec(system), spec, strategies)
 
 
 def settings_of(strategy, config):

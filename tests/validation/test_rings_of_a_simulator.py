@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from cost.records import believed
+from cost.records import make_assumptions
 
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
@@ -22,7 +22,9 @@ from dsx.hardware.network import Network, Tier
 KINDS = {"all_gather": ALL_GATHER, "all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER}
 TABLE = (Path(__file__).parents[1] / "data" / "astrasim_rings.csv").read_text(encoding="utf-8")
 ROWS = [*csv.DictReader(TABLE.splitlines())]
-PLAIN = believed(nvs_efficiency=1.0, net_efficiency=1.0, algorithms=tuple((kind, ("ring",)) for kind in KINDS.values()))
+PLAIN = make_assumptions(
+    nvs_efficiency=1.0, net_efficiency=1.0, algorithms=tuple((kind, ("ring",)) for kind in KINDS.values())
+)
 REDUCING = 3 / 3.35e12  # s/byte
 
 

@@ -1,20 +1,20 @@
-"""Axes that meet on an oversubscribed tier, by hand: what hides behind a layer waits while the layer sends there."""
+"""Axes that contend for an oversubscribed tier, by hand: overlap stops while the layer itself uses the tier."""
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
-from cost.records import WORKLOAD, believed, choices, layer_costs, machine
+from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
-from dsx.cost.crowding import crosses, may_crowd
+from dsx.cost.contention import crosses, may_contend
 from dsx.cost.groups import group
 from dsx.cost.step import step_costs
 from dsx.hardware.network import Network, Tier
 
 NVS, LEAF, SPINE = Tier(8e11, 1e-6, "nvs", 8), Tier(1e11, 1e-5, "leaf", 32), Tier(2.5e10, 1e-5, "spine", 0)
 TREE, FULL = (Network(tiers=(NVS, LEAF, replace(SPINE, bandwidth=bandwidth))) for bandwidth in (2.5e10, 1e11))
-CROWDED = (0.004, 0.006, 0.007, 0.010)  # s, of a forward and of a backward by what it makes again
+CONTENDED = (0.004, 0.006, 0.007, 0.010)  # s, of the forward, and of the backward for each mode of recomputation
 NONE = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -39,44 +39,44 @@ def members(size, *shares):
     ],
 )
 def test_which_groups_cross_an_oversubscribed_tier(network, size, shares, found):
-    assert may_crowd(network)
+    assert may_contend(network)
     assert float(crosses(members(size, *shares), network)[0]) == found
 
 
-def test_two_tiers_cannot_crowd():
-    assert not may_crowd(machine().network)
+def test_two_tiers_have_no_contention():
+    assert not may_contend(machine().network)
 
 
-def cost(network, crowded=CROWDED, **made):
-    """A reduction of 4 GB over eight replicas, each alone in its leaf, behind layers of 10 and 20 ms."""
-    lying = {"pp_outer": (jnp.asarray([1.0]),), "dp_outer": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
-    taken = tuple(jnp.asarray([seconds]) for seconds in crowded)
-    layer = replace(layer_costs(), crowded_s=taken, group_outer=(jnp.asarray([[1.0]]),))
-    plan = replace(choices(**made), **lying)
+def cost(network, contended=CONTENDED, **made):
+    """A reduction of 4 GB over eight replicas, each alone in its leaf, during layers of 10 and 20 ms."""
+    placement = {"pp_outer": (jnp.asarray([1.0]),), "dp_outer": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
+    taken = tuple(jnp.asarray([seconds]) for seconds in contended)
+    layer = replace(layer_costs(), contended_s=taken, group_outer=(jnp.asarray([[1.0]]),))
+    plan = replace(choices(**made), **placement)
     cluster = replace(machine(), network=network)
-    return step_costs((layer,), plan, WORKLOAD, cluster, believed(pp_overlap=1.0, protocols=("bulk",)))
+    return step_costs((layer,), plan, WORKLOAD, cluster, make_assumptions(pp_overlap=1.0, protocols=("bulk",)))
 
 
-def test_the_reduction_hides_in_what_is_left_of_a_pass():
-    # Two of three layers on a stage hide: each loses what its collectives take of the forward and of the backward.
+def test_the_reduction_overlaps_with_the_rest_of_a_pass():
+    # Two of three layers on a stage overlap; each loses the time of its own collectives in forward and backward.
     found, alone = cost(TREE), cost(TREE, NONE)
     assert float(found.dp_comm_s[0] - alone.dp_comm_s[0]) == pytest.approx(2 * (0.004 + 0.006), rel=1e-9)
 
 
 def test_a_reduction_that_crosses_no_such_tier_loses_nothing():
-    for network, lying in ((FULL, 1.0), (TREE, 8.0)):
-        found, alone = (cost(network, crowded, pp=1.0, dp_leaf=lying) for crowded in (CROWDED, NONE))
+    for network, dp_leaf in ((FULL, 1.0), (TREE, 8.0)):
+        found, alone = (cost(network, contended, pp=1.0, dp_leaf=dp_leaf) for contended in (CONTENDED, NONE))
         assert float(found.dp_comm_s[0]) == float(alone.dp_comm_s[0])
 
 
-def test_no_more_is_taken_of_a_pass_than_it_has():
+def test_a_pass_loses_at_most_its_own_time():
     endless = (1.0, 1.0, 1.0, 1.0)
-    gather = 7 * 1e-5 + 7 / 8 * 4e9 / 1.25e10  # at half of the spine's share, as believed
+    gather = 7 * 1e-5 + 7 / 8 * 4e9 / 1.25e10  # at half of the spine's share, by the assumptions
     assert float(cost(TREE, endless).dp_comm_s[0]) == pytest.approx(3 * 2 * gather, rel=1e-9)
 
 
-def test_sends_hide_in_what_is_left_of_a_microbatch():
-    # 100 MB there and back hide behind 90 ms of three layers, or in what their collectives leave.
+def test_sends_overlap_with_the_rest_of_a_microbatch():
+    # 100 MB forward and backward overlap with 90 ms of three layers, less the time of their collectives.
     send = 2 * (1e-5 + 1e8 / 1.25e10)
     long = (0.014, 0.014, 0.014, 0.014)
     assert send < 0.030
