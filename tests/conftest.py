@@ -1,5 +1,6 @@
-"""Strict JAX, two CPU devices, and examples that are the same on every CI run."""
+"""Strict JAX that compiles quickly, pricing on one of two CPU devices, and the same examples in every CI run."""
 
+import gc
 import importlib
 import os
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ import pytest
 import shapes
 
 ROOT = Path(__file__).parent.parent
+# Compiling takes most of the time, and most tests run what they compile once: less optimised code takes a third of it.
+# `XLA_FLAGS= make test` runs the code of users.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 # What one test process compiles, the other processes and later runs need not: most of the time goes there.
 _COMPILED = ROOT / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
@@ -29,6 +33,27 @@ hypothesis.settings.load_profile("dsx")
 shapes.install("dsx.cost")
 
 _LONGEST = "test_frozen_predictions"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_workers() -> Iterator[Callable[[], list[jax.Device]]]:
+    """Price on one device, as on a CPU by default; two devices would compile everything twice.
+
+    The value is the function that returns the true workers.
+    """
+    devices = importlib.import_module("dsx.pricing.devices")  # after the annotations of dsx.cost are checked
+    workers = devices.workers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "workers", lambda: [jax.local_devices()[0]] * 2)
+        yield workers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> None:
+    """Collect garbage between files alone: what JAX has compiled is much, stays, and would be searched each time."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 @pytest.fixture(scope="session")

@@ -198,6 +198,7 @@ def test_a_set_must_say_what_is_adapted(one_row):
         adapt(one_row, without(specialise={"relay": 0.1}), BETWEEN)
 
 
+@pytest.mark.slow
 def test_a_few_runs_of_a_source_predict_the_rest(noisy):
     base = {name: float(getattr(DEFAULT, name)) for name in ("matrix_efficiency", "hbm_efficiency", "net_efficiency")}
     bases = dict.fromkeys(noisy.sources, base)

@@ -89,6 +89,7 @@ def test_a_plan_says_how_it_lies_on_the_tiers(run):
     assert (alone.code, "ranks numbered" in alone.out) == (3, False)  # too large for its memory
 
 
+@pytest.mark.slow
 def test_the_best_plan_has_its_order(run):
     found = run("best", *JOB, "--set", f"cluster.network.topology={TREE}", "--top", 1).out
     assert "plan 1: ranks numbered tp-cp-ep-" in found

@@ -111,6 +111,7 @@ def test_a_table_over_what_if_values_is_not_too_wide(run, made):
     assert max(map(len, table)) < 160
 
 
+@pytest.mark.slow
 def test_another_layer_text_is_named_and_not_hashed(run, folder):
     for name, more in (("one", ""), ("two", "require f % tp == 0   feed_forward_not_divisible\n")):
         (folder / "mine.layer").write_text(STRATEGY + more)

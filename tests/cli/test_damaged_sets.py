@@ -349,7 +349,7 @@ def test_the_folder_of_the_user_may_be_a_link(run, folder, again):
     assert run("show", "out").code == 0
 
 
-@pytest.mark.parametrize("keep", ["all", "{top: 2, per: [num_gpus]}"])
+@pytest.mark.parametrize("keep", ["all", pytest.param("{top: 2, per: [num_gpus]}", marks=pytest.mark.slow)])
 def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     # As the interpreter has it; pytest puts a stricter one in its place.
     sys.stderr.reconfigure(errors="backslashreplace")

@@ -82,6 +82,7 @@ def test_a_sweep_has_the_degrees_that_it_fixes(run):
     assert run("why", "out", int(row["candidate"])).code == 0
 
 
+@pytest.mark.slow
 def test_a_kept_plan_has_the_flags_of_its_experts_behind_dense_layers(run, folder):
     experts = "  - {kind: transformer, options: [rotary], ffn: experts, count: 4}"
     layers = "  - {kind: transformer, count: 1}\n" + experts.replace("4", "3")

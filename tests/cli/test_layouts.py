@@ -22,6 +22,7 @@ default_sequence_length: 2048
 dimensions: {e: 1024, h: 8, g: 8, k: 128, f: 4096, v: 100000}
 """
 JOB = ("--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)
+SOME = [next(iter(BODIES)), *(pytest.param(model, marks=pytest.mark.slow) for model in [*BODIES][1:])]
 SWEEP = """cluster: b200-nvs8
 num_gpus: 12
 global_batch_size: 24
@@ -75,7 +76,7 @@ def layouts(plans: list[dict]) -> list[tuple[dict, float, str]]:
     return [(plan, time, flags[flags.index(FLAG) + 1]) for plan, time, flags in found if FLAG in flags]
 
 
-@pytest.mark.parametrize("model", BODIES)
+@pytest.mark.parametrize("model", SOME)
 def test_layouts_of_a_result_set(run, place, model):
     assert run("sweep", f"sweep-{model}.yaml", "-o", "set").code == 0
     found = layouts(json.loads(run("show", "set", "--json", "--top", 8).out)["plans"])
@@ -84,7 +85,7 @@ def test_layouts_of_a_result_set(run, place, model):
         check(model, plan, step_time_s, layout)
 
 
-@pytest.mark.parametrize("model", BODIES)
+@pytest.mark.parametrize("model", SOME)
 def test_layouts_of_a_search(run, place, model):
     best = json.loads(run("best", *JOB, "--model", f"{model}.yaml", "--partition", OPTIMAL, "--json", "--top", 30).out)
     found = layouts(best["plans"])

@@ -58,6 +58,7 @@ def test_operators_list_what_a_file_can_hold(run, folder):
     assert said["measured_share"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_best_and_sweep_and_why_price_alike(run, folder, times):
     done = run("best", *JOB, "--top", 2, "--operator-times", times, "--json")
     data = json.loads(done.out)

@@ -71,6 +71,7 @@ def test_an_even_set_has_no_cuts_and_another_hash(run, swept, place):
     assert (both.step_time_s[fits] <= both.step_time_s_even[fits] * (1 + 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_a_row_is_explained_with_its_own_cut(run, swept):
     import dsx
 
@@ -85,6 +86,7 @@ def test_a_row_is_explained_with_its_own_cut(run, swept):
     assert f"{slowest + 1}" == next(line for line in text.splitlines() if "<- bottleneck" in line).split()[0]
 
 
+@pytest.mark.slow
 def test_best_shows_stages_and_flags(run, place):
     data = json.loads(run("best", *JOB, "--partition", "optimal", "--json", "--top", 40).out)
     for plan in data["plans"]:

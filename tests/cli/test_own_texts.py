@@ -85,6 +85,7 @@ def plain_and_sequence_parallel_agree(frame):
     assert (divided["tp_comm_s_1d"] > divided["tp_comm_s_megatron"]).all()
 
 
+@pytest.mark.slow
 def test_swept_beside_the_others_from_their_own_folder(run, mine):
     done = run("sweep", "mine/mine.yaml", "-o", "out", "--json", "--set", "assumptions.tp_overlap=0")
     assert done.code == 0, done.err

@@ -20,7 +20,7 @@ from spec.hf.configs import CONFIGS
 
 from dsx.printable import printable
 
-_QUICK = 320
+_QUICK = 160
 _LONG = 15_000
 _CODES = {0, 2, 3, 4}
 SHOWN = 20  # faults in a message

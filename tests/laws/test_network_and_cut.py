@@ -77,6 +77,7 @@ def found(problem, where):
     return price_best_cuts(problem, *where, goal="fastest")
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(truth=networks, assumed=networks, model=models, capacity=capacities)
 def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, assumed, model, capacity):

@@ -124,6 +124,7 @@ def assert_alike(found, row, alone):
         np.testing.assert_allclose(getattr(found, name)[row], getattr(alone, name)[0], rtol=1e-15, err_msg=name)
 
 
+@pytest.mark.slow
 def test_alternating_layers_of_unequal_depth_are_priced_as_alone(tmp_path):
     asked = of_models(tmp_path, "gpt-oss-20b", "gpt-oss-120b")
     assert len(batches(asked, DEFAULT)[0]) == 1

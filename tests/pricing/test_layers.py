@@ -41,6 +41,7 @@ def works(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
     table = leaves(price_keys(problem, space.keys)[0])

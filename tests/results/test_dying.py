@@ -36,23 +36,10 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(
-    ("kind", "keep", "start"),
-    [
-        ("killed", "all", "earlier"),
-        slow("killed", "all", "nothing"),
-        slow("killed", "merged", "nothing"),
-        slow("killed", "merged", "earlier"),
-        slow("interrupted", "all", "nothing"),
-        slow("interrupted", "all", "earlier"),
-        slow("interrupted", "merged", "nothing"),
-        slow("interrupted", "merged", "earlier"),
-        slow("full", "all", "nothing"),
-        slow("full", "all", "earlier"),
-        slow("full", "merged", "nothing"),
-        slow("full", "merged", "earlier"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["earlier", "nothing"])
+@pytest.mark.parametrize("keep", ["all", "merged"])
+@pytest.mark.parametrize("kind", ["killed", "interrupted", "full"])
 def test_death_before_any_change_of_the_disk(tmp_path, kind, keep, start):
     found = reports(tmp_path, kind, keep, start)
     assert len(found) > 40

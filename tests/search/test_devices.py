@@ -15,10 +15,9 @@ from dsx.spec.keep import KeepTop
 
 
 @pytest.fixture
-def all_devices(monkeypatch, small):
-    """The true workers, without the changes of other tests in this folder."""
-    del small
-    monkeypatch.undo()
+def all_devices(monkeypatch, all_workers):
+    """Price on the true workers."""
+    monkeypatch.setattr(devices, "workers", all_workers)
 
 
 def test_every_device_has_a_worker(all_devices):

@@ -88,7 +88,8 @@ def compare(found, rows, objectives):
     wanted = list(zip(expected["point"].tolist(), expected["candidate"].tolist(), strict=True))
     assert len(set(ids)) == len(ids)
     for some, others, those in ((found, wanted, expected), (expected, ids, found)):
-        alone = [at for at, one in enumerate(ids if some is found else wanted) if one not in set(others)]
+        known = set(others)
+        alone = [at for at, one in enumerate(ids if some is found else wanted) if one not in known]
         assert all(separated_by_rounding(some, at, those, objectives) for at in alone)
     row = {one: at for at, one in enumerate(wanted)}
     both = [at for at, one in enumerate(ids) if one in row]
