@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from dsx.api.best import best as best
     from dsx.api.calibrate import Calibrated as Calibrated
     from dsx.api.calibrate import calibrate as calibrate
-    from dsx.api.cluster_times import ClusterTimes as ClusterTimes
-    from dsx.api.cluster_times import cluster_times as cluster_times
+    from dsx.api.cluster_collectives import ClusterTimes as ClusterTimes
+    from dsx.api.cluster_collectives import cluster_times as cluster_times
     from dsx.api.comparison import Comparison as Comparison
     from dsx.api.comparison import compare_sets as compare_sets
     from dsx.api.compiled import keep_compiled as keep_compiled
     from dsx.api.evaluation import Evaluation as Evaluation
     from dsx.api.evaluation import evaluate as evaluate
-    from dsx.api.front import Front as Front
-    from dsx.api.front import front as front
+    from dsx.api.front_of_set import Front as Front
+    from dsx.api.front_of_set import front as front
     from dsx.api.import_hf import Imported as Imported
     from dsx.api.import_hf import import_hf as import_hf
     from dsx.api.job import Job as Job
-    from dsx.api.layer import LayerDescription as LayerDescription
-    from dsx.api.layer import layer as layer
+    from dsx.api.layer_description import LayerDescription as LayerDescription
+    from dsx.api.layer_description import layer as layer
     from dsx.api.layer_table import TablePartition as TablePartition
     from dsx.api.layer_table import partition_table as partition_table
     from dsx.api.names import names as names
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from dsx.api.picture import draw as draw
     from dsx.api.show import ShownSet as ShownSet
     from dsx.api.show import show as show
-    from dsx.api.sweep import Swept as Swept
-    from dsx.api.sweep import SweptShard as SweptShard
-    from dsx.api.sweep import finish_sweep as finish_sweep
-    from dsx.api.sweep import sweep as sweep
-    from dsx.api.sweep import sweep_shard as sweep_shard
+    from dsx.api.sweep_verbs import Swept as Swept
+    from dsx.api.sweep_verbs import SweptShard as SweptShard
+    from dsx.api.sweep_verbs import finish_sweep as finish_sweep
+    from dsx.api.sweep_verbs import sweep as sweep
+    from dsx.api.sweep_verbs import sweep_shard as sweep_shard
     from dsx.api.validate import Validation as Validation
     from dsx.api.validate import validate as validate
     from dsx.api.why import Explanation as Explanation
@@ -68,34 +68,34 @@ if TYPE_CHECKING:
 _HOMES = {
     "BestPlans": "dsx.api.best",
     "Calibrated": "dsx.api.calibrate",
-    "ClusterTimes": "dsx.api.cluster_times",
+    "ClusterTimes": "dsx.api.cluster_collectives",
     "Comparison": "dsx.api.comparison",
     "Evaluation": "dsx.api.evaluation",
     "Explanation": "dsx.api.why",
-    "Front": "dsx.api.front",
+    "Front": "dsx.api.front_of_set",
     "Imported": "dsx.api.import_hf",
     "Job": "dsx.api.job",
-    "LayerDescription": "dsx.api.layer",
+    "LayerDescription": "dsx.api.layer_description",
     "Partition": "dsx.api.partition",
     "Plan": "dsx.space.plan",
     "ShownSet": "dsx.api.show",
-    "Swept": "dsx.api.sweep",
-    "SweptShard": "dsx.api.sweep",
+    "Swept": "dsx.api.sweep_verbs",
+    "SweptShard": "dsx.api.sweep_verbs",
     "TablePartition": "dsx.api.layer_table",
     "Validation": "dsx.api.validate",
     "best": "dsx.api.best",
     "calibrate": "dsx.api.calibrate",
-    "cluster_times": "dsx.api.cluster_times",
+    "cluster_times": "dsx.api.cluster_collectives",
     "compare": "dsx.results.set_comparison",
     "compare_sets": "dsx.api.comparison",
     "draw": "dsx.api.picture",
     "evaluate": "dsx.api.evaluation",
-    "finish_sweep": "dsx.api.sweep",
-    "front": "dsx.api.front",
+    "finish_sweep": "dsx.api.sweep_verbs",
+    "front": "dsx.api.front_of_set",
     "image_format": "dsx.results.plot.file",
     "import_hf": "dsx.api.import_hf",
     "keep_compiled": "dsx.api.compiled",
-    "layer": "dsx.api.layer",
+    "layer": "dsx.api.layer_description",
     "load": "dsx.results.store",
     "names": "dsx.api.names",
     "parameters": "dsx.api.parameters",
@@ -103,8 +103,8 @@ _HOMES = {
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
     "show": "dsx.api.show",
-    "sweep": "dsx.api.sweep",
-    "sweep_shard": "dsx.api.sweep",
+    "sweep": "dsx.api.sweep_verbs",
+    "sweep_shard": "dsx.api.sweep_verbs",
     "validate": "dsx.api.validate",
     "why": "dsx.api.why",
     "why_row": "dsx.api.why_row",

@@ -1,4 +1,4 @@
-"""What every answer can do: be printed as the shell prints it, be shown in a notebook, become plain data."""
+"""The base of all answers: printed as in the shell, shown in a notebook, converted to plain data."""
 
 import html
 import json
@@ -12,7 +12,7 @@ from dsx.space.plan import Plan
 class Answer(ABC):
     """An answer of the API. `str(answer)` is what the shell prints, `to_data()` what it prints with --json.
 
-    Two answers are equal if they say the same as plain data.
+    Two answers are equal if their plain data are.
     """
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class Answer(ABC):
         """Return the answer as plain data; times in seconds, sizes in bytes."""
 
     def __eq__(self, other: object) -> bool:
-        # As text, since a time that is no number equals itself there.
+        # Compared as JSON, in which NaN equals itself.
         return isinstance(other, Answer) and type(self) is type(other) and _written(self) == _written(other)
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class PricedPlans(Answer):
 
     __slots__ = ()
 
-    priced: Sequence[dict[str, Any]]  # of each plan: it, under `plan`, and its costs by column
+    priced: Sequence[dict[str, Any]]  # each plan, under `plan`, and its costs by column
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -55,5 +55,5 @@ def _written(answer: Answer) -> str:
 
 
 def paragraphs(parts: Iterable[str]) -> str:
-    """Return some texts with an empty line between them; empty ones are left out."""
+    """Join texts with an empty line between them; empty ones are left out."""
     return "\n\n".join(filter(None, parts))

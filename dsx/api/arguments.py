@@ -1,4 +1,4 @@
-"""Arguments as Python callers give them, made what the shell would have read: counts, and fields that are set."""
+"""Python arguments converted to what the shell would pass: counts, and assignments to fields."""
 
 import json
 import operator
@@ -8,12 +8,12 @@ from typing import Any, SupportsIndex
 from dsx.errors import InputError, SpecError
 from dsx.units import parse_count
 
-# Fields that are changed, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
-Fields = Mapping[str, Any] | Sequence[str]
+# Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
+Fields = Mapping[str, object] | Sequence[str]
 
 
 def count(name: str, value: object) -> int:
-    """Return an argument as a whole number of at least 1; NumPy's are some too. InputError says its `name`."""
+    """Return an argument as an int of at least 1; NumPy integers are accepted. InputError names the argument."""
     known = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     try:
         return parse_count(known)
@@ -22,7 +22,7 @@ def count(name: str, value: object) -> int:
 
 
 def assignments(fields: Fields | None) -> list[str]:
-    """Return fields that are changed as the shell writes them: FIELD=VALUE."""
+    """Return overridden fields as the shell writes them: FIELD=VALUE."""
     if isinstance(fields, str):
         return [fields]
     if isinstance(fields, Mapping):
@@ -30,18 +30,18 @@ def assignments(fields: Fields | None) -> list[str]:
     return list(fields or ())
 
 
-def _text(path: str, value: Any) -> str:
-    """Return a value as YAML reads it again."""
+def _text(path: str, value: object) -> str:
+    """Return a value as YAML."""
     if isinstance(value, str):
         return value
     try:
         return json.dumps(value, default=_plain)
     except TypeError:
-        raise InputError(f"set {path}: {value!r} is no number, text, list or mapping") from None
+        raise InputError(f"set {path}: {value!r} is not a number, text, list or mapping") from None
 
 
 def _plain(value: Any) -> Any:
-    """Return a number or array of NumPy as Python has it."""
+    """Return a NumPy number or array as Python numbers."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError

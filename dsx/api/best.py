@@ -10,12 +10,12 @@ from dsx.api.arguments import count
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.pipelines import say_few_pipelines
-from dsx.display.frame import plans_frame
-from dsx.display.job import job_text, step_text
+from dsx.display.job_text import job_text, step_text
+from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
-from dsx.display.operator_times import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.placement import placement_text
-from dsx.display.plans import plans_text, resolution_text, within_resolution
+from dsx.display.plan_frame import plans_frame
+from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible
 from dsx.pricing.evaluate import priced_plans
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BestPlans(PricedPlans):
-    """The fastest plans of a job, and how many there were."""
+    """The fastest plans of a job, and how many candidates were priced."""
 
-    job: Job  # what was asked
+    job: Job  # the job that was priced
     problem: Problem
     priced: Sequence[dict[str, Any]]
-    counts: Counts  # how many candidates there were, and how many fit
-    idle: Sequence[IdleRow]  # of operator times: rows that are the time of no kernel of any plan
-    infeasible: str = ""  # why there is no plan; empty if there is one
+    counts: Counts  # number of candidates, and of feasible ones
+    idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
+    infeasible: str = ""  # why no plan fits; empty if one does
 
     @property
     def plan(self) -> Plan:
@@ -65,7 +65,7 @@ class BestPlans(PricedPlans):
     def launch(self, number: int = 1) -> Launch:
         """Return the Megatron-LM flags of a plan, counted from 1 as they are printed.
 
-        Raises InputError for a plan that there is not, NothingFeasible if there is none.
+        Raises InputError if there is no plan of this number, NothingFeasible if no plan fits.
         """
         if not 1 <= number <= len(self._nonempty):
             raise InputError(f"no plan {number}: there are {counted(len(self.priced), 'plan')}, counted from 1")
@@ -118,7 +118,7 @@ class BestPlans(PricedPlans):
 
 
 def searched_text(problem: Problem, job: Job, counts: Counts) -> str:
-    """Return what a search was asked, and how many plans it priced."""
+    """Return the job of a search, and how many candidates it priced."""
     return (
         f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of one strategy, "
         f"{printable(problem.strategies[0])}; {counts.feasible:,} feasible\n"
@@ -141,13 +141,13 @@ def best(
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
 
     Args:
-        job: what is asked.
+        job: the model, the cluster, the GPUs and the batch.
         top: how many plans to return.
-        strategy: a name or a .layer file; that of the assumption set by default.
-        partition: how layers are cut into the stages of a pipeline: evenly, or as is best for each plan.
-        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
+        strategy: a name or a .layer file; by default that of the assumption set.
+        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut of each plan.
+        watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
-    A job that no plan fits is no error: `plans` is empty, and `infeasible` says why. Raises UnknownNameError or
+    It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used.
     """
     problem = checked(job).problem(strategy, partition)

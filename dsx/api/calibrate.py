@@ -39,20 +39,20 @@ from dsx.spec.what_if import field as field_of
 from dsx.units import format_quantity
 
 _FAR_OFF = 0.5  # a median error that no cluster or framework explains
-_SHOWN_ROWS = 3  # of those that no run can be
+_SHOWN_ROWS = 3  # invalid rows that an error lists
 _SUFFIX = ".yaml"
 _WRITTEN_BY = "by dsx calibrate."  # ends the first line of a set that was fitted or adapted
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibrated(Answer):
-    """A fitted assumption set, which is written to a file, and how far off it is."""
+    """A fitted assumption set, the file that it was written to, and its errors."""
 
     out: Path  # the file of the set
     calibration: Calibration
     between: Mapping[str, Bounds]
     observations: Observations
-    outliers: Sequence[Outlier]  # rows that were left out, since no cluster explains them beside the others
+    outliers: Sequence[Outlier]  # rows left out of the fit
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -81,17 +81,17 @@ def calibrate(
         fitted = dsx.calibrate("my-runs.csv", "mine.yaml", specialise="default")
         job = job.replace(assumptions=fitted.out)
 
-    Fitted are the numbers that state `between`; every source of the table weighs the same. Outliers, whose times no
-    cluster explains beside the other rows, are named and left out.
+    The fit changes the numbers that state `between`; every source of the table has the same weight. Outliers, whose
+    times no cluster explains together with the other rows, are named and left out.
 
     Args:
         runs: a CSV file.
-        out: file of the new set; one that a fit wrote is replaced, any other kept.
-        assumptions: the set that the fit begins with, `default` by default.
-        specialise: adapt this set to a few runs of one cluster and framework instead, for which a single run is enough.
-        watch: told how much is done of what; a bar is shown without.
+        out: file of the new set; a file that a fit wrote is replaced, any other is kept.
+        assumptions: the set to begin with, by default `default`.
+        specialise: adapt a few numbers of this set to one cluster and framework instead; a single run is enough.
+        watch: called with the work done, its total and its kind; by default a bar is shown.
 
-    Raises RunTableError for rows that no training run could be, StoreError if `out` cannot be written.
+    Raises RunTableError for invalid rows, StoreError if `out` cannot be written.
     """
     if assumptions is not None and specialise is not None:
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
@@ -109,7 +109,7 @@ def calibrate(
 
 
 def check_output(output: Path, runs: Path, base: str) -> None:
-    """Raise StoreError if an assumption set cannot be written to `output`, or would replace what no fit has written."""
+    """Raise StoreError if an assumption set cannot be written to `output`, or is a file that no fit wrote."""
     if output.suffix != _SUFFIX:
         raise StoreError(f"-o {shown(output)}: the file of an assumption set ends in {_SUFFIX}")
     check_output_file(output, [runs, *files_of(base)])
@@ -118,9 +118,9 @@ def check_output(output: Path, runs: Path, base: str) -> None:
 
 
 def _observed(path: Path, assumed: AssumptionsSpec, watch: Watch | None) -> tuple[Observations, list[Outlier]]:
-    """Return the usable rows of a table without its outliers, and these.
+    """Return the usable rows of a table without its outliers, and the outliers.
 
-    Raises RunTableError if there is no usable row, if one can be no run, or if too many are outliers.
+    Raises RunTableError if no row is usable, if a row is invalid, or if too many are outliers.
     """
     runs = read_runs(path)
     made = setups(runs)
@@ -133,14 +133,14 @@ def _observed(path: Path, assumed: AssumptionsSpec, watch: Watch | None) -> tupl
     observations = observe(runs, made, assumed)
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in observations.left_out.items())
     if not observations.source:
-        raise RunTableError(f"{path}: no row can be fitted to: {left_out}")
+        raise RunTableError(f"{path}: no row can be used in the fit: {left_out}")
     if left_out:
-        warn(f"not fitted to: {left_out}")
+        warn(f"not used in the fit: {left_out}")
     with progress(len(observations.parts), "compiling", watch) as advance:
         observations.compile(advance)
     found, outliers = without_outliers(observations, runs, made, assumed)
     for outlier in outliers:
-        warn(f"not fitted to, an outlier: {outlier}")
+        warn(f"not used in the fit, an outlier: {outlier}")
     return found, outliers
 
 
@@ -163,15 +163,15 @@ def _fitted(
 def _warn_if_far_off(found: Calibration, observations: Observations) -> None:
     median = errors(observations, found.after_s)[-1]["median_ape"]
     if median > _FAR_OFF:
-        warn(f"the set is still off by {100 * median:.3g} % in the median: are the times seconds of one step?")
+        warn(f"the median error of the set is still {100 * median:.3g} %: are the times seconds of one step?")
 
 
 def _write(
     output: Path, base: str, found: Calibration, between: Mapping[str, Bounds], fitted_to: str, verb: str
 ) -> None:
-    """Write the set, at once; StoreError if that fails."""
+    """Write the set atomically; raise StoreError if that fails."""
     file = find("assumptions", base, _SUFFIX)
-    # A path is written as it is seen from the new file.
+    # A path is relative to the new file.
     extends = Path(os.path.relpath(file, output.absolute().parent)).as_posix() if is_path(base, _SUFFIX) else base
     text = text_of(found, between, output.stem, extends, fitted_to, f"{verb} to {fitted_to} {_WRITTEN_BY}")
     try:
@@ -213,15 +213,17 @@ def _data(found: Calibration, between: Mapping[str, Bounds], observations: Obser
 
 
 def _text(found: Calibration, between: Mapping[str, Bounds], observations: Observations, output: Path) -> str:
-    def said(name: str, value: float) -> str:
+    def as_text(name: str, value: float) -> str:
         return "-" if value != value else format_quantity(value, field_of(f"assumptions.{name}").unit)
 
     fit = found.fit
     rows = []
     for name, value in fit.values.items():
         remark = "not determined" if name in fit.undetermined else "at a bound" if name in fit.at_bound else ""
-        low, high, error = (said(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name]))
-        rows.append([name, said(name, found.start[name]), said(name, value), f"{low} to {high}", error, remark])
+        low, high, error = (
+            as_text(name, n) for n in (between[name].low, between[name].high, fit.standard_errors[name])
+        )
+        rows.append([name, as_text(name, found.start[name]), as_text(name, value), f"{low} to {high}", error, remark])
     parts = [table(["field", "before", "after", "bounds", "standard\nerror", ""], rows, text=(0, 5))]
     tables = [errors(observations, found.before_s), errors(observations, found.after_s)]
     titles = ["median\nbefore", "mean\nbefore", "median\nafter", "mean\nafter"]
@@ -242,13 +244,13 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
     if found.held_out is None and not found.adapted:
         lines.append(
             f"no source was held out: that needs {LEAST_SOURCES} of them, and {ROWS_PER_FIELD} rows for each number "
-            "without the largest; how far off it is elsewhere is not known, and the set has no interval of its own"
+            "without the largest; the error for other runs is unknown, and the set has no interval of its own"
         )
     for entry in found.interval:
         stated = entry.where.model_dump(exclude_none=True)
         where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
         lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
     if found.resolution is not None:
-        lines.append(f"plans of one job within {100 * found.resolution:.2g} % of each other are not told apart")
+        lines.append(f"resolution: the measurements cannot rank plans of one job within {100 * found.resolution:.2g} %")
     lines.append(f"written: {shown(output)}")
     return paragraphs([*parts, "\n".join(lines)])

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.display.job import steps_text
+from dsx.display.job_text import steps_text
+from dsx.display.manifest_text import differing, hardware_of, kept_text, rows_text, stated_text, title_of
 from dsx.display.quantities import counted, hardware_text, hardware_title
-from dsx.display.result_set import differing, hardware_of, kept_text, rows_text, stated_text, title_of
 from dsx.display.table import table
 from dsx.remarks import warn
 from dsx.results.frames import column_list
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DIFFERENCES_SHOWN = 12
-# What decides which candidates there are; a cluster does by the size of its fast domains.
+# Fields that determine the candidates; of a cluster only the size of its fast domains does.
 _CHOICES = ("num_gpus", "global_batch_size", "sequence_length", "strategy", "cluster", "fix", "limit", "keep")
-_LAYER = "layers."  # before the strategy whose texts differ
+_LAYER = "layers."  # before the strategy whose layer definitions differ
 _TITLES = {"num_gpus": "GPUs", "global_batch_size": "batch"}
 
-_Differences = dict[str, tuple[Any, Any]]
+_Differences = dict[str, tuple[object, object]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,7 +39,7 @@ class Comparison(Answer):
     folders: Sequence[Path]  # of A and of B
     manifests: Sequence[Manifest]
     frame: "pd.DataFrame"  # as `dsx.compare` gives it
-    differences: dict[str, tuple[Any, Any]]  # what the sweeps state differently, by its path
+    differences: dict[str, tuple[object, object]]  # fields in which the sweeps differ, by path
     groups: Sequence[dict[str, Any]]  # the rows of `frame`, with the plans
 
     def to_data(self) -> dict[str, Any]:
@@ -65,17 +65,17 @@ class Comparison(Answer):
 
 
 def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) -> Comparison:
-    """Return the best plans of two result sets side by side; `compare` does so with two DataFrames.
+    """Return the best plans of two result sets side by side; `compare` takes two DataFrames.
 
-    Rows are joined on the candidate, which is the same choice on every cluster.
+    Rows are joined on the candidate, which stands for the same choices on every cluster.
 
     Args:
         a: folder of a result set.
-        b: folder of another.
+        b: folder of the other one.
         per: compare the best of each value of these columns; by default of num_gpus, global_batch_size, and the
             hardware that a set varies.
 
-    Raises StoreError if a set cannot be read, UnknownNameError for a column that they do not have.
+    Raises StoreError if a set cannot be read, UnknownNameError for an unknown column.
     """
     folders = [Path(a), Path(b)]
     manifests = [read_manifest(folder) for folder in folders]
@@ -87,12 +87,12 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
     ]
     table = compared(*frames, per=chosen)
     differences = differing(*manifests)
-    _say(folders, manifests, differences, table)
+    _warn_of_limits(folders, manifests, differences, table)
     return Comparison(folders, manifests, table, differences, _groups(table, _plans(folders, table)))
 
 
 def _plans(folders: list[Path], table: Any) -> dict[int, dict[str, Any]]:
-    """Return the choices of every best plan, by candidate."""
+    """Return the best plans by candidate."""
     found: dict[int, dict[str, Any]] = {}
     for side, folder in zip("ab", folders, strict=True):
         ids = table[f"candidate_{side}"].dropna().unique()
@@ -135,23 +135,23 @@ def _differences_text(differences: _Differences) -> str:
     if not differences:
         return "Both sweeps state the same."
     lines: list[str] = []
-    # A layer text is known by its hash, which says no more than that it is another one.
-    texts = [path.removeprefix(_LAYER) for path in differences if path.startswith(_LAYER)]
+    # Layer definitions are compared by hash, so only the strategy can be named.
+    strategies = [path.removeprefix(_LAYER) for path in differences if path.startswith(_LAYER)]
     pairs = [(path, pair) for path, pair in differences.items() if not path.startswith(_LAYER)]
     if pairs:
         shown = [[f"  {path}", stated_text(a), stated_text(b)] for path, (a, b) in pairs[:_DIFFERENCES_SHOWN]]
         lines.append(table(["they differ in", "A", "B"], shown, text=range(3)))
     if len(pairs) > _DIFFERENCES_SHOWN:
         lines.append(f"  and in {len(pairs) - _DIFFERENCES_SHOWN} more")
-    for strategy in texts:
-        lines.append(f"layer text of {strategy} differs")
+    for strategy in strategies:
+        lines.append(f"layer definition of {strategy} differs")
     return "\n".join(lines)
 
 
 def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
-    """Return the groups as a table; what is the same in all of them is said once, above.
+    """Return the groups as a table, below a line with the values that all groups share.
 
-    Where the best plan changes, that of B has a line of its own.
+    If the best plan changes, that of B has a line of its own.
     """
     per = list(groups[0]["per"])
     shown = [name for name in per if any(group["per"][name] != groups[0]["per"][name] for group in groups)]
@@ -175,7 +175,7 @@ def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
 
 
 def _times(group: dict[str, Any], with_elsewhere: bool) -> list[str]:
-    """Return the times of both best plans, their ratio, and on demand what became of each in the other set."""
+    """Return the times of both best plans and their ratio; `with_elsewhere` adds the time of each in the other set."""
     a, b = group["a"], group["b"]
     ratio = "-" if group["ratio"] is None else f"{group['ratio']:.3f}"
     times = [_best(a, "A", group["has_a"]), _best(b, "B", group["has_b"]), ratio]
@@ -190,7 +190,7 @@ def _plan_texts(group: dict[str, Any]) -> list[str]:
     return [_plan_text(name.upper(), group[name]) for name in "ab" if group[name]] or ["-"]
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: str | float | None) -> str:
     if value is None:
         return "-"
     return hardware_text(name, value) if "." in name else str(value)
@@ -203,7 +203,7 @@ def _best(side: dict[str, Any] | None, name: str, has_rows: bool) -> str:
 
 
 def _elsewhere(side: dict[str, Any] | None, other: str) -> str:
-    """Return what became of the best plan of one set in the other."""
+    """Return the time of the best plan of one set in the other set, or why it has none."""
     if side is None:
         return "-"
     state = side[f"in_{other}"]
@@ -218,7 +218,7 @@ def _plan_text(name: str, side: dict[str, Any]) -> str:
     return f"{name}: {side['plan']['strategy']} {side['plan'].text}{where}"
 
 
-def _hardware(column: str, value: Any) -> str:
+def _hardware(column: str, value: str | float) -> str:
     return f"{column}={hardware_text(column, value)}"
 
 
@@ -236,8 +236,8 @@ def _summary_text(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _say(folders: list[Path], manifests: list[Manifest], differences: _Differences, table: Any) -> None:
-    """Say on stderr what limits the comparison."""
+def _warn_of_limits(folders: list[Path], manifests: list[Manifest], differences: _Differences, table: Any) -> None:
+    """Warn of what limits the comparison."""
     if folders[0].resolve() == folders[1].resolve():
         warn(f"A and B are the same folder, {folders[0]}")
     models = [manifest.sweep.resolved.model.name for manifest in manifests]
@@ -254,4 +254,4 @@ def _say(folders: list[Path], manifests: list[Manifest], differences: _Differenc
         warn(f"no candidate is in both sets{why}")
     elif (table[["a_in_b", "b_in_a"]] == NOT_THERE).any(axis=None) or not table[["has_a", "has_b"]].all(axis=None):
         kept = "; ".join(f"{name} kept {kept_text(manifest)}" for name, manifest in zip("AB", manifests, strict=True))
-        warn(f"what is not in a set was not priced for it, or not kept ({kept})")
+        warn(f"rows missing from a set were not priced for it, or not kept ({kept})")

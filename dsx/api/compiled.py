@@ -1,4 +1,4 @@
-"""Keep compiled code between runs, so that only the first run of its kind waits for the compiler.
+"""Keep compiled code between runs, so that later runs need not compile it again.
 
 The code is in the user's cache folder (`$XDG_CACHE_HOME/dsx`, by default `~/.cache/dsx`), unless the user has given JAX
 another folder. Without a writable folder, every run compiles.
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def keep_compiled() -> None:
-    """Keep on disk what is compiled, and use what earlier processes have kept there.
+    """Keep compiled code on disk, and use the code that earlier processes kept.
 
-    The command line does so. In Python it is for you to say, since JAX then keeps what it compiles for others too: it
-    lies in `~/.cache/dsx`, or where JAX was told.
+    The command line does this by default. Python code has to ask for it, since it changes JAX's settings for the whole
+    process. The folder is `~/.cache/dsx/compiled`, or that of JAX_COMPILATION_CACHE_DIR.
     """
     import jax
 
@@ -31,6 +31,6 @@ def _folder() -> str | None:
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsx" / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # a folder that cannot be made, or a user without a home
+    except (OSError, RuntimeError):  # no permission to make the folder, or no home folder
         return None
     return str(folder) if os.access(folder, os.W_OK) else None

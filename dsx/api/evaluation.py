@@ -1,4 +1,4 @@
-"""One plan priced: what it takes, whether it fits, and every operator of it."""
+"""One priced plan: its time and memory, whether it fits, and its operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.api.answer import Answer, paragraphs
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.display.costs import costs_text, operators_text
-from dsx.display.job import job_text, step_text
+from dsx.display.cost_tables import costs_text, operators_text
+from dsx.display.job_text import job_text, step_text
+from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.launch import launch_of
-from dsx.display.operator_times import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.placement import filled_text, placement_text
-from dsx.display.stages import stages_data, stages_text
+from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
 from dsx.pricing.measured_kernels import coverage, kernels_to_measure
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class Evaluation(Answer):
     """A priced plan."""
 
-    job: Job  # what was asked
+    job: Job  # the job that was priced
     problem: Problem
     priced: Priced
-    with_operators: bool = False  # whether the operators are part of what is printed
+    with_operators: bool = False  # whether the operators are printed too
 
     @property
     def plan(self) -> Plan:
@@ -52,22 +52,22 @@ class Evaluation(Answer):
 
     @property
     def peak_bytes(self) -> float:
-        """Memory of the fullest GPU."""
+        """Bytes of the fullest GPU."""
         return self.costs["peak_bytes"]
 
     @property
     def fits(self) -> bool:
-        """Whether the plan fits in memory, and leaves every rank something."""
+        """Whether the plan fits in memory, and gives every rank a part of each dimension."""
         return self.priced.fits
 
     @property
     def reject(self) -> tuple[str, ...]:
-        """The names of the rules that the plan breaks, memory among them."""
+        """The names of the rules that the plan breaks; memory is one of them."""
         return tuple(violation.reason.name for violation in self.priced.broken)
 
     @property
     def broken(self) -> dict[str, str]:
-        """The rules that the plan breaks, by name: what breaks each, and the nearest value that obeys it."""
+        """The rules that the plan breaks, by name: the cause, and the nearest value that obeys the rule."""
         return broken_rules(self.priced)
 
     @property
@@ -77,7 +77,7 @@ class Evaluation(Answer):
 
     @cached_property
     def operators(self) -> "pd.DataFrame":
-        """The kernels of one layer for one microbatch, a row for each and direction; units in `attrs`."""
+        """The kernels of one layer for one microbatch, one row per kernel and direction; units in `attrs`."""
         import pandas as pd
 
         kernels = operator_costs(self.problem, self.plan)
@@ -94,7 +94,12 @@ class Evaluation(Answer):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         priced, covered = self.priced, coverage(self.problem, self.plan)
-        data: dict[str, Any] = {"plan": dict(self.plan), **self.costs, "fits": self.fits, "reject": list(self.reject)}
+        data: dict[str, object] = {
+            "plan": dict(self.plan),
+            **self.costs,
+            "fits": self.fits,
+            "reject": list(self.reject),
+        }
         data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
         if self.with_operators:
             data["operators"] = operator_costs(self.problem, self.plan)
@@ -123,19 +128,19 @@ def _unit(column: str) -> str:
 
 
 def plan_text(problem: Problem, plan: Plan) -> str:
-    """Return a plan, and the job that it is of."""
+    """Return a plan and its job as text."""
     strategy = printable(problem.strategies[0])
     step = step_text(plan["global_batch_size"], plan["sequence_length"])
     return f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}\n{step}"
 
 
 def broken_rules(priced: Priced) -> dict[str, str]:
-    """Return the rules that a plan breaks, by name, with what breaks each."""
+    """Return the rules that a plan breaks, by name, each with its cause."""
     return {violation.reason.name: violation.detail for violation in priced.broken}
 
 
 def rules_text(priced: Priced, rejected: str, passed: str) -> str:
-    """Return which rules a plan breaks, behind the line `rejected`, or the line `passed`."""
+    """Return the line `rejected` and the rules that a plan breaks; the line `passed` if it breaks none."""
     lines = [f"  {violation.reason.name}: {violation.detail}" for violation in priced.broken]
     return "\n".join([rejected, *lines]) if lines else passed
 
@@ -147,28 +152,28 @@ def evaluate(
     strategy: str | None = None,
     partition: Literal["even", "optimal"] | None = None,
     operators: bool = False,
-    **choices: Any,
+    **choices: object,
 ) -> Evaluation:
-    """Price one plan, also one that breaks rules or does not fit.
+    """Price one plan, even if it breaks rules or does not fit.
 
         dsx.evaluate(job, tp=8, pp=4, dp=16, microbatch_size=2)
         dsx.evaluate(job, "tp=8 pp=4 dp=16 nvs.tp=8 recompute=full")
-        dsx.evaluate(job, found.plan, recompute="full")          # a plan of a search, changed
+        dsx.evaluate(job, found.plan, recompute="full")          # a plan of a search, with a change
         dsx.evaluate(job, found.frame.iloc[2])                   # a row of a result set
 
     Args:
-        job: what is asked.
-        plan: a text as the command line takes it, its settings one by one, a mapping of columns, a `Plan`, or a row of
-            a DataFrame. Of the last two only the choices count: the job says the GPUs, the batch and the machine.
-        strategy: a name or a .layer file; by default that of the plan, or else of the assumption set.
-        partition: how layers are cut into the stages of the pipeline: evenly, or as is best; by default as the plan
-            was cut, or else evenly.
-        operators: whether the operators of a layer are part of what is printed.
-        choices: columns of the plan, in place of what a mapping or a row has there. `tp_nvs` is the share of tp in a
-            fast domain. What no one says is as the command line has it (docs/choices.md): degrees are 1, shares are
-            filled in rank order, and the rest is what the assumption set holds fixed.
+        job: the model, the cluster, the GPUs and the batch.
+        plan: a text as on the command line, a list of settings, a mapping of columns, a `Plan`, or a row of a
+            DataFrame. Of the last two only the choices are used: the job has the GPUs, the batch and the cluster.
+        strategy: a name or a .layer file; by default that of the plan, else that of the assumption set.
+        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as in the
+            plan, else evenly.
+        operators: whether to print the operators of a layer too.
+        choices: columns of the plan, which override those of a mapping or a row. `tp_nvs` is the share of tp in a fast
+            domain. The defaults are those of the command line (docs/choices.md): degrees are 1, shares are filled in
+            rank order, and the other choices are the fixed choices of the assumption set.
 
-    Raises PlanError for what is no plan of the job; one that breaks rules is priced, and `reject` names them.
+    Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
     """
     given = given_plan(plan, choices, checked(job))
     problem = job.problem(strategy or given.strategy, partition or given.partition)

@@ -25,9 +25,9 @@ _LONGEST = "max_position_embeddings"  # the key of the longest sequence that a m
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Imported(Answer):
-    """A model of a checkpoint, and what of its config.json was not used."""
+    """The model of a checkpoint, and the keys of its config.json that were not used."""
 
-    model: ModelSpec  # which a job takes
+    model: ModelSpec  # a job takes it as `model`
     config: Config
     published: PublishedSpec | None
     ignored: Ignored
@@ -40,24 +40,24 @@ class Imported(Answer):
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters, as the layer definitions count them."""
+        """The number of parameters, counted from the layer definitions."""
         return _count(self.model)
 
     @property
     def report(self) -> list[str]:
-        """What was made of the config, line by line."""
-        return _report(self.model, self.config, self.parameters, self.published, self.ignored)
+        """The lines of a report on the conversion."""
+        return _report(self)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
-        return _as_data(self.model, self.config.model_type, self.out, self.parameters, self.published, self.ignored)
+        return _as_data(self)
 
     def __str__(self) -> str:
         return self.text.rstrip("\n") if self.out is None else "\n".join(self.report)
 
 
 def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: bool = False) -> Imported:
-    """Return the model of a checkpoint for the transformers library.
+    """Return the model of a checkpoint of the transformers library.
 
         job = dsx.Job(dsx.import_hf("config.json").model, "h100-nvs8", num_gpus=64, global_batch_size=512)
 
@@ -66,7 +66,7 @@ def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: b
         out: model file to write.
         overwrite: replace it if it exists.
 
-    Raises InputError for a config that cannot be read or is of no known family, StoreError if `out` cannot be written.
+    Raises InputError for a config that cannot be read or has an unknown family, StoreError if `out` cannot be written.
     """
     output = None if out is None else Path(out)
     if output is not None:
@@ -83,22 +83,16 @@ def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: b
 
 
 def _count(model: ModelSpec) -> int:
-    believed = load_assumptions(DEFAULT_ASSUMPTIONS)
-    return parameters(build_model(model, believed, believed.default_strategy))
+    assumed = load_assumptions(DEFAULT_ASSUMPTIONS)
+    return parameters(build_model(model, assumed, assumed.default_strategy))
 
 
-def _as_data(
-    model: ModelSpec,
-    family: str,
-    output: Path | None,
-    counted: int,
-    published: PublishedSpec | None,
-    ignored: Ignored,
-) -> dict[str, Any]:
+def _as_data(found: Imported) -> dict[str, Any]:
+    counted, published, ignored = found.parameters, found.published, found.ignored
     return {
-        "family": family,
-        "model": model.model_dump(mode="json", exclude_none=True),
-        "output": str(output) if output else None,
+        "family": found.config.model_type,
+        "model": found.model.model_dump(mode="json", exclude_none=True),
+        "output": str(found.out) if found.out else None,
         "parameters": {
             "counted": counted,
             "published": published and published.total,
@@ -110,11 +104,13 @@ def _as_data(
     }
 
 
-def _report(
-    model: ModelSpec, config: Config, counted: int, published: PublishedSpec | None, ignored: Ignored
-) -> list[str]:
+def _report(found: Imported) -> list[str]:
+    model, config, ignored = found.model, found.config, found.ignored
     sizes = " ".join(f"{letter}={size}" for letter, size in model.dimensions.items())
-    lines = [f"{printable(model.name)}, of the family {config.model_type}: {sizes}", _check(counted, published)]
+    lines = [
+        f"{printable(model.name)}, of the family {config.model_type}: {sizes}",
+        _check(found.parameters, found.published),
+    ]
     lines.append(_length(model.default_sequence_length, config.values.get(_LONGEST)))
     if ignored.unpriced:
         lines += ["not used, though it changes the cost:", *_listed(ignored.unpriced)]
@@ -128,7 +124,7 @@ def _report(
 
 
 def _length(assumed: int, longest: int | None) -> str:
-    """Return which sequences the verbs take, since no config says which ones a model is trained with."""
+    """Return the sequence length that the verbs assume, since no config has that of the training."""
     read = f"; the model reads up to {longest:,} tokens" if longest not in (None, assumed) else ""
     return (
         f"sequences of {assumed:,} tokens, unless --sequence-length or a sweep says otherwise: the config does not say "

@@ -1,8 +1,8 @@
-"""Why a search has no plan to show: no candidate at all, or none that fits."""
+"""Why a search has no feasible plan: no candidate at all, or none that fits."""
 
 from collections.abc import Sequence
 
-from dsx.display.job import step_text
+from dsx.display.job_text import step_text
 from dsx.display.quantities import counted
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
@@ -24,9 +24,9 @@ def why_infeasible(
     settings: Selection | None = None,
     watch: Watch | None = None,
 ) -> str:
-    """Return why no plan of any study is left, and what comes nearest.
+    """Return why no plan of any study is feasible, and the nearest change that helps.
 
-    `problem` is that of the first study, as its files state it; `sweep` or the `settings` of a command may fix it.
+    `problem` is that of the first study, as its files state it; `sweep`, or the `settings` of a command, fix columns.
     """
     searched = [study for study in studies if study.space.size]
     return (
@@ -37,7 +37,6 @@ def why_infeasible(
 
 
 def _why_no_candidate(space: Space, problem: Problem, sweep: SweepSpec | None, settings: Selection) -> str:
-
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
     found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else {})
     job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
@@ -47,21 +46,20 @@ def _why_no_candidate(space: Space, problem: Problem, sweep: SweepSpec | None, s
             f"({_pipelines_text(problem)}, dp must divide the batch)"
         )
     together = "" if len(found) == 1 else "; change any of these" if found[0].alone else "; change all of these"
-    lines = [f"{_place(blocker, problem, sweep)}: {_said(blocker)}" for blocker in found]
-    return "\n".join([f"no candidate for {job}: what is stated of the plans leaves none{together}", *lines])
+    lines = [f"{_place(blocker, problem, sweep)}: {_as_text(blocker)}" for blocker in found]
+    return "\n".join([f"no candidate for {job}: the fixed choices and limits leave none{together}", *lines])
 
 
 def _pipelines_text(problem: Problem) -> str:
-
     if not problem.optimal_cuts:
         return f"pp must divide the {problem.num_layers} layers"
     return (
-        f"pp is at most {problem.limits().max_stages}, the layers with both ends, and partition optimal covers "
-        f"{OPTIMAL_SCHEDULES} with vpp = 1"
+        f"pp is at most {problem.limits().max_stages}, the layers with embedding and head, and partition optimal "
+        f"covers {OPTIMAL_SCHEDULES} with vpp = 1"
     )
 
 
-def _said(blocker: Blocker) -> str:
+def _as_text(blocker: Blocker) -> str:
     nearest = f"; nearest: {blocker.nearest}" if blocker.nearest else ""
     return f"{blocker.setting}: {blocker.rule}{nearest}"
 
@@ -75,11 +73,10 @@ def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
 
 
 def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
-
     with progress(sum(study.space.size for study in searched), "looking for the smallest", watch) as advance:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
-    made = plan["plan"]
+    choices = plan["plan"]
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
     largest = max(float(capacity.max()) for capacity in capacities)
     varied = any(capacity.min() < largest for capacity in capacities)
@@ -88,14 +85,14 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
         f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
-        f"({made['num_gpus']} GPUs, {step_text(made['global_batch_size'], made['sequence_length'])}, "
-        f"{made.text}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or what more memory "
-        "would change: --set cluster.device.hbm_capacity='...'"
+        f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
+        f"{choices.text}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or GPUs "
+        "with more memory: --set cluster.device.hbm_capacity='...'"
     )
 
 
 def _settings_text(problem: Problem) -> str:
-    """Return how to make activations again, if no plan of a search does."""
+    """Return how to recompute activations, if no plan of a search does."""
     *_, most = CODES["recompute"]
     known = problem.workload.searched.recompute
     return f"--set assumptions.fixed.recompute={most}, " if known == (0,) else ""

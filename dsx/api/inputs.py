@@ -1,7 +1,6 @@
-"""From names to a problem: files are found, overrides set, and what should be known is said.
+"""The input files of a problem: found by name, changed by overrides, and validated.
 
-Layer definitions may lie beside the file that names them: that of the sweep, or, where there is none, that of the
-model.
+Layer definitions may be in the folder of the file that names them: the sweep file, else the model file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True)
 class Inputs:
-    """The validated files of a problem; `near` is the file beside which layer texts may lie."""
+    """The validated files of a problem; the folder of the file `near` may have layer definitions."""
 
     model: ModelSpec
     cluster: ClusterSpec
@@ -40,7 +39,7 @@ class Inputs:
     operator_times: OperatorTimes | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """Return the files as plain data; `operator_times` only where there are some."""
+        """Return the files as plain data; `operator_times` only if there are any."""
         data = {name: getattr(self, name).model_dump(mode="json") for name in ("model", "cluster", "assumptions")}
         return data | ({"operator_times": self.operator_times.to_data()} if self.operator_times else {})
 
@@ -62,8 +61,8 @@ class Inputs:
         train_tokens: float | None = None,
         partition: str = "even",
     ) -> "Problem":
-        """Return the problem of these files; without strategies, that of the assumption set's default."""
-        from dsx.pricing.problem import make_problem  # JAX, which a job alone does not need
+        """Return the problem of these files; by default under the default strategy of the assumption set."""
+        from dsx.pricing.problem import make_problem  # imports JAX, which a job alone does not need
 
         chosen = [*strategies] or [self.assumptions.default_strategy]
         return make_problem(
@@ -79,13 +78,13 @@ class Inputs:
         )
 
 
-# Fields of a sweep that are options of every verb that reads none.
+# Fields of a sweep that are options of the verbs that read no sweep.
 _OPTIONS = ("model", "cluster", "assumptions", "num_gpus", "global_batch_size", "sequence_length", "strategy")
 _OPTIONS += ("operator_times",)
 
 
 def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignment]]:
-    """Return ``--set`` assignments by target, where no sweep is read; SpecError if one is for a sweep."""
+    """Return ``--set`` assignments by target, for a verb that reads no sweep; SpecError if one is for a sweep."""
     overrides = split(assignments or ())
     for path, value in overrides["sweep"]:
         raise SpecError(f"--set sweep.{path}={value}: no sweep is read here; {_advice(path, value)}")
@@ -93,23 +92,23 @@ def split_overrides(assignments: Sequence[str] | None) -> dict[str, list[Assignm
 
 
 def _advice(path: str, value: str) -> str:
-    """Return what takes the place of a field of a sweep where none is read."""
+    """Return what to give in place of a field of a sweep."""
     section, _, column = path.partition(".")
     if path in _OPTIONS:
         return f"give an option, such as --{path.replace('_', '-')} {quote(value)}"
     if section == "fix" and column:
         name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
         if not value.startswith("["):
-            held = f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else "a sweep file"
-            return f"a plan says it: {name}={value}; a search takes {held}"
+            fixed = f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else "a sweep file"
+            return f"a plan takes {name}={value}; a search takes {fixed}"
     fields = [*SweepSpec.model_fields]
     if section not in fields:
-        return f"nor has one a field {section!r}{did_you_mean(section, fields)}"
-    return f"write a sweep file of this search, and dsx sweep FILE --set {quote(f'sweep.{path}={value}')} sets it there"
+        return f"and a sweep has no field {section!r}{did_you_mean(section, fields)}"
+    return f"write a sweep file of this search, and run dsx sweep FILE --set {quote(f'sweep.{path}={value}')}"
 
 
 def file_of(model: Given) -> Path | None:
-    """Return the file of a model that is given by its path, beside which its layer texts may lie; None of any other."""
+    """Return the file of a model given by its path; its folder may have layer definitions. None for any other model."""
     return Path(model) if isinstance(model, str | Path) and is_path(str(model), ".yaml") else None
 
 
@@ -121,28 +120,28 @@ def load_inputs(
     near: Path | None = None,
     operator_times: str | Path | None = None,
 ) -> Inputs:
-    """Load a problem's files, named in the file `near`; warns if the assumption set is not calibrated.
+    """Load the files of a problem; warn if the assumption set is not calibrated. `near` is the file that names them.
 
-    Raises SpecError for operator times on a machine that `overrides` change: they are of one machine.
+    Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
     if operator_times is not None and overrides["cluster"]:
         path, value = overrides["cluster"][0]
         raise SpecError(
             f"--set cluster.{path}={value}: operator times are measured on one machine, and {operator_times} has none "
-            "of the changed one; leave out either"
+            "of the changed one; leave out one of them"
         )
-    beside = near or file_of(model)
+    layers_near = near or file_of(model)
 
     def given(spec: Given, target: str, kind: type[S], load: Callable[..., S], *check: object) -> S:
-        # A spec that nothing changes is itself.
+        # A validated spec without overrides is used as it is.
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
     inputs = Inputs(
-        given(model, "model", ModelSpec, load_model, layer_check(beside)),
+        given(model, "model", ModelSpec, load_model, layer_check(layers_near)),
         given(cluster, "cluster", ClusterSpec, load_cluster),
         given(assumptions, "assumptions", AssumptionsSpec, load_assumptions),
-        beside,
+        layers_near,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,
     )
     if not inputs.assumptions.calibrated:

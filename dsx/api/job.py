@@ -1,4 +1,4 @@
-"""A job: a model on so many GPUs of a cluster, and what one step takes in."""
+"""A job: a model, the GPUs of a cluster, and the batch of a step."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dsx.api.arguments import Fields, assignments, count
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
-from dsx.display.job import step_text
+from dsx.display.job_text import step_text
 from dsx.errors import InputError, UnknownNameError
 from dsx.printable import printable
 from dsx.space.limits import PARTITIONS
@@ -24,28 +24,28 @@ DEFAULT_ASSUMPTIONS = "default"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Job:
-    """What is asked of every plan: the model, the machine, the GPUs, the batch.
+    """What every plan is priced for: the model, the cluster, the GPUs, the batch.
 
         job = dsx.Job(model="llama-3-70b", cluster="h100-nvs8", num_gpus=512, global_batch_size=1024)
         more = job.replace(set={"cluster.device.hbm_capacity": "141 GB"})
 
     Args:
-        model: a name, a path, the content of a model file as a dict, or the `model` of another job; the next one and
-            `assumptions` likewise. A dict may say what it `extends`.
-        cluster: the machine.
-        num_gpus: how many of its GPUs are used.
+        model: a name, a path, the content of a model file as a dict, or the `model` of another job; `cluster` and
+            `assumptions` likewise. A dict may have `extends`.
+        cluster: the cluster.
+        num_gpus: GPUs of the job.
         global_batch_size: sequences of one step, over all replicas.
-        sequence_length: tokens of a sequence; what the model says, where it is not given.
+        sequence_length: tokens of a sequence; by default that of the model.
         assumptions: the assumption set.
-        set: fields of model, cluster and assumptions that are changed, as in {"model.dimensions.e": 8192}, quantities
-            with their units; or texts such as "model.dimensions.e=8192".
+        set: overridden fields of model, cluster and assumptions, as in {"model.dimensions.e": 8192}, quantities with
+            their units; or a list such as ["model.dimensions.e=8192"].
         operator_times: a CSV file of measured times of kernels, in place of the roofline.
 
-    Raises UnknownNameError, SpecError or InputError for what cannot be used.
+    Raises UnknownNameError for an unknown name, SpecError for an invalid file, InputError for an invalid size.
     """
 
     inputs: Inputs
-    num_gpus: int  # GPUs that are used
+    num_gpus: int  # GPUs of the job
     global_batch_size: int  # sequences of a step
     sequence_length: int  # tokens of a sequence
 
@@ -74,24 +74,24 @@ class Job:
 
     @classmethod
     def of(cls, inputs: Inputs, num_gpus: int, global_batch_size: int, sequence_length: int | None = None) -> "Job":
-        """Return the job of files that are loaded already."""
+        """Return the job of loaded files."""
         job = object.__new__(cls)
         job._fill(inputs, num_gpus, global_batch_size, sequence_length)
         return job
 
     @property
     def model(self) -> ModelSpec:
-        """The model, with what is changed of it."""
+        """The model, with its overrides."""
         return self.inputs.model
 
     @property
     def cluster(self) -> ClusterSpec:
-        """The machine, with what is changed of it."""
+        """The cluster, with its overrides."""
         return self.inputs.cluster
 
     @property
     def assumptions(self) -> AssumptionsSpec:
-        """The assumption set, with what is changed of it."""
+        """The assumption set, with its overrides."""
         return self.inputs.assumptions
 
     def replace(
@@ -106,13 +106,13 @@ class Job:
         set: Fields | None = None,
         operator_times: str | Path | EllipsisType | None = ...,
     ) -> "Job":
-        """Return the job with other values of some arguments; what is left out stays.
+        """Return the job with other values of some arguments; the others stay.
 
             longer = job.replace(sequence_length=32768, global_batch_size=256)
             faster = job.replace(set={"cluster.network.net.bandwidth": "100 GB/s"})
 
-        A sequence length stays too, whatever the model; None is that of the model. Operator times stay, but not on
-        another machine: for it others are given, or None.
+        The sequence length stays even if the model changes; None takes that of the model. Operator times stay too, but
+        another machine needs its own, or None.
         """
         job = Job(
             self.model if isinstance(model, EllipsisType) else model,
@@ -132,7 +132,7 @@ class Job:
         return Job.of(inputs, job.num_gpus, job.global_batch_size, job.sequence_length)
 
     def problem(self, strategy: str | None = None, partition: str = "even") -> "Problem":
-        """Return the problem of a strategy, that of the assumption set by default: what searches are made in."""
+        """Return the problem that is searched, under a strategy; by default under that of the assumption set."""
         if partition not in PARTITIONS:
             raise UnknownNameError("partition", str(partition), PARTITIONS)
         return self.inputs.problem([strategy] if strategy else [], self.sequence_length, partition=partition)
@@ -149,9 +149,9 @@ class Job:
 
 
 def checked(job: Job) -> Job:
-    """Return what should be a job; raises InputError if it is none."""
+    """Return the job; raise InputError if it is not a Job."""
     if not isinstance(job, Job):
         raise InputError(
-            f"{job!r:.60} is no job: make one with dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
+            f"{job!r:.60} is not a job: make one with dsx.Job(model, cluster, num_gpus=..., global_batch_size=...)"
         )
     return job

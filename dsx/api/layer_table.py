@@ -1,4 +1,4 @@
-"""The best cut of a table of layers into pipeline stages, on a network of its own."""
+"""The optimal cut of a table of layers into pipeline stages, on a network file of its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from dsx.units import format_quantity
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TablePartition(Answer):
-    """The plan of a table of layers with the least step time; of equals the one with the fewest stages."""
+    """The plan of a table of layers with the least step time."""
 
     found: Partition
     layers: Instance  # the table
-    network: NetworkLevels  # with its levels
-    num_devices: int  # that there were
+    network: NetworkLevels  # the network, level by level
+    num_devices: int  # devices of the network
 
     def to_data(self) -> dict[str, Any]:
-        """Return the answer in a form that other tools read too."""
+        """Return the plan in the JSON format that other tools share."""
         return _data(self.found, self.layers)
 
     def __str__(self) -> str:
@@ -45,19 +45,19 @@ def partition_table(
     recompute: Literal["none", "full", "best"] = "best",
     optimizer: Literal["none", "adam"] = "adam",
 ) -> TablePartition:
-    """Cut a table of layers into pipeline stages, exactly.
+    """Return the fastest partition of a table of layers into pipeline stages; exact.
 
-    Of all cuts, numbers of stages and replicas, widths, stages of ZeRO, with and without recomputation, the plan with
-    the least step time is returned; of equals the one with the fewest stages, then with the most replicas.
+    All cuts, numbers of stages and replicas, widths and ZeRO stages are searched, with and without recomputation. Among
+    equally fast plans the one with the fewest stages wins, then the one with the most replicas.
 
     Args:
         instance: a file (JSON).
-        network: FILE:NAME, the network of that name in a file (JSON).
-        num_devices: devices, as the network lists them.
-        width: only this width of the table.
-        zero_stages: only these stages of ZeRO.
+        network: FILE:NAME, a network in a file (JSON) by its name.
+        num_devices: number of devices; one that the network lists.
+        width: the only width of the table to use; by default all.
+        zero_stages: the only ZeRO stages to use; by default all.
         recompute: whether layers are recomputed.
-        optimizer: what keeps state beside the parameters.
+        optimizer: the optimizer, which keeps state in addition to the parameters.
 
     Raises InputError for files that cannot be used, NothingFeasible if no plan fits.
     """
@@ -71,7 +71,7 @@ def partition_table(
     )
     found = solve(problem)
     if found is None:
-        raise NothingFeasible(_why_nothing(problem, num_devices))
+        raise NothingFeasible(_why_infeasible(problem, num_devices))
     return TablePartition(found, layers, levels, num_devices)
 
 
@@ -124,8 +124,8 @@ def _text(found: Partition, layers: Instance, levels: NetworkLevels, devices: in
     return f"{head}\n\n" + table([*header, "level of link\nto producer"], rows, text=())
 
 
-def _why_nothing(problem: PartitionProblem, devices: int) -> str:
-    """Return what is short, and by how much."""
+def _why_infeasible(problem: PartitionProblem, devices: int) -> str:
+    """Return why no plan fits: too few devices, or how many bytes of memory are missing."""
     least = smallest(problem)
     if least is None:
         fewest = min(width.devices_per_stage for width in problem.widths)

@@ -1,4 +1,4 @@
-"""The names that come with dsx, or lie on DSX_PATH."""
+"""The names of the files that come with dsx or are on DSX_PATH."""
 
 from typing import Literal, get_args
 
@@ -14,7 +14,7 @@ def names(kind: Kind) -> list[str]:
 
         dsx.names("clusters")
 
-    Those of the user's files on DSX_PATH are among them. Raises UnknownNameError for another kind.
+    The user's files on DSX_PATH are included. Raises UnknownNameError for an unknown kind.
     """
     match kind:
         case "strategies":

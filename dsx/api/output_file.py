@@ -1,4 +1,4 @@
-"""The file that ``-o`` names: checked before what goes into it is worked out, which can take minutes, and written."""
+"""The output file of ``-o``: checked before the computation, which can take minutes, and written after it."""
 
 import os
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from dsx.spec.locate import shown
 
 
 def check_output_file(output: Path, read: Iterable[Path]) -> None:
-    """Raise StoreError if nothing can be written to `output`, or if it is one of the files that are `read`."""
+    """Raise StoreError if `output` cannot be written, or if it is one of the input files `read`."""
     folder = output.absolute().parent
     if not folder.is_dir():
         raise StoreError(f"-o {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file")
@@ -24,9 +24,9 @@ def check_output_file(output: Path, read: Iterable[Path]) -> None:
 
 
 def write_output_file(output: Path, text: str) -> None:
-    """Write `text` to `output`, whole or not at all; StoreError if that fails.
+    """Write `text` to `output` atomically; raise StoreError if that fails.
 
-    A device, a pipe or a link is written where it leads, as a shell does.
+    Devices, pipes and links are written through, as a shell does.
     """
     content = text.encode("utf-8")
     try:

@@ -1,4 +1,4 @@
-"""How many parameters a model has."""
+"""The number of parameters of a model."""
 
 from dsx.api.inputs import file_of
 from dsx.api.job import DEFAULT_ASSUMPTIONS
@@ -10,16 +10,16 @@ from dsx.spec.model import load_model
 
 
 def parameters(model: Given, assumptions: Given = DEFAULT_ASSUMPTIONS) -> int:
-    """Return how many parameters a model has, as its layer definitions count them.
+    """Return the number of parameters of a model, counted from its layer definitions.
 
         dsx.parameters("llama-3-8b")        # 8030261248
 
     Args:
         model: a name, a path, the content of a model file, or a `ModelSpec`.
-        assumptions: the assumption set, which says which layers the model is made of.
+        assumptions: the assumption set, which has the default strategy and sets options of layers.
 
-    Raises UnknownNameError or SpecError for what cannot be used.
+    Raises UnknownNameError for an unknown name, SpecError for an invalid file.
     """
-    believed, beside = load_assumptions(assumptions), file_of(model)
-    spec = load_model(model, check=layer_check(beside))
-    return parameters_of(build_model(spec, believed, believed.default_strategy, beside))
+    assumed, near = load_assumptions(assumptions), file_of(model)
+    spec = load_model(model, check=layer_check(near))
+    return parameters_of(build_model(spec, assumed, assumed.default_strategy, near))

@@ -1,4 +1,4 @@
-"""The best plan of a job whose layers are cut as is best for it, stage by stage."""
+"""The fastest plan of a job, each plan with its optimal cut of layers into pipeline stages."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from dsx.api.plan_like import PlanLike, given_plan
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
-from dsx.display.stages import bottleneck, stages_data, stages_text
+from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import NothingFeasible
 from dsx.pricing.cuts import cuts_of_text
 from dsx.pricing.evaluate import priced_plans
@@ -34,13 +34,13 @@ from dsx.units import format_quantity
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partition(Answer):
-    """The fastest plan with the cut that is best for it."""
+    """The fastest plan, with its optimal cut."""
 
-    job: Job  # what was asked
+    job: Job  # the job that was priced
     problem: Problem
     priced: dict[str, Any]  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
-    counts: Counts  # how many candidates there were, and how many fit
+    counts: Counts  # number of candidates, and of feasible ones
 
     @property
     def plan(self) -> Plan:
@@ -106,18 +106,18 @@ def partition(
     *,
     strategy: str | None = None,
     watch: Watch | None = None,
-    **choices: Any,
+    **choices: object,
 ) -> Partition:
-    """Cut the layers of a job into pipeline stages, exactly: of all plans, each cut as is best for it, the fastest.
+    """Return the fastest plan of a job, where each plan has its optimal cut of layers into stages; exact.
 
         dsx.partition(job, tp=[4, 8], zero_stage=1).stages
 
     Args:
-        job: what is asked.
-        fix: columns that have these values alone, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
-        strategy: a name or a .layer file; that of the assumption set by default.
-        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
-        choices: further columns, likewise.
+        job: the model, the cluster, the GPUs and the batch.
+        fix: columns that are fixed to these values, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
+        strategy: a name or a .layer file; by default that of the assumption set.
+        watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
+        choices: further fixed columns.
 
     Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
     """

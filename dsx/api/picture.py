@@ -1,4 +1,4 @@
-"""A picture of a result set, as the sweep asks for it or as somebody says."""
+"""A picture of a result set, as `plot` of its sweep file or as the arguments describe it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of picture: which options it takes, which of them it needs, and how many columns may be `x`."""
+    """A kind of picture: the options that it takes, those that it needs, and whether `x` may be several columns."""
 
     takes: tuple[str, ...]
     needs: tuple[str, ...] = ()
@@ -46,21 +46,21 @@ def draw(
     """Draw the fastest plans of a result set into a file.
 
     Args:
-        folder: of the set.
-        path: the picture; its suffix is the format.
-        kind: front, breakdown, scaling or heatmap; what the sweep asks for, where it is not given.
-        x: column along x; of a breakdown several.
+        folder: the folder of the result set.
+        path: the file of the picture; its suffix is the image format.
+        kind: front, breakdown, scaling or heatmap; by default that of `plot` in the sweep file.
+        x: column along x; a breakdown takes several.
         y: column along y.
-        value: what a cell of a heatmap shows.
-        by: one line, or marker, for each value of this column.
-        baseline: show how many times faster than this line.
+        value: column shown in the cells of a heatmap.
+        by: draw one line, or marker, for each value of this column.
+        baseline: show the speed-up over the line of this value.
 
-    Raises InputError for a picture that cannot be drawn, NothingFeasible, after it is drawn, if no row fits.
+    Raises InputError for a picture that cannot be drawn; NothingFeasible, after drawing, if no row fits.
     """
     folder, path = Path(folder), Path(path)
     manifest = read_manifest(folder)
-    along = [x] if isinstance(x, str) else x
-    given = {"kind": kind, "x": along, "y": y, "value": value, "by": by, "baseline": baseline}
+    columns = [x] if isinstance(x, str) else x
+    given = {"kind": kind, "x": columns, "y": y, "value": value, "by": by, "baseline": baseline}
     stated = manifest.sweep.plot
     draw_picture(folder, _asked(folder, stated.model_dump() if stated else None, given), path)
     if manifest.counts and not manifest.counts.feasible:
@@ -69,11 +69,11 @@ def draw(
 
 
 def draw_picture(folder: Path, plot: Mapping[str, Any], path: Path) -> None:
-    """Draw the picture that `plot` describes, of the result set in `folder`, into the file `path`, and say so.
+    """Draw the picture that `plot` describes, of the result set in `folder`, into the file `path`; remark on it.
 
-    `plot` has the fields of a `PlotSpec`; a result set without a feasible row gives a picture that says that.
-    Raises what `check_picture` raises, UnknownNameError for a column that the set does not have, StoreError if the set
-    cannot be read or the file not be written.
+    `plot` has the fields of a `PlotSpec`. The picture of a result set without a feasible row says so.
+    Raises the errors of `check_picture`, UnknownNameError for an unknown column, StoreError if the set cannot be read
+    or the file cannot be written.
     """
     check_picture(plot, path)
     from dsx.results.plot import save
@@ -83,9 +83,9 @@ def draw_picture(folder: Path, plot: Mapping[str, Any], path: Path) -> None:
 
 
 def check_picture(plot: Mapping[str, Any], path: Path) -> None:
-    """Raise InputError if `plot` is no picture that can be drawn, or `path` no file that can hold one.
+    """Raise InputError if `plot` cannot be drawn, or if the suffix of `path` is no image format.
 
-    It takes no result set, so a sweep can check its picture before it begins.
+    This needs no result set, so a sweep can check its picture before it begins.
     """
     from dsx.results.plot.file import image_format
 
@@ -97,26 +97,26 @@ def check_picture(plot: Mapping[str, Any], path: Path) -> None:
     given = [option for option, value in plot.items() if value and option != "kind"]
     for option in given:
         if option not in kind.takes:
-            raise InputError(f"a {name} plot takes no {option}, but {', '.join(kind.takes)}")
+            raise InputError(f"a {name} plot takes no {option}, only {', '.join(kind.takes)}")
     if missing := [option for option in kind.needs if option not in given]:
         raise InputError(f"a {name} plot needs {' and '.join(missing)}: columns along its axes, as in --x num_gpus")
     if len(plot.get("x") or ()) > 1 and not kind.several_x:
-        raise InputError(f"a {name} plot takes one column as x, and {len(plot['x'])} are given: {', '.join(plot['x'])}")
+        raise InputError(f"a {name} plot takes one column as x, not {len(plot['x'])}: {', '.join(plot['x'])}")
 
 
-def _asked(folder: Path, stated: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the picture that the sweep states, with what is given in its place; of another kind, only that."""
+def _asked(folder: Path, stated: Mapping[str, object] | None, given: Mapping[str, object]) -> dict[str, Any]:
+    """Return `plot` of the sweep with the given options; only the given options if they are of another kind."""
     options = {option: value for option, value in given.items() if value}
     if "kind" not in options and not stated:
         raise InputError(
-            f"the sweep of {folder} asks for no picture: add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
+            f"the sweep of {folder} has no 'plot': add --kind {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}"
         )
     same = stated is not None and options.get("kind", stated["kind"]) == stated["kind"]
     return {**(stated or {}), **options} if same else options
 
 
 def _picture(folder: Path, kind: str, given: Mapping[str, Any]) -> "Axes":
-    """Return the drawn picture; only the columns that it shows are read."""
+    """Return the drawn picture; reads only the columns that it shows."""
     from dsx.results import plot as pictures
     from dsx.results.plot.selection import fastest, settings
 

@@ -1,16 +1,16 @@
-"""A remark on models whose number of layers leaves a search next to no pipelines: stages have equal layers."""
+"""A warning about models whose number of layers allows almost no even pipeline."""
 
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
 from dsx.space.divisors import divisors
 
-_COMMON = range(2, 17)  # stages of most pipelines
+_COMMON = range(2, 17)  # numbers of stages of most pipelines
 
 
 def say_few_pipelines(problem: Problem) -> None:
-    """Warn which pipelines a search has, if the layers of the model divide into none that is common.
+    """Warn if no common number of stages divides the layers of the model, and name those that do.
 
-    A search whose stages need not be equal has them all.
+    Optimal cuts need no equal stages, so their searches have no such limit.
     """
     if problem.optimal_cuts:
         return

@@ -1,4 +1,4 @@
-"""A plan as Python callers give it: a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame."""
+"""A plan as a Python argument: a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """A row of a DataFrame, as `frame.iloc[0]` is."""
+    """A row of a DataFrame, such as `frame.iloc[0]`."""
 
-    def items(self) -> Iterable[tuple[Hashable, Any]]:
+    def items(self) -> Iterable[tuple[Hashable, object]]:
         """Yield the columns with their values."""
         ...
 
 
-PlanLike = str | Sequence[str] | Mapping[str, Any] | Row
+PlanLike = str | Sequence[str] | Mapping[str, object] | Row
 
 _SETTABLE = (*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES), *SEARCHED_COLUMNS)
 _OF_THE_JOB = ("num_gpus", "global_batch_size", "sequence_length")
-# What a row says beside its choices: what it is of, what it costs, and what follows from both.
+# Columns of a row that are no choices: those of its job and hardware, its costs, and derived ones.
 _NO_SETTINGS = {column.name for column in (*COLUMNS, CUT)} - {*_SETTABLE}
 
 
 class GivenPlan(NamedTuple):
-    """A plan as settings, and what else it says of how it is priced."""
+    """A plan as settings, with its strategy and how its layers are divided into stages."""
 
     settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
-    strategy: str | None  # None where it says none
-    has_cut: bool  # whether its layers are cut in a way of its own
+    strategy: str | None  # None if the plan has none
+    has_cut: bool  # whether the plan has a layer layout of its own
 
     @property
     def partition(self) -> str:
-        """How its layers are cut into stages."""
+        """How the layers are divided into stages."""
         return OPTIMAL if self.has_cut else EVEN
 
 
-def given_plan(plan: PlanLike | None, choices: Mapping[str, Any], job: "Job") -> GivenPlan:
-    """Return a plan with some `choices`, which take the place of what a mapping or a row has in these columns.
+def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job") -> GivenPlan:
+    """Return a plan with some `choices`, which override the same columns of a mapping or a row.
 
-    Of a row the choices alone count: the job says on how many GPUs, with which batch and length it is priced, and a
-    warning says where that is another job. Raises InputError for what is no plan.
+    Of a row only the choices are used. The job has the GPUs, the batch and the sequence length; a warning tells if the
+    row is of another job. Raises InputError for an argument that is not a plan.
     """
     if isinstance(plan, str):
         return GivenPlan([*plan.split(), *_settings(choices)], None, False)
@@ -60,40 +60,42 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, Any], job: "Job") ->
     return GivenPlan([*plan, *_settings(choices)], None, False)
 
 
-def _columns(plan: Any) -> dict[str, Any]:
-    """Return a mapping or a row as a dict; a DataFrame is several rows."""
+def _columns(plan: Any) -> dict[str, object]:
+    """Return a mapping or a row as a dict; InputError for a DataFrame, which has several rows."""
     if hasattr(plan, "iterrows"):
         raise InputError("a DataFrame has several plans: give one of its rows, as in frame.iloc[0]")
     return {str(name): value for name, value in plan.items()} if plan is not None else {}
 
 
-def _given_columns(columns: dict[str, Any], choices: Mapping[str, Any], job: "Job") -> GivenPlan:
+def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: "Job") -> GivenPlan:
     _warn_of_another_job(columns, job)
-    # A row that dsx made has further columns: tiers of its network, hardware that a sweep varied.
-    made = "candidate" in columns
+    # A row of a result set has more columns: tiers of its network, hardware that the sweep varied.
+    of_result_set = "candidate" in columns
     chosen = {
-        name: value for name, value in columns.items() if (name in _SETTABLE if made else name not in _NO_SETTINGS)
+        name: value
+        for name, value in columns.items()
+        if (name in _SETTABLE if of_result_set else name not in _NO_SETTINGS)
     }
     strategy, cut = columns.get("strategy"), columns.get(CUT.name)
     settings = _settings({**chosen, **choices})
     return GivenPlan(settings, None if strategy is None else str(strategy), isinstance(cut, str))
 
 
-def _warn_of_another_job(columns: Mapping[str, Any], job: "Job") -> None:
+def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
     others = [name for name in _OF_THE_JOB if name in columns and columns[name] != getattr(job, name)]
     if others:
         stated = ", ".join(f"{name}={columns[name]}" for name in others)
         own = ", ".join(f"{name}={getattr(job, name)}" for name in others)
-        warn(f"the plan is of a job with {stated}, and priced in this one, with {own}")
+        warn(f"the plan is of a job with {stated}, but it is priced for this one, with {own}")
 
 
-def _settings(columns: Mapping[str, Any]) -> list[str]:
+def _settings(columns: Mapping[str, object]) -> list[str]:
     names = {name: f"nvs.{name.removesuffix('_nvs')}" if name.endswith("_nvs") else name for name in columns}
     return [f"{names[name]}={_text(value)}" for name, value in columns.items()]
 
 
-def _text(value: Any) -> str:
-    """Return a value as the shell takes it; a row of numbers alone has its whole ones as floats."""
+def _text(value: object) -> str:
+    """Return a value as the shell takes it; a purely numeric row has its integers as floats."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer():
@@ -105,6 +107,6 @@ def _text(value: Any) -> str:
 
 def _no_plan(given: object) -> InputError:
     return InputError(
-        f"{type(given).__name__} is no plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, "
+        f"{type(given).__name__} is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, "
         "or a row of a DataFrame"
     )

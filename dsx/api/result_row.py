@@ -1,4 +1,4 @@
-"""One row of a result set, with what it was priced from: its files, its hardware, its plan."""
+"""One row of a result set, with its input files, its hardware and its plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dsx.api.inputs import Inputs
+from dsx.display.manifest_text import hardware_of
 from dsx.display.quantities import counted
-from dsx.display.result_set import hardware_of
 from dsx.errors import InputError, did_you_mean
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
@@ -22,46 +22,46 @@ from dsx.space.plan import Plan
 from dsx.spec.what_if import field, value_type
 from dsx.units import exact_quantity
 
-Hardware = Mapping[str, Any] | Sequence[str]
+Hardware = Mapping[str, object] | Sequence[str]
 
 _SHOWN = 5  # hardware points in an error
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """A row as it was priced."""
+    """A row with the inputs that it was priced from."""
 
     inputs: Inputs
     strategy: str  # the name or path that the sweep gave
     plan: Plan
     train_tokens: float | None
-    opened: dict[str, list[int | str]]  # columns that the sweep opened, with their values
+    searched: dict[str, list[int | str]]  # choices that the sweep searched, with their values
     partition: str
 
     @property
     def problem(self) -> Problem:
-        """The problem that the row is of, under its strategy."""
+        """The problem of the row, under its strategy."""
         length = self.plan["sequence_length"]
-        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).searching(self.opened)
+        return self.inputs.problem([self.strategy], length, self.train_tokens, self.partition).searching(self.searched)
 
 
 def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
-    """Return the row of a candidate id; `hardware` says at which cluster or what-if values, as COLUMN=VALUE.
+    """Return the row of a candidate id; `hardware` has its cluster or what-if values, as COLUMN=VALUE.
 
-    Numbers of a mapping are in SI units. A row of the set's DataFrame in place of an id says its hardware itself.
-    Raises InputError if there is no such row, or if there are several.
+    Numbers of a mapping are in SI units. In place of an id, `candidate` may be a row of the set's DataFrame, which has
+    its hardware. Raises InputError if no row matches, or if several do.
     """
     manifest = read_manifest(folder)
     columns = hardware_of(manifest)
-    stated = [*hardware.items()] if isinstance(hardware, Mapping) else [_parted(choice) for choice in hardware]
+    stated = [*hardware.items()] if isinstance(hardware, Mapping) else [_split(choice) for choice in hardware]
     if hasattr(candidate, "items"):
-        given: dict[str, Any] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
+        given: dict[str, object] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
         stated = [(name, given[name]) for name in columns if name in given] + stated
         candidate = given.get("candidate")
     return _as_row(folder, manifest, _found(folder, manifest, str(candidate), stated, columns))
 
 
-def _parted(choice: str) -> tuple[str, str]:
+def _split(choice: str) -> tuple[str, str]:
     name, _, value = choice.partition("=")
     return name, value
 
@@ -69,7 +69,7 @@ def _parted(choice: str) -> tuple[str, str]:
 def _found(
     folder: Path, manifest: Manifest, candidate: str, stated: Sequence[tuple[str, Any]], columns: list[str]
 ) -> dict[str, Any]:
-    """Return the one row of a candidate at the hardware that is stated."""
+    """Return the one row of a candidate at the stated hardware."""
     wanted = int(candidate) if candidate.isdecimal() and len(candidate) < 20 else None
 
     def choose(frame: Any) -> Any:
@@ -88,20 +88,18 @@ def _found(
         points = [_written(row, columns) for row in found.head(_SHOWN).to_dict(orient="records")]
         more = ", ..." if len(found) > _SHOWN else ""
         raise InputError(
-            f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; say behind it which one, as "
-            f"in {points[0]} (there are {'; '.join(points)}{more})"
+            f"candidate {candidate} was priced on {counted(len(found), 'hardware point')}; add one, as in "
+            f"{points[0]} (there are {'; '.join(points)}{more})"
         )
     return found.to_dict(orient="records")[0]
 
 
 def _at(found: Any, name: str, value: Any, columns: list[str]) -> Any:
-    """Return the rows at one value of a hardware column: a name, a number, or the text of one with its unit."""
+    """Return the rows at one value of a hardware column: a name, a number in SI units, or a quantity with its unit."""
     choice = f"{name}={value}"
     if name not in columns:
         known = f"it varies {', '.join(columns)}" if columns else "it varies none"
-        raise InputError(
-            f"{choice!r}: {name!r} is no hardware that the sweep varies{did_you_mean(name, columns)} ({known})"
-        )
+        raise InputError(f"{choice!r}: the sweep does not vary {name!r}{did_you_mean(name, columns)} ({known})")
     wanted = _value(name, value) if isinstance(value, str) and name != "cluster" else value
     rows = found[found[name] == wanted]
     if rows.empty:
@@ -122,14 +120,14 @@ def _text(name: str, value: Any) -> str:
     return value if name == "cluster" else exact_quantity(value, field(name).unit)
 
 
-def _written(row: dict[str, Any], columns: list[str]) -> str:
+def _written(row: dict[str, object], columns: list[str]) -> str:
     return " ".join(f"{name}='{_text(name, row[name])}'" for name in columns)
 
 
-def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, Any]) -> Inputs:
-    """Return the files that rows at one hardware point were priced from; `hardware` has its columns.
+def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, object]) -> Inputs:
+    """Return the input files of the rows at one hardware point; `hardware` has its columns.
 
-    Raises StoreError where the manifest, of the set in `folder`, states files that this version cannot read.
+    Raises StoreError if this version cannot read the files in the manifest of `folder`.
     """
     resolved = manifest.spec["resolved"]
     stated = {name: resolved[name] for name in ("model", "assumptions", "operator_times") if name in resolved}
@@ -145,11 +143,12 @@ def inputs_of(folder: Path, manifest: Manifest, hardware: Mapping[str, Any]) -> 
 def _as_row(folder: Path, manifest: Manifest, row: dict[str, Any]) -> ResultRow:
     resolved, sweep = manifest.spec["resolved"], manifest.sweep
     inputs = inputs_of(folder, manifest, row)
-    # A row has the name of its strategy, the sweep may have given a path.
+    # Rows have the name of a strategy; the sweep may have its path.
     strategy = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[row["strategy"]]
     if inputs.problem([strategy], None).fingerprint()[row["strategy"]] != resolved["layers"][row["strategy"]]:
-        warn("the layer texts have changed since the row was priced; the numbers are those of today's texts")
-
+        warn(
+            "the layer definitions have changed since the row was priced; the numbers are those of today's definitions"
+        )
     return ResultRow(
         inputs,
         strategy,

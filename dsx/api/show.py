@@ -1,4 +1,4 @@
-"""What a result set is, and its fastest plans."""
+"""A summary of a result set, and its fastest plans."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count
 from dsx.api.result_row import inputs_of
-from dsx.display.costs import costs_text
-from dsx.display.frame import plans_frame
+from dsx.display.cost_tables import costs_text
 from dsx.display.launch import launch_data, launch_text
-from dsx.display.plans import plans_text
+from dsx.display.manifest_text import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.display.plan_frame import plans_frame
+from dsx.display.plan_table import plans_text
 from dsx.display.quantities import counted, hardware_text, share
-from dsx.display.result_set import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
@@ -38,7 +38,7 @@ class ShownSet(PricedPlans):
     folder: Path  # of the set
     manifest: Manifest
     priced: Sequence[dict[str, Any]]
-    single: bool  # whether they are the rows of one candidate
+    single: bool  # whether the plans are the rows of one candidate
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -47,7 +47,7 @@ class ShownSet(PricedPlans):
 
     @property
     def infeasible(self) -> str:
-        """Why there is no plan; empty if there is one."""
+        """Why there is no plan to show; empty if there is one."""
         if self.priced:
             return ""
         rows = sum(part.rows for part in self.manifest.parts)
@@ -80,17 +80,17 @@ class ShownSet(PricedPlans):
 def show(
     folder: str | Path, top: int | None = None, *, per: str | Sequence[str] = (), candidate: int | str | None = None
 ) -> ShownSet:
-    """Return what a result set is, and its fastest plans.
+    """Return a summary of a result set, and its fastest plans.
 
         print(dsx.show("results/sweep", per="num_gpus"))
 
     Args:
-        folder: of the set.
-        top: how many plans, 10 by default; with `per` of each group, 1 by default.
-        per: columns, for each value of which the fastest are returned.
-        candidate: an id; the rows of this candidate alone, whether they fit or not.
+        folder: the folder of the result set.
+        top: how many plans, by default 10; with `per` how many of each group, by default 1.
+        per: columns; the fastest plans for each of their values are returned.
+        candidate: an id; only the rows of this candidate are returned, whether they fit or not.
 
-    Raises StoreError if the set cannot be read, InputError for a candidate that it does not have.
+    Raises StoreError if the set cannot be read, InputError for an unknown candidate.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -123,7 +123,7 @@ def _rows_of(folder: Path, candidate: str, rows_there: int) -> list[dict[str, An
 
 
 def _launches(folder: Path, plans: Sequence[dict[str, Any]], manifest: Manifest) -> list[Launch | None]:
-    """Return the launch flags of rows; None, with a note, where the layer texts are gone."""
+    """Return the launch flags of rows; None, with a warning, if their layer definitions no longer exist."""
     models: dict[str, Model | None] = {}
     for strategy in dict.fromkeys(plan["plan"]["strategy"] for plan in plans):
         try:

@@ -1,7 +1,7 @@
-"""A sweep that is stated in Python, with models and machines that it states by content.
+"""Sweeps stated in Python, whose models, clusters and assumptions may be given by content.
 
-A result set knows its files by name, and keeps what is in them. So content gets its name here, and is handed on beside
-the sweep.
+A result set refers to its files by name, and stores their content. So content is replaced by its name here, and
+returned separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ _LOADERS = {"model": load_model, "cluster": load_cluster, "assumptions": load_as
 Contents = dict[tuple[str, str], Given]  # by key of the sweep, and name
 
 
-def by_name(stated: Mapping[str, Any]) -> tuple[dict[str, Any], Contents]:
-    """Return a sweep with the names of what it states by content, and that content.
+def by_name(stated: Mapping[str, object]) -> tuple[dict[str, Any], Contents]:
+    """Return a sweep in which names replace content, and the content by name.
 
-    Raises SpecError for content that cannot be used, or if a name stands for two things.
+    Raises SpecError for invalid content, or if two entries have the same name.
     """
     contents: Contents = {}
 
-    def named(key: str, given: Any) -> Any:
+    def named(key: str, given: object) -> Any:
         if key not in _LOADERS or not isinstance(given, Mapping | Spec):
             return given
         name = _LOADERS[key](given).name
         contents[key, name] = given
         return name
 
-    def all_named(key: str, several: Sequence[Any]) -> list[Any]:
+    def all_named(key: str, several: Sequence[object]) -> list[Any]:
         names = [named(key, each) for each in several]
         for name in names:
             if (key, name) in contents and names.count(name) > 1:
-                raise SpecError(f"sweep: {key}: two are called {name!r}: give one of them another 'name'")
+                raise SpecError(f"sweep: {key}: two entries are called {name!r}: give one of them another 'name'")
         return names
 
     sweep = {

@@ -1,4 +1,4 @@
-"""One run of a sweep: from its file to a manifest and parts, and the parts that are missing priced and written."""
+"""One run of a sweep: read its file, find the missing parts, price and write them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,10 +40,10 @@ Shard = tuple[int, int]
 
 
 class SweepRun:
-    """A sweep file, a folder for its result set, and what is to be priced."""
+    """A sweep file, a folder for its result set, and the candidates to price."""
 
     def __init__(
-        self, stated: str | Path | Mapping[str, Any], folder: Path, assignments: Sequence[str], watch: Watch | None
+        self, stated: str | Path | Mapping[str, object], folder: Path, assignments: Sequence[str], watch: Watch | None
     ) -> None:
         columns = Columns(
             tuple(PLAN_COLUMNS),
@@ -59,9 +59,9 @@ class SweepRun:
         elif isinstance(stated, str | Path):
             self.spec: SweepSpec = load_sweep(stated, columns, overrides["sweep"])
         else:
-            raise InputError(f"spec: {type(stated).__name__} is given, and a sweep file or its content is wanted")
+            raise InputError(f"spec: {type(stated).__name__} is not a sweep file or its content")
         self._watch = watch
-        self._refuse_impossible_values()
+        self._check_values()
         self.folder = folder
         self.priced = 0  # candidates, over all hardware points, in this run
         first, *others = self.spec.cluster
@@ -73,22 +73,22 @@ class SweepRun:
         inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
         clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
-        self._refuse_equal_names()
+        self._check_names()
 
-    def _refuse_impossible_values(self) -> None:
+    def _check_values(self) -> None:
         stated = [("fix", column, fault_of_fix(column, values)) for column, values in self.spec.fix.items()]
         stated += [("limit", column, fault_of_limit(column)) for column in self.spec.limit]
         faults = [f"{self.spec.place(section, column)}: {section}: {said}" for section, column, said in stated if said]
         if faults:
             raise SpecError("\n".join(faults))
 
-    def _refuse_equal_names(self) -> None:
+    def _check_names(self) -> None:
         names = [inputs.cluster.name for inputs in self.inputs]
         for name, given in zip(names, self.spec.cluster, strict=True):
             if names.count(name) > 1:
                 raise InputError(
-                    f"two clusters of the sweep are called {name!r}, {given} among them: results could not tell them "
-                    "apart; give one of the files another 'name'"
+                    f"two clusters of the sweep are called {name!r}, {given} among them: the rows of both would look "
+                    "alike; give one of the files another 'name'"
                 )
 
     @cached_property
@@ -110,9 +110,9 @@ class SweepRun:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What the result set says of itself when it is begun."""
+        """The manifest of the result set at its start."""
         problem, spec = self.problems[0], self.spec
-        resolved: dict[str, Any] = self.inputs[0].to_data()
+        resolved: dict[str, object] = self.inputs[0].to_data()
         del resolved["cluster"]
         resolved["clusters"] = [inputs.to_data()["cluster"] for inputs in self.inputs]
         resolved["strategy"] = spec.strategy or [self.inputs[0].assumptions.default_strategy]
@@ -128,7 +128,7 @@ class SweepRun:
         )
 
     def idle_rows(self) -> Sequence[IdleRow]:
-        """Return the rows of the operator times, if there are some, that are the time of no kernel of any plan."""
+        """Return the rows of the operator times that match no kernel of any plan."""
         times = self.problems[0].operator_times
         if times is None:
             return ()
@@ -149,7 +149,7 @@ class SweepRun:
         """
         with store.create(self.folder, self.manifest, len(self.sweep.parts), shard) as writer:
             missing = writer.missing()
-            self._say_what_is_there(missing, shard)
+            self._remark_on_earlier_parts(missing, shard)
             try:
                 self._price(writer, missing)
                 return None if shard else writer.finish(self._merge)
@@ -157,26 +157,26 @@ class SweepRun:
                 there = len(self.sweep.parts) - len(writer.unfinished())
                 raise IncompleteSweep(
                     f"interrupted, with {there} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
-                    "the same command goes on from there"
+                    "the same command continues from there"
                 ) from None
 
     def finish(self) -> Manifest:
-        """Make the parts that are there the set; raises IncompleteSweep if some are missing."""
+        """Make the parts the result set; raises IncompleteSweep if some are missing."""
         with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
             return writer.finish(self._merge)
 
-    def _say_what_is_there(self, missing: list[int], shard: Shard | None) -> None:
+    def _remark_on_earlier_parts(self, missing: list[int], shard: Shard | None) -> None:
         i, n = shard or (1, 1)
         own = len(range(i - 1, len(self.sweep.parts), n))
         if len(missing) < own:
-            remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; going on with the others")
+            remark(f"{own - len(missing)} of {counted(own, 'part')} are there already; continuing with the others")
 
     def _price(self, writer: Writer, missing: list[int]) -> None:
         self.priced = sum(self.sweep.parts[number].size for number in missing)
         with progress(self.priced, "pricing", self._watch) as advance:
 
             def write(number: int, rows: Any, counts: Any) -> None:
-                # Enumeration leaves only one rule to break.
+                # Enumerated candidates obey all rules except that of memory.
                 rejected = {MEMORY.name: counts.candidates - counts.feasible}
                 writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected))
 

@@ -1,4 +1,4 @@
-"""How far the predictions are from a table of measured runs."""
+"""The errors of predictions for a table of measured runs."""
 
 import csv
 import io
@@ -32,18 +32,18 @@ from dsx.spec.locate import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN_ROWS = 3  # of those that no run can be, in an error or a remark
-# A spreadsheet takes a cell that begins so, in half or full width, for a formula.
+SHOWN_ROWS = 3  # invalid rows that an error or a remark lists
+# A spreadsheet takes a cell with such a prefix, in half or full width, for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-SHOWN_IDS = 5  # of the rows that one reason keeps from being modelled
+SHOWN_IDS = 5  # ids of rows listed for one reason
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Validation(Answer):
-    """Measured runs beside what is predicted for them."""
+    """Measured runs and their predictions."""
 
-    runs: Path  # the table
-    assumptions: str  # the name of the assumption set
+    runs: Path  # the table of runs
+    assumptions: str  # name of the assumption set
     figures: Mapping[str, Any]  # errors by source and overall, regret, memory
     rows: Rows  # the rows of the table as arrays; `frame` has them as a DataFrame
 
@@ -86,20 +86,19 @@ def validate(
     *,
     predict: Predict = predict,
 ) -> Validation:
-    """Compare a table of measured runs with what is predicted for them.
+    """Compare a table of measured runs with predictions.
 
         dsx.validate("runs.csv").frame.dropna(subset="predicted_s")
 
-    A row that cannot be modelled is counted with its reason, a blank cell filled by a documented default.
+    Rows that cannot be modelled are counted by reason; missing values have documented defaults.
 
     Args:
         runs: a CSV file.
         assumptions: the assumption set.
         out: write the times of all rows to this file, which is replaced.
-        predict: a function that predicts in place of dsx, to be compared with the same runs.
+        predict: a function that predicts in place of dsx, to compare it on the same runs.
 
-    Raises RunTableError for a table that cannot be read or holds no row that a training run could be; StoreError if
-    `out` cannot be written.
+    Raises RunTableError for a table that cannot be read or has no valid row; StoreError if `out` cannot be written.
     """
     path = Path(runs)
     if out is not None:
@@ -113,13 +112,13 @@ def validate(
     if out is not None:
         write_rows(rows, Path(out))
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
-    _say_outliers(found)
+    _warn_of_outliers(found)
     figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}
     return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
 
 
 def _check(path: Path, runs: Sequence[Run], made: Sequence[Setup | Reason]) -> None:
-    """Say which rows can be no setup; raise RunTableError if that is every row."""
+    """Warn of invalid rows; raise RunTableError if all rows are invalid."""
     faults = [
         f"{path}:{run.line}: {printable(run.id)}: {setup}"
         for run, setup in zip(runs, made, strict=True)
@@ -133,19 +132,19 @@ def _check(path: Path, runs: Sequence[Run], made: Sequence[Setup | Reason]) -> N
         warn(f"not modelled: {line}")
 
 
-def _say_outliers(found: Sequence[Outlier]) -> None:
-    """Name the outliers; they stay in all figures, of which medians hardly move and means do."""
+def _warn_of_outliers(found: Sequence[Outlier]) -> None:
+    """Warn of outliers. They stay in all figures; they affect medians little, means more."""
     for outlier in found[:SHOWN_ROWS]:
         warn(f"an outlier: {outlier}")
     if found:
         more = f"and {counted(len(found) - SHOWN_ROWS, 'outlier')} more; " if len(found) > SHOWN_ROWS else ""
-        warn(f"{more}outliers are in all figures: medians hardly move with them, means and biases do")
+        warn(f"{more}outliers are in all figures: they affect medians little, means and biases more")
 
 
 def write_rows(rows: Rows, path: Path) -> None:
     """Write id, measured_s, predicted_s, low, high and reason of every row as CSV; StoreError if that fails.
 
-    A text that a spreadsheet would run as a formula has an apostrophe before it; control characters are escaped.
+    An apostrophe precedes a text that a spreadsheet would run as a formula; control characters are escaped.
     """
     times = (rows.measured_s, rows.predicted_s, rows.low, rows.high)
     text = io.StringIO()

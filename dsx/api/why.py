@@ -1,4 +1,4 @@
-"""What speaks against a plan, or what it spends its time on, beside the fastest plan of its job."""
+"""The rules that a plan breaks, and its time and memory compared with the fastest plan of its job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.evaluation import broken_rules, plan_text, rules_text
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.display.costs import costs_text
+from dsx.display.cost_tables import costs_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.quantities import counted
-from dsx.display.stages import stages_data, stages_text
+from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
@@ -29,7 +29,7 @@ class Explanation(Answer):
     problem: Problem
     priced: Evaluation
     fastest: Mapping[str, Any] | None  # its `plan`, and its costs by column; None if none fits
-    counts: Counts  # of the search that found the fastest
+    counts: Counts  # number of candidates of the search, and of feasible ones
 
     @property
     def plan(self) -> Plan:
@@ -43,19 +43,19 @@ class Explanation(Answer):
 
     @property
     def fits(self) -> bool:
-        """Whether the plan fits in memory, and leaves every rank something."""
+        """Whether the plan fits in memory, and gives every rank a part of each dimension."""
         return self.priced.fits
 
     @property
     def broken(self) -> dict[str, str]:
-        """The rules that the plan breaks, by name: what breaks each, and the nearest value that obeys it."""
+        """The rules that the plan breaks, by name: the cause, and the nearest value that obeys the rule."""
         return broken_rules(self.priced)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         priced = self.priced
         violations = [{"reason": one.reason.name, "detail": one.detail} for one in priced.broken]
-        data: dict[str, Any] = {"plan": dict(priced.plan), **priced.costs, "fits": priced.fits}
+        data: dict[str, object] = {"plan": dict(priced.plan), **priced.costs, "fits": priced.fits}
         data |= {"reject": [one["reason"] for one in violations]}
         data |= {"stages": stages_data(priced.plan, priced.stages)} if priced.stages else {}
         best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
@@ -76,11 +76,11 @@ class Explanation(Answer):
                 placement_text(priced.plan, self.problem),
                 costs_text(priced.costs),
                 stages_text(priced.plan, priced.stages) if priced.stages else "",
-                self._beside_the_fastest(),
+                self._compared_with_fastest(),
             ]
         )
 
-    def _beside_the_fastest(self) -> str:
+    def _compared_with_fastest(self) -> str:
         fastest, counts = self.fastest, self.counts
         if fastest is None:
             return f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits."
@@ -102,13 +102,13 @@ def why(
     *,
     strategy: str | None = None,
     partition: Literal["even", "optimal"] | None = None,
-    **choices: Any,
+    **choices: object,
 ) -> Explanation:
     """Explain a plan: the rules that it breaks, its time, its memory, and the fastest plan of the same job.
 
         print(dsx.why(job, "tp=16 pp=4 dp=16"))
 
-    Arguments are those of `evaluate`. Raises PlanError for what is no plan of the job.
+    Arguments are those of `evaluate`. Raises PlanError for an invalid plan.
     """
     given = given_plan(plan, choices, checked(job))
     problem = job.problem(strategy or given.strategy, partition or given.partition)
@@ -116,7 +116,7 @@ def why(
 
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:
-    """Return a priced plan beside the fastest one of its job."""
+    """Return a priced plan with the fastest one of its job."""
     space = Space(problem, [priced.plan["num_gpus"]], [priced.plan["global_batch_size"]])
     rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
     return Explanation(problem, priced, next(iter(priced_plans(problem, rows)), None), counts)

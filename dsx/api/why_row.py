@@ -1,4 +1,4 @@
-"""A row of a result set explained."""
+"""The explanation of a row of a result set."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ def why_row(folder: str | Path, candidate: int | str | Row, hardware: Hardware =
         dsx.why_row("results/sweep", 8151892079365825710, {"device.hbm_capacity": "80 GB"})
 
     Args:
-        folder: of the set.
+        folder: the folder of the result set.
         candidate: its id, or the row itself as `dsx.load` gives it.
-        hardware: at which cluster or values of what_if, where the sweep varies them: a mapping, whose numbers are in SI
-            units, or texts such as "device.hbm_capacity=80 GB".
+        hardware: the cluster or the what-if values of the row, if the sweep varies them: a mapping, with numbers in SI
+            units, or a list such as ["device.hbm_capacity=80 GB"].
 
     Raises InputError if there is no such row, or several; StoreError if the set cannot be read.
     """

@@ -16,24 +16,7 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import (
-    best,
-    calibrate,
-    clusters,
-    compare,
-    evaluate,
-    import_hf,
-    interrupts,
-    layer,
-    listing,
-    pareto,
-    partition,
-    plot,
-    show,
-    sweep,
-    validate,
-    why,
-)
+from dsx.cli import descriptions, interrupts, measured_runs, one_plan, partitioning, result_sets, searches
 from dsx.cli.terminal import escaped
 from dsx.errors import DsxError, InputError, StoreError
 
@@ -70,21 +53,21 @@ def options(
         os.environ["DSX_DEBUG"] = "1"
 
 
-app.command("sweep")(sweep.sweep)
-app.command("best")(best.best)
-app.command("evaluate")(evaluate.evaluate)
-app.command("why")(why.why)
-app.command("layer")(layer.layer)
-app.command("show")(show.show)
-app.command("compare")(compare.compare)
-app.command("partition")(partition.partition)
-app.command("pareto")(pareto.pareto)
-app.command("plot")(plot.plot)
-app.command("validate")(validate.validate)
-app.command("calibrate")(calibrate.calibrate)
-app.command("list")(listing.list_names)
-app.add_typer(clusters.app)
-app.command("import-hf")(import_hf.import_hf)
+app.command("sweep")(searches.sweep)
+app.command("best")(searches.best)
+app.command("evaluate")(one_plan.evaluate)
+app.command("why")(one_plan.why)
+app.command("layer")(descriptions.layer)
+app.command("show")(result_sets.show)
+app.command("compare")(result_sets.compare)
+app.command("partition")(partitioning.partition)
+app.command("pareto")(result_sets.pareto)
+app.command("plot")(result_sets.plot)
+app.command("validate")(measured_runs.validate)
+app.command("calibrate")(measured_runs.calibrate)
+app.command("list")(descriptions.list_names)
+app.add_typer(descriptions.clusters_app)
+app.command("import-hf")(descriptions.import_hf)
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""What people read: quantities, tables and plans as text, the same in the shell and in Python."""
+"""Answers as text: quantities, tables and plans, the same in the shell and in Python."""

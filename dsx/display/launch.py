@@ -1,4 +1,4 @@
-"""Launch flags for people: a block to paste behind a command, and plain data."""
+"""Launch flags as text to append to a command, and as plain data."""
 
 import shlex
 from typing import Any
@@ -12,7 +12,7 @@ _WIDTH = 100  # columns of a line of flags
 
 
 def launch_of(plan: Plan, problem: Problem, device: DeviceSpec) -> Launch:
-    """Return the launch flags of a plan of a search in `problem` on copies of `device`."""
+    """Return the launch flags of a plan of `problem` on GPUs of the type `device`."""
     model = problem.models[problem.strategies.index(plan["strategy"])]
     return megatron_lm(plan, model, problem.assumptions_spec, device)
 
@@ -23,7 +23,7 @@ def launch_data(launch: Launch) -> dict[str, Any]:
 
 
 def launch_text(launch: Launch, title: str) -> str:
-    """Return the flags so that they can be pasted into a shell, and what they do not express."""
+    """Return the flags as lines for a shell, and the choices that no flag expresses."""
     head = f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
     lines: list[str] = []
     for flag in launch.flags:

@@ -1,6 +1,6 @@
-"""How a plan is placed, in words: what of it ranks in order filled, and its tiers on a network of more than two.
+"""The placement of a plan as text: shares filled in rank order, and groups on a network of more than two tiers.
 
-With two tiers its shares of a fast domain say all.
+On two tiers, the shares of a fast domain are the whole placement.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from dsx.space.tiers import straddling
 
 
 def filled_text(plan: Plan, filled: Mapping[str, int]) -> str:
-    """Return the shares of a fast domain that a plan does not name and that its ranks fill in order; empty if none."""
+    """Return the shares of a fast domain that the user left out, filled in rank order; empty if there are none."""
     shares = " ".join(f"{name}={share}" for name, share in filled.items())
     return f"{shares} filled in rank order, {plan['order']}" if shares else ""
 
 
 def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
-    """Return how many members of each group share a unit of each tier, and the rank order that makes it so.
+    """Return how many members of each group share a unit of each tier, and the rank order.
 
-    `which` plan it is begins the line. Empty on two tiers, and for one GPU, which has no groups.
+    The text begins with `which`, as in "plan 1: ". It is empty on two tiers, and for one GPU, which has no groups.
     """
     network = problem.cluster.network
     axes = [axis for axis in DEGREES if plan[axis] > 1]
@@ -32,5 +32,5 @@ def placement_text(plan: Plan, problem: Problem, which: str = "") -> str:
     lines = [f"{which}ranks numbered {plan['order']}; members of a group that share a unit of each tier:"]
     lines.append(table(["", *axes], rows))
     for axis, tier in straddling(plan.codes, network):
-        lines.append(f"{axis} lies unevenly on the units of {tier}: it is counted as crossing that tier")
+        lines.append(f"{axis} straddles units of {tier}: it is priced as crossing that tier")
     return "\n".join(lines)

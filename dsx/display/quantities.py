@@ -1,9 +1,8 @@
-"""Numbers as people read them."""
+"""Numbers as text: counts, percentages, quantities with their units."""
 
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from dsx.spec.what_if import field
 from dsx.units import format_quantity
@@ -15,15 +14,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def share(part: float, whole: float, digits: int = 0) -> str:
-    """Return `part` in percent of `whole`, or a dash where that is no number."""
+    """Return `part` as a percentage of `whole`; a dash if there is none."""
     known = math.isfinite(part) and math.isfinite(whole) and whole > 0
     return f"{100 * part / whole:.{digits}f} %" if known else "-"
 
 
 def shares(parts: Sequence[float], whole: float) -> list[str]:
-    """Return parts of a whole in percent, without digits, that add up to 100 %; dashes where that is no number.
+    """Return parts as whole percentages of their sum `whole`; dashes if there are none.
 
-    Rounded up are those that lose most by rounding down.
+    They add up to 100 %: the parts with the largest remainders are rounded up, the others down.
     """
     if not (math.isfinite(whole) and whole > 0 and all(map(math.isfinite, parts))):
         return ["-"] * len(parts)
@@ -37,14 +36,14 @@ def shares(parts: Sequence[float], whole: float) -> list[str]:
 
 
 def cut_text(stage_layers: str) -> str:
-    """Return the layers of stages with runs of equal ones together: "20 21*6 20"."""
-    runs = [(size, len(list(run))) for size, run in itertools.groupby(stage_layers.split(","))]
-    return " ".join(size if count == 1 else f"{size}*{count}" for size, count in runs)
+    """Return the layers of the stages, equal neighbours as one entry: "20 21*6 20"."""
+    groups = [(size, len(list(group))) for size, group in itertools.groupby(stage_layers.split(","))]
+    return " ".join(size if count == 1 else f"{size}*{count}" for size, count in groups)
 
 
 def quantity(name: str, value: float) -> str:
-    """Return a result column's value with its unit, for people."""
-    # They bring JAX, which numbers alone do not need.
+    """Return the value of a result column with its unit."""
+    # These import JAX, which the other functions do not need.
     from dsx.cost.columns import StepCosts
     from dsx.cost.interval import StepInterval
     from dsx.records import columns
@@ -61,6 +60,6 @@ def hardware_title(name: str) -> str:
     return f"{section}.\n{field}" if dot else name
 
 
-def hardware_text(name: str, value: Any) -> str:
-    """Return a cluster's name, or a what-if value with its unit, for people."""
+def hardware_text(name: str, value: str | float) -> str:
+    """Return a cluster's name, or a what-if value with its unit."""
     return value if isinstance(value, str) else format_quantity(value, field(name).unit)

@@ -6,9 +6,9 @@ from dsx.printable import printable
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:
-    """Return columns aligned, a line for each row: those at the positions `text` to the left, numbers to the right.
+    """Return aligned columns, one line per row: columns at the positions `text` align left, the others right.
 
-    A title may have several lines; a header of empty titles is left out.
+    A title may have several lines. The header is left out if all titles are empty.
     """
     titles = [title.split("\n") for title in header]
     height = max(map(len, titles), default=0) if any(header) else 0

@@ -17,7 +17,6 @@ a plan, such as the other dimensions of the model, its embedding and head.
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import names
@@ -25,6 +24,7 @@ from dsx.graph.model import Model
 from dsx.results.launch_settings import Flag, context_flags, expert_flags, number_formats, overlap_flags
 from dsx.space.domain_fill import numbered_shares
 from dsx.space.limits import PLACED, placed
+from dsx.space.plan import Plan
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec
@@ -83,7 +83,7 @@ class Launch:
         return shlex.join(self.arguments)
 
 
-def megatron_lm(plan: Mapping[str, Any], model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:
+def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:
     """Return the Megatron-LM flags of a plan; `plan` has every candidate column by name, `model` its strategy.
 
     There are no flags if Megatron-LM has no such layout of weights: without that choice the remaining flags would start
@@ -154,7 +154,7 @@ def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Flag, ...] | None:
     return tuple(flag for flag in known if flag not in _OVERLAPPED)
 
 
-def _uneven(plan: Mapping[str, Any], num_layers: int, outside: tuple[int, int]) -> list[int]:
+def _uneven(plan: Plan, num_layers: int, outside: tuple[int, int]) -> list[int]:
     """Return how many layers of the body each stage has; an empty list if all have the same number.
 
     `outside` are the numbers of layers before and after the body, which `stage_layers` also counts.
@@ -174,7 +174,7 @@ def _layout(body: Sequence[int]) -> list[Flag]:
     return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
 
 
-def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:
+def _recomputed(plan: Plan, num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:
     """Return the flags of recomputation, and what they cannot express of it."""
     mode, stored = plan["recompute"], plan["stored_layers"]
     known = _RECOMPUTE.get(mode)
@@ -198,7 +198,7 @@ def _recomputed(plan: Mapping[str, Any], num_layers: int, uneven: bool) -> tuple
     return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(recomputed))], []
 
 
-def _offloaded(plan: Mapping[str, Any], num_layers: int) -> tuple[list[Flag], list[str]]:
+def _offloaded(plan: Plan, num_layers: int) -> tuple[list[Flag], list[str]]:
     """Return the flags of offload, and what they cannot express of it."""
     flags: list[Flag] = []
     lost: list[str] = []
@@ -234,7 +234,7 @@ def _divides(layer: DerivedLayer, letter: str, axis: str) -> bool:
     return any(dim.letter == letter and axis in dim.axes for dim in layer.divided)
 
 
-def _foreign_layout(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
+def _foreign_layout(plan: Plan, layer: DerivedLayer) -> list[str]:
     """Return why Megatron-LM has no layout for the weights and activations of a plan."""
     lost: list[str] = []
     if plan["tp2"] > 1:
@@ -247,7 +247,7 @@ def _foreign_layout(plan: Mapping[str, Any], layer: DerivedLayer) -> list[str]:
     return lost
 
 
-def _placement(plan: Mapping[str, Any]) -> list[str]:
+def _placement(plan: Plan) -> list[str]:
     """Return how the placement of a plan differs from that of Megatron-LM's rank order."""
     wanted = {axis: plan[f"{axis}_nvs"] for axis in RANK_ORDER}
     by_order = {name: shares_of(plan, order) for name, order in _RANK_ORDERS.items()}
@@ -268,7 +268,7 @@ def _placement(plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _on_two_tiers(plan: Mapping[str, Any]) -> bool:
+def _on_two_tiers(plan: Plan) -> bool:
     """Return whether a plan was placed on two tiers: with more it has a column for each tier beyond the fast domain."""
     return plan["order"] == ORDERS[0] and {name for name in plan if name.startswith("dp_")} == {"dp_nvs"}
 

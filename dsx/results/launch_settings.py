@@ -10,12 +10,10 @@ schedules.forward_backward_pipelining_without_interleaving), megatron/training/a
 the scaling recipe of 8-bit multiplies, which dsx does not choose, and formats below 8 bits.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.match import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.graph.model import Model
+from dsx.space.plan import Plan
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import EXPERTS
@@ -68,7 +66,7 @@ def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings
     return flags, lost
 
 
-def expert_flags(plan: Mapping[str, Any], model: Model) -> Settings:
+def expert_flags(plan: Plan, model: Model) -> Settings:
     """Return the flags of layers with experts; none for a model without experts.
 
     The priced transfers send a copy of a token to each of its experts: the dispatcher `alltoall`. (`flex` sends one to
@@ -110,7 +108,7 @@ def _expert_layers(model: Model) -> str:
     return "+".join(f"[{has}]*{count}" for has, count in blocks) if len(blocks) > 1 else ""
 
 
-def context_flags(plan: Mapping[str, Any], layer: DerivedLayer, assumptions: AssumptionsSpec) -> Settings:
+def context_flags(plan: Plan, layer: DerivedLayer, assumptions: AssumptionsSpec) -> Settings:
     """Return the flags of the exchange of keys and values in a context parallel group."""
     found = [collective for collective in layer.collectives(FORWARD) if collective.axis == "cp"]
     if plan["cp"] == 1 or not found:
@@ -133,7 +131,7 @@ def context_flags(plan: Mapping[str, Any], layer: DerivedLayer, assumptions: Ass
     return [("--cp-comm-type", kind)], lost
 
 
-def overlap_flags(plan: Mapping[str, Any], sequence_parallel: bool, assumptions: AssumptionsSpec) -> Settings:
+def overlap_flags(plan: Plan, sequence_parallel: bool, assumptions: AssumptionsSpec) -> Settings:
     """Return the flags that overlap tensor, pipeline and expert parallel communication with compute."""
     flags: list[Flag] = []
     lost: list[str] = []

@@ -112,7 +112,7 @@ def now() -> str:
 
 
 def begin(
-    spec: Mapping[str, Any],
+    spec: Mapping[str, object],
     names: Mapping[str, Sequence[str]],
     reject_reasons: Sequence[tuple[str, str]],
     precision: Precision,

@@ -59,7 +59,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _check(value: Any, depth: int) -> None:
+def _check(value: object, depth: int) -> None:
     if not depth:
         raise RecursionError
     match value:

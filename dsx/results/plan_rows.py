@@ -42,7 +42,7 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
     choices = ("candidate", *PLAN_COLUMNS, *({CUT.name} & {*rows.columns}))
     hardware = ("cluster", *rows.attrs["what_if"])
     reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
-    plans: list[dict[str, Any]] = []
+    plans: list[dict[str, object]] = []
     for row in rows.to_dict(orient="records"):
         broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
         plans.append(

@@ -81,7 +81,7 @@ def columns_with(what_if: Iterable[ExtraColumn], cuts: bool = False) -> tuple[Co
 
 
 def arrow_schema(
-    columns: Sequence[Column], names: Mapping[str, Sequence[str]], precision: Precision, about: Mapping[str, Any]
+    columns: Sequence[Column], names: Mapping[str, Sequence[str]], precision: Precision, about: Mapping[str, object]
 ) -> pa.Schema:
     """Return the Parquet schema of a result set.
 

@@ -76,7 +76,7 @@ class StatedSweep(_Stated):
         return self.sequence_length or self.resolved.model.default_sequence_length
 
 
-def stated_sweep(spec: Mapping[str, Any]) -> StatedSweep:
+def stated_sweep(spec: Mapping[str, object]) -> StatedSweep:
     """Return the sweep that the `spec` of a manifest states; raises pydantic.ValidationError."""
     return StatedSweep.model_validate(spec)
 
@@ -88,7 +88,7 @@ def with_current_names(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**spec, "resolved": {**files, "assumptions": assumptions}}
 
 
-def fault_of(spec: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
+def fault_of(spec: Mapping[str, object], names: Mapping[str, tuple[str, ...]], what_if: tuple[str, ...]) -> str:
     """Return the fault of the `spec` of a manifest, or how it contradicts the rest; "" if there is none."""
     try:
         sweep = stated_sweep(spec)

@@ -5,7 +5,7 @@ The space and the cost model read the fields. No code branches on the name of a 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -71,7 +71,7 @@ class IntervalSpec(Spec):
 Unfusable = Literal["norm", "softmax"]  # operators of which a measured run may state that they are not one kernel
 
 
-def _setting(value: Any) -> Any:
+def _setting(value: object) -> object:
     if value is True or isinstance(value, str):
         return value
     raise ValueError(f"expected true, which sets an option, or the name of a block, got {value!r}")

@@ -5,7 +5,6 @@ not hold them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -42,7 +41,7 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
     return Document(data, document.places), found
 
 
-def _bounds(info: FieldInfo, between: Any, value: Any) -> Bounds:
+def _bounds(info: FieldInfo, between: object, value: object) -> Bounds:
     if info.annotation is not float:
         raise ValueError("has 'between', but is not a real number, which a fit could change")
     if not isinstance(between, list) or len(between) != 2:
@@ -60,7 +59,7 @@ def _bounds(info: FieldInfo, between: Any, value: Any) -> Bounds:
     return Bounds(low, high)
 
 
-def _number(kind: TypeAdapter[float], bound: Any) -> float:
+def _number(kind: TypeAdapter[float], bound: object) -> float:
     try:
         return kind.validate_python(bound)
     except ValidationError as error:

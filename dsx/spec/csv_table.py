@@ -78,7 +78,7 @@ def whole_number(text: str, least: int = 1) -> int:
     return int(value)
 
 
-def _rows(reader: Any, called: str, form: CsvFormat) -> Iterator[CsvRow]:
+def _rows(reader: object, called: str, form: CsvFormat) -> Iterator[CsvRow]:
     """Yield the header, then the rows."""
     lines = _lines(reader, form.comment)
     begin, names = next(lines, (1, []))

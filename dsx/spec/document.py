@@ -5,7 +5,7 @@ With these places, an error that the schema finds later can name file:line.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from dsx.errors import SpecError
 
@@ -36,9 +36,9 @@ class Document:
         return SpecError(self.message(path, text))
 
 
-def stated_in_code(content: Mapping[Any, Any], place: str) -> Document:
+def stated_in_code(content: Mapping[Any, object], place: str) -> Document:
     """Return content that a program states as a document; `place` is the place of all of it."""
-    data: dict[str, Any] = _plain(content)
+    data: dict[str, object] = _plain(content)
     return Document(data, dict.fromkeys(paths_of(data), place))
 
 
@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple | range) else value
 
 
-def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+def paths_of(data: object, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Yield the path of `data` and those of all its parts."""
     yield path
     if isinstance(data, dict):
@@ -62,7 +62,7 @@ def paths_of(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
             yield from paths_of(value, (*path, index))
 
 
-def is_sourced(value: Any) -> bool:
+def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether `value` is a value with its source, ``{value: ..., source: ...}``, and not a section.
 
     A fitted number also states its bounds, ``between: [..., ...]``.

@@ -30,7 +30,7 @@ def load_json(what: str, name: str) -> Document:
     return Document(data, {(): file})
 
 
-def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]]], object] = dict) -> Any:
     """Return the data of a JSON string; errors name `file`, and `of_pairs` makes its objects.
 
     Raises SpecError, with line and column where known, for invalid JSON and for half surrogate pairs.
@@ -48,8 +48,8 @@ def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, Any]]],
     return data
 
 
-def _check_characters(data: Any, file: str) -> None:
-    pending: list[tuple[KeyPath, Any]] = [((), data)]
+def _check_characters(data: object, file: str) -> None:
+    pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
         path, part = pending.pop()
         inside = part.items() if isinstance(part, dict) else ()
@@ -63,9 +63,9 @@ def _check_characters(data: Any, file: str) -> None:
             pending.append(((*path, key), value))
 
 
-def _object(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]], file: str) -> dict[str, Any]:
     """Return an object; raises SpecError for a repeated key, since either value could be meant."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
             others = ", ".join(dict(pairs))

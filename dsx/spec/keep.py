@@ -3,7 +3,7 @@
 Each hardware point has its own best and its own front, so clusters and what-ifs do not compete.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -28,7 +28,7 @@ class KeepPareto(Spec):
     pareto: Annotated[list[Objective], Field(min_length=1)]
 
 
-def _arm(value: Any) -> str | None:
+def _arm(value: object) -> str | None:
     match value:
         case str():
             return "<word>"

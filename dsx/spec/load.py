@@ -22,7 +22,7 @@ class Spec(BaseModel):
 
 
 # A spec as users give it: its name, the path of its file, its content, or the spec itself.
-Given = str | Path | Mapping[str, Any] | Spec
+Given = str | Path | Mapping[str, object] | Spec
 
 
 def load_spec(
@@ -76,6 +76,6 @@ def _document(kind: Kind, target: str, model: type[BaseModel], given: Given, nea
     if isinstance(given, str | Path):
         return load_extended(find(kind, str(given), ".yaml", near), kind)
     content = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
-    base: Given | None = content.pop("extends", None)
+    base: Any = content.pop("extends", None)
     document = stated_in_code(content, target)
     return document if base is None else merge(_document(kind, f"{target}.extends", model, base, near), document)

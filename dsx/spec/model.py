@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
@@ -66,7 +66,7 @@ class LayerCount(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _other_keys_name_blocks(cls, data: Any) -> Any:
+    def _other_keys_name_blocks(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
         others = {key: value for key, value in data.items() if key not in cls.model_fields}
@@ -108,7 +108,7 @@ class RepeatedLayers(Spec):
     layers: Annotated[list[LayerCount], Field(min_length=1)]
 
 
-def _arm(value: Any) -> str:
+def _arm(value: object) -> str:
     return (
         "<repeated>"
         if isinstance(value, RepeatedLayers) or (isinstance(value, dict) and "repeat" in value)

@@ -65,7 +65,7 @@ class OperatorTimes:
         }
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> "OperatorTimes":
+    def from_data(cls, data: dict[str, object]) -> "OperatorTimes":
         """Return the times from what `to_data` returns; raises pydantic.ValidationError for anything else."""
         stored = _STORED.validate_python(data)
         return cls(stored.file, tuple(OperatorTime(*row) for row in stored.rows))

@@ -84,7 +84,7 @@ def _place(target: str, path: str) -> str:
     return f"--set {target}.{path}" if target else f"--set {path}"
 
 
-def _steps(data: dict[str, Any], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]) -> KeyPath:
+def _steps(data: dict[str, object], path: str, place: str, may_add: Callable[[tuple[str, ...]], bool]) -> KeyPath:
     """Return the keys and list positions of the dotted `path`."""
     settable = {".".join(map(str, steps)): steps for steps in _settable(data)}
     if path in settable:
@@ -95,7 +95,7 @@ def _steps(data: dict[str, Any], path: str, place: str, may_add: Callable[[tuple
     raise SpecError(f"{place}: unknown path {path!r}{did_you_mean(path, settable)}")
 
 
-def _settable(data: Any, path: KeyPath = ()) -> Iterable[KeyPath]:
+def _settable(data: object, path: KeyPath = ()) -> Iterable[KeyPath]:
     if path:
         yield path
     if is_sourced(data):

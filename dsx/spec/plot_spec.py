@@ -3,7 +3,7 @@
 It does not affect the results. `dsx.results.plot` knows which columns a kind of plot needs, and its defaults.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -14,7 +14,7 @@ from dsx.spec.ranges import listed
 PlotKind = Literal["breakdown", "scaling", "heatmap", "front"]
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

@@ -21,16 +21,16 @@ from dsx.spec.what_if import Value, WhatIf, field, is_section, is_setting, value
 
 _MOST_FAULTS = 100  # finding the nearest names for 100,000 fields would take minutes
 
-_Stated = tuple[KeyPath, str, Any]  # place, path of the field, value as written
+_Stated = tuple[KeyPath, str, object]  # place, path of the field, value as written
 
 
-def stated_fields(data: Any) -> tuple[str, ...]:
+def stated_fields(data: object) -> tuple[str, ...]:
     """Return the paths that a what_if names, whether such fields exist or not; `data` is the what_if as written."""
     points = [point for point in (data if isinstance(data, list) else [data]) if isinstance(point, dict)]
     return tuple(once([path for point in points for _, path, _ in _stated(point, ()) if "." in path]))
 
 
-def _stated(given: dict[str, Any], at: KeyPath, before: str = "") -> Iterator[_Stated]:
+def _stated(given: dict[str, object], at: KeyPath, before: str = "") -> Iterator[_Stated]:
     """Yield the fields of a mapping; sections may be nested, as in the file of the fields."""
     for key, value in given.items():
         path = f"{before}{key}"
@@ -57,7 +57,7 @@ class _Reading:
             return WhatIf()
         return WhatIf(tuple(path for _, path, _ in stated), tuple(product(*lists)))
 
-    def points(self, given: list[Any]) -> WhatIf:
+    def points(self, given: list[object]) -> WhatIf:
         if not given:
             self.fault((), given, EMPTY)
         fields: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class _Reading:
             points.append(tuple(values.get(path, math.nan) for path in fields))
         return WhatIf(fields, tuple(once(points)))
 
-    def fields(self, given: dict[str, Any], at: KeyPath) -> list[_Stated]:
+    def fields(self, given: dict[str, object], at: KeyPath) -> list[_Stated]:
         """Return the fields in `given` that a what_if can vary."""
         found: dict[str, _Stated] = {}
         for place, path, value in _stated(given, at):
@@ -98,7 +98,7 @@ class _Reading:
             return None
         return f"{path!r} is a choice of the plan, which a sweep searches: restrict it with fix or limit"
 
-    def values(self, path: str, at: KeyPath, given: Any) -> list[Value]:
+    def values(self, path: str, at: KeyPath, given: object) -> list[Value]:
         """Return the values of a list, a range, or one value."""
         if isinstance(given, dict) and not is_sourced(given):
             return self.range(path, at, given)
@@ -108,7 +108,7 @@ class _Reading:
             self.fault(at, given, EMPTY)
         return [self.value(path, (*at, index), item) for index, item in enumerate(given)]
 
-    def range(self, path: str, at: KeyPath, given: dict[str, Any]) -> list[Value]:
+    def range(self, path: str, at: KeyPath, given: dict[str, object]) -> list[Value]:
         known = len(self.faults)
         try:
             first, last, times = ends(given)
@@ -119,7 +119,7 @@ class _Reading:
             self.fault(at, given, str(error))
             return []
 
-    def value(self, path: str, at: KeyPath, given: Any) -> Value:
+    def value(self, path: str, at: KeyPath, given: object) -> Value:
         """Return one value of the field at `path`; NaN for an invalid one."""
         if isinstance(given, list) or (isinstance(given, dict) and not is_sourced(given)):
             self.fault(at, given, f"{given!r} is not one value")
@@ -131,7 +131,7 @@ class _Reading:
                 self.add({"type": fault["type"], "loc": at, "input": given, "ctx": fault.get("ctx", {})})
             return math.nan
 
-    def fault(self, at: KeyPath, given: Any, message: str) -> None:
+    def fault(self, at: KeyPath, given: object, message: str) -> None:
         self.add({"type": "value_error", "loc": at, "input": given, "ctx": {"error": ValueError(message)}})
 
     def add(self, fault: InitErrorDetails) -> None:
@@ -145,7 +145,7 @@ class _Reading:
         return ValidationError.from_exception_data("what_if", self.faults)
 
 
-def _read(given: Any, info: ValidationInfo[Columns | None]) -> WhatIf:
+def _read(given: object, info: ValidationInfo[Columns | None]) -> WhatIf:
     reading = _Reading(info.context)
     if isinstance(given, dict):
         what_if = reading.grid(given)
@@ -159,7 +159,7 @@ def _read(given: Any, info: ValidationInfo[Columns | None]) -> WhatIf:
     return what_if
 
 
-def _write(what_if: WhatIf) -> dict[str, Any] | list[dict[str, Any]]:
+def _write(what_if: WhatIf) -> dict[str, object] | list[dict[str, object]]:
     """Return a what_if as plain data that reads as the same: a grid if its points are one, else a list of points."""
     lists = [once(list(column)) for column in zip(*what_if.points, strict=True)]
     # The count is compared first, since the product of the values of many single points would be huge.
@@ -170,7 +170,7 @@ def _write(what_if: WhatIf) -> dict[str, Any] | list[dict[str, Any]]:
     return [dict(zip(what_if.fields, row, strict=True)) for row in rows]
 
 
-def _written(path: str, values: Iterable[Value]) -> list[Any]:
+def _written(path: str, values: Iterable[Value]) -> list[object]:
     kind = value_type(path)
     return [kind.dump_python(value, mode="json") for value in values]
 

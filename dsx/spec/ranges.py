@@ -22,29 +22,30 @@ EMPTY = "the list is empty: expected at least one value"
 LARGEST_RANGE = 1_000_000
 
 N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 
-def listed(value: Any) -> Any:
+def listed(value: object) -> Any:
     """Return a single string as a list of one; any other value unchanged, for the schema to check."""
     return [value] if isinstance(value, str) else value
 
 
-def _names(value: Any) -> Any:
+def _names(value: object) -> object:
     if value == []:
         raise ValueError("the list is empty: expected at least one name")
     return listed(value)
 
 
-def _names_or_none(value: Any, read: ValidatorFunctionWrapHandler) -> list[str]:
+def _names_or_none(value: object, read: ValidatorFunctionWrapHandler) -> list[str]:
     return [] if value is None else read(value)
 
 
-def once(values: list[Any]) -> list[Any]:
+def once(values: list[T]) -> list[T]:
     """Return `values` without repetitions, in the order of their first occurrence."""
     return list(dict.fromkeys(values))
 
 
-def _sizes(value: Any) -> list[int]:
+def _sizes(value: object) -> list[int]:
     """Return a count, a list of counts or ``{from: 1024, to: 16384, times: 2}`` as a sorted list."""
     if isinstance(value, dict):
         first, last, times = ends(value)
@@ -55,7 +56,7 @@ def _sizes(value: Any) -> list[int]:
     return sorted({count(item) for item in items})
 
 
-def ends(written: dict[str, Any]) -> tuple[Any, Any, Any]:
+def ends(written: dict[str, object]) -> tuple[Any, Any, Any]:
     """Return (from, to, times) of a range as written; raises ValueError for an unknown or a missing key."""
     for key in written:
         if key not in _RANGE:
@@ -67,7 +68,7 @@ def ends(written: dict[str, Any]) -> tuple[Any, Any, Any]:
     return written["from"], written["to"], written["times"]
 
 
-def geometric(written: dict[str, Any], first: N, last: N, times: N) -> list[N]:
+def geometric(written: dict[str, object], first: N, last: N, times: N) -> list[N]:
     """Return `first`, `first` * `times`, `first` * `times`^2, ... up to `last`.
 
     Real values are rounded to the 15 digits that a float holds, so that 1e-6 times 10 is exactly 1e-5, and a value that
@@ -88,7 +89,7 @@ def geometric(written: dict[str, Any], first: N, last: N, times: N) -> list[N]:
     return values
 
 
-def _choices(value: Any) -> list[int | str]:
+def _choices(value: object) -> list[int | str]:
     """Return one value of a candidate column, or a list of them, as a list without repetition."""
     items = value if isinstance(value, list) else [value]
     if not items:
@@ -108,7 +109,7 @@ class Limit:
         return f"{self.relation}{self.bound}"
 
 
-def _limits(value: Any) -> list[Limit]:
+def _limits(value: object) -> list[Limit]:
     return [_limit(item) for item in (value if isinstance(value, list) else [value])]
 
 
@@ -116,7 +117,7 @@ def _texts(limits: list[Limit]) -> list[str]:
     return [str(limit) for limit in limits]
 
 
-def _limit(text: Any) -> Limit:
+def _limit(text: object) -> Limit:
     match = re.fullmatch(rf"([<>=!]*)\s*({REAL})", text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is not a bound, such as '<=16' or '>=2'; for one value use fix")

@@ -9,7 +9,7 @@ Not modelled: different units on one level, failed links.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 from pydantic import field_validator as validated
@@ -169,12 +169,12 @@ Topology = (
 KINDS = ("fat_tree", "spine_leaf", "rail_optimized", "torus", "dragonfly", "fully_connected", "levels")
 
 
-def _arm(value: Any) -> str | None:
+def _arm(value: object) -> str | None:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     return f"<{kind}>" if kind in KINDS else None
 
 
-def _known(value: Any) -> Any:
+def _known(value: object) -> object:
     if isinstance(value, dict) and _arm(value) is None:
         known = ", ".join(KINDS)
         if "kind" not in value:

@@ -18,7 +18,7 @@ S = TypeVar("S", bound=BaseModel)
 _MOST_FAULTS = 40  # listed in one message; finding the nearest names for 100,000 would take minutes
 
 
-def validate(document: Document, model: type[S], context: Any = None) -> S:
+def validate(document: Document, model: type[S], context: object = None) -> S:
     """Return `document` as a `model`; `context` goes to the model's validators.
 
     Raises SpecError that lists the first forty faults.
@@ -83,7 +83,7 @@ def _length(found: int, wanted: str, bound: int) -> str:
     return f"has {entries}, but {wanted} {'is' if bound == 1 else 'are'} needed"
 
 
-def _misspelt(model: type[BaseModel], location: KeyPath, given: Any) -> str:
+def _misspelt(model: type[BaseModel], location: KeyPath, given: object) -> str:
     """Return a hint at the `given` key that may be a misspelt missing one, in a section that allows any key."""
     # A pair with one entry misses an entry, not a key.
     if not isinstance(given, dict) or (part := _part(model, location[:-1])).model_config.get("extra") == "forbid":

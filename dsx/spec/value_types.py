@@ -5,7 +5,7 @@ people and is dropped. Quantities become SI floats; `model_dump(mode="json")` wr
 dump can be read.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, Strict
 
@@ -16,7 +16,7 @@ from dsx.units import LARGEST_COUNT, Dimension, parse_count, parse_number, parse
 _BASE_UNIT: dict[Dimension, str] = {"bytes": "B", "bytes/s": "B/s", "flop/s": "FLOP/s", "s": "s", "W": "W"}
 
 
-def unsourced(value: Any) -> Any:
+def unsourced(value: object) -> object:
     """Return the value of ``{value: ..., source: ...}``, or `value` itself if it is plain."""
     if is_sourced(value):
         if "between" in value:
@@ -30,7 +30,7 @@ def unsourced(value: Any) -> Any:
     return value
 
 
-def number(value: Any) -> int | float:
+def number(value: object) -> int | float:
     """Return `value`, plain or with its source, as a number."""
     try:
         return parse_number(unsourced(value))
@@ -38,7 +38,7 @@ def number(value: Any) -> int | float:
         raise ValueError(str(error)) from error
 
 
-def whole_number(value: Any) -> int:
+def whole_number(value: object) -> int:
     """Return `value`, plain or with its source, as an int: 1e3 is valid, 1.5 is not."""
     plain = number(value)
     if plain != int(plain):
@@ -46,7 +46,7 @@ def whole_number(value: Any) -> int:
     return int(plain)
 
 
-def count(value: Any) -> int:
+def count(value: object) -> int:
     """Return `value`, plain or with its source, as a whole number from 1 to `LARGEST_COUNT`."""
     try:
         return parse_count(unsourced(value))
@@ -54,7 +54,7 @@ def count(value: Any) -> int:
         raise ValueError(str(error)) from error
 
 
-def choice(value: Any) -> int | str:
+def choice(value: object) -> int | str:
     """Return `value`, plain or with its source, as the value of a candidate column: a number or a name."""
     plain = unsourced(value)
     if isinstance(plain, str) and plain:
@@ -69,7 +69,7 @@ def choice(value: Any) -> int | str:
 
 
 def _read(dimension: Dimension) -> BeforeValidator:
-    def read(value: Any) -> float:
+    def read(value: object) -> float:
         try:
             return parse_quantity(unsourced(value), dimension)
         except UnitError as error:

@@ -178,7 +178,7 @@ class _Reading:
         return self.scalar(node)
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[yaml.Node, ...]) -> dict[str, Any]:
-        data: dict[str, Any] = {}
+        data: dict[str, object] = {}
         for key, value in node.value:
             place = _place(key, self.file)
             self.left -= 1

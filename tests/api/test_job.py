@@ -133,7 +133,7 @@ def test_jobs_are_equal_and_can_be_pickled(job):
         ({"set": {"cluster.device.hbm_capacit": "1 GB"}}, "did you mean 'device.hbm_capacity'?"),
         ({"set": {CAPACITY: 141e9}}, "141000000000.0 has no unit: write for example '141 GB'"),
         ({"set": {"device.hbm_capacity": "1 GB"}}, "unknown target 'device'; did you mean 'cluster.device'?"),
-        ({"set": {CAPACITY: object()}}, "is no number, text, list or mapping"),
+        ({"set": {CAPACITY: object()}}, "is not a number, text, list or mapping"),
         ({"set": ["sweep.num_gpus=16"]}, "no sweep is read here"),
         ({"operator_times": "nowhere.csv"}, "nowhere.csv is not a file"),
     ],
@@ -177,7 +177,7 @@ def test_an_argument_that_there_is_not_is_refused(job):
 
 @pytest.mark.parametrize("ask", [dsx.best, dsx.evaluate, dsx.why, dsx.partition])
 def test_what_is_no_job_is_refused(ask):
-    with pytest.raises(InputError, match=r"'llama-3-8b' is no job: make one with dsx.Job\(model, cluster"):
+    with pytest.raises(InputError, match=r"'llama-3-8b' is not a job: make one with dsx.Job\(model, cluster"):
         ask("llama-3-8b")
 
 

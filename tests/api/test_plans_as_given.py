@@ -89,7 +89,7 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
     assert priced.plan["global_batch_size"] == 64
     assert priced.plan["num_microbatches"] == 2 * found.plan["num_microbatches"]
     assert caplog.messages == [
-        "the plan is of a job with global_batch_size=32, and priced in this one, with global_batch_size=64"
+        "the plan is of a job with global_batch_size=32, but it is priced for this one, with global_batch_size=64"
     ]
     with pytest.raises(PlanError, match="but num_gpus=16; nearest: dp=16"):
         dsx.evaluate(job.replace(num_gpus=16), found.plan)
@@ -105,8 +105,11 @@ def test_a_plan_of_another_job_is_priced_in_this_one_and_said_so(job, found, cap
         ({"tp": [2, 4]}, "'tp=2,4': tp must be a whole number"),
         ({"tp": 2, "dp": 3}, "= 6, but num_gpus=8; nearest: dp=4"),
         ({"recompute": "most"}, "'most'"),
-        (3, "int is no plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a DataFrame"),
-        ([1, 2], "list is no plan"),
+        (
+            3,
+            "int is not a plan: give a text such as 'tp=8 dp=64', a mapping of columns, a Plan, or a row of a",
+        ),
+        ([1, 2], "list is not a plan"),
     ],
 )
 def test_what_is_no_plan_is_refused(job, plan, says):
@@ -118,7 +121,7 @@ def test_what_is_no_plan_is_refused(job, plan, says):
 def test_several_plans_are_no_plan(job, found):
     with pytest.raises(InputError, match=r"give one of its rows, as in frame.iloc\[0\]"):
         dsx.evaluate(job, found.frame)
-    with pytest.raises(InputError, match="BestPlans is no plan"):
+    with pytest.raises(InputError, match="BestPlans is not a plan"):
         dsx.evaluate(job, found)
 
 

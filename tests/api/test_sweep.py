@@ -76,10 +76,13 @@ def test_fields_are_set_as_in_a_job():
         ({**ONE, "num_gpus": "many"}, "sweep: num_gpus: 'many'"),
         ({**ONE, "model": "llama-3-8c"}, "unknown model 'llama-3-8c'; did you mean 'llama-3-8b'?"),
         ({**ONE, "model": {**MODEL, "dimension": {}}}, "model: dimension: unknown key; did you mean 'dimensions'?"),
-        ({**ONE, "cluster": ["b200-nvs8", {"extends": "b200-nvs8"}]}, "two are called 'b200-nvs8'"),
-        ({**ONE, "cluster": [{"extends": "b200-nvs8"}, {"extends": "b200-nvs8"}]}, "two are called 'b200-nvs8'"),
+        ({**ONE, "cluster": ["b200-nvs8", {"extends": "b200-nvs8"}]}, "two entries are called 'b200-nvs8'"),
+        (
+            {**ONE, "cluster": [{"extends": "b200-nvs8"}, {"extends": "b200-nvs8"}]},
+            "two entries are called 'b200-nvs8'",
+        ),
         ("nowhere.yaml", "nowhere.yaml is not a file"),
-        (3, "spec: int is given, and a sweep file or its content is wanted"),
+        (3, "spec: int is not a sweep file or its content"),
     ],
 )
 def test_what_is_no_sweep_is_refused(spec, says):
@@ -111,10 +114,10 @@ def test_an_interrupted_sweep_says_how_it_goes_on(scratch):
     def interrupt(done, total, what):
         raise KeyboardInterrupt
 
-    with pytest.raises(IncompleteSweep, match="with a folder as `out` the same call would go on"):
+    with pytest.raises(IncompleteSweep, match="with a folder as `out` the same call would continue"):
         dsx.sweep(ONE, watch=interrupt)
     assert os.listdir(scratch / "temporary") == []
-    with pytest.raises(IncompleteSweep, match="the same command goes on from there"):
+    with pytest.raises(IncompleteSweep, match="the same command continues from there"):
         dsx.sweep(ONE, "set", watch=interrupt)
     assert dsx.sweep(ONE, "set").rows == 2
 
@@ -133,7 +136,7 @@ def test_shards_make_a_set(scratch):
 
 @pytest.mark.parametrize("shard", [(0, 2), (3, 2), "1/2", (1,), None])
 def test_a_shard_that_there_is_not_is_refused(scratch, shard):
-    with pytest.raises(InputError, match=r"is no shard: the second of eight is \(2, 8\)"):
+    with pytest.raises(InputError, match=r"is not a shard: the second of eight is \(2, 8\)"):
         dsx.sweep_shard(ONE, "set", shard)
 
 

@@ -101,8 +101,8 @@ def test_more_stages_than_layers(run, folder):
         ("assumptions.operators=[standrd]", "unknown operator table 'standrd'; did you mean 'standard'?"),
         ("assumptions.overhead=9e308 GB", "too large"),
         ("sweep.global_batch_size=16", "no sweep is read here; give an option, such as --global-batch-size 16"),
-        ("sweep.fix.zero_stage=3", "no sweep is read here; a plan says it: zero_stage=3"),
-        ("sweep.fix.tp_nvs=4", "no sweep is read here; a plan says it: nvs.tp=4"),
+        ("sweep.fix.zero_stage=3", "no sweep is read here; a plan takes zero_stage=3"),
+        ("sweep.fix.tp_nvs=4", "no sweep is read here; a plan takes nvs.tp=4"),
     ],
 )
 def test_set(run, folder, assignment, says):
@@ -115,10 +115,10 @@ def test_set(run, folder, assignment, says):
         ("sweep.num_gpus=16", "give an option, such as --num-gpus 16"),
         ("sweep.operator_times=a b.csv", "give an option, such as --operator-times 'a b.csv'"),
         ("sweep.fix.zero_stage=3", "a search takes --set assumptions.fixed.zero_stage=3"),
-        ("sweep.fix.zero_stage=[1, 3]", "dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]' sets it there"),
-        ("sweep.fix.pp=4", "a plan says it: pp=4; a search takes a sweep file"),
-        ("sweep.limit.tp=<=4", "dsx sweep FILE --set 'sweep.limit.tp=<=4' sets it there"),
-        ("sweep.limmit.tp=4", "no sweep is read here; nor has one a field 'limmit'; did you mean 'limit'?"),
+        ("sweep.fix.zero_stage=[1, 3]", "run dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]'"),
+        ("sweep.fix.pp=4", "a plan takes pp=4; a search takes a sweep file"),
+        ("sweep.limit.tp=<=4", "run dsx sweep FILE --set 'sweep.limit.tp=<=4'"),
+        ("sweep.limmit.tp=4", "no sweep is read here; and a sweep has no field 'limmit'; did you mean 'limit'?"),
     ],
 )
 def test_what_is_set_of_a_sweep_where_none_is_read(run, folder, assignment, says):
@@ -220,14 +220,14 @@ def test_sweep_files(run, folder, change, says):
         (
             "fix: {vpp: 2, pp: 1}",
             [
-                "leaves none; change any of these\nsweep.yaml:8: fix: pp = 1: pp divides",
+                "leave none; change any of these\nsweep.yaml:8: fix: pp = 1: pp divides",
                 "sweep.yaml:8: fix: vpp = 2: vpp ",
             ],
         ),
         (
             "fix: {pp: 3, tp: 5}",
             [
-                "leaves none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus",
+                "leave none; change all of these\nsweep.yaml:8: fix: tp = 5: tp divides num_gpus",
                 "fix: pp = 3: pp divides num_gpus and the 8 layers; nearest: pp = 2",
             ],
         ),
@@ -241,7 +241,7 @@ def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, sa
     (folder / "sweep.yaml").write_text(f"{(folder / 'sweep.yaml').read_text()}{stated}\n")
     done = run("sweep", "sweep.yaml", "-o", "out")
     assert (done.code, done.out) == (3, "")
-    for text in ("no candidate for 8 GPUs and global_batch_size=32: what is stated of the plans leaves none", *says):
+    for text in ("no candidate for 8 GPUs and global_batch_size=32: the fixed choices and limits leave none", *says):
         assert text in done.err
     assert not (folder / "out").exists()
 

@@ -114,7 +114,7 @@ def test_runs_that_no_cluster_explains_are_written_with_a_remark(run, place, tim
     write(place / "one.csv", PLANS[0] | {"measured_iter_s": repr(1000 * times[0])})  # milliseconds
     done = run("calibrate", "one.csv", "--specialise", "two.yaml", "-o", "mine.yaml", "--json")
     assert done.code == 0
-    assert "% in the median: are the times seconds of one step?" in done.err
+    assert "the median error of the set is still 99.9 %: are the times seconds of one step?" in done.err
 
 
 def test_a_run_makes_no_calibrated_assumption_set(run, place, times):
@@ -155,7 +155,7 @@ def test_missing_columns_are_refused(run, place):
 
 def test_a_table_without_usable_rows_is_refused(run, place):
     write(place / "bad.csv", PLANS[0] | {"measured_iter_s": "", "oom": "1"}, PLANS[1] | {"trust": "D"})
-    says = "bad.csv: no row can be fitted to: no measured step time (1), trust is not A or B (1)"
+    says = "bad.csv: no row can be used in the fit: no measured step time (1), trust is not A or B (1)"
     refused(run, place, "bad.csv", "-o", "own.yaml", says=says)
 
 
@@ -214,7 +214,7 @@ def typo(place, times):
 def test_an_outlier_is_named_and_left_out(run, typo, times, base):
     done = run("calibrate", "typo.csv", base, "two.yaml", "-o", "own.yaml", "--json")
     assert done.code == 0
-    assert f"not fitted to, an outlier: own-4: measured {1000 * times[3]:.4g} s, predicted " in done.err
+    assert f"not used in the fit, an outlier: own-4: measured {1000 * times[3]:.4g} s, predicted " in done.err
     data = json.loads(done.out)
     (outlier,) = data["outliers"]
     assert (outlier["id"], outlier["measured_s"]) == ("own-4", pytest.approx(1000 * times[3]))
@@ -241,7 +241,7 @@ def test_validation_names_outliers_and_keeps_them(run, typo):
     done = run("validate", "typo.csv", "--assumptions", "two.yaml", "--json")
     assert done.code == 0
     assert "an outlier: own-4: measured " in done.err
-    assert "outliers are in all figures: medians hardly move with them, means and biases do" in done.err
+    assert "outliers are in all figures: they affect medians little, means and biases more" in done.err
     data = json.loads(done.out)
     assert [outlier["id"] for outlier in data["outliers"]] == ["own-4"]
     assert data["overall"]["modelled"] == 6

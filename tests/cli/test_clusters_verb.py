@@ -13,7 +13,7 @@ def test_tiers_and_tables_for_people(run):
     assert "tier GPUs per GPU latency subscription" in lines
     assert "nvs 4 300 GB/s 2.50 us 1" in lines
     assert "global 7168 12.5 GB/s 6.00 us 2" in lines
-    assert "all-reduce over groups of so many GPUs, under default" in lines
+    assert "all-reduce by group size in GPUs, under default" in lines
     assert "bytes 2 4 8 16 32 512 1024 7168" in lines
     tables = [line for line in lines if line.startswith(("1.00 kB", "1.00 GB"))]
     assert len(tables) == 4
@@ -84,7 +84,7 @@ def test_a_plan_says_how_it_lies_on_the_tiers(run):
     plan = json.loads(run("evaluate", *JOB, *tree, *PLAN, "--json").out)["plan"]
     assert plan | {"order": "tp-cp-ep-dp-pp", "dp_leaf": 4, "pp_leaf": 1, "pp_pod": 4} == plan
     uneven = run("evaluate", *JOB[:5], 80, "--global-batch-size", 80, *tree, "tp=8", "dp=10", "nvs.tp=8").out
-    assert "dp lies unevenly on the units of pod: it is counted as crossing that tier" in uneven
+    assert "dp straddles units of pod: it is priced as crossing that tier" in uneven
     alone = run("evaluate", *JOB[:4], "--num-gpus", 1, "--global-batch-size", 1, *tree)
     assert (alone.code, "ranks numbered" in alone.out) == (3, False)  # too large for its memory
 

@@ -93,7 +93,7 @@ def test_groups_and_clusters(run, swept, two):
     assert one["differences"]["cluster"] == {"a": ["b200-nvs8"], "b": ["a100-nvs8", "b200-nvs8"]}
     people = run("compare", swept, two)
     assert "not in A" in people.out
-    assert "what is not in a set was not priced for it, or not kept (A kept all; B kept all)" in people.err
+    assert "rows missing from a set were not priced for it, or not kept (A kept all; B kept all)" in people.err
     common, _, header, *_ = people.out.split("\n\n")[1].splitlines()
     assert common == "best plans, global_batch_size=32:"
     assert header.split()[:3] == ["GPUs", "cluster", "A"]
@@ -117,13 +117,13 @@ def test_another_layer_text_is_named_and_not_hashed(run, folder):
         (folder / "mine.layer").write_text(STRATEGY + more)
         assert run("sweep", "sweep.yaml", "-o", name, "--set", "sweep.strategy=[mine.layer]").code == 0
     about = run("compare", "one", "two").out.partition("\n\n")[0].splitlines()
-    assert about[2:] == ["layer text of mine differs"]
+    assert about[2:] == ["layer definition of mine differs"]
     assert run("sweep", "sweep.yaml", "-o", "three", "--set", "sweep.strategy=[mine.layer, 1d]").code == 0
     about = run("compare", "one", "three").out.partition("\n\n")[0].splitlines()
     assert [" ".join(line.split()) for line in about[2:]] == [
         "they differ in A B",
         "strategy mine mine, 1d",
-        "layer text of mine differs",
+        "layer definition of mine differs",
     ]
 
 

@@ -52,7 +52,7 @@ def df():
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory, df):
-    """The set of a sweep that asks for no picture; not to be changed."""
+    """The set of a sweep without a `plot`; not to be changed."""
     return write_set(tmp_path_factory.mktemp("silent") / "set", df, plot=None)
 
 
@@ -157,16 +157,16 @@ def test_nothing_feasible(run, tmp_path, df):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "asks for no picture: add --kind front, breakdown, scaling or heatmap"),
-        (("--x", "num_gpus"), "asks for no picture: add --kind"),
+        ((), "has no 'plot': add --kind front, breakdown, scaling or heatmap"),
+        (("--x", "num_gpus"), "has no 'plot': add --kind"),
         (("--kind", "heatmp"), "unknown kind of picture 'heatmp'; did you mean 'heatmap'?"),
         (("--kind", "heatmap", "--x", "tp"), "a heatmap plot needs y: "),
         (("--kind", "heatmap"), "a heatmap plot needs x and y: "),
-        (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, but x, y, by, baseline"),
-        (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, but x"),
+        (("--kind", "scaling", "--value", "mfu"), "a scaling plot takes no value, only x, y, by, baseline"),
+        (("--kind", "breakdown", "--y", "mfu"), "a breakdown plot takes no y, only x"),
         (
             ("--kind", "scaling", "--x", "tp", "--x", "pp"),
-            "a scaling plot takes one column as x, and 2 are given: tp, pp",
+            "a scaling plot takes one column as x, not 2: tp, pp",
         ),
         (("--kind", "scaling", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),
         (("--kind", "breakdown", "--x", "num_gpu"), "unknown column 'num_gpu'; did you mean 'num_gpus'?"),

@@ -33,8 +33,8 @@ def test_streams_and_exit_codes(folder):
 
 def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
     broken = (
-        "import dsx.cli.listing as listing, sys\n"
-        "listing.print_json = None\n"
+        "import dsx.cli.descriptions as descriptions, sys\n"
+        "descriptions.print_json = None\n"
         "from dsx.cli.main import main\n"
         "sys.argv = ['dsx', *sys.argv[1:]]\n"
         "main()"

@@ -74,12 +74,12 @@ def test_the_same_command_goes_on(run, folder, whole, monkeypatch, count):
         done = run("sweep", "sweep.yaml", "-o", "out", *PARTS)
     assert (done.code, done.out) == (4, "")
     assert f"interrupted, with {len(written)} of " in done.err
-    assert "the same command goes on from there" in done.err
+    assert "the same command continues from there" in done.err
     if count:
         assert "the sweep into out has not finished" in run("pareto", "out").err
     again = run("sweep", "sweep.yaml", "-o", "out", *PARTS)
     assert again.code == 0
-    assert ("are there already; going on with the others" in again.err) == (count > 0)
+    assert ("are there already; continuing with the others" in again.err) == (count > 0)
     assert files(folder / "out") == whole
 
 

@@ -9,7 +9,7 @@ from runs.tables import write
 
 import dsx
 from dsx.cli.main import remarks_shown
-from dsx.cli.output import show
+from dsx.cli.printing import print_answer
 from dsx.errors import RunTableError, SpecError, StoreError, UnknownNameError
 from dsx.predict.predictions import Predictions
 from dsx.runs.reasons import Reason
@@ -17,7 +17,7 @@ from dsx.runs.reasons import Reason
 
 def validated(table, assumptions, predict, as_json, out):
     with remarks_shown():
-        show(dsx.validate(table, assumptions, out, predict=predict), as_json)
+        print_answer(dsx.validate(table, assumptions, out, predict=predict), as_json)
 
 
 def half(setups, assumptions):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dsx.cli.output import print_json
+from dsx.cli.printing import print_json
 from dsx.display.quantities import counted, quantity, share, shares
 from dsx.display.table import table
 from dsx.progress import rate_text

@@ -46,7 +46,7 @@ def scaling(
     x: str = "num_gpus",
     y: str = "step_time_s",
     by: str | Sequence[str] | None = None,
-    baseline: Any = None,
+    baseline: object = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw the best feasible `y` for each `x`: the smallest, or for mfu and tokens_per_s the largest.
@@ -122,7 +122,7 @@ def _draw_lines(ax: "Axes", places: Sequence[float], values: Numbers, names: Seq
         ax.autoscale_view()
 
 
-def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
+def _names(df: "pd.DataFrame", columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]:
     """Return the name of each line in the legend: the values of its columns."""
     texts = [
         dict(zip(distinct, value_texts(df, column, distinct), strict=True))
@@ -141,7 +141,11 @@ def _check_baseline(df: "pd.DataFrame", y: str, columns: Sequence[str]) -> None:
 
 
 def _position(
-    df: "pd.DataFrame", baseline: Any, columns: Sequence[str], names: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    df: "pd.DataFrame",
+    baseline: object,
+    columns: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[tuple[object, ...]],
 ) -> int:
     """Return the line of the baseline; a quantity given as text may have another prefix than in the legend."""
     unit = unit_of(df, columns[0])

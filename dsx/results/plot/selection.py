@@ -34,7 +34,7 @@ def settings(columns: Iterable[str]) -> list[str]:
 class BestTable:
     """The best feasible values of some rows, as a table whose rows and columns are ascending."""
 
-    rows: list[tuple[Any, ...]]  # for each table row, the values of its columns
+    rows: list[tuple[object, ...]]  # for each table row, the values of its columns
     columns: list[Any]  # for each table column, the value of its column
     values: NDArray[np.float64]  # [rows, columns]; NaN if no row is feasible and has a number
 

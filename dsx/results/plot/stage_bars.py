@@ -5,7 +5,7 @@ boxes joins the stages that share a unit of an outer tier, one row for each tier
 between them if there is room.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from dsx.errors import InputError
 from dsx.results.plot.axes import name_text
 from dsx.results.plot.layout import Layout
 from dsx.results.plot.stacks import STACKS, Part
+from dsx.space.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ class Placement:
     outermost: str
 
 
-def placement_of(plan: Mapping[str, Any], tiers: Sequence[str]) -> Placement:
+def placement_of(plan: Plan, tiers: Sequence[str]) -> Placement:
     """Return the placement of the stages of a plan; `tiers` are the names of all tiers, the fast domain first."""
 
     def ranks(suffix: str) -> int:

@@ -53,7 +53,7 @@ def place(config: Config, keys: frozenset[str]) -> str:
     return config.document.place(found)
 
 
-def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, Any] | None = None) -> Any:
+def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, object] | None = None) -> Any:
     """Return the value of `formula` for the config; raises SpecError with the place of its keys."""
     try:
         return evaluate(formula, config.values | dict(extra or {}))
@@ -118,7 +118,7 @@ def _spellings(family: FamilySpec, key: str) -> list[str]:
 def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[str, Any]:
     """Return the value of each key of the family; raises SpecError that lists all faults."""
     part = _part(document, section)
-    stated: dict[str, Any] = {}
+    stated: dict[str, object] = {}
     faults: list[str] = []
     for key, spec in family.keys.items():
         try:
@@ -138,7 +138,7 @@ def _values(document: Document, section: KeyPath, family: FamilySpec) -> dict[st
     return _with_defaults(stated, document.place(section), family)
 
 
-def _stated(document: Document, section: KeyPath, part: dict[str, Any], spellings: list[str]) -> Any:
+def _stated(document: Document, section: KeyPath, part: dict[str, object], spellings: list[str]) -> Any:
     given = [name for name in spellings if part.get(name) is not None]
     for name in given[1:]:
         if part[name] != part[given[0]]:
@@ -167,7 +167,7 @@ def _checked(value: Any, spec: KeySpec) -> Any:
     return value
 
 
-def _with_defaults(stated: dict[str, Any], where: str, family: FamilySpec) -> dict[str, Any]:
+def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) -> dict[str, Any]:
     """Return the values with the defaults of absent keys; a default may be a formula of other keys."""
     values = dict(stated)
     for key, default in _in_order(family, stated):
@@ -179,7 +179,7 @@ def _with_defaults(stated: dict[str, Any], where: str, family: FamilySpec) -> di
     return values
 
 
-def _in_order(family: FamilySpec, stated: dict[str, Any]) -> Iterator[tuple[str, Formula]]:
+def _in_order(family: FamilySpec, stated: dict[str, object]) -> Iterator[tuple[str, Formula]]:
     """Yield the absent keys and their defaults, each after the keys that it reads."""
     known = {*stated}
     pending = {key: spec.default for key, spec in family.keys.items() if key not in stated and spec.default}

@@ -76,7 +76,7 @@ def _check_rules(config: Config) -> None:
         raise SpecError("\n".join(faults))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{len(value)} entries" if isinstance(value, list | dict) else reprlib.repr(value)
 
 

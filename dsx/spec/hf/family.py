@@ -23,7 +23,7 @@ class _FamilyPart(Spec):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
-def _written_out(value: Any) -> Any:
+def _written_out(value: object) -> object:
     return {"holds": value} if isinstance(value, str) else value
 
 
@@ -42,7 +42,7 @@ class RuleSpec(_FamilyPart):
     says: str  # the error message for a config that breaks it
 
 
-def _always(value: Any) -> Any:
+def _always(value: object) -> object:
     return {value: True} if isinstance(value, str) else value
 
 

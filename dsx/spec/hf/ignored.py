@@ -20,7 +20,7 @@ def ignored_keys(config: Config) -> Ignored:
     """Return the unused keys; a key of a section is section.key."""
     topics = {key: topic for topic, keys in config.family.no_cost.items() for key in keys}
     unpriced: dict[str, str] = {}
-    unknown: dict[str, Any] = {}
+    unknown: dict[str, object] = {}
     no_cost: dict[str, list[str]] = {}
     for shown, key, value in _not_read(config):
         spec = config.family.unpriced.get(key)

@@ -1,4 +1,4 @@
-"""Plans side by side: time, memory and what dominates, and which of them measurements do not tell from the first."""
+"""Tables of plans: step time, memory, shares of the step, and the plans within the resolution of the first."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -7,13 +7,14 @@ from dsx.display.quantities import cut_text, hardware_text, hardware_title, quan
 from dsx.display.table import table
 from dsx.units import format_quantity
 
-Priced = Mapping[str, Any]  # a plan as `dsx.pricing.evaluate.priced_plans` and `dsx.results.plan_rows` give it
+Priced = Mapping[str, Any]  # a plan with its costs, of `dsx.pricing.evaluate` or `dsx.results.plan_rows`
 
 
 def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list[int]:
-    """Return which of some plans of one job, fastest first and counted from 1, measurements do not tell from the first.
+    """Return the numbers of the plans whose step time is within the resolution of the first one's, counted from 1.
 
-    `resolution` is that of the assumption set, as a share of the step time; None tells nothing.
+    The plans are of one job, the fastest first. `resolution` is the relative difference of step time below which the
+    measurements cannot rank plans; None if the assumption set states none, and the list is then empty.
     """
     if resolution is None or not plans:
         return []
@@ -22,16 +23,16 @@ def within_resolution(plans: Sequence[Priced], resolution: float | None) -> list
 
 
 def resolution_text(plans: Sequence[Priced], resolution: float | None) -> str:
-    """Return what measurements do not tell apart, in words; empty if there is nothing to say."""
+    """Return a sentence on the plans within the resolution of plan 1; empty if there are none."""
     close = within_resolution(plans, resolution)
     if resolution is None or not close:
         return ""
-    which, them = ("plan 2 is", "the two") if len(close) == 1 else (f"plans 2 to {close[-1]} are", "them")
-    more = "; plans that are not shown may be as near (--top)" if close[-1] == len(plans) else ""
-    return f"{which} within {100 * resolution:.2g} % of plan 1: the measurements do not tell {them} apart{more}"
+    which = "plan 2 is" if len(close) == 1 else f"plans 2 to {close[-1]} are"
+    more = "; plans that are not shown may be within it too (--top)" if close[-1] == len(plans) else ""
+    return f"{which} within {100 * resolution:.2g} % of plan 1, the resolution of the measurements{more}"
 
 
-# The parts of a step that a table of plans shows, and the columns that each adds up; all parts are in one of them.
+# The shares of a step in a table of plans, each with the cost columns that it sums; together they are the whole step.
 SHARES = {
     "compute": ("compute_s", "memory_s"),
     "recompute": ("recompute_s",),
@@ -39,14 +40,15 @@ SHARES = {
     "bubble": ("bubble_s",),
     "optimizer": ("optimizer_s",),
 }
-_WHERE_THERE = ("recompute", "optimizer")
+_OPTIONAL = ("recompute", "optimizer")
 
 
 def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: Collection[str] = ()) -> str:
-    """Return plans as a table, with their time, memory and what dominates.
+    """Return plans as a table: step time, MFU, memory and the shares of the step.
 
-    The settings are shown on demand; of the hardware what varies from plan to plan, and the columns `hardware`. The
-    shares of a step add up to 100 %; recomputation and optimizer have a column where some plan has such a share.
+    `with_settings` adds the GPUs, the batch and the strategy. A hardware column is shown if it varies from plan to plan
+    or is in `hardware`. The shares of a step add up to 100 %; recompute and optimizer have a column if a plan has such
+    a share.
     """
     settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
@@ -57,7 +59,7 @@ def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: C
     named = [
         (at, title)
         for at, title in enumerate(SHARES)
-        if title not in _WHERE_THERE or any(part[at] not in ("0 %", "-") for part in parts)
+        if title not in _OPTIONAL or any(part[at] not in ("0 %", "-") for part in parts)
     ]
     cut = any("stage_layers" in plan["plan"] for plan in plans)
     stages = ["layers of stages"] if cut else []

@@ -27,7 +27,7 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerDescription(Answer):
-    """What follows from a layer: operators, kernels, collectives, saved tensors, weights, rules."""
+    """What dsx derives from a layer: operators, kernels, collectives, saved tensors, weights, rules."""
 
     described: Mapping[str, Any]
 
@@ -47,47 +47,48 @@ def layer(
     model: Given | None = None,
     assumptions: Given = DEFAULT_ASSUMPTIONS,
 ) -> LayerDescription:
-    """Return what follows from a layer: work, collectives, memory.
+    """Return what dsx derives from a layer: work, collectives, memory.
 
         dsx.layer("transformer", "gated", "qk_norm", model="llama-3-8b", sizes={"tp": 8, "s": 8192})
 
     Args:
-        name: of a layer or block, or a .layer file.
-        settings: options, as in gated, and block parameters, as in ffn=experts; what `model` sets for the first such
-            layers, where none is given.
-        strategy: fills in the roles; that of the assumption set by default.
-        sizes: of dimensions and degrees, as in {"tp": 8}, or texts such as "tp=8". Quantities whose names all have a
-            size are numbers; the others stay formulas.
-        model: gives the dimensions.
+        name: a layer or block, or a .layer file.
+        settings: options, as in gated, and block parameters, as in ffn=experts; by default those of the first such
+            layer of `model`.
+        strategy: the strategy that fills in the roles; by default that of the assumption set.
+        sizes: sizes of dimensions and degrees, as in {"tp": 8} or ["tp=8"]. A quantity is a number if all its
+            dimensions have a size, else a formula.
+        model: the model that gives the dimensions.
         assumptions: the assumption set.
 
-    Raises UnknownNameError, NotationError or InputError for what there is not.
+    Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
+    setting or size.
     """
     name = str(name)
-    believed = load_assumptions(assumptions)
+    assumed = load_assumptions(assumptions)
     spec = load_model(model) if model is not None else None
     of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
     chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
-    inherited = settings_of(believed.set)
-    check_settable(inherited, f"assumption set {believed.name!r}")
-    overlay = strategy or (believed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
-    built = load_layer(name, overlay, load_operators(believed.operators), None, chosen, inherited)
+    inherited = settings_of(assumed.set)
+    check_settable(inherited, f"assumption set {assumed.name!r}")
+    overlay = strategy or (assumed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
+    built = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
     values: dict[str, int] = {
-        "activation_bytes": believed.activation_bytes,
-        "weight_bytes": believed.weight_bytes,
-        "gradient_bytes": believed.gradient_bytes,
+        "activation_bytes": assumed.activation_bytes,
+        "weight_bytes": assumed.weight_bytes,
+        "gradient_bytes": assumed.gradient_bytes,
     }
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
     described = describe(
-        built, believed.fused_backward_reads, believed.uncounted, values, _sizes(assignments(sizes), built)
+        built, assumed.fused_backward_reads, assumed.uncounted, values, _sizes(assignments(sizes), built)
     )
     return LayerDescription(described)
 
 
 def _chosen(settings: Sequence[str]) -> Settings:
-    """Return options and block parameters as they are given: ``gated ffn=experts``."""
+    """Return the settings of a text such as ``gated ffn=experts``."""
     pairs = [setting.partition("=") for setting in settings]
     for name, sign, block in pairs:
         if not name or (sign and not block):
@@ -149,7 +150,7 @@ def _text(described: Mapping[str, Any]) -> str:
     for kernel in described["kernels"]:
         if not kernel["counted"]:
             continue
-        # Ranks of such an axis have equal values or partial sums of them: as much work, and all of it either way.
+        # All ranks of such an axis do the whole work, on replicated values or on partial sums.
         whole = f"; not divided over {', '.join(kernel['replicated'])}" if kernel["replicated"] else ""
         lines.append(f"  {kernel['name']}{whole}")
         for direction in DIRECTIONS:

@@ -1,4 +1,4 @@
-"""What is asked, as every verb says it first: the model, the GPUs, and what a step takes in."""
+"""The job as text, with which every answer begins: the model, the GPUs, and the sequences of a step."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ def step_text(global_batch_size: int, sequence_length: int) -> str:
 
 
 def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
-    """Return what a step takes in where batches of several sizes are compared."""
+    """Return the sequences and tokens of a step as a range, for batches of several sizes."""
     if len(global_batch_sizes) == 1:
         return step_text(global_batch_sizes[0], sequence_length)
     least, most = min(global_batch_sizes), max(global_batch_sizes)
@@ -25,5 +25,5 @@ def steps_text(global_batch_sizes: Sequence[int], sequence_length: int) -> str:
 
 
 def job_text(problem: "Problem", num_gpus: int) -> str:
-    """Return the model and the GPUs that a job is, which begin what a verb says of it."""
+    """Return "MODEL on 512 x CLUSTER"."""
     return f"{printable(problem.model.name)} on {num_gpus} x {printable(problem.cluster.name)}"

@@ -1,4 +1,4 @@
-"""A step's time and memory, part by part."""
+"""The time and memory of a step as tables, part by part."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from dsx.units import format_quantity
 
 
 def costs_text(costs: Mapping[str, float]) -> str:
-    """Return a step's time and memory as tables, with the interval and what follows from both."""
+    """Return a step's time and memory as tables, then its 80 % interval, MFU, tokens per second and training days."""
     parts: list[str] = []
     for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
         total = costs[whole]

@@ -9,7 +9,7 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.output import show
+from dsx.cli.printing import print_answer
 from dsx.errors import InputError
 
 
@@ -123,7 +123,7 @@ def partition(
         found = dsx.partition(job, settings, strategy=strategy)
         if plot is not None:
             found.plot(plot)
-        show(found, as_json)
+        print_answer(found, as_json)
     elif not (instance is None or network is None or devices is None):
         dsx.keep_compiled()
         zero_stages = None if zero is None else (int(zero),)
@@ -151,9 +151,9 @@ _WITH_MODEL = {
 
 def _refuse_mixed(
     model: str | None,
-    of_model: dict[str, Any],
+    of_model: dict[str, object],
     instance: str | None,
-    of_table: dict[str, Any],
+    of_table: dict[str, object],
     settings: list[str] | None,
 ) -> None:
     """Raise InputError unless either a model or a table of layers is given, and only with its own options."""

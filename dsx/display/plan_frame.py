@@ -1,4 +1,4 @@
-"""Plans as a pandas DataFrame that reads as a result set does: what works on the one works on the other."""
+"""Plans as a pandas DataFrame with the columns of a result set."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,17 @@ from dsx.results.schema import COLUMNS, CUT
 if TYPE_CHECKING:
     import pandas as pd
 
-_TYPES = {"name": np.object_, "real": np.float64}  # of columns without rows; the others hold whole numbers
+_TYPES = {"name": np.object_, "real": np.float64}  # of empty columns; all others are int64
 _COSTS = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)
 _EMPTY = {column.name: np.empty(0, _TYPES.get(column.kind, np.int64)) for column in COLUMNS}
 _KNOWN = {column.name: column for column in (*COLUMNS, CUT)}
 
 
 def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ()) -> "pd.DataFrame":
-    """Return plans as rows: their choices, their hardware, their costs, and `reject`, 0 if they are feasible.
+    """Return one row per plan: choices, hardware, costs, and `reject`, which is 0 for a feasible plan.
 
-    `reasons` are the names of the reasons that the bits of `reject` stand for. `attrs` has the units and descriptions
-    of the columns that every result set has.
+    `reasons` names the bits of `reject`, lowest bit first. `attrs` has the units and descriptions of the columns that
+    every result set has.
     """
     import pandas as pd
 
@@ -40,7 +40,7 @@ def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ())
 
 
 def _ordered(columns: Iterable[str]) -> list[str]:
-    """Return columns in the order of a result set: choices, what only some sets have, costs."""
+    """Return columns in the order of a result set: choices, columns that only some sets have, costs."""
     last = [*_COSTS, "reject"]
     first = [name for name in _KNOWN if name in columns and name not in last]
     return [*first, *(name for name in columns if name not in (*first, *last)), *last]

@@ -1,4 +1,4 @@
-"""The tiers of a cluster's network, and what its collectives take."""
+"""The tiers of a cluster's network, and the times of collectives on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ _VOLUMES = tuple(10.0**power for power in range(3, 10))  # bytes
 class ClusterTimes(Answer):
     """The tiers of a cluster, and the time of an all-reduce and an all-to-all on them."""
 
-    name: str  # of the cluster
-    description: str  # of its file
-    assumptions: str  # the name of the assumption set
-    network: Network  # its tiers: size, bandwidth, latency
-    groups: tuple[int, ...]  # sizes of the groups, GPUs
-    times: Mapping[str, list[list[float]]]  # seconds by kind, volume and group
+    name: str  # name of the cluster
+    description: str  # `description` of its file
+    assumptions: str  # name of the assumption set
+    network: Network  # tiers: size, bandwidth, latency
+    groups: tuple[int, ...]  # group sizes, GPUs
+    times: Mapping[str, list[list[float]]]  # seconds by kind, then [volume][group]
 
     def plot(self, path: str | Path) -> None:
-        """Draw the times into a file; its suffix is the format."""
+        """Draw the times into a file; its suffix is the image format."""
         from dsx.results.plot.collective_lines import collectives
         from dsx.results.plot.file import save
 
@@ -65,7 +65,7 @@ class ClusterTimes(Answer):
                 [format_quantity(volume, "bytes"), *(format_quantity(seconds, "s") for seconds in row)]
                 for volume, row in zip(_VOLUMES, times, strict=True)
             ]
-            head = f"{kind} over groups of so many GPUs, under {self.assumptions}"
+            head = f"{kind} by group size in GPUs, under {self.assumptions}"
             parts.append(f"{head}\n{table(['bytes', *map(str, self.groups)], rows, text=())}")
         return paragraphs(parts)
 
@@ -77,14 +77,14 @@ def cluster_times(
 
         dsx.cluster_times("perlmutter", set={"cluster.network.net.bandwidth": "50 GB/s"}).plot("times.png")
 
-    A group fills the tiers from the innermost out. A size is that of the tensor on each GPU.
+    A group fills the tiers from the innermost one outwards. Sizes are those of the tensor on each GPU.
 
     Args:
         cluster: a name, a path, the content of a cluster file, or the `cluster` of a job.
         assumptions: the assumption set.
-        set: fields of cluster and assumptions that are changed.
+        set: overridden fields of the cluster and the assumptions.
 
-    Raises UnknownNameError or SpecError for what cannot be used.
+    Raises UnknownNameError for an unknown name, SpecError for an invalid file.
     """
     by_target = split(assignments(set))
     for target in ("model", "sweep"):
@@ -93,14 +93,14 @@ def cluster_times(
                 f"--set {target}.{path}={value}: clusters show reads no {target}; it has cluster.* and assumptions.*"
             )
     spec = load_cluster(cluster, by_target["cluster"])
-    beliefs = load_assumptions(assumptions, by_target["assumptions"])
+    assumed = load_assumptions(assumptions, by_target["assumptions"])
     network = cluster_from_spec(spec).network
     groups = group_sizes(network)
     times = {
-        kind: collective_times(kind, network, assumptions_from_spec(beliefs), groups, _VOLUMES).tolist()
+        kind: collective_times(kind, network, assumptions_from_spec(assumed), groups, _VOLUMES).tolist()
         for kind in (ALL_REDUCE, ALL_TO_ALL)
     }
-    return ClusterTimes(spec.name, spec.description, beliefs.name, network, groups, times)
+    return ClusterTimes(spec.name, spec.description, assumed.name, network, groups, times)
 
 
 def _tiers(network: Network) -> list[dict[str, Any]]:

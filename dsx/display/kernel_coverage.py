@@ -1,4 +1,4 @@
-"""What measured times of kernels changed, and the shapes by which they are looked up, for people and as JSON."""
+"""The kernels of a plan that have operator times, and the rows that match no kernel, as text and as plain data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from dsx.pricing.measured_kernels import Coverage, IdleRow
 from dsx.spec.operator_times import DIRECTIONS, OperatorTime, Shape, shape_text
 from dsx.units import format_quantity
 
-_SHOWN = 10  # rows that match nothing
+_SHOWN = 10  # rows that match no kernel, in a text
 
 
 def coverage_data(covered: Coverage) -> dict[str, Any]:
-    """Return what was measured as JSON prints it; times in seconds."""
+    """Return the measured kernels of a plan as plain data; times in seconds."""
     return {
         "file": covered.file,
         "num_kernels": covered.num_kernels,
@@ -37,7 +37,7 @@ def coverage_data(covered: Coverage) -> dict[str, Any]:
 
 
 def idle_data(idle: Sequence[IdleRow]) -> list[dict[str, Any]]:
-    """Return rows that match nothing as JSON prints them."""
+    """Return rows that match no kernel as plain data."""
     return [
         {
             "line": one.row.line,
@@ -52,7 +52,7 @@ def idle_data(idle: Sequence[IdleRow]) -> list[dict[str, Any]]:
 
 
 def coverage_text(covered: Coverage, plan: str = "this plan", with_idle: bool = True) -> str:
-    """Return which kernels of a plan were measured, and, if asked, the rows that match none of it."""
+    """Return the measured kernels of a plan as a table; `with_idle` adds the rows that match none of its kernels."""
     lines = [
         f"operator times of {covered.file}: {len(covered.kernels)} of {counted(covered.num_kernels, 'kernel')} of "
         f"{plan}, {share(covered.share, 1, 1)} of the time of all kernels"
@@ -77,18 +77,18 @@ def coverage_text(covered: Coverage, plan: str = "this plan", with_idle: bool = 
 
 
 def shares_text(covered: Sequence[Coverage]) -> str:
-    """Return how much of each plan was measured, where plans differ in it: then their order is part roofline."""
+    """Return the measured share of the kernel time of each plan; empty if it is the same for all of them."""
     shares = [share(one.share, 1, 1) for one in covered]
     if len(set(shares)) <= 1:
         return ""
     listed = ", ".join(f"{text} of plan {number}" for number, text in enumerate(shares, 1))
-    return f"measured, of the time of all kernels: {listed}; plans are compared partly by their rooflines"
+    return f"measured share of kernel time: {listed}; the order of the plans depends partly on rooflines"
 
 
 def idle_text(file: str, idle: Sequence[IdleRow], plan: str) -> str:
-    """Return the rows that are the time of no kernel of a plan, each with the nearest shape."""
+    """Return the rows that match no kernel of a plan, each with the nearest shape."""
     if not idle:
-        return f"every row of {file} is the time of a kernel of {plan}"
+        return f"every row of {file} matches a kernel of {plan}"
     lines = [f"{counted(len(idle), 'row')} of {file}: no kernel of {plan} has that shape"]
     for one in idle[:_SHOWN]:
         row = one.row
@@ -117,14 +117,14 @@ def _sizes(shape: Shape) -> dict[str, int | None]:
 
 
 def shapes_data(kernels: Sequence[tuple[str, int | None, Shape]]) -> list[dict[str, Any]]:
-    """Return kernels that could be measured, as JSON prints them and a file of operator times would state them."""
+    """Return kernels that could be measured as plain data, with the columns of a file of operator times."""
     return [
         {"operator": operator, "direction": None if direction is None else DIRECTIONS[direction]} | _sizes(shape)
         for operator, direction, shape in kernels
     ]
 
 
-def shapes_text(kernels: Sequence[dict[str, Any]]) -> str:
+def shapes_text(kernels: Sequence[dict[str, object]]) -> str:
     """Return kernels that could be measured as a table."""
     rows = [[str(value or "") for value in kernel.values()] for kernel in kernels]
     header = ["operator", "direction", "m", "n", "k", "batch"]

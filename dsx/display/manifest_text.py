@@ -1,4 +1,4 @@
-"""A result set as verbs describe it: from its manifest, which keeps the sweep and the files that it names."""
+"""A result set as text, from its manifest, which has the sweep and the content of the files that it names."""
 
 import json
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from dsx.graph.model import Model
     from dsx.results.manifest import Manifest
 
-# Of a spec, the names whose content is compared instead, and what changes no row.
+# Keys of a spec that are not compared: names, whose content is compared instead, and settings that change no row.
 _NOT_COMPARED = ("cluster", "strategy", "plot", "part_size")
-_BY_NAME = ("clusters", "layers")
-_WHOLE = (("keep",),)
-_WORDS = ("description", "source")
+_BY_NAME = ("clusters", "layers")  # compared only if both sweeps have the entry
+_WHOLE = (("keep",),)  # paths of mappings that are one value
+_WORDS = ("description", "source")  # keys that affect nothing
 
 
 def hardware_of(manifest: "Manifest") -> list[str]:
@@ -30,7 +30,7 @@ def hardware_of(manifest: "Manifest") -> list[str]:
 
 
 def title_of(manifest: "Manifest") -> str:
-    """Return what was priced on what, on one line."""
+    """Return the model, the clusters and the number of what-if points on one line."""
     what_if = f", {counted(len(manifest.sweep.what_if.points), 'what-if point')}" if manifest.what_if else ""
     clusters = ", ".join(manifest.names["cluster"])
     return printable(f"{manifest.sweep.resolved.model.name} on {clusters}{what_if}")
@@ -66,9 +66,9 @@ def rows_text(manifest: "Manifest") -> str:
 
 
 def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
-    """Return the model that was priced under a strategy of the set in `folder`, as its texts say today.
+    """Return the model of the set in `folder` under a strategy, built from today's layer definitions.
 
-    Raises InputError if there are no such texts any more.
+    Raises InputError if a layer definition no longer exists.
     """
     from dsx.graph.model import build_model
     from dsx.results.stated_sweep import stated_files
@@ -76,7 +76,7 @@ def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
     from dsx.spec.model import ModelSpec
 
     resolved = manifest.spec["resolved"]
-    # A row has the name of its strategy, the sweep may have given a path.
+    # Rows have the name of a strategy; the sweep may have its path.
     given = dict(zip(manifest.names["strategy"], resolved["strategy"], strict=True))[strategy]
     with stated_files(folder):
         model, assumptions = (
@@ -87,12 +87,12 @@ def model_of(folder: Path, manifest: "Manifest", strategy: str) -> "Model":
     return build_model(model, assumptions, given, near)
 
 
-def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:
-    """Return what two sweeps state differently, by its path: (value of a, value of b), None where one is silent.
+def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[object, object]]:
+    """Return the fields in which two sweeps differ, by path: (value of a, value of b), None for a missing field.
 
-    Of clusters and layer texts that only one of them has, no more is said than their names.
+    Clusters and layer definitions that only one sweep has are listed by name alone.
     """
-    pairs: dict[str, tuple[Any, Any]] = {}
+    pairs: dict[str, tuple[object, object]] = {}
     for column in ("cluster", "strategy"):
         pairs[column] = (list(a.names[column]), list(b.names[column]))
     stated = [dict(_stated(_content(manifest.spec))) for manifest in (a, b)]
@@ -103,13 +103,13 @@ def differing(a: "Manifest", b: "Manifest") -> dict[str, tuple[Any, Any]]:
 
 
 def _content(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec with the files that it names in place of their names."""
+    """Return a spec with the content of files in place of their names."""
     whole = {key: value for key, value in spec.items() if key != "resolved"} | spec["resolved"]
     return {key: value for key, value in whole.items() if key not in _NOT_COMPARED}
 
 
-def _stated(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value that decides about costs or about what is kept, with its path."""
+def _stated(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield every value that affects the costs or the kept rows, with its path."""
     if (path and path[-1] in _WORDS) or value in (None, {}, []):
         return
     if isinstance(value, list) and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value):
@@ -121,8 +121,8 @@ def _stated(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-def stated_text(value: Any) -> str:
-    """Return a value of a spec for people: quantities with the prefix that fits, the rest as it is."""
+def stated_text(value: object) -> str:
+    """Return a value of a spec as text: quantities with a fitting prefix, other values unchanged."""
     if value is None:
         return "-"
     if isinstance(value, list):

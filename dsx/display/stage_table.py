@@ -1,27 +1,28 @@
-"""The stages of a plan with a cut of its own, for people, and as plain data."""
+"""The stages of a plan with a layer layout of its own, as a table and as plain data."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dsx.display.table import table
 from dsx.pricing.plan_stages import PlanStage
+from dsx.space.plan import Plan
 from dsx.units import format_quantity
 
 _BOTTLENECK = "<- bottleneck"
 
 
-def stages_data(plan: Mapping[str, Any], stages: Sequence[PlanStage]) -> list[dict[str, Any]]:
+def stages_data(plan: Plan, stages: Sequence[PlanStage]) -> list[dict[str, Any]]:
     """Return stages as plain data; `devices` are the GPUs of a stage in all replicas."""
     return [dataclasses.asdict(stage) | {"devices": devices_of(plan)} for stage in stages]
 
 
-def devices_of(plan: Mapping[str, Any]) -> int:
+def devices_of(plan: Plan) -> int:
     """Return the GPUs of a stage, in all replicas."""
     return plan["num_gpus"] // plan["pp"]
 
 
-def stages_text(plan: Mapping[str, Any], stages: Sequence[PlanStage]) -> str:
+def stages_text(plan: Plan, stages: Sequence[PlanStage]) -> str:
     """Return the stages of a plan as a table, the slowest one marked."""
     slowest = bottleneck(stages)
     rows = [
@@ -47,5 +48,5 @@ def stages_text(plan: Mapping[str, Any], stages: Sequence[PlanStage]) -> str:
 
 
 def bottleneck(stages: Sequence[PlanStage]) -> PlanStage:
-    """Return the slowest of some stages; of equals the first."""
+    """Return the slowest stage, the first if several are."""
     return max(stages, key=lambda stage: stage.load_s)

@@ -1,4 +1,4 @@
-"""``dsx calibrate``: an assumption set fitted to measured runs."""
+"""``dsx validate`` and ``dsx calibrate``: compare an assumption set with measured runs, or fit one to them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,24 @@ import typer
 
 import dsx
 from dsx.cli import options
-from dsx.cli.output import show
+from dsx.cli.printing import print_answer
+
+
+def validate(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Table of measured runs.")],
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    as_json: options.Json = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="ROWS.csv", help="Write the times of all rows to this file (replaced)."),
+    ] = None,
+) -> None:
+    """Compare measured runs with the predictions of dsx.
+
+    Rows that cannot be modelled are counted by reason; missing values have documented defaults. Errors are relative; in
+    the last line every source of the table has the same weight.
+    """
+    print_answer(dsx.validate(runs, assumptions, output), as_json)
 
 
 def calibrate(
@@ -32,4 +49,4 @@ def calibrate(
     explains together with the other rows, are named and left out. A file that a fit wrote is replaced, any other kept.
     """
     dsx.keep_compiled()
-    show(dsx.calibrate(runs, output, assumptions=assumptions, specialise=specialise), as_json)
+    print_answer(dsx.calibrate(runs, output, assumptions=assumptions, specialise=specialise), as_json)

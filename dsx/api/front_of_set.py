@@ -10,7 +10,7 @@ from dsx.api.answer import PricedPlans
 from dsx.api.picture import draw_picture
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.display.frame import plans_frame
+from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import hardware_text, quantity
 from dsx.display.table import table
 from dsx.errors import InputError
@@ -34,11 +34,11 @@ class Front(PricedPlans):
 
     objectives: Sequence[str]  # columns; one with a leading minus is maximised
     priced: Sequence[dict[str, Any]]
-    infeasible: str = ""  # why there is no plan; empty if there is one
+    infeasible: str = ""  # why the front has no plan; empty if it has one
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The plans as rows, the best by the first objective first; units in `attrs`."""
+        """The plans as rows, from the best to the worst by the first objective; units in `attrs`."""
         return plans_frame(self.priced)
 
     def to_data(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ class Front(PricedPlans):
 
 
 def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot: str | Path | None = None) -> Front:
-    """Return the plans of a result set that no other plan beats in every objective; `pareto` does so with a DataFrame.
+    """Return the plans of a result set that no other plan beats in every objective; `pareto` takes a DataFrame.
 
     Args:
-        folder: of the set.
+        folder: the folder of the result set.
         objectives: columns to minimise; one with a leading minus is maximised.
-        plot: also draw the first two into this file.
+        plot: also draw the first two objectives into this file.
 
-    Raises StoreError if the set cannot be read, UnknownNameError for a column that it does not have.
+    Raises StoreError if the set cannot be read, UnknownNameError for an unknown column.
     """
     folder, chosen = Path(folder), column_list(objectives)
     if plot is not None and len(chosen) < 2:

@@ -1,6 +1,6 @@
-"""A sweep: every candidate of a sweep file priced, and a result set written.
+"""Sweeps: price every candidate of a sweep file, and write a result set.
 
-A sweep is cut into parts. Those that an earlier run has left are not priced again, so the same call goes on after an
+A sweep is divided into parts. Parts from an earlier run are not priced again, so the same call continues after an
 interruption, and several processes can share the parts of one sweep.
 """
 
@@ -18,8 +18,8 @@ from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines
 from dsx.api.sweep_run import Shard, SweepRun
-from dsx.display.job import steps_text
-from dsx.display.plans import plans_text
+from dsx.display.job_text import steps_text
+from dsx.display.plan_table import plans_text
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.progress import Watch, rate_text
@@ -33,18 +33,18 @@ from dsx.spec.keep import KeepTop
 if TYPE_CHECKING:
     import pandas as pd
 
-_SHOWN = 10  # plans that are shown of a sweep
-_GROUPS_SHOWN = 40
+_SHOWN = 10  # plans of an answer
+_GROUPS_SHOWN = 40  # groups of an answer, each with its fastest plan
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SweptShard(Answer):
-    """A share of the parts of a sweep that is priced: the i-th of n, counted from 1."""
+    """A priced share of the parts of a sweep: the i-th of n, counted from 1."""
 
     folder: Path  # of the result set
-    shard: Shard  # which share this is
-    parts: int  # how many parts the share has
-    of: int  # how many the sweep has
+    shard: Shard  # (i, n)
+    parts: int  # number of parts of the share
+    of: int  # number of parts of the sweep
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -62,14 +62,14 @@ class SweptShard(Answer):
 class Swept(PricedPlans):
     """A result set: how many candidates were priced, and the fastest plans (or the fastest of each group)."""
 
-    folder: Path | None  # None where none was given, or nothing was written
-    candidates: int  # how many were priced
-    feasible: int  # how many of these fit
-    rows: int  # how many were kept
+    folder: Path | None  # None if none was given, or nothing was written
+    candidates: int  # number of candidates
+    feasible: int  # number of feasible ones
+    rows: int  # number of rows that were kept
     priced: Sequence[dict[str, Any]]
-    varied: Sequence[str]  # columns of the hardware that the sweep varies
+    varied: Sequence[str]  # hardware columns that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
-    loaded: "pd.DataFrame | None" = None  # the rows, where there is no folder
+    loaded: "pd.DataFrame | None" = None  # the rows, if there is no folder
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -94,7 +94,7 @@ class Swept(PricedPlans):
 
 
 def sweep(
-    spec: str | Path | Mapping[str, Any],
+    spec: str | Path | Mapping[str, object],
     out: str | Path | None = None,
     *,
     set: Fields | None = None,
@@ -109,15 +109,15 @@ def sweep(
 
     Args:
         spec: a sweep file, or its content.
-        out: folder of the result set, which `dsx.load` reads again. What an earlier run left there is not priced
-            again. Without it the rows are kept in memory alone.
-        set: fields of the sweep or of what it names that are changed, as in {"sweep.num_gpus": [64, 128],
-            "cluster.device.hbm_capacity": "141 GB"}, or texts such as "sweep.num_gpus=[64, 128]".
-        plot: also draw what the sweep's `plot` asks for into this file.
-        watch: told how many candidates are done, of how many, and of what; a bar is shown without.
+        out: folder of the result set, for `dsx.load`. Parts from an earlier run are not priced again. Without a folder,
+            the rows are kept in memory only.
+        set: overridden fields of the sweep or of the files that it names, as in {"sweep.num_gpus": [64, 128],
+            "cluster.device.hbm_capacity": "141 GB"}, or a list such as ["sweep.num_gpus=[64, 128]"].
+        plot: also draw the picture of the sweep's `plot` into this file.
+        watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
-    A sweep of which no candidate fits is no error: `infeasible` says why. Raises SpecError that lists the faults of the
-    sweep, StoreError if `out` cannot be written, IncompleteSweep if it is interrupted.
+    It is no error if no candidate fits: `infeasible` says why. Raises SpecError, which lists the faults of the sweep,
+    StoreError if `out` cannot be written, IncompleteSweep if the sweep is interrupted.
     """
     if out is not None:
         return _swept(spec, Path(out), assignments(set), plot, watch)
@@ -125,14 +125,14 @@ def sweep(
         try:
             found = _swept(spec, Path(folder) / "set", assignments(set), plot, watch)
         except IncompleteSweep:
-            raise IncompleteSweep("interrupted; with a folder as `out` the same call would go on") from None
+            raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
         rows = None if found.folder is None else load(found.folder)
     counts = (found.candidates, found.feasible, found.rows)
     return Swept(None, *counts, found.priced, found.varied, found.infeasible, rows)
 
 
 def _swept(
-    spec: str | Path | Mapping[str, Any],
+    spec: str | Path | Mapping[str, object],
     folder: Path,
     stated: Sequence[str],
     plot: str | Path | None,
@@ -155,23 +155,23 @@ def _swept(
             draw_picture(run.folder, picture, Path(plot))
         return found
     except KeyboardInterrupt:
-        raise IncompleteSweep("interrupted; nothing is lost, the same command goes on") from None
+        raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
 
 
 def sweep_shard(
-    spec: str | Path | Mapping[str, Any],
+    spec: str | Path | Mapping[str, object],
     out: str | Path,
     shard: Shard,
     *,
     set: Fields | None = None,
     watch: Watch | None = None,
 ) -> Swept | SweptShard:
-    """Price a share of the parts of a sweep, (i, n) for the i-th of n; all may run at once, and `finish_sweep` ends it.
+    """Price the i-th of n shares of the parts of a sweep; shards may run at the same time, `finish_sweep` ends it.
 
         dsx.sweep_shard("sweep.yaml", "results/sweep", (2, 8))
 
-    The other arguments are those of `sweep`. Its answer is returned where there is no candidate, or all is finished.
-    Raises InputError for a share that there is not.
+    `shard` is (i, n); the other arguments are those of `sweep`. If there is no candidate, or the set is finished, the
+    answer is that of `sweep`. Raises InputError for an invalid shard.
     """
     started = time.monotonic()
     i, n = _checked(shard)
@@ -188,7 +188,7 @@ def sweep_shard(
         run.price((i, n))
         return SweptShard(run.folder, (i, n), len(range(i - 1, len(run.sweep.parts), n)), len(run.sweep.parts))
     except KeyboardInterrupt:
-        raise IncompleteSweep("interrupted; nothing is lost, the same command goes on") from None
+        raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
 
 
 def _checked(shard: Shard) -> Shard:
@@ -196,19 +196,19 @@ def _checked(shard: Shard) -> Shard:
         case (int(i), int(n)) if 1 <= i <= n:
             return i, n
         case _:
-            raise InputError(f"{shard!r} is no shard: the second of eight is (2, 8)")
+            raise InputError(f"{shard!r} is not a shard: the second of eight is (2, 8)")
 
 
 def finish_sweep(
-    spec: str | Path | Mapping[str, Any],
+    spec: str | Path | Mapping[str, object],
     out: str | Path,
     *,
     set: Fields | None = None,
     plot: str | Path | None = None,
 ) -> Swept:
-    """Price nothing: check that all parts of a sweep are there, and make them the result set.
+    """Price nothing: check that no part of a sweep is missing, and make the parts the result set.
 
-    Arguments are those of `sweep`. Raises IncompleteSweep if some are missing.
+    The arguments are those of `sweep`. Raises IncompleteSweep if parts are missing.
     """
     started = time.monotonic()
     run = SweepRun(spec, Path(out), assignments(set), None)
@@ -222,16 +222,16 @@ def finish_sweep(
 
 
 def _picture(run: SweepRun, plot: Path) -> dict[str, Any]:
-    """Return the picture that the sweep asks for, if it can be drawn."""
+    """Return the sweep's `plot`, if it can be drawn into the file `plot`."""
     if run.spec.plot is None:
-        raise InputError(f"--plot {plot}: the sweep asks for no picture; add for example 'plot: {{kind: front}}' to it")
+        raise InputError(f"--plot {plot}: the sweep has no 'plot'; add for example 'plot: {{kind: front}}' to it")
     picture = run.spec.plot.model_dump()
     check_picture(picture, plot)
     return picture
 
 
 def _say_few_parts(run: SweepRun, shards: int) -> None:
-    """Say that some of the shards have nothing to do, and which part_size would give all of them a part."""
+    """Remark that some shards have no part, and which part_size would give every shard one."""
     size = size_for(run.sweep.studies, run.spec.keep, shards)
     there = len(run.sweep.parts)
     advice = f"; give part_size: {size} in it to share it among {shards} shards" if size else ""
@@ -241,14 +241,14 @@ def _say_few_parts(run: SweepRun, shards: int) -> None:
 
 
 def _say_idle(run: SweepRun) -> None:
-    """Say how many rows of the operator times changed nothing."""
+    """Remark how many rows of the operator times match a kernel."""
     times, idle = run.spec.operator_times, len(run.idle_rows())
     rows = len(run.inputs[0].operator_times.rows) if run.inputs[0].operator_times else 0
-    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} are times of kernels of these plans")
+    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} match kernels of these plans")
 
 
 def _answer(run: SweepRun, manifest: Manifest | None, started: float) -> Swept:
-    """Return what was found, and say how much was priced."""
+    """Return the answer, and remark how much was priced."""
     assert manifest is not None  # without a shard there is one
     counts, seconds = manifest.counts, time.monotonic() - started
     candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)

@@ -1,0 +1,123 @@
+"""``dsx show``, ``compare``, ``pareto`` and ``plot``: the plans of result sets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import dsx
+from dsx.cli import options
+from dsx.cli.printing import print_answer, print_json
+from dsx.errors import NothingFeasible
+
+_OBJECTIVES = ["step_time_s", "peak_bytes"]  # of a Pareto front
+
+
+def show(
+    folder: options.ResultFolder,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", parser=options.count, metavar="N", help="Plans to show [default: 10; with --per, 1 of each]."
+        ),
+    ] = None,
+    per: Annotated[
+        list[str] | None,
+        typer.Option("--per", metavar="COLUMN", help="Show the fastest for each value of a column; may be repeated."),
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--candidate", metavar="ID", help="Show the rows of one candidate instead.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print a summary of a result set, and its fastest plans.
+
+    The Megatron-LM launch flags of the first plan follow.
+
+    With --candidate, rows are shown whether they fit or not.
+    """
+    found = dsx.show(folder, top, per=per or (), candidate=candidate)
+    print_answer(found, as_json)
+    if found.infeasible:
+        raise NothingFeasible(found.infeasible)
+
+
+def compare(
+    folder_a: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of a result set, A.")],
+    folder_b: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another, B.")],
+    per: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--per",
+            metavar="COLUMN",
+            help="Compare the best for each value of a column; may be repeated "
+            "[default: num_gpus, global_batch_size, and the hardware that a set varies].",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the best plans of two result sets side by side.
+
+    Rows are joined on the candidate, which stands for the same choices on every cluster.
+    """
+    print_answer(dsx.compare_sets(folder_a, folder_b, per or ()), as_json)
+
+
+def pareto(
+    folder: options.ResultFolder,
+    objectives: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--objective",
+            metavar="COLUMN",
+            help="Column to minimise, or -COLUMN to maximise; give one or more [default: step_time_s, peak_bytes].",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Also draw the first two objectives (such as .png, .pdf, .svg)."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the plans that no other plan beats in every objective."""
+    found = dsx.front(folder, objectives or _OBJECTIVES, plot)
+    if as_json:
+        print_json(found.to_data())
+    if found.infeasible:
+        raise NothingFeasible(found.infeasible)
+    if not as_json:
+        print(found)
+
+
+def plot(
+    folder: options.ResultFolder,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The picture (such as .png, .pdf, .svg).")
+    ],
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="front, breakdown, scaling, heatmap [default: that of the sweep file]."
+        ),
+    ] = None,
+    x: Annotated[
+        list[str] | None,
+        typer.Option("--x", metavar="COLUMN", help="Column along x; for a breakdown, may be repeated."),
+    ] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="COLUMN", help="Column along y.")] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", metavar="COLUMN", help="Column shown in the cells [default: step_time_s].")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="COLUMN", help="Draw one line, or marker, for each value of a column.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="VALUE", help="Show the speed-up over the line of this value.")
+    ] = None,
+) -> None:
+    """Draw the fastest plans of a result set.
+
+    breakdown: the parts of their time and memory. scaling: the best y along x, one line each. heatmap: the best value
+    for each x and y. front: all plans by two objectives, and their Pareto front.
+    """
+    dsx.draw(folder, output, kind, x=x, y=y, value=value, by=by, baseline=baseline)
