@@ -21,16 +21,20 @@ the product of the local dimensions that a multiply contracts, ``panels`` the nu
 | rearranges | true for a permutation of elements, whose gradient is the inverse and sums nothing |
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from dsx.errors import NotationError, SpecError, did_you_mean
 from dsx.graph.expressions import names, parts
 from dsx.graph.lexer import Line, Place, parse_expression
 from dsx.spec.document import Document
-from dsx.spec.yaml_text import load_document
+from dsx.spec.locate import shown
+from dsx.spec.text_file import read_text
+from dsx.spec.yaml_text import parse_document
 
 NAMES = ("matrix", "vector", "bytes", "unfused")
 FUNCTIONS = ("size", "rows", "last", "bytes")
@@ -104,10 +108,14 @@ def load_tables(paths: list[Path]) -> dict[str, OperatorKind]:
     """
     kinds: dict[str, OperatorKind] = {}
     for path in paths:
-        document = load_document(path)
-        for name, entry in document.data.items():
-            kinds[name] = _Reader(document).kind(name, entry)
+        kinds |= _table(read_text(path), shown(path))
     return kinds
+
+
+@functools.lru_cache(maxsize=20)
+def _table(text: str, file: str) -> Mapping[str, OperatorKind]:
+    document = parse_document(text, file)
+    return MappingProxyType({name: _Reader(document).kind(name, entry) for name, entry in document.data.items()})
 
 
 class _Reader:

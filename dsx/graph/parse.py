@@ -1,5 +1,6 @@
 """The parser of the layer notation: from a file to the syntax nodes of `dsx.graph.notation`."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def parse_file(path: Path) -> Definition:
     return parse(source, str(path))
 
 
+@functools.lru_cache(maxsize=500)
 def parse(source: str, file: str = "<definition>") -> Definition:
-    """Parse a layer, block or strategy."""
+    """Parse a layer, block or strategy. A definition that is used many times is parsed once."""
     if len(source) > _LONGEST:
         line = 1 + source.count("\n", 0, _LONGEST)
         raise NotationError(f"the definition has more than {_LONGEST:,} characters", file, line, 1)

@@ -209,7 +209,7 @@ def make_problem(
         workload=Workload(
             stack=stack_of(models[0]),
             sequence_length=float(length),
-            forward_flops=forward_flops(model, assumptions, strategies[0], length, near),
+            forward_flops=forward_flops(model, models[0], assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
             searched=searched_values(fixed),
         ),
@@ -240,20 +240,26 @@ def stack_of(model: Model) -> Stack:
 
 
 def forward_flops(
-    model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, sequence_length: int, near: Path | None = None
+    model: ModelSpec,
+    built: Model,
+    assumptions: AssumptionsSpec,
+    strategy: str,
+    sequence_length: int,
+    near: Path | None = None,
 ) -> float:
     """Return the matrix FLOPs of the forward of one sequence through all layers on one GPU.
 
-    Panels are left out, because a multiply in panels also counts its first addition. So the count is the same under
-    every strategy.
+    `built` is the model under `strategy`. Panels are left out, because a multiply in panels also counts its first
+    addition. So the count is the same under every strategy.
     """
     table = load_operators(assumptions.operators, near)
     total = 0
-    for entry in counted(model, assumptions):
-        layer = layer_of(entry.layer, model.name, assumptions, strategy, table, near)
-        plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
+    for entry, (plain, count) in zip(counted(model, assumptions), built.layers, strict=True):
+        if plain.panelled or assumptions.uncounted:
+            layer = layer_of(entry.layer, model.name, assumptions, strategy, table, near)
+            plain = derive(replace(layer, operators=tuple(replace(op, panelled=False) for op in layer.operators)))
         values = unsharded(plain, model.dimensions, sequence_length)
-        total += entry.count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
+        total += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
     return float(total)
 
 

@@ -11,6 +11,7 @@ has no limit of depth (RecursionError at 1,000 levels) or of aliases, and accept
 reads `0x1F` as 31, `2024-01-01` as a date and the key in `1: a` as a number, so its scalars would need conversion.
 """
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def parse_value(text: str, place: str) -> Any:
     return _Reading(place).plain(node)
 
 
+@functools.lru_cache(maxsize=50)
 def _compose(text: str, file: str) -> yaml.Node | None:
     try:
         try:
