@@ -43,7 +43,9 @@ def as_plans(rows: "pd.DataFrame") -> list[dict[str, Any]]:
     hardware = ("cluster", *rows.attrs["what_if"])
     reasons = [reason["name"] for reason in rows.attrs["reject_reasons"]]
     plans: list[dict[str, object]] = []
-    for row in rows.to_dict(orient="records"):
+    plain = rows.copy(deep=False)
+    plain.attrs = {}  # pandas would copy them for every row
+    for row in plain.to_dict(orient="records"):
         broken = [name for bit, name in enumerate(reasons) if row["reject"] >> bit & 1]
         plans.append(
             {"plan": Plan({name: row[name] for name in choices}), "hardware": {name: row[name] for name in hardware}}

@@ -90,7 +90,7 @@ def load_chosen(
     every, few = [column.name for column in manifest.columns], _known(columns, manifest)
     tables: list[pa.Table] = []
     for part in manifest.parts:
-        light = frame(manifest, [stored_parts.read(folder, part, manifest, few)], few)
+        light = _rows(manifest, [stored_parts.read(folder, part, manifest, few)], few)
         chosen = choose(light).index.to_numpy()
         if len(chosen):
             tables.append(stored_parts.read(folder, part, manifest, every).take(chosen))
@@ -99,14 +99,8 @@ def load_chosen(
 
 def frame(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str]) -> pd.DataFrame:
     """Return tables of the columns `wanted`, from `stored_parts.read`, as one frame with its `attrs`."""
+    df = _rows(manifest, tables, wanted)
     known: dict[str, Column] = {column.name: column for column in manifest.columns}
-    schema = stored_parts.part_schema(manifest)
-    empty = pa.schema([schema.field(name) for name in wanted]).empty_table()
-    df = (pa.concat_tables(tables) if tables else empty).to_pandas()
-    for name in wanted:
-        if known[name].kind == "name":
-            # A part has only the names that occur in it.
-            df[name] = df[name].cat.set_categories(list(manifest.names[name]))
     df.attrs = {
         "units": {name: known[name].unit for name in wanted},
         "descriptions": {name: known[name].description for name in wanted},
@@ -116,6 +110,18 @@ def frame(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str])
         "what_if": [extra.name for extra in manifest.what_if],
         "complete": manifest.complete,
     }
+    return df
+
+
+def _rows(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str]) -> pd.DataFrame:
+    """Return the rows without `attrs`, which pandas copies with every operation."""
+    schema = stored_parts.part_schema(manifest)
+    empty = pa.schema([schema.field(name) for name in wanted]).empty_table()
+    df = (pa.concat_tables(tables) if tables else empty).to_pandas()
+    for column in manifest.columns:
+        if column.name in wanted and column.kind == "name":
+            # A part has only the names that occur in it.
+            df[column.name] = df[column.name].cat.set_categories(list(manifest.names[column.name]))
     return df
 
 
