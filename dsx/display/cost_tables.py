@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsx.cost.columns import StepCosts
 from dsx.display.quantities import quantity, share
 from dsx.display.table import table
 from dsx.units import format_quantity
 
 
 def costs_text(costs: Mapping[str, float]) -> str:
-    """Return a step's time and memory as tables, then its 80 % interval, MFU, tokens per second and training days."""
+    """Return a step's time and memory as tables, then its 80 % interval and the remaining columns, such as MFU."""
     parts: list[str] = []
     for whole, unit in (("step_time_s", "_s"), ("peak_bytes", "_bytes")):
         total = costs[whole]
@@ -19,7 +20,8 @@ def costs_text(costs: Mapping[str, float]) -> str:
     if costs["step_time_s_low"] == costs["step_time_s_low"]:
         low, high = (quantity(name, costs[name]) for name in ("step_time_s_low", "step_time_s_high"))
         parts.append(f"80 % interval of step_time_s: {low} to {high}")
-    rest = [name for name in ("mfu", "tokens_per_s", "training_days") if costs[name] == costs[name]]
+    columns = [*StepCosts.__dataclass_fields__]
+    rest = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
     parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
     return "\n\n".join(parts)
 
