@@ -13,6 +13,7 @@ from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.launch import launch_of
 from dsx.display.placement import filled_text, placement_text
+from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation as Priced
 from dsx.pricing.evaluate import evaluate_plan, operator_costs
@@ -76,6 +77,11 @@ class Evaluation(Answer):
         return launch_of(self.plan, self.problem, self.job.cluster.device)
 
     @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plan as a row, with the columns of a result set; units in `attrs`."""
+        return plans_frame([as_row(self.priced, self.job.cluster.name)], rule_names(self.problem))
+
+    @cached_property
     def operators(self) -> "pd.DataFrame":
         """The kernels of one layer for one microbatch, one row per kernel and direction; units in `attrs`."""
         import pandas as pd
@@ -132,6 +138,17 @@ def plan_text(problem: Problem, plan: Plan) -> str:
     strategy = printable(problem.strategies[0])
     step = step_text(plan["global_batch_size"], plan["sequence_length"])
     return f"{job_text(problem, plan['num_gpus'])}, {strategy}: {plan.text}\n{step}"
+
+
+def as_row(priced: Priced, cluster: str) -> dict[str, Any]:
+    """Return a priced plan in the form that `plans_frame` takes."""
+    broken = [violation.reason.name for violation in priced.broken]
+    return {"plan": priced.plan, "hardware": {"cluster": cluster}, **priced.costs, "reject": broken}
+
+
+def rule_names(problem: Problem) -> list[str]:
+    """Return the names of the rules of a problem, in the order of the bits of `reject`."""
+    return [reason.name for reason in problem.reasons]
 
 
 def broken_rules(priced: Priced) -> dict[str, str]:

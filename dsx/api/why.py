@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.api.evaluation import broken_rules, plan_text, rules_text
+from dsx.api.evaluation import as_row, broken_rules, plan_text, rule_names, rules_text
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.display.cost_tables import costs_text
+from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.placement import filled_text, placement_text
+from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
@@ -20,6 +22,9 @@ from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.space.plan import Plan
 from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,6 +45,23 @@ class Explanation(Answer):
     def costs(self) -> Mapping[str, float]:
         """The costs by column; seconds and bytes."""
         return self.priced.costs
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one step."""
+        return self.costs["step_time_s"]
+
+    @property
+    def reject(self) -> tuple[str, ...]:
+        """The names of the rules that the plan breaks; memory is one of them."""
+        return tuple(violation.reason.name for violation in self.priced.broken)
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """The plan and the fastest one as rows, with the columns of a result set; units in `attrs`."""
+        cluster = self.problem.cluster.name
+        fastest = [{**self.fastest, "hardware": {"cluster": cluster}}] if self.fastest else []
+        return plans_frame([as_row(self.priced, cluster), *fastest], rule_names(self.problem))
 
     @property
     def fits(self) -> bool:
@@ -92,8 +114,15 @@ class Explanation(Answer):
         return (
             f"The fastest of {counted(counts.feasible, 'feasible candidate')} of this job and strategy takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
-            f"this plan takes {ratio:.3g} times as long."
+            f"this plan takes {ratio:.3g} times as long.{self._resolution(ratio)}\n\n"
+            f"{comparison_text(self.costs, fastest)}"
         )
+
+    def _resolution(self, ratio: float) -> str:
+        resolution = self.problem.assumptions_spec.resolution
+        if resolution is None or not 1 < ratio <= 1 + resolution:
+            return ""
+        return f" That is within {100 * resolution:.2g} %, the resolution of the measurements."
 
 
 def why(

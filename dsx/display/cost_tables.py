@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsx.cost.columns import StepCosts
-from dsx.display.quantities import quantity, share
+from dsx.display.quantities import quantity, share, signed
 from dsx.display.table import table
 from dsx.units import format_quantity
+
+_NEARLY_EQUAL = 1e-3  # of the step
 
 
 def costs_text(costs: Mapping[str, float]) -> str:
@@ -24,6 +26,22 @@ def costs_text(costs: Mapping[str, float]) -> str:
     rest = [name for name in columns[columns.index("peak_bytes") + 1 :] if costs[name] == costs[name]]
     parts.append(table(["", ""], [[name, quantity(name, costs[name])] for name in rest]))
     return "\n\n".join(parts)
+
+
+def comparison_text(costs: Mapping[str, float], others: Mapping[str, float]) -> str:
+    """Return the parts of a step beside those of the fastest plan, the largest difference first.
+
+    A part that is the same in both, or nearly so, has no line.
+    """
+    whole, peak = "step_time_s", "peak_bytes"
+    parts = [name for name in costs if name.endswith("_s") and not name.startswith((whole, "tokens"))]
+    parts = [name for name in parts if abs(costs[name] - others[name]) > _NEARLY_EQUAL * others[whole]]
+    parts.sort(key=lambda name: -abs(costs[name] - others[name]))
+    rows = [
+        [name, quantity(name, costs[name]), quantity(name, others[name]), signed(name, costs[name] - others[name])]
+        for name in (*parts, whole, peak)
+    ]
+    return table(["", "this plan", "fastest", "difference"], rows)
 
 
 def operators_text(kernels: Sequence[Mapping[str, Any]]) -> str:

@@ -54,6 +54,11 @@ def quantity(name: str, value: float) -> str:
     return "-" if not math.isfinite(value) else format_quantity(value, unit)
 
 
+def signed(name: str, difference: float) -> str:
+    """Return a difference of two values of a result column, with its sign and unit."""
+    return f"{'-' if difference < 0 else '+'}{quantity(name, abs(difference))}" if math.isfinite(difference) else "-"
+
+
 def hardware_title(name: str) -> str:
     """Return the title of a hardware column, a path over two lines: "network.nvs." above "bandwidth"."""
     section, dot, field = name.rpartition(".")

@@ -276,5 +276,5 @@ def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:
         try:
             found[column] = [BY_NAME[column].code(value)]
         except SpecError as error:
-            raise SpecError(f"{where}: fixed: {error}") from error
+            raise SpecError(f"{where}: fixed: {error}") from None
     return found

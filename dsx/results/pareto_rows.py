@@ -7,6 +7,7 @@
 objective that is NaN or infinite are left out.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,18 +24,20 @@ if TYPE_CHECKING:
 _NO_QUANTITIES = frozenset(column.name for column in COLUMNS if column.kind not in ("integer", "real"))
 
 
-def pareto(df: "pd.DataFrame", *objectives: str) -> "pd.DataFrame":
+def pareto(df: "pd.DataFrame", *objectives: str | Sequence[str]) -> "pd.DataFrame":
     """Return the rows of `df` on the front, the best by the first objective first.
 
-    Each objective is a numeric column to be minimised, or, as "-mfu", maximised. `df.attrs` are kept.
+    Each objective is a numeric column to be minimised, or, as "-mfu", maximised; a list of them may be given too.
+    `df.attrs` are kept.
     Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
     DataFrame.
     """
-    if not objectives:
+    names = [name for given in objectives for name in ([given] if isinstance(given, str) else given)]
+    if not names:
         raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
     check_frame(df)
     feasible = df.loc[require(df, "reject") == 0]
-    points = np.column_stack([minimised(feasible, objective) for objective in objectives])
+    points = np.column_stack([minimised(feasible, objective) for objective in names])
     on_front = front(points)
     # lexsort sorts by its last key first.
     result = feasible.loc[on_front].iloc[np.lexsort(points[on_front].T[::-1])]

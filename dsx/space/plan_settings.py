@@ -146,7 +146,7 @@ def _setting(name: str, value: str) -> int:
     try:
         return BY_NAME[name].code(int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value)
     except SpecError as error:
-        raise PlanError(str(error)) from error
+        raise PlanError(str(error)) from None
 
 
 def _column(name: str) -> str:

@@ -112,7 +112,7 @@ def changed_network(network: NetworkSpec, values: Mapping[str, float | int]) -> 
     except ValidationError as error:
         stated = ", ".join(f"network.{path} = {value:g}" for path, value in values.items())
         reasons = "; ".join(str(details.get("ctx", {}).get("error", details["msg"])) for details in error.errors())
-        raise SpecError(f"{stated}: {reasons}") from error
+        raise SpecError(f"{stated}: {reasons}") from None
 
 
 def _with(spec: BaseModel, path: Sequence[str], value: float | int) -> BaseModel:

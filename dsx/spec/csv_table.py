@@ -62,9 +62,9 @@ def read_csv(path: Path, called: str, form: CsvFormat) -> CsvTable:
             raise form.error(f"{called}: has more than {_LONGEST:,} characters, the limit for a table")
         header, *rows = _rows(csv.reader(io.StringIO(text, newline=""), strict=True), called, form)
     except OSError as error:
-        raise form.error(f"{called}: cannot be read: {error.strerror}") from error
+        raise form.error(f"{called}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise form.error(f"{called}: is not a CSV file in UTF-8: {error}") from error
+        raise form.error(f"{called}: is not a CSV file in UTF-8: {error}") from None
     if not rows:
         raise form.error(f"{called}: has no rows below its header")
     return CsvTable(header, tuple(rows))

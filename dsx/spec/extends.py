@@ -41,7 +41,7 @@ def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[t
     try:
         base = find(kind, name, ".yaml", near=path)
     except InputError as error:
-        raise SpecError(f"{place}: extends: {error}") from error
+        raise SpecError(f"{place}: extends: {error}") from None
     chain = (*extending, path)
     if any(base.resolve() == file.resolve() for file in chain):
         cycle = " extends ".join(shown(file) for file in (*chain, base))

@@ -38,11 +38,11 @@ def parse_json(text: str, file: str, of_pairs: Callable[[list[tuple[str, object]
     try:
         data = json.loads(text, object_pairs_hook=of_pairs)
     except json.JSONDecodeError as error:
-        raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise SpecError(f"{file}: lists and objects are nested too deeply") from error
+        raise SpecError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise SpecError(f"{file}: lists and objects are nested too deeply") from None
     except ValueError as error:  # an integer of too many digits
-        raise SpecError(f"{file}: is not JSON that can be read: {error}") from error
+        raise SpecError(f"{file}: is not JSON that can be read: {error}") from None
     if _HALF.search(text):
         _check_characters(data, file)
     return data

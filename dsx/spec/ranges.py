@@ -132,7 +132,7 @@ def _bound(text: str) -> int | float:
     try:
         return parse_number(text)
     except SpecError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(str(error)) from None
 
 
 Names = Annotated[list[str], BeforeValidator(_names), AfterValidator(once)]  # "1d", [1d, 2d]

@@ -18,9 +18,9 @@ def read_text(path: Path, longest: int = LONGEST) -> str:
         with path.open(encoding="utf-8-sig") as file:
             text = file.read(longest + 1)
     except OSError as error:
-        raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from error
+        raise SpecError(f"{shown(path)}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from error
+        raise SpecError(f"{shown(path)}: is not UTF-8 text (byte {error.start})") from None
     if len(text) > longest:
         raise SpecError(f"{shown(path)}: has more than {longest:,} characters, the limit for a file")
     return text

@@ -30,7 +30,7 @@ def validate(document: Document, model: type[S], context: object = None) -> S:
         faults = [_fault(document, model, details) for details in found[:_MOST_FAULTS]]
         if more := found[_MOST_FAULTS:]:
             faults.append(f"... and {len(more):,} more faults")
-        raise SpecError("\n".join(faults)) from error
+        raise SpecError("\n".join(faults)) from None
 
 
 def _is_tag(step: str | int) -> bool:

@@ -35,7 +35,7 @@ def number(value: object) -> int | float:
     try:
         return parse_number(unsourced(value))
     except SpecError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(str(error)) from None
 
 
 def whole_number(value: object) -> int:
@@ -51,7 +51,7 @@ def count(value: object) -> int:
     try:
         return parse_count(unsourced(value))
     except SpecError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(str(error)) from None
 
 
 def choice(value: object) -> int | str:
@@ -73,7 +73,7 @@ def _read(dimension: Dimension) -> BeforeValidator:
         try:
             return parse_quantity(unsourced(value), dimension)
         except UnitError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(str(error)) from None
 
     return BeforeValidator(read)
 

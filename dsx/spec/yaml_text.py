@@ -110,12 +110,12 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        raise SpecError(f"{place}: {_problem(error)}") from error
+        raise SpecError(f"{place}: {_problem(error)}") from None
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, text.find(chr(error.character)))
-        raise SpecError(f"{file}:{line}: the character {error.character:#x} cannot stand in YAML") from error
+        raise SpecError(f"{file}:{line}: the character {error.character:#x} cannot stand in YAML") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from error
+        raise SpecError(f"{file}: is not YAML: {str(error).splitlines()[0]}") from None
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
@@ -205,7 +205,7 @@ class _Reading:
         try:
             return parse_number(node.value)
         except SpecError as error:
-            raise SpecError(f"{_place(node, self.file)}: {error}") from error
+            raise SpecError(f"{_place(node, self.file)}: {error}") from None
 
     def characters(self, node: yaml.ScalarNode) -> str:
         try:

@@ -5,10 +5,10 @@ import pickle
 
 import pandas as pd
 import pytest
-from api.small import MODEL
+from api.small import MODEL, SWEEP
 
 import dsx
-from dsx.errors import InputError, NothingFeasible
+from dsx.errors import InputError, NothingFeasible, SpecError
 
 
 def test_an_answer_shows_itself(found):
@@ -59,6 +59,34 @@ def test_a_frame_has_the_columns_of_a_result_set(found, result_set):
     assert len(frame) == len(found.plans) == 20
     assert frame["step_time_s"].is_monotonic_increasing and frame["step_time_s"].iloc[0] == found.step_time_s
     assert {*frame["cluster"]} == {"b200-nvs8"} and not frame["reject"].any()
+
+
+def test_one_plan_has_a_frame_too(job, found, evaluated):
+    (row,) = evaluated.frame.to_dict(orient="records")
+    assert (row["candidate"], row["step_time_s"]) == (evaluated.plan["candidate"], evaluated.step_time_s)
+    rejected = dsx.evaluate(job, tp=2, dp=4, vpp=3)
+    assert rejected.reject and rejected.frame["reject"].iloc[0] > 0
+    explained = dsx.why(job, found.frame.iloc[3])
+    assert explained.frame["step_time_s"].tolist() == [explained.step_time_s, found.step_time_s]
+    assert dsx.plot.breakdown(explained.frame, "tp").get_ylabel() == "step time [ms]"
+
+
+def test_why_puts_the_parts_beside_those_of_the_fastest_plan(job, found):
+    explained = dsx.why(job, found.frame.iloc[3])
+    _, _, compared = str(explained).partition("times as long.")
+    lines = [line.split("  ") for line in compared.splitlines() if "_s" in line]
+    assert lines[-1][0] == "step_time_s"
+    changes = {name: explained.costs[name] - explained.fastest[name] for name in ("compute_s", "bubble_s", "tp_comm_s")}
+    largest = max(changes, key=lambda name: abs(changes[name]))
+    assert (f"\n{largest} " in compared) == (abs(changes[largest]) > 1e-3 * found.step_time_s)
+    assert "difference" in compared
+    assert "times as long" not in str(dsx.why(job, found.plan))
+
+
+def test_an_error_is_not_that_of_a_library():
+    with pytest.raises(SpecError, match="unknown key") as caught:
+        dsx.sweep(SWEEP | {"kep": "all"})
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_what_works_on_result_sets_works_on_a_frame(job, found):

@@ -166,7 +166,7 @@ def test_another_sweep_keeps_out_of_an_unfinished_one(run, folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "kills"), [("all", 30), ("{top: 2, per: [num_gpus]}", 8)])
+@pytest.mark.parametrize(("keep", "kills"), [("all", 6), ("{top: 2, per: [num_gpus]}", 4)])
 def test_killed_at_random_moments(folder, keep, kills):
     (folder / "long.yaml").write_text(LONG.replace("KEEP", keep))
     command = [sys.executable, "-c", MAIN, "sweep", "long.yaml", "-o"]

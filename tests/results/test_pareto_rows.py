@@ -31,6 +31,10 @@ def test_feasible_front_sorted_by_the_first(df):
     assert list(dsx.pareto(df, "peak_bytes", "step_time_s").index) == [10, 12, 13, 11]
 
 
+def test_objectives_may_be_a_list(df):
+    assert dsx.pareto(df, ["step_time_s", "peak_bytes"]).equals(dsx.pareto(df, "step_time_s", "peak_bytes"))
+
+
 def test_minus_maximises(df):
     assert list(dsx.pareto(df, "-mfu").index) == [15]
     assert list(dsx.pareto(df, "-mfu", "peak_bytes").index) == [15, 12, 13, 10]

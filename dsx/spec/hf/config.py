@@ -58,7 +58,7 @@ def evaluate_at(config: Config, formula: Formula, extra: Mapping[str, object] | 
     try:
         return evaluate(formula, config.values | dict(extra or {}))
     except SpecError as error:
-        raise SpecError(f"{place(config, formula.names)}: {error}") from error
+        raise SpecError(f"{place(config, formula.names)}: {error}") from None
 
 
 def known_keys(family: FamilySpec) -> set[str]:
@@ -175,7 +175,7 @@ def _with_defaults(stated: dict[str, object], where: str, family: FamilySpec) ->
             value = evaluate(default, values)
             values[key] = _checked(value, family.keys[key])
         except (SpecError, ValueError) as error:
-            raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from error
+            raise SpecError(f"{where}: {key}: is missing, and its default cannot be computed: {error}") from None
     return values
 
 

@@ -38,9 +38,9 @@ def parse(value: Any) -> Formula:
             warnings.simplefilter("error")  # "1 if x else2" is only a warning of Python
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"{text!r} is not a formula: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # invalid characters, or nested too deeply
-        raise ValueError(f"{text!r} is not a formula that can be read") from error
+        raise ValueError(f"{text!r} is not a formula: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError):  # invalid characters, or nested too deeply
+        raise ValueError(f"{text!r} is not a formula that can be read") from None
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise ValueError(f"{text!r}: a formula has at most {_MOST_NODES} parts")
     for node in ast.walk(tree):
@@ -64,10 +64,10 @@ def evaluate(formula: Formula, values: Mapping[str, Any]) -> Any:
     try:
         return _value(formula.tree, values)
     except _Remainder as error:
-        raise SpecError(f"{formula.text} = {error} leaves a remainder") from error
+        raise SpecError(f"{formula.text} = {error} leaves a remainder") from None
     except (TypeError, ArithmeticError, LookupError) as error:
         given = ", ".join(f"{name} = {reprlib.repr(values.get(name))}" for name in sorted(formula.names))
-        raise SpecError(f"{formula.text} has no value where {given}: {error}") from error
+        raise SpecError(f"{formula.text} has no value where {given}: {error}") from None
 
 
 class _Remainder(ArithmeticError):

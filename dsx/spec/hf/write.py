@@ -67,7 +67,7 @@ def write(text: str, path: Path) -> None:
     try:
         write_whole(path, text.encode())
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; choose another path") from None
 
 
 def _text(text: str) -> str:
