@@ -40,6 +40,8 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     if not found:
         searched = dict.fromkeys(str(file.parent) for file in here)
         hint = f"; also searched: {', '.join(searched)}" if searched else ""
+        if kind == "models" and name.endswith(".json"):
+            hint += f"; 'dsx import-hf {name} -o model.yaml' makes a model of a config.json"
         raise UnknownNameError(_SINGULAR[kind], name, names(kind, suffix), hint)
     # A file seldom means itself: a sweep named after its model means the model, and a user's b200-nvs8 that extends
     # b200-nvs8 means the packaged one.

@@ -90,3 +90,8 @@ def test_paths_are_shown_relative_to_the_working_directory(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert shown(tmp_path / "a" / "b.yaml") == "a/b.yaml"
     assert shown(tmp_path.parent / "b.yaml") == str(tmp_path.parent / "b.yaml")
+
+
+def test_a_config_json_as_a_model_says_how_it_is_imported():
+    with pytest.raises(UnknownNameError, match=r"; 'dsx import-hf config\.json -o model\.yaml' makes a model"):
+        find("models", "config.json", ".yaml")
