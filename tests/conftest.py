@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,17 @@ def pytest_unconfigure() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, or one process would wait for them at the end."""
+    """Mark as slow what a sample leaves out, and begin with the files that take longest.
+
+    Otherwise one process would wait for them at the end.
+    """
+    cases: Counter[str] = Counter()
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % sampled.args[0]:
+                item.add_marker("slow")
+            cases[test] += 1
     items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))

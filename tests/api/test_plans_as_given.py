@@ -72,6 +72,7 @@ def test_the_strategy_is_that_of_the_row_unless_another_is_given(job):
     assert dsx.evaluate(job, row, strategy="1d").plan["strategy"] == "1d"
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_cut_of_its_own_is_cut_again(job):
     odd = job.replace(model={**MODEL, "layers": [{"kind": "transformer", "count": 7}]})
     plan = dsx.partition(odd, pp=2).plan
@@ -125,6 +126,7 @@ def test_several_plans_are_no_plan(job, found):
         dsx.evaluate(job, found)
 
 
+@pytest.mark.slow
 def test_fixed_columns_may_have_several_values(job):
     text = dsx.partition(job, "tp=1,2 zero_stage=0,1")
     assert text == dsx.partition(job, {"tp": [1, 2], "zero_stage": (0, 1)})

@@ -93,6 +93,7 @@ def files(folder):
     return folder
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_prints_what_its_answer_says(run, files, swept, verb):
     argv, ask = VERBS[verb]

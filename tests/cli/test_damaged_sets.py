@@ -296,6 +296,7 @@ def hard_link(name):
     return make
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "make",
     [

@@ -162,6 +162,7 @@ def test_ctrl_c_inside_a_destructor_is_not_forgotten(folder):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("verb", [("list", "models"), ("best", "--model", "small.yaml"), ("show", "a"), ("sweep", "s")])
 def test_a_working_directory_that_is_gone(tmp_path, verb):
     (tmp_path / "gone").mkdir()

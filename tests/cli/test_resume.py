@@ -67,6 +67,7 @@ def stopped_after(monkeypatch, count):
     return written
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_the_same_command_goes_on(run, folder, whole, monkeypatch, count):
     with monkeypatch.context() as patch:
@@ -94,6 +95,7 @@ def test_an_interrupted_finish_is_done_again(run, folder, whole, monkeypatch):
     assert files(folder / "out") == whole
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("keep", ["all", "feasible", "{top: 3, per: [tp]}", "{pareto: [step_time_s, peak_bytes]}"])
 def test_shards_and_finish(run, folder, keep):
     options = (*PARTS, "--set", f"sweep.keep={keep}")

@@ -108,6 +108,7 @@ def test_hardware_is_shown(run, points):
     assert set(data["plans"][0]["hardware"]) == {"cluster", "device.hbm_capacity"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("keep", "says"),
     [

@@ -8,7 +8,7 @@ from cli.conftest import MODEL, SWEEP, call
 from fuzz import guard
 from fuzz.kinds import KINDS, Kind
 
-_QUICK = 105  # inputs of each kind
+_QUICK = 50  # inputs of each kind
 _LONG = 5_420
 _SHOWN = 20  # faults in a message
 

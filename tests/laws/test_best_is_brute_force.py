@@ -94,6 +94,7 @@ def compare(found, expected, top):
         assert {i for t, i in wanted if t < last * (1 - 1e-9)} <= set(identities)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("per", PER, ids=lambda per: "-".join(per) or "all")
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_best(name, per):

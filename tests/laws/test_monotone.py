@@ -12,6 +12,7 @@ from dsx.search.dispatch import search_of
 FACTS = RATES | LATENCIES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("assumptions", SETS)
 @settings(max_examples=20)
 @given(facts=st.fixed_dictionaries(FACTS), name=st.sampled_from(sorted(FACTS)), factor=st.floats(1, 1000))

@@ -97,6 +97,7 @@ def test_neither_another_network_nor_an_even_cut_makes_a_better_plan(truth, assu
     assert best <= np.where(even.peak_bytes <= capacity, even.step_time_s, np.inf).min() * EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", [50_000, 400_000])
 def test_a_network_that_is_not_known_costs_time(vocabulary):
     """The law is no equality."""

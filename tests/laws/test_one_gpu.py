@@ -10,6 +10,7 @@ from laws.spaces import MACHINES, SETS, on, priced, problem_of, space_of
 NO_OVERLAP = dict.fromkeys(("tp_overlap", "cp_overlap", "pp_overlap", "dp_overlap"), np.zeros(1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("assumptions", SETS)
 @settings(max_examples=10)
 @given(machine=MACHINES)

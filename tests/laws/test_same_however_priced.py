@@ -36,6 +36,7 @@ def leaves(table):
     return {name: getattr(table, name) for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("assumptions", SETS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32 - 1), count=st.sampled_from([1, 2, 63, 64, 65, 200]))
@@ -80,6 +81,7 @@ def test_rows_in_any_order(seed):
     assert_rows_equal(cost_columns(part), {name: column[chosen] for name, column in whole.items()}, REL)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("keys", "choices", "tiles_of_a_bundle", "bundles"),
     [(1, 1, 70, 60), (3, 5, 40, 20), (32, 256, 7, 3), (5, 1000, 1, 2)],
@@ -99,6 +101,7 @@ def test_any_shape_of_a_tile(monkeypatch, keys, choices, tiles_of_a_bundle, bund
     assert len(set(found["candidate"].tolist())) == 20
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("assumptions", SETS)
 def test_compiled_as_not_compiled(assumptions, strategy):

@@ -101,6 +101,7 @@ def test_a_tier_that_is_not_crossed_changes_nothing(kind, t, m, volume, slow, ne
     assert one == other
 
 
+@pytest.mark.sampled(4)
 @given(kind=kinds, sizes=st.tuples(counts, counts, counts, counts), volume=volumes, times=slower, of=assumption_sets)
 @pytest.mark.parametrize("tier", [0, 1, 2])
 @pytest.mark.parametrize("name", sorted(MANY))

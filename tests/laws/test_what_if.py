@@ -53,6 +53,7 @@ def at(rows, capacity, cluster=0):
     return where(rows, (rows["device.hbm_capacity"] == capacity) & (rows["cluster"] == cluster))
 
 
+@pytest.mark.slow
 def test_a_column_of_what_ifs_multiplies_the_rows():
     rows = along_the_capacity()
     (base,) = studies((), ((),))

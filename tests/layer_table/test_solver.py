@@ -33,6 +33,7 @@ def assert_is_best(made, case, **choices):
     assert again == pytest.approx((made.step_time_s, made.bottleneck_s), rel=1e-12)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(300))
 def test_the_plan_is_the_best_of_all(seed):
     case = random_case(seed)
@@ -90,6 +91,7 @@ def test_the_plan_is_the_best_where_zero_divides_parameters_that_pull_away(zero_
         assert_is_best(solve(problem_of(*case, **choices)), case, **choices)
 
 
+@pytest.mark.slow
 def test_the_chains_are_not_all_easy():
     """Some fit nowhere, some need each ZeRO stage, and some a larger bottleneck than their pipeline could have."""
     made = [solve(problem_of(*random_case(seed))) for seed in range(300)]

@@ -50,6 +50,7 @@ def together(asked):
     return predict(asked, DEFAULT)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_prediction_is_an_evaluation(asked, together, case):
     setup, (_, strategy, changes) = asked[case], CASES[case]

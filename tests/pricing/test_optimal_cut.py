@@ -90,6 +90,7 @@ def by_brute_force(problem, where):
         yield cuts[row], {name: column[start:end] for name, column in costs.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=4)
 @given(capacity=st.sampled_from([2e9, 4e9, 8e9, 1e12]), seed=st.integers(0, 2**32 - 1))
@@ -281,6 +282,7 @@ def test_rows_of_a_sweep_equal_their_evaluated_plans():
         assert alone.plan["stage_layers"] == rows["stage_layers"][row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_best_and_the_front_are_those_of_all_rows(precision):
     problem, space, rows = searched()

@@ -100,6 +100,7 @@ def test_totals_stand_above_the_bars():
             assert box.y1 < frame.y1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("bars", "turned"), [(8, 0), (40, 90), (60, 90)])
 def test_totals_have_room(bars, turned):
     df = candidates(2, num_gpus=range(1000, 1000 + bars)).assign(bubble_s=np.float32(0), reject=0)
@@ -121,6 +122,7 @@ def test_a_total_stands_above_the_capacity_that_would_cross_it():
     assert min(box.y0 for box in boxes) == pytest.approx(line, abs=5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bars", [1, 8, 20, 40])
 def test_labels_do_not_overlap(bars):
     names = [f"cluster-with-a-long-name-{i}" for i in range(bars)]

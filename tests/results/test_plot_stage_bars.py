@@ -113,6 +113,7 @@ def test_a_long_title_is_on_the_picture(count):
     assert drawn.y1 <= figure.bbox.y1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 24, 25, MAX_STAGES])
 def test_any_number_of_stages_can_be_drawn(count, tmp_path):
     save(stages(found(count, 4), placed(4), "a plan"), tmp_path / "stages.png")

@@ -70,6 +70,7 @@ def test_ep_etp_and_edp_make_up_the_ranks_of_a_stage(strategy):
     assert len({tuple(row.values()) for row in rows}) == len(rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
 def test_every_candidate_is_a_plan_that_breaks_no_rule(strategy):
     made = space(strategy)
@@ -148,6 +149,7 @@ def test_zero_replicas_that_split_experts_break_a_rule():
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", ["2d", "2d-expert-tp"])
 def test_every_number_of_zero_replicas_breaks_no_rule(strategy):
     opened = problem(strategy).searching({"zero_replicas": [1, 2, 3, 4], "zero_stage": [0, 1, 3]})

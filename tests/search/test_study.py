@@ -53,6 +53,7 @@ def test_the_fields_are_the_facts_of_the_cost_functions():
     assert set(FIELDS) - set(REAL) == {"network.nvs.size"}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_field_equals_set(path):
     base = stated(path) or 1e-6
@@ -68,6 +69,7 @@ def test_a_real_field_equals_set(path):
         assert_rows_equal(priced(one.problem, made.space), priced(alone, Space(alone, GPUS, BATCHES)), 1e-13)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", REAL)
 def test_every_real_field_changes_a_cost_or_what_fits(path):
     """The plan must use what the field is about: 8 bits, offload, gathers, ZeRO 3, experts."""

@@ -147,6 +147,7 @@ def test_rows_are_the_same_bytes_in_parts_of_any_size(precision):
         np.testing.assert_allclose(whole["step_time_s"], expected["step_time_s"], rtol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("keep", "precision", "size"),
     [
@@ -198,6 +199,7 @@ def test_merged_parts_are_one_part_with_many_ties(batch, top):
         assert_identical(swept(made, KeepTop(top=top), "float64", size)[0], whole)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("keep", ["all", KeepTop(top=3), KeepPareto(pareto=["step_time_s", "peak_bytes"])], ids=str)
 def test_a_part_is_a_function_of_its_number(monkeypatch, keep):
     """It has the same bytes when priced once more: alone, in another order, by more workers, or in another sweep."""

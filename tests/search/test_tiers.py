@@ -139,6 +139,7 @@ def test_collectives_over_the_leaves_use_the_oversubscribed_tier():
     assert priced(None)[1][0].contended_s == ()
 
 
+@pytest.mark.slow
 def test_experts_that_span_replicas_need_them_in_order():
     problem = problem_on(TREE, "mixtral-8x7b", "default", "2d")
     space = Space(problem, [32], [32])

@@ -48,6 +48,7 @@ def compare(model, system, strategy, num_gpus, batch, most=_PRICED):
     return rows
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_other_models_and_systems(case, strategy):

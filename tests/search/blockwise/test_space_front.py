@@ -116,6 +116,7 @@ CASES += [pytest.param(objectives, "float32", marks=pytest.mark.slow) for object
 CASES += [pytest.param(objectives, "float64", marks=pytest.mark.slow) for objectives in OBJECTIVES[1:]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("objectives", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else " ".join(one)
 )
@@ -151,6 +152,7 @@ def test_any_objectives(objectives, signs, sample, size, precision):
     compare(rows, feasible_rows(), objectives)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("references", "sample", "size"), [(1, 1, 1 << 17), (32, 5000, 1 << 17), (5, 1, 100)])
 def test_any_sample_and_references(monkeypatch, references, sample, size):
     shrink(monkeypatch, sample, size)
@@ -175,6 +177,7 @@ def test_points_together_are_points_alone():
     assert counts.feasible == sum(made.feasible for _, made in alone)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["tp", "-dp"]], ids=" ".join)
 def test_the_same_front_however_many_workers_and_chunks(monkeypatch, objectives):
     """The references of a chunk depend on which chunks were done before; the front does not."""

@@ -50,6 +50,7 @@ def compare(found, rows, per, top, rtol=1e-12):
 CASES = [*((per, "float32") for per in PER), *((per, "float64") for per in PER[::3])]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize(
     ("per", "precision"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "all"
@@ -140,6 +141,7 @@ def test_some_blocks(monkeypatch):
     assert sum_of(found) == search_of(problem, space, table).best(5)[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("few", [0, 1 << 12], ids=["candidates", "slices"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_ties_are_resolved_alike_for_any_workers_and_chunks(monkeypatch, precision, few):
