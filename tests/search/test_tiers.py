@@ -160,10 +160,10 @@ def test_shares_of_rows_follow_from_their_plans():
     made, choices = columns(TREE), priced(TREE)[3]
     for row in range(0, len(made["tp"]), 211):
         plan = {name: int(column[row]) for name, column in made.items()}
-        lying = shares_on_tiers(plan, problem.cluster.network, ())
+        shares = shares_on_tiers(plan, problem.cluster.network, ())
         for axis in ("pp", "dp"):
             for tier in ("leaf", "pod"):
-                assert lying[f"{axis}_{tier}"] == choices[f"{axis}_{tier}"][row]
+                assert shares[f"{axis}_{tier}"] == choices[f"{axis}_{tier}"][row]
 
 
 def test_a_what_if_of_the_nics_reaches_the_outer_tiers():
