@@ -162,6 +162,7 @@ def one_row(tmp_path_factory):
     return observed(write(place / "runs.csv", {"measured_iter_s": repr(1.1 * float(time))}))
 
 
+@pytest.mark.slow
 def test_few_rows_are_too_few(one_row, exact):
     with pytest.raises(RunTableError, match=r"^1 usable row for 4 fields to fit, which need at least 8; to"):
         calibrate(one_row, DEFAULT, BETWEEN)

@@ -46,6 +46,7 @@ def test_best_searches_it_and_evaluate_says_the_same(run):
     assert again["reject"] == []
 
 
+@pytest.mark.slow
 def test_best_holds_it_fixed(run):
     data = json.loads(run("best", *JOB, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
     assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}

@@ -76,7 +76,8 @@ def layouts(plans: list[dict]) -> list[tuple[dict, float, str]]:
     return [(plan, time, flags[flags.index(FLAG) + 1]) for plan, time, flags in found if FLAG in flags]
 
 
-@pytest.mark.parametrize("model", SOME)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", BODIES)
 def test_layouts_of_a_result_set(run, place, model):
     assert run("sweep", f"sweep-{model}.yaml", "-o", "set").code == 0
     found = layouts(json.loads(run("show", "set", "--json", "--top", 8).out)["plans"])

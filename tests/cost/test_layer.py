@@ -280,6 +280,7 @@ def two_works(works, shares, which):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("price", [layer_costs, kernel_times])
 def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
     """Keys that differ in their shares of a fast domain alone have one work; what depends on the shares does not."""

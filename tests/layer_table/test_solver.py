@@ -137,6 +137,7 @@ def instance(name):
     return read_instance(str(DATA / f"{name}.json"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", SOLUTIONS, ids=lambda row: "-".join(list(row.values())[:5]))
 def test_the_solutions_of_another_solver(row):
     machine = next(network for name, network in SETUPS.items() if name in row["instance"])

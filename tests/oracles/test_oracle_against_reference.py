@@ -136,6 +136,7 @@ def test_a_job_inside_one_fast_domain_uses_the_group_sizes():
         assert (c["t1"], c["t2"], c["tp"], c["td"]) == (c["n1"], c["n2"], c["np"], c["nd"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", ["1d", "2d", "summa"])
 @pytest.mark.parametrize("model_name", ["gpt3_1T", "vit_era5"])
 def test_numpy_baseline(benchmark_script, strategy, model_name):
