@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.space.passes import Order, gpipe, one_forward_one_backward, zero_bubble
+
 
 def _ahead(ahead: Any, num_microbatches: Any) -> Any:
     del num_microbatches
@@ -35,6 +37,7 @@ class Schedule:
     """The order in which the stages of a pipeline run forwards and backwards."""
 
     name: str
+    passes: Callable[[int, int, int], list[Order]]  # (p, m, chunks per stage) -> the order of each stage
     in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
     filled: float = 0.0  # T_W that run in the bubble, per other stage
     interleaved: bool = False  # whether a stage may have several chunks
@@ -51,11 +54,19 @@ class Schedule:
 # The position of a schedule is its code.
 SCHEDULES: tuple[Schedule, ...] = (
     # Interleaved 1F1B is 1f1b with vpp above 1.
-    Schedule("1f1b", _ahead, interleaved=True, optimal_cut=True, megatron_lm=(), aliases=("1f1b-i", "interleaved")),
-    Schedule("gpipe", _all, optimal_cut=True),
+    Schedule(
+        "1f1b",
+        one_forward_one_backward,
+        _ahead,
+        interleaved=True,
+        optimal_cut=True,
+        megatron_lm=(),
+        aliases=("1f1b-i", "interleaved"),
+    ),
+    Schedule("gpipe", gpipe, _all, optimal_cut=True),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
-    Schedule("zb-h1", _ahead, filled=2.0, aliases=("zb-1p",)),
-    Schedule("zb-h2", _twice_ahead, filled=3.0, aliases=("zb-2p",)),
+    Schedule("zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, filled=2.0, aliases=("zb-1p",)),
+    Schedule("zb-h2", zero_bubble(lambda num_stages: 2 * num_stages - 1), _twice_ahead, filled=3.0, aliases=("zb-2p",)),
 )
 
 

@@ -17,7 +17,7 @@ PACKAGE = packaged_data().parent / "dsx"
 CHANGES = {
     "space/schedules.py": (
         '    Schedule("gpipe"',
-        '    Schedule("half-bubble", _ahead, filled=1.0, aliases=("hb",)),\n    Schedule("gpipe"',
+        '    Schedule("half-bubble", gpipe, _ahead, filled=1.0, aliases=("hb",)),\n    Schedule("gpipe"',
     ),
     "space/choices.py": (
         '    Choice(\n        "order",',
