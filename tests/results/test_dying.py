@@ -37,7 +37,7 @@ def slow(*values):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["earlier", "nothing"])
+@pytest.mark.parametrize("start", ["earlier", pytest.param("nothing", marks=pytest.mark.fuzz)])
 @pytest.mark.parametrize("keep", ["all", "merged"])
 @pytest.mark.parametrize("kind", ["killed", "interrupted", "full"])
 def test_death_before_any_change_of_the_disk(tmp_path, kind, keep, start):
