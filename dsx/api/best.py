@@ -1,7 +1,7 @@
 """The fastest plans of a job."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +10,7 @@ from dsx.api.arguments import count
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.pipelines import say_few_pipelines
+from dsx.api.plan_like import PlanLike, given_plan
 from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
@@ -30,6 +31,7 @@ from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.study import Study
 from dsx.space.plan import Plan
+from dsx.space.plan_settings import fixed_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,12 @@ class BestPlans(PricedPlans):
     counts: Counts  # number of candidates, and of feasible ones
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
+    fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
+
+    @property
+    def fixed(self) -> dict[str, int | str]:
+        """The choices that the assumption set fixes, and the caller does not."""
+        return {name: value for name, value in self.job.assumptions.fixed.items() if name not in self.fix}
 
     @property
     def plan(self) -> Plan:
@@ -72,6 +80,13 @@ class BestPlans(PricedPlans):
         return launch_of(self.plans[number - 1], self.problem, self.job.cluster.device)
 
     @property
+    def _fixed_text(self) -> str:
+        stated = " ".join(f"{name}={value}" for name, value in self.fixed.items())
+        others = " ".join(f"{name}={','.join(map(str, values))}" for name, values in self.fix.items())
+        given = f"only {others}; " if others else ""
+        return f"{given}not searched: {stated or 'nothing'} (--fix searches other values)"
+
+    @property
     def _nonempty(self) -> Sequence[dict[str, Any]]:
         if not self.priced:
             raise NothingFeasible(self.infeasible)
@@ -97,6 +112,7 @@ class BestPlans(PricedPlans):
         return {
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
+            "fixed": self.fixed,
             "resolution": resolution,
             "within_resolution": within_resolution(self.priced, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
@@ -107,7 +123,10 @@ class BestPlans(PricedPlans):
         if not self.priced:
             return self.infeasible
         head = searched_text(self.problem, self.job, self.counts)
-        parts = [f"{head}\n{plans_text(self.priced)}", resolution_text(self.priced, self.job.assumptions.resolution)]
+        parts = [
+            f"{head}\n{self._fixed_text}\n{plans_text(self.priced)}",
+            resolution_text(self.priced, self.job.assumptions.resolution),
+        ]
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
             of_plans = (shares_text(covered), coverage_text(covered[0], "plan 1", with_idle=False))
@@ -130,6 +149,7 @@ def best(
     job: Job,
     top: int = 5,
     *,
+    fix: PlanLike | None = None,
     strategy: str | None = None,
     partition: Literal["even", "optimal"] = "even",
     watch: Watch | None = None,
@@ -139,10 +159,14 @@ def best(
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.frame                                 # the plans as a DataFrame
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
+        dsx.best(job, fix="vpp=1,2,4 recompute=none,full")
+
+    The assumption set fixes some choices (`fixed` of the answer), such as vpp; `fix` searches other values of them.
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
         top: how many plans to return.
+        fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         strategy: a name or a .layer file; by default that of the assumption set.
         partition: how layers are divided into pipeline stages: evenly, or by the optimal cut of each plan.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
@@ -150,15 +174,18 @@ def best(
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used.
     """
-    problem = checked(job).problem(strategy, partition)
+    given = given_plan(fix, {}, checked(job))
+    stated = job.problem(strategy or given.strategy, partition)
     most = count("top", top)
-    say_few_pipelines(problem)
-    space = Space(problem, [job.num_gpus], [job.global_batch_size])
+    say_few_pipelines(stated)
+    fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    problem = stated.searching(fixed)
+    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
     with progress(space.size, "pricing", watch) as advance:
         search = search_of(problem, space, price_keys(problem, space.keys))
         rows, counts = search.best(most, progress=advance)
     plans = priced_plans(problem, rows)
     times = problem.operator_times
     idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()
-    why = "" if plans else why_infeasible([Study(problem, space, 0, {})], problem, watch=watch)
-    return BestPlans(job, problem, plans, counts, idle, why)
+    why = "" if plans else why_infeasible([Study(problem, space, 0, {})], stated, settings=fixed, watch=watch)
+    return BestPlans(job, problem, plans, counts, idle, why, fixed)

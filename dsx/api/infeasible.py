@@ -92,7 +92,8 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
 
 
 def _settings_text(problem: Problem) -> str:
-    """Return how to recompute activations, if no plan of a search does."""
+    """Return how to search other cuts, if only even ones are, and to recompute activations, if no plan does."""
     *_, most = CODES["recompute"]
+    cuts = "" if problem.optimal_cuts else "stages of unequal numbers of layers (partition optimal), "
     known = problem.workload.searched.recompute
-    return f"--set assumptions.fixed.recompute={most}, " if known == (0,) else ""
+    return cuts + (f"--set assumptions.fixed.recompute={most}, " if known == (0,) else "")

@@ -25,6 +25,14 @@ def best(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix",
+            metavar="COLUMN=VALUES",
+            help="Values that a choice may have, as in tp=8 or vpp=1,2,4; give the option again for another choice.",
+        ),
+    ] = None,
     partition: options.PartitionOption = options.Partition.even,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     operator_times: options.OperatorTimes = None,
@@ -36,14 +44,14 @@ def best(
     The Megatron-LM launch flags of the first plan follow. To compare strategies, use `dsx sweep` with a file that has
     `strategy: [1d, 2d]`.
 
-    Some choices are fixed, not searched: zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and
-    offload. Set them as in --set assumptions.fixed.offload=optimizer. A sweep searches those that its `fix` lists. The
-    order of ranks is searched if the network has tiers beyond the fast domain and the cluster.
+    The assumption set fixes some choices: zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and
+    offload. --fix vpp=1,2,4 --fix recompute=none,full searches other values of them. The order of ranks is searched if
+    the network has tiers beyond the fast domain and the cluster.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.best(job, top, strategy=strategy, partition=partition.value)
+    found = dsx.best(job, top, fix=fix, strategy=strategy, partition=partition.value)
     if as_json:
         print_json(found.to_data())
     if not found.plans:

@@ -78,8 +78,10 @@ def zero_bubble(held_by: Callable[[int], int]) -> Callable[..., list[Order]]:
         _check_chunks("a zero-bubble schedule", num_chunks)
         stages = [_Stage(stage, num_stages, held_by(num_stages)) for stage in range(num_stages)]
         while any(len(stage.order) < 3 * num_microbatches for stage in stages):
-            chosen = [stage.next_pass(stages, num_microbatches) for stage in stages]
-            for stage, kind in zip(stages, chosen, strict=True):
+            chosen: list[tuple[_Stage, Kind | None]] = [
+                (stage, stage.next_pass(stages, num_microbatches)) for stage in stages
+            ]
+            for stage, kind in chosen:
                 stage.run(kind)
         return [stage.order for stage in stages]
 

@@ -84,7 +84,7 @@ def test_other_sets_tell_nothing(run, folder):
 def test_shares_of_a_step_add_up(run, folder):
     def shown(*settings):
         choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
-        _, _, header, *rows = run("best", *JOB, *choices).out.partition("\n\n")[0].splitlines()
+        _, _, _, header, *rows = run("best", *JOB, *choices).out.partition("\n\n")[0].splitlines()
         titles = header[header.index("compute") :].split()[:-1]
         percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
         return titles, [row[-len(titles) :] for row in percent]
@@ -116,3 +116,39 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
         assert done.code == 0
         assert (said in done.err) is (only is not None)
         assert "stages" not in done.out
+
+
+def test_choices_are_searched_where_fix_lists_their_values(run, folder):
+    plain = json.loads(run("best", *JOB, "--json").out)
+    fixed = {"zero_stage": 1, "zero_replicas": 1, "recompute": "none", "stored_layers": 0, "schedule": "1f1b", "vpp": 1}
+    assert plain["fixed"] == fixed | {"offload": "none"}
+    wider = json.loads(run("best", *JOB, "--fix", "recompute=none,full", "--fix", "zero_stage=1,3", "--json").out)
+    assert {*plain["fixed"]} - {*wider["fixed"]} == {"recompute", "zero_stage"}
+    assert wider["candidates"] == 4 * plain["candidates"]
+    assert wider["plans"][0]["step_time_s"] <= plain["plans"][0]["step_time_s"]
+    only = json.loads(run("best", *JOB, "--fix", "tp=2", "--json").out)
+    assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
+    said = run("best", *JOB, "--fix", "recompute=none,full").out.splitlines()[2]
+    assert said.startswith("only recompute=none,full; not searched: zero_stage=1 ")
+    assert said.endswith("vpp=1 offload=none (--fix searches other values)")
+
+
+@pytest.mark.parametrize(
+    ("fix", "says"),
+    [
+        ("vp=1", "unknown setting 'vp'; did you mean 'vpp'?"),
+        ("recompute=most", "recompute = 'most' is not known (known: none, selective, full)"),
+        ("tp=3", "tp=3 does not divide num_gpus=8; nearest: tp=2"),
+        ("tp", "'tp' is not a setting of a plan: write column=value, such as tp=8"),
+    ],
+)
+def test_bad_values_of_fix(run, folder, fix, says):
+    done = run("best", *JOB, "--fix", fix)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+def test_fixed_values_that_leave_nothing(run, folder):
+    done = run("best", *JOB, "--fix", "tp=8", "--fix", "pp=8")
+    assert done.code == 3
+    assert "the fixed choices and limits leave none" in done.err

@@ -114,7 +114,9 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "candidates", "feasible", "resolution", "within_resolution", "plans"}
+    assert set(data) == {
+        "schema_version", "candidates", "feasible", "fixed", "resolution", "within_resolution", "plans"
+    }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
     assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
@@ -160,7 +162,7 @@ def test_few_and_prime_gpus(run, folder, num_gpus, batch):
         f"small on {num_gpus} x b200-nvs8: {data['candidates']} {noun} of one strategy, 1d; {data['feasible']} feasible"
     )
     assert people[1].endswith(f" of 2,048 tokens, {batch * 2048:,} tokens a step")
-    assert len(people) == 3 + data["feasible"]
+    assert len(people) == 4 + data["feasible"]
 
 
 @pytest.mark.parametrize(
