@@ -11,14 +11,29 @@ or checked for them at run time; the tests substitute those of jaxtyping (`tests
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated as Bool  # noqa: F401
-from typing import Annotated as Float  # noqa: F401
-from typing import Annotated as Int  # noqa: F401
-from typing import Annotated as Real  # noqa: F401
+from typing import Annotated as Bool
+from typing import Annotated as Float
+from typing import Annotated as Int
+from typing import Annotated as Real
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import jax
 import numpy as np
+
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "Bool",
+    "Float",
+    "Int",
+    "Real",
+    "column",
+    "columns",
+    "leaves",
+    "make_record",
+    "record",
+    "static",
+]
 
 T = TypeVar("T")
 Array = jax.Array | np.ndarray

@@ -1,6 +1,7 @@
 """One run of a sweep: read its file, find the missing parts, price and write them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -142,28 +143,39 @@ class SweepRun:
         """Return the manifest of the whole set, if an earlier run has finished it."""
         return store.finished(self.folder, self.manifest)
 
-    def price(self, shard: Shard | None) -> Manifest | None:
-        """Price and write the missing parts; return the manifest of the set, or None after a shard.
+    def price(self) -> Manifest:
+        """Price and write the missing parts, and make all parts the result set.
 
         Raises IncompleteSweep if it was interrupted.
         """
+        with self._priced(None) as writer:
+            return writer.finish(self._merge)
+
+    def price_shard(self, shard: Shard) -> None:
+        """Price and write the missing parts of a shard; raises IncompleteSweep if it was interrupted."""
+        with self._priced(shard):
+            pass
+
+    def finish(self) -> Manifest:
+        """Make the parts the result set; raises IncompleteSweep if some are missing."""
+        with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
+            return writer.finish(self._merge)
+
+    @contextmanager
+    def _priced(self, shard: Shard | None) -> Iterator[Writer]:
+        """Yield the writer of a shard, or of the sweep, once the missing parts are written."""
         with store.create(self.folder, self.manifest, len(self.sweep.parts), shard) as writer:
             missing = writer.missing()
             self._remark_on_earlier_parts(missing, shard)
             try:
                 self._price(writer, missing)
-                return None if shard else writer.finish(self._merge)
+                yield writer
             except KeyboardInterrupt:
                 there = len(self.sweep.parts) - len(writer.unfinished())
                 raise IncompleteSweep(
                     f"interrupted, with {there} of {counted(len(self.sweep.parts), 'part')} in {self.folder}; "
                     "the same command continues from there"
                 ) from None
-
-    def finish(self) -> Manifest:
-        """Make the parts the result set; raises IncompleteSweep if some are missing."""
-        with store.create(self.folder, self.manifest, len(self.sweep.parts)) as writer:
-            return writer.finish(self._merge)
 
     def _remark_on_earlier_parts(self, missing: list[int], shard: Shard | None) -> None:
         i, n = shard or (1, 1)

@@ -150,7 +150,7 @@ def _swept(
         manifest = run.finished()
         if manifest is not None:
             remark(f"{run.folder} is complete since {manifest.finished}")
-        found = _answer(run, manifest or run.price(None), started)
+        found = _answer(run, manifest or run.price(), started)
         if plot is not None and picture is not None:
             draw_picture(run.folder, picture, Path(plot))
         return found
@@ -185,7 +185,7 @@ def sweep_shard(
             return _answer(run, done, started)
         if len(run.sweep.parts) < n:
             _say_few_parts(run, n)
-        run.price((i, n))
+        run.price_shard((i, n))
         return SweptShard(run.folder, (i, n), len(range(i - 1, len(run.sweep.parts), n)), len(run.sweep.parts))
     except KeyboardInterrupt:
         raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
@@ -247,9 +247,8 @@ def _say_idle(run: SweepRun) -> None:
     remark(f"{rows - idle} of {counted(rows, 'row')} of {times} match kernels of these plans")
 
 
-def _answer(run: SweepRun, manifest: Manifest | None, started: float) -> Swept:
+def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
     """Return the answer, and remark how much was priced."""
-    assert manifest is not None  # without a shard there is one
     counts, seconds = manifest.counts, time.monotonic() - started
     candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
     num_rows = sum(part.rows for part in manifest.parts)
