@@ -29,8 +29,7 @@ import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.groups import Group
 from dsx.cost.protocols import Linear, Protocol
 from dsx.cost.shapes import PerPlan
@@ -42,7 +41,7 @@ Algorithm = Callable[[str, Group, Protocol, Network], Linear]
 
 def ring(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
     """Return the time of a collective of any kind on a ring."""
-    one = jnp.ones_like(members.size)
+    one = xp.ones_like(members.size)
     passes = _passes(kind)
     counts = [members.size, *(units.domains for units in members.by_tier), one]
     hops = [below - above for below, above in pairwise(counts)]
@@ -65,7 +64,7 @@ def tree(kind: str, members: Group, protocol: Protocol, network: Network) -> Lin
 
 def hierarchical(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
     """Return the time of an all-reduce, a gather or a scatter with one stage per tier, innermost first."""
-    one = jnp.ones_like(members.size)
+    one = xp.ones_like(members.size)
     passes = _passes(kind)
     tiers = members.by_tier
     peers = [members.share, *(below.domains / above.domains for below, above in pairwise(tiers)), tiers[-1].domains]
@@ -79,11 +78,11 @@ def hierarchical(kind: str, members: Group, protocol: Protocol, network: Network
 
 def exchange(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
     """Return the time of an all-to-all in which every GPU sends to every other GPU at the same time."""
-    one, per_gpu = jnp.ones_like(members.size), members.per_gpu
+    one, per_gpu = xp.ones_like(members.size), members.per_gpu
     tiers = members.by_tier
-    farthest_s = jnp.zeros_like(one)
+    farthest_s = xp.zeros_like(one)
     for latency, units in zip(protocol.latencies[1:], tiers, strict=True):
-        farthest_s = jnp.where(units.domains > one, latency * one, farthest_s)
+        farthest_s = xp.where(units.domains > one, latency * one, farthest_s)
     seconds_per_byte: list[PerPlan] = []
     for tier, units in zip(_outer(network), tiers, strict=True):
         per_byte = _on_links(tier, members, protocol, network)
@@ -92,7 +91,7 @@ def exchange(kind: str, members: Group, protocol: Protocol, network: Network) ->
     seconds_per_byte.append(within * _link_volumes(0, members.share * per_gpu - per_gpu, members, network))
     return Linear(
         _passes(kind) * (farthest_s + protocol.latencies[0] * (members.size - one)),
-        functools.reduce(jnp.maximum, seconds_per_byte),
+        functools.reduce(xp.maximum, seconds_per_byte),
     )
 
 
@@ -116,12 +115,12 @@ def _sends_all(kind: str) -> bool:
 
 def _has_peers(members: Group) -> PerPlan:
     """Return 1 where the group has more than one GPU, else 0."""
-    one = jnp.ones_like(members.size)
-    return jnp.where(members.size > one, one, jnp.zeros_like(one))
+    one = xp.ones_like(members.size)
+    return xp.where(members.size > one, one, xp.zeros_like(one))
 
 
 def _dot(left: Sequence[PerPlan], right: Sequence[PerPlan]) -> PerPlan:
-    return functools.reduce(jnp.add, [a * b for a, b in zip(left, right, strict=True)])
+    return functools.reduce(xp.add, [a * b for a, b in zip(left, right, strict=True)])
 
 
 def _outer(network: Network) -> range:
@@ -145,10 +144,10 @@ def _on_links(tier: int, members: Group, protocol: Protocol, network: Network) -
     """
     level, per_byte = network.tiers[tier], protocol.seconds_per_byte[tier]
     if level.peers:
-        used = jnp.clip(_units_used(tier, members) - 1.0, 1.0, float(level.peers))
+        used = xp.clip(_units_used(tier, members) - 1.0, 1.0, float(level.peers))
         return per_byte * (level.peers / used)
     if level.wraps:
-        return jnp.where(_units_used(tier, members) == level.chain, per_byte, 2.0 * per_byte)
+        return xp.where(_units_used(tier, members) == level.chain, per_byte, 2.0 * per_byte)
     return per_byte
 
 
@@ -160,13 +159,13 @@ def _link_volumes(tier: int, fraction: PerPlan, members: Group, network: Network
     if not network.tiers[tier].chain:
         return fraction
     units = _units_used(tier, members)
-    return jnp.where(units > 1.0, units / 4.0, jnp.zeros_like(fraction))
+    return xp.where(units > 1.0, units / 4.0, xp.zeros_like(fraction))
 
 
 def _within_domain(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte between the members in one domain."""
     if not (network.nvs.peers or network.nvs.wraps):
-        return protocol.seconds_per_byte[0] * jnp.ones_like(members.size)
+        return protocol.seconds_per_byte[0] * xp.ones_like(members.size)
     return _on_links(0, members, protocol, network)
 
 
@@ -178,32 +177,32 @@ def _on_rail(tier: int, members: Group, protocol: Protocol, network: Network) ->
     if tier == network.linked:
         return per_byte * (1.0 + protocol.relay)
     # Switches of outer tiers add no relay; the NICs do, since a GPU receives and sends on one.
-    return jnp.maximum(per_byte, protocol.seconds_per_byte[network.linked] * (1.0 + protocol.relay))
+    return xp.maximum(per_byte, protocol.seconds_per_byte[network.linked] * (1.0 + protocol.relay))
 
 
 def _pipelined(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of a chain of sends through all members."""
-    one = jnp.ones_like(members.size)
+    one = xp.ones_like(members.size)
     within = _within_domain(members, protocol, network)
     between = _between_domains(members, protocol, network)
-    return jnp.where(
+    return xp.where(
         members.domains == members.size,
         between,
-        jnp.where(members.domains == one, within, jnp.maximum(between, within)),
+        xp.where(members.domains == one, within, xp.maximum(between, within)),
     )
 
 
 def _between_domains(members: Group, protocol: Protocol, network: Network) -> PerPlan:
     """Return the seconds per byte of a chain of sends between domains: those of the slowest tier that it crosses."""
-    one = jnp.ones_like(members.size)
+    one = xp.ones_like(members.size)
     tiers, linked = members.by_tier, network.linked
     below_nics = tiers[linked - 1]
     # t members receive on one NIC and send on another, except for the 1/t of their traffic that stays on one GPU.
     # A channel uses one NIC, which has several GPUs' shares if they share it.
-    shared = below_nics.per_share if protocol.rails else jnp.maximum(below_nics.per_share, one / network.gpus_per_nic)
+    shared = below_nics.per_share if protocol.rails else xp.maximum(below_nics.per_share, one / network.gpus_per_nic)
     slowest = _on_links(linked, members, protocol, network) * shared * (1.0 + protocol.relay * shared)
     if linked > 1:
-        slowest = jnp.where(below_nics.domains > one, slowest, jnp.zeros_like(one))
+        slowest = xp.where(below_nics.domains > one, slowest, xp.zeros_like(one))
     for tier in _outer(network):
         if tier == linked:
             continue
@@ -212,5 +211,5 @@ def _between_domains(members: Group, protocol: Protocol, network: Network) -> Pe
         # Groups share the bandwidth of tiers beyond the NICs. On direct links, one channel has the links of one GPU.
         fraction = below.per_share if protocol.rails or tier > linked else one
         per_byte = _on_links(tier, members, protocol, network) * fraction
-        slowest = jnp.maximum(slowest, jnp.where(below.domains > above, per_byte, jnp.zeros_like(one)))
+        slowest = xp.maximum(slowest, xp.where(below.domains > above, per_byte, xp.zeros_like(one)))
     return slowest

@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.shapes import Column, PerPlan
 from dsx.records import make_record
 from dsx.space.choices import STEP_COLUMNS
@@ -39,5 +38,5 @@ def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | 
     first, *others = values
     chosen = options[first]
     for value in others:
-        chosen = jnp.where(column == value, options[value], chosen)
+        chosen = xp.where(column == value, options[value], chosen)
     return chosen

@@ -5,10 +5,9 @@ A group has consecutive ranks here, so it fills the tiers from the innermost out
 
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.groups import Group, group
@@ -32,16 +31,16 @@ def group_sizes(network: Network) -> tuple[int, ...]:
 def filling(size: int, network: Network) -> Group:
     """Return the group of `size` consecutive ranks; `size` is a whole number of units of each tier that it fills."""
     shares = [float(min(size, tier.size)) for tier in network.tiers[:-1]]
-    return group(jnp.asarray(float(size)), *map(jnp.asarray, shares))
+    return group(np.array([float(size)]), *(np.array([share]) for share in shares))
 
 
+@xp.unchecked
 def collective_times(
     kind: str, network: Network, assumptions: Assumptions, groups: Sequence[int], volumes: Sequence[float]
 ) -> Float[np.ndarray, "volumes groups"]:
     """Return the [V, G] seconds of a collective over each of `groups`, for each of `volumes` in bytes."""
-    with jax.enable_x64(True):
-        columns = [
-            np.asarray(collective(kind, filling(size, network), network, assumptions)(jnp.asarray(volumes)))
-            for size in groups
-        ]
+    columns = [
+        collective(kind, filling(size, network), network, assumptions)(np.array(volumes, dtype=np.float64))
+        for size in groups
+    ]
     return np.stack(columns, axis=1)

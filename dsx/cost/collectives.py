@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.algorithms import ALGORITHMS
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.groups import Group
@@ -29,7 +28,7 @@ class Fastest(NamedTuple):
 
     def __call__(self, num_bytes: PerPlan) -> Column:
         """Return the seconds for `num_bytes`."""
-        return self.call_s + functools.reduce(jnp.minimum, [line(num_bytes) for line in self.lines])
+        return self.call_s + functools.reduce(xp.minimum, [line(num_bytes) for line in self.lines])
 
 
 def collective(kind: str, members: Group, network: Network, assumptions: Assumptions) -> Fastest:
@@ -39,9 +38,9 @@ def collective(kind: str, members: Group, network: Network, assumptions: Assumpt
     """
     protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
     algorithms = [ALGORITHMS[name] for name in dict(assumptions.algorithms)[kind]]
-    one = jnp.ones_like(members.size)
+    one = xp.ones_like(members.size)
     return Fastest(
-        jnp.where(members.size > one, assumptions.call_latency * one, jnp.zeros_like(one)),
+        xp.where(members.size > one, assumptions.call_latency * one, xp.zeros_like(one)),
         tuple(algorithm(kind, members, protocol, network) for algorithm in algorithms for protocol in protocols),
     )
 
@@ -56,13 +55,13 @@ def send(
     crosses. `outer` has the stages in a unit of each tier between the domain and the outermost one; of them, too, one
     at a time sends out of the unit, on the shares of the others.
     """
-    one = jnp.ones_like(size)
-    links = jnp.maximum(size - one, one)
+    one = xp.ones_like(size)
+    links = xp.maximum(size - one, one)
     stages_per_unit = [share, *outer]
-    units = [*(jnp.floor(size / stages) for stages in stages_per_unit), one]
+    units = [*(xp.floor(size / stages) for stages in stages_per_unit), one]
     slow_links = [below - above for below, above in pairwise(units)]
-    fast_links = size - one - functools.reduce(jnp.add, slow_links)
-    nic_shares = jnp.clip(stages_per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
+    fast_links = size - one - functools.reduce(xp.add, slow_links)
+    nic_shares = xp.clip(stages_per_unit[network.linked - 1], 1.0, network.gpus_per_nic)
     lines = []
     for name in assumptions.protocols:
         protocol = PROTOCOLS[name](network, assumptions)
@@ -72,7 +71,7 @@ def send(
             if tier >= network.linked:
                 per_byte = protocol.seconds_per_byte[network.linked] / nic_shares
             if tier > network.linked or network.tiers[tier].peers:
-                per_byte = jnp.maximum(per_byte, _link(tier, protocol, network) / stages_per_unit[tier - 1])
+                per_byte = xp.maximum(per_byte, _link(tier, protocol, network) / stages_per_unit[tier - 1])
             latency, seconds_per_byte = (
                 latency + crossing * protocol.latencies[tier],
                 seconds_per_byte + crossing * per_byte,

@@ -7,8 +7,7 @@ crosses all tiers on its way, so collectives that cross any oversubscribed tier 
 oversubscription the assumption set states the overlap, fitted to runs whose axes shared the NICs.
 """
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.groups import Group
 from dsx.cost.shapes import PerPlan
 from dsx.hardware.network import Network
@@ -21,9 +20,9 @@ def may_contend(network: Network) -> bool:
 
 def crosses(members: Group, network: Network) -> PerPlan:
     """Return 1.0 where a group crosses an oversubscribed tier, else 0.0, in the broadcast shape of its fields."""
-    found = jnp.zeros_like(members.size)
+    found = xp.zeros_like(members.size)
     for below, tier in enumerate(network.tiers[network.linked + 1 :], network.linked):
         oversubscribed = tier.bandwidth < network.net.bandwidth
-        beyond = members.by_tier[below].domains > jnp.ones_like(found)
-        found = jnp.where(oversubscribed & beyond, jnp.ones_like(found), found)
+        beyond = members.by_tier[below].domains > xp.ones_like(found)
+        found = xp.where(oversubscribed & beyond, xp.ones_like(found), found)
     return found

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.shapes import PerPlan
 
 
@@ -41,8 +40,8 @@ class Group(NamedTuple):
 
     def whole(self) -> "Group":
         """Return the group with counts rounded to integers of at least 1, after a product with fractions of ranks."""
-        one = jnp.ones_like(self.size)
-        size, domains, share = (jnp.maximum(jnp.round(count), one) for count in (self.size, self.domains, self.share))
+        one = xp.ones_like(self.size)
+        size, domains, share = (xp.maximum(xp.round(count), one) for count in (self.size, self.domains, self.share))
         outer = tuple(group.whole() for group in self.outer)
         return self._replace(size=size, domains=domains, share=share, outer=outer)
 
@@ -59,6 +58,6 @@ def group(size: PerPlan, share: PerPlan, *outer: PerPlan) -> Group:
         1.0 / size,
         1.0 / share,
         share,
-        jnp.log2(domains),
+        xp.log2(domains),
         tuple(group(size, members) for members in outer),
     )

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses, may_contend
@@ -95,22 +96,23 @@ class WeightGroup(NamedTuple):
 
     def members(self, sizes: Mapping[str, PerKey], one: PerKey) -> PerKey:
         """Return the number of ranks for each data-parallel rank, from the sizes of the axes."""
-        found = functools.reduce(jnp.multiply, [sizes[axis] for axis in self.axes], one)
+        found = functools.reduce(xp.multiply, [sizes[axis] for axis in self.axes], one)
         return found / sizes["ep"] if self.over_ep else found
 
 
+@xp.unchecked
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
     compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
     exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
-    nothing = jnp.zeros_like(work.per_key(work.boundary))
+    nothing = xp.zeros_like(work.per_key(work.boundary))
 
     def stacked(name: str) -> Float[Array, "2 kernels keys"]:
         directions = [
-            jnp.stack([exposed.get((direction, kernel, name), nothing) for kernel in range(compute.shape[1])])
+            xp.stack([exposed.get((direction, kernel, name), nothing) for kernel in range(compute.shape[1])])
             for direction in (FORWARD, BACKWARD)
         ]
-        return jnp.stack(directions)
+        return xp.stack(directions)
 
     return KernelTimes(
         compute_s=work.per_key(compute),
@@ -119,6 +121,7 @@ def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) ->
     )
 
 
+@xp.unchecked
 def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> LayerCosts:
     """Price a layer: the sums over its kernels, and its bytes and weight groups, which a step needs."""
     rest = unmeasured(work)
@@ -126,7 +129,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     compute, memory = measured_or(work, *modelled)
     collective_s = _collective_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, collective_s, assumptions)
-    nothing = jnp.zeros_like(work.per_key(work.boundary))
+    nothing = xp.zeros_like(work.per_key(work.boundary))
     recomputed = [kernel for kernel, is_recomputed in enumerate(work.recomputed) if is_recomputed]
 
     def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> PerKey:
@@ -135,26 +138,26 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
             for (where, kernel, name), time in exposed.items()
             if where == direction and name in columns and (kernels is None or kernel in kernels)
         ]
-        return functools.reduce(jnp.add, parts, nothing)
+        return functools.reduce(xp.add, parts, nothing)
 
     busy = work.per_key((compute + memory).sum(axis=1))
     busy_backward = busy[BACKWARD] + added(BACKWARD, *_COLUMNS)
     groups = weight_groups(work.reduced_over, work.over_ep)
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
-    one = jnp.ones_like(nothing)
+    one = xp.ones_like(nothing)
     busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
-    busy_recomputed = (compute + memory)[FORWARD, jnp.array(recomputed, dtype=int)].sum(axis=0)
+    busy_recomputed = (compute + memory)[FORWARD, np.array(recomputed, dtype=int)].sum(axis=0)
     selective_s = work.per_key(busy_recomputed) + added(FORWARD, *_COLUMNS, kernels=recomputed)
     # The host issues kernels one after the other; a faster GPU stalls.
-    forward_s = jnp.maximum(busy_forward, _issue_s(work, FORWARD, range(len(work.recomputed)), assumptions))
-    backward_s = jnp.maximum(busy_backward, _issue_s(work, BACKWARD, range(len(work.recomputed)), assumptions))
+    forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, range(len(work.recomputed)), assumptions))
+    backward_s = xp.maximum(busy_backward, _issue_s(work, BACKWARD, range(len(work.recomputed)), assumptions))
     stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
     return LayerCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
-        recompute_s=jnp.stack(
-            [nothing, jnp.maximum(selective_s, _issue_s(work, FORWARD, recomputed, assumptions)), forward_s]
+        recompute_s=xp.stack(
+            [nothing, xp.maximum(selective_s, _issue_s(work, FORWARD, recomputed, assumptions)), forward_s]
         ),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         memory_s=work.per_key(memory.sum(axis=(0, 1))),
@@ -164,11 +167,11 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         working_bytes=work.per_key(work.working),
         boundary_bytes=work.per_key(work.boundary),
         weight_bytes=work.per_key(
-            jnp.stack([work.weights[jnp.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
+            xp.stack([work.weights[np.array(members, dtype=int)].sum(axis=0) for members in groups.values()])
         ),
-        group_size=jnp.stack([ranks.members(sizes, one) for ranks in groups]),
-        group_share=jnp.stack([ranks.members(work.shares, one) for ranks in groups]),
-        group_outer=tuple(jnp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
+        group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
+        group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
+        group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
         contended_s=_contended_s(work, collective_s, recomputed, cluster) if may_contend(cluster.network) else (),
     )
 
@@ -198,12 +201,12 @@ def _issue_s(work: LayerWork, direction: int, kernels: Sequence[int], assumption
 
     An axis of one rank has no collectives.
     """
-    issued = jnp.zeros_like(work.per_key(work.boundary))
+    issued = xp.zeros_like(work.per_key(work.boundary))
     for axis in work.sizes:
         on_axis = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in kernels]
         if on_axis:
-            issued = issued + jnp.where(work.per_key(work.sizes[axis]) > 1, float(len(on_axis)), 0.0)
-    launched = work.launches[direction, jnp.array([*kernels], dtype=int)].sum()
+            issued = issued + xp.where(work.per_key(work.sizes[axis]) > 1, float(len(on_axis)), 0.0)
+    launched = work.launches[direction, np.array([*kernels], dtype=int)].sum()
     return assumptions.dispatch_latency * (launched + issued)
 
 
@@ -218,11 +221,11 @@ def _weight_gradients(
     compute, memory = modelled
     shapes = rest.multiply_shapes
     slowdown = slowdowns(rest.multiplies, shapes, cluster.device, assumptions)
-    of_weight = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    of_weight = np.array([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
     flops = per_kernel(rest.multiplies.flops * slowdown * of_weight, shapes, work.matrix.shape[1])[BACKWARD]
     seconds = flops / sustained_flops(cluster.device, assumptions)
     busy = compute[BACKWARD]
-    gradients = seconds * (1.0 + memory[BACKWARD] / jnp.where(busy > 0, busy, jnp.ones_like(busy)))
+    gradients = seconds * (1.0 + memory[BACKWARD] / xp.where(busy > 0, busy, xp.ones_like(busy)))
     return weight_gradients_or(work, gradients, modelled).sum(axis=0)
 
 
@@ -247,20 +250,20 @@ def _communication(
             if shape.kind != ALL_REDUCE:
                 # Collectives of one kernel do not overlap with the same part of it.
                 at = (shape.direction, shape.kernel)
-                overlapped = jnp.minimum(time, left.setdefault(at, work.per_key(busy[at])))
+                overlapped = xp.minimum(time, left.setdefault(at, work.per_key(busy[at])))
                 left[at] = left[at] - overlapped
                 time = time - getattr(assumptions, OVERLAP[name]) * overlapped
             plain[where] = plain.get(where, 0.0) + time
     for (direction, kernel, axis), time in ring.items():
         computing = work.per_key(busy[direction, kernel] * (1.0 - 1.0 / work.sizes[axis]))
         where = (direction, kernel, COMM_COLUMN[axis])
-        plain[where] = plain.get(where, 0.0) + jnp.maximum(time - computing, jnp.zeros_like(time))
+        plain[where] = plain.get(where, 0.0) + xp.maximum(time - computing, xp.zeros_like(time))
     for (direction, kernel), columns in panel.items():
-        one_panel = functools.reduce(jnp.add, columns.values())
+        one_panel = functools.reduce(xp.add, columns.values())
         computing = work.per_key(busy[direction, kernel])
-        beyond = jnp.maximum(work.per_key(work.panels) * one_panel - computing, jnp.zeros_like(one_panel))
+        beyond = xp.maximum(work.per_key(work.panels) * one_panel - computing, xp.zeros_like(one_panel))
         # The columns share the exposed time in proportion to their time for one panel.
-        scale = 1.0 + beyond / jnp.where(one_panel > 0, one_panel, jnp.ones_like(one_panel))
+        scale = 1.0 + beyond / xp.where(one_panel > 0, one_panel, xp.ones_like(one_panel))
         for name, time in columns.items():
             where = (direction, kernel, name)
             plain[where] = plain.get(where, 0.0) + time * scale
@@ -278,7 +281,7 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
     times: dict[int, PerKey] = {}
     for (kind, axis, panelled), indices in by_shape.items():
         members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
-        volumes = work.volumes[jnp.array(indices)]
+        volumes = work.volumes[np.array(indices)]
         volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
         seconds = collective(kind, members, cluster.network, assumptions)(volumes)
         times |= {index: seconds[row] for row, index in enumerate(indices)}
@@ -294,7 +297,7 @@ def _contended_s(
     work: LayerWork, collective_s: Sequence[PerKey], recomputed: Sequence[int], cluster: Cluster
 ) -> tuple[PerKey, ...]:
     """Return the seconds of collectives on an oversubscribed tier: in the forward, and in the backward of each mode."""
-    nothing = jnp.zeros_like(work.per_key(work.boundary))
+    nothing = xp.zeros_like(work.per_key(work.boundary))
     crossing = {axis: crosses(_members(work, axis), cluster.network) for axis in work.sizes}
 
     def added(direction: int, kernels: Sequence[int]) -> PerKey:
@@ -308,9 +311,6 @@ def _contended_s(
     kernels = range(len(work.recomputed))
     forward, backward = added(FORWARD, kernels), added(BACKWARD, kernels)
     return forward, backward, backward + added(FORWARD, recomputed), backward + forward
-
-
-price_kernels = jax.jit(kernel_times)
 
 
 def is_data_axis(axis: str) -> bool:
@@ -336,7 +336,7 @@ def weight_groups(
 
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerKey:
     """Return the seconds of all-reducing, once a step, gradients of parameters replicated over tp ranks."""
-    total = jnp.zeros_like(work.per_key(work.boundary))
+    total = xp.zeros_like(work.per_key(work.boundary))
     if not assumptions.charge_replicated_gradients:
         return total
     per_weight_byte = assumptions.gradient_bytes / assumptions.weight_bytes
@@ -346,6 +346,6 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
             link = collective(ALL_REDUCE, _members(work, axis), cluster.network, assumptions)
-            time = link(per_weight_byte * work.per_key(work.weights[jnp.array(reduced)].sum(axis=0)))
+            time = link(per_weight_byte * work.per_key(work.weights[np.array(reduced)].sum(axis=0)))
             total = total + time
     return total

@@ -13,8 +13,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group
@@ -58,15 +57,15 @@ def stage_memory(
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights, sharded = stage_weights(kinds, shards, stage)
-    working = gathered = nothing = jnp.zeros_like(stash_bytes)
+    working = gathered = nothing = xp.zeros_like(stash_bytes)
     for kind, layers in stage.layers.items():
-        gathered_of_kind = jnp.zeros_like(kinds[kind].boundary_bytes)
+        gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
             whole = kinds[kind].weight_bytes[index]
-            gathered_of_kind = gathered_of_kind + jnp.where(members.per_gpu < 1.0, whole, jnp.zeros_like(whole))
-        present = jnp.minimum(layers, jnp.ones_like(layers))
-        working = jnp.maximum(working, present * working_bytes[kind])
-        gathered = jnp.maximum(gathered, jnp.minimum(layers, 2.0 * present) * gathered_of_kind)
+            gathered_of_kind = gathered_of_kind + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
+        present = xp.minimum(layers, xp.ones_like(layers))
+        working = xp.maximum(working, present * working_bytes[kind])
+        gathered = xp.maximum(gathered, xp.minimum(layers, 2.0 * present) * gathered_of_kind)
     options = {
         "weight": (weights, weights, weights, sharded + gathered),
         "gradient": (weights, weights, sharded, sharded),
@@ -99,9 +98,9 @@ def stage_weights(
         for index, members in enumerate(shards[kind]):
             ranks[id(members)] = members
             parts.setdefault(id(members), []).append(layers * kinds[kind].weight_bytes[index])
-    totals = {group: functools.reduce(jnp.add, terms) for group, terms in parts.items()}
-    weights = functools.reduce(jnp.add, totals.values())
-    sharded = functools.reduce(jnp.add, [whole * ranks[group].per_gpu for group, whole in totals.items()])
+    totals = {group: functools.reduce(xp.add, terms) for group, terms in parts.items()}
+    weights = functools.reduce(xp.add, totals.values())
+    sharded = functools.reduce(xp.add, [whole * ranks[group].per_gpu for group, whole in totals.items()])
     return weights, sharded
 
 
@@ -110,6 +109,6 @@ def worst(memories: Sequence[Memory]) -> Memory:
 
     def larger(one: Memory, other: Memory) -> Memory:
         is_other = other.peak_bytes > one.peak_bytes
-        return Memory(*(jnp.where(is_other, b, a) for a, b in zip(one, other, strict=True)))
+        return Memory(*(xp.where(is_other, b, a) for a, b in zip(one, other, strict=True)))
 
     return functools.reduce(larger, memories)

@@ -17,9 +17,9 @@ memory traffic.
 
 import functools
 
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.shapes import PerMultiply
 from dsx.cost.work import Multiplies, MultiplyShape
@@ -32,19 +32,18 @@ def slowdowns(
     multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
 ) -> PerMultiply:
     """Return the time of each multiply over the time of its FLOPs at the ceiling, [M, V]."""
-    one = jnp.ones_like(multiplies.rows)
+    one = xp.ones_like(multiplies.rows)
     rows, columns, contracted, batch = (
-        jnp.maximum(size, one)
-        for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
+        xp.maximum(size, one) for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
     )
     fill = (contracted + assumptions.contracted_half) / contracted
-    grouped = jnp.where(
-        _column([shape.grouped for shape in shapes]), 1.0 / assumptions.grouped_efficiency, jnp.ones_like(rows)
+    grouped = xp.where(
+        _column([shape.grouped for shape in shapes]), 1.0 / assumptions.grouped_efficiency, xp.ones_like(rows)
     )
     library = grouped * fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
-    smallest = jnp.minimum(jnp.minimum(rows, columns), contracted)
+    smallest = xp.minimum(xp.minimum(rows, columns), contracted)
     attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, assumptions)
-    return jnp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
+    return xp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
 
 
 def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> PerMultiply:
@@ -54,7 +53,7 @@ def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assump
     """
     cast = _column([shape.linear and not shape.of_weight for shape in shapes])
     operand = multiplies.batch * multiplies.rows * multiplies.contracted
-    return jnp.where(cast, assumptions.cast_traffic * operand, jnp.zeros_like(operand))
+    return xp.where(cast, assumptions.cast_traffic * operand, xp.zeros_like(operand))
 
 
 def accumulated_bytes(
@@ -63,7 +62,7 @@ def accumulated_bytes(
     """Return the [M, V] bytes of accumulating weight gradients over the microbatches of a step."""
     accumulates = _column([shape.of_weight for shape in shapes])
     result = multiplies.batch * multiplies.rows * multiplies.columns
-    return jnp.where(accumulates, assumptions.accumulation_traffic_per_parameter * result, jnp.zeros_like(result))
+    return xp.where(accumulates, assumptions.accumulation_traffic_per_parameter * result, xp.zeros_like(result))
 
 
 def is_attention(shape: MultiplyShape) -> bool:
@@ -78,7 +77,7 @@ def per_kernel(
     member = np.zeros((2, num_kernels, len(shapes)))
     for index, shape in enumerate(shapes):
         member[shape.direction, shape.kernel, index] = 1.0
-    return jnp.tensordot(jnp.asarray(member, dtype=values.dtype), values, axes=1)
+    return xp.tensordot(member.astype(values.dtype), values, axes=1)
 
 
 def _tiled(
@@ -88,29 +87,28 @@ def _tiled(
     loads = [1.0 + assumptions.tile_half * (1.0 / height + 1.0 / width) for height, width in assumptions.tiles]
     times: list[Array] = []
     for (height, width), load in zip(assumptions.tiles, loads, strict=True):
-        down, across = jnp.ceil(rows / height), jnp.ceil(columns / width)
+        down, across = xp.ceil(rows / height), xp.ceil(columns / width)
         tiles = batch * down * across
         tile_waste = (down * height) * (across * width) / (rows * columns) - 1.0
-        wave_waste = jnp.ceil(tiles / device.num_sms) * device.num_sms / tiles - 1.0
+        wave_waste = xp.ceil(tiles / device.num_sms) * device.num_sms / tiles - 1.0
         waste = (1.0 + assumptions.tile_quantisation * tile_waste) * (1.0 + assumptions.wave_quantisation * wave_waste)
         times.append(load / loads[0] * waste)
-    return functools.reduce(jnp.minimum, times) if times else jnp.ones_like(rows)
+    return functools.reduce(xp.minimum, times) if times else xp.ones_like(rows)
 
 
 def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
     """Return the time of each multiply at its precision over that at `matrix_flops`."""
     linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
-    in_8_bits = jnp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
+    in_8_bits = xp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
     ratio = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
-    return jnp.where(linear, ratio, jnp.ones_like(ratio))
+    return xp.where(linear, ratio, xp.ones_like(ratio))
 
 
 def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
     forward = _column([shape.direction == FORWARD for shape in shapes])
     efficiencies = assumptions.attention_efficiency, assumptions.attention_gradient_efficiency
-    in_forward, in_backward = (jnp.asarray(1.0 / efficiency) for efficiency in efficiencies)
-    return jnp.where(forward, in_forward, in_backward)
+    return xp.where(forward, *(1.0 / efficiency for efficiency in efficiencies))
 
 
 def _column(flags: list[bool]) -> Bool[Array, "{len(flags)} 1"]:
-    return jnp.asarray(np.array(flags, dtype=bool).reshape(-1, 1))
+    return np.array(flags, dtype=bool).reshape(-1, 1)

@@ -12,8 +12,7 @@ embedding and head are not offloaded.
 import functools
 from collections.abc import Callable, Sequence
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
@@ -56,8 +55,8 @@ def exposed_transfer_s(
 ) -> PerPlan:
     """Return the seconds that the forward and backward of a layer stall for its stash, one microbatch, both ways."""
     one_way_s = transfer_s(stash_bytes, device, assumptions)
-    nothing = jnp.zeros_like(one_way_s)
-    return jnp.maximum(one_way_s - forward_s, nothing) + jnp.maximum(one_way_s - backward_s, nothing)
+    nothing = xp.zeros_like(one_way_s)
+    return xp.maximum(one_way_s - forward_s, nothing) + xp.maximum(one_way_s - backward_s, nothing)
 
 
 def host_update_s(num_parameters: PerPlan, device: Device, assumptions: Assumptions) -> PerPlan:
@@ -77,10 +76,10 @@ def remaining_bytes(
     are not offloaded, embedding and head.
     """
     body = {kind: layers for kind, layers in stage.layers.items() if kind not in not_body}
-    whole = functools.reduce(jnp.add, [layers * stash_bytes[kind] for kind, layers in body.items()])
+    whole = functools.reduce(xp.add, [layers * stash_bytes[kind] for kind, layers in body.items()])
     # A kind without layers on the stage keeps nothing.
-    present = [jnp.minimum(layers, jnp.ones_like(layers)) * largest_bytes[kind] for kind, layers in body.items()]
-    kept = jnp.minimum(whole, 2.0 * functools.reduce(jnp.maximum, present))
+    present = [xp.minimum(layers, xp.ones_like(layers)) * largest_bytes[kind] for kind, layers in body.items()]
+    kept = xp.minimum(whole, 2.0 * functools.reduce(xp.maximum, present))
     return functools.reduce(
-        jnp.add, [layers * stash_bytes[kind] for kind, layers in stage.layers.items() if kind in not_body], kept
+        xp.add, [layers * stash_bytes[kind] for kind, layers in stage.layers.items() if kind in not_body], kept
     )

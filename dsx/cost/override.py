@@ -10,9 +10,9 @@ compiled.
 from collections import Counter
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.multiply import cast_bytes, per_kernel, slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time
@@ -27,10 +27,10 @@ def unmeasured(work: LayerWork) -> LayerWork:
     """Return the work without the multiplies that have a measured time."""
     if work.measured is None:
         return work
-    known = ~jnp.isnan(work.measured.multiplies)
-    share = jnp.where(known, _share(work)[:, None], jnp.zeros_like(work.multiplies.flops))
+    known = ~xp.isnan(work.measured.multiplies)
+    share = xp.where(known, _share(work)[:, None], xp.zeros_like(work.multiplies.flops))
     left = 1.0 - per_kernel(share, work.multiply_shapes, work.matrix.shape[1])
-    flops = jnp.where(known, work.multiplies.flops, jnp.zeros_like(work.multiplies.flops))
+    flops = xp.where(known, work.multiplies.flops, xp.zeros_like(work.multiplies.flops))
     return replace(
         work,
         matrix=work.matrix - per_kernel(flops, work.multiply_shapes, work.matrix.shape[1]),
@@ -39,7 +39,7 @@ def unmeasured(work: LayerWork) -> LayerWork:
         multiplies=replace(
             work.multiplies,
             flops=work.multiplies.flops - flops,
-            batch=jnp.where(known, jnp.zeros_like(work.multiplies.flops), work.multiplies.batch),
+            batch=xp.where(known, xp.zeros_like(work.multiplies.flops), work.multiplies.batch),
         ),
     )
 
@@ -48,11 +48,11 @@ def measured_or(work: LayerWork, compute: PerKernel, memory: PerKernel) -> tuple
     """Return compute and exposed memory time with measured times, from those of the `unmeasured` work."""
     if work.measured is None:
         return compute, memory
-    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
+    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
     kernels = work.measured.kernels
     return (
-        jnp.where(jnp.isnan(kernels), compute + multiplies, kernels),
-        jnp.where(jnp.isnan(kernels), memory, jnp.zeros_like(memory)),
+        xp.where(xp.isnan(kernels), compute + multiplies, kernels),
+        xp.where(xp.isnan(kernels), memory, xp.zeros_like(memory)),
     )
 
 
@@ -66,14 +66,12 @@ def weight_gradients_or(
     if work.measured is None:
         return gradients
     shapes = work.multiply_shapes
-    of_weight = jnp.asarray([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
-    multiplies = per_kernel(jnp.nan_to_num(work.measured.multiplies) * of_weight, shapes, work.matrix.shape[1])[
-        BACKWARD
-    ]
+    of_weight = np.array([[float(shape.of_weight)] for shape in shapes]).reshape(-1, 1)
+    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies) * of_weight, shapes, work.matrix.shape[1])[BACKWARD]
     busy = (modelled[0] + modelled[1])[BACKWARD]
     kernels = work.measured.kernels[BACKWARD]
-    of_kernel = kernels * gradients / jnp.where(busy > 0, busy, jnp.ones_like(busy))
-    return jnp.where(jnp.isnan(kernels), gradients + multiplies, of_kernel)
+    of_kernel = kernels * gradients / xp.where(busy > 0, busy, xp.ones_like(busy))
+    return xp.where(xp.isnan(kernels), gradients + multiplies, of_kernel)
 
 
 def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerMultiply:
@@ -81,12 +79,12 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     shapes = work.multiply_shapes
     share = _share(work)[:, None]
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
-    launches = jnp.asarray(work.launches)[where] * share
-    num_bytes = jnp.asarray(work.bytes)[where] * share
+    launches = work.launches[where] * share
+    num_bytes = work.bytes[where] * share
     if assumptions.linear_dtype == FP8:
         num_bytes = num_bytes + cast_bytes(work.multiplies, shapes, assumptions)
     matrix = work.multiplies.flops * slowdowns(work.multiplies, shapes, cluster.device, assumptions)
-    compute = compute_time(matrix, jnp.zeros_like(matrix), launches, cluster.device, assumptions)
+    compute = compute_time(matrix, xp.zeros_like(matrix), launches, cluster.device, assumptions)
     return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)
 
 

@@ -7,8 +7,9 @@ first round of the warm-up and p - 1 of its last. The last chunk of the last sta
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.space.codes import Searched
@@ -37,9 +38,9 @@ def pipeline(
     """
     others = choices.pp * mean_s - slowest_s
     stall = choices.num_microbatches * (slowest_s - mean_s)
-    nothing = jnp.zeros_like(others)
+    nothing = xp.zeros_like(others)
     fills = {code: others for code in searched.schedule} | {
-        code: jnp.maximum(others - SCHEDULES[code].filled * (choices.pp - 1.0) * weight_gradient_s, nothing)
+        code: xp.maximum(others - SCHEDULES[code].filled * (choices.pp - 1.0) * weight_gradient_s, nothing)
         for code in searched.schedule
         if SCHEDULES[code].filled
     }
@@ -59,15 +60,13 @@ def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPl
         most[code] = schedule.in_flight(ahead, choices.num_microbatches)
         if schedule.interleaved and searched.vpp != (1,):
             chunked = schedule.chunks_in_flight(ahead, choices.pp, choices.vpp)
-            most[code] = jnp.where(choices.vpp > 1.0, chunked, most[code])
-    return jnp.minimum(pick(searched.schedule, choices.schedule, most), choices.num_microbatches)
+            most[code] = xp.where(choices.vpp > 1.0, chunked, most[code])
+    return xp.minimum(pick(searched.schedule, choices.schedule, most), choices.num_microbatches)
 
 
 def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
     """Return the number of versions of its weights that a stage keeps; None if all searched schedules keep one."""
-    versions = {
-        code: jnp.asarray(1.0 * SCHEDULES[code].weight_versions, choices.pp.dtype) for code in searched.schedule
-    }
+    versions = {code: np.asarray(SCHEDULES[code].weight_versions, choices.pp.dtype) for code in searched.schedule}
     if all(SCHEDULES[code].weight_versions == 1 for code in searched.schedule):
         return None
     return pick(searched.schedule, choices.schedule, versions)
@@ -76,5 +75,5 @@ def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
 def in_flight_of_embedding_and_head(microbatches: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
     """Return the largest numbers of microbatches that embedding and head hold; their stages hold `microbatches`."""
     chunked = choices.vpp > 1.0
-    first = jnp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
-    return jnp.where(chunked, first, microbatches), jnp.where(chunked, jnp.ones_like(first), microbatches)
+    first = xp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
+    return xp.where(chunked, first, microbatches), xp.where(chunked, xp.ones_like(first), microbatches)

@@ -8,8 +8,7 @@ Embedding and head are never recomputed.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
@@ -45,8 +44,8 @@ class Recompute(NamedTuple):
         recomputed = self._recomputed(cost)
         if self.stored is None:
             return recomputed
-        mixed = jnp.where(self.stored > 0, jnp.maximum(recomputed, cost(NONE)), recomputed)
-        return jnp.where(self.stored < 1, mixed, cost(NONE))
+        mixed = xp.where(self.stored > 0, xp.maximum(recomputed, cost(NONE)), recomputed)
+        return xp.where(self.stored < 1, mixed, cost(NONE))
 
     def _recomputed(self, cost: ByMode) -> PerPlan:
         return pick(self.modes, self.mode, {mode: cost(mode) for mode in self.modes})
@@ -56,5 +55,5 @@ def recompute_of(choices: StepChoices, stack: Stack, searched: Searched) -> Reco
     """Return the recomputation of plans; unequal stages of an even cut store the same share of their layers."""
     stored = None
     if searched.stored_layers != (0,):
-        stored = jnp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, jnp.ones_like(choices.pp))
+        stored = xp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, xp.ones_like(choices.pp))
     return Recompute(choices.recompute, searched.recompute, stored, frozenset((*stack.first, *stack.last)))

@@ -20,8 +20,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
@@ -73,16 +72,16 @@ def reduction(
         back = pick(searched.zero_stage, choices.zero_stage, by_stage)
         forward, backward = layer.costs.forward_s, layer.backward_s
         if layer.contended_s is not None:
-            shared = functools.reduce(jnp.maximum, [crosses(members, cluster.network) for members in layer.shards])
+            shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
             forward, backward = (
-                jnp.maximum(whole - shared * taken, jnp.zeros_like(whole))
+                xp.maximum(whole - shared * taken, xp.zeros_like(whole))
                 for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
             )
-        exposed_forward = gather - overlap * jnp.minimum(gather, forward)
-        exposed_backward = exposed_last = back - overlap * jnp.minimum(back, backward)
+        exposed_forward = gather - overlap * xp.minimum(gather, forward)
+        exposed_backward = exposed_last = back - overlap * xp.minimum(back, backward)
         if layer.replicas:
             back = back + _seconds_of_replicas(of_gradients, layer, cluster, assumptions)
-            exposed_last = back - overlap * jnp.minimum(back, backward)
+            exposed_last = back - overlap * xp.minimum(back, backward)
             among_replicas = among_replicas + layers * (exposed_last - exposed_backward)
         repeated_forward = repeated_forward + layers * exposed_forward
         repeated_backward = repeated_backward + layers * exposed_backward
@@ -90,10 +89,10 @@ def reduction(
             once_forward, once_backward = gather - exposed_forward, back - exposed_last
         replicated = replicated + layers * layer.costs.replicated_gradient_s
     microbatches = choices.num_microbatches
-    one, none = jnp.ones_like(microbatches), jnp.zeros_like(microbatches)
+    one, none = xp.ones_like(microbatches), xp.zeros_like(microbatches)
     forwards = pick(searched.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
     backwards = pick(searched.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
-    gathers = jnp.minimum(forwards, one) * once_forward + forwards * repeated_forward
+    gathers = xp.minimum(forwards, one) * once_forward + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
     return total + among_replicas if any(layer.replicas for layer in kinds) else total
 
@@ -103,12 +102,12 @@ def _seconds(
 ) -> PerPlan:
     """Return the seconds of a collective on a layer's weights, one call for each weight group."""
     costs = layer.costs
-    total = nothing = jnp.zeros_like(layer.shards[0].size * costs.boundary_bytes)
+    total = nothing = xp.zeros_like(layer.shards[0].size * costs.boundary_bytes)
     for index, members in enumerate(layer.shards):
         weights = costs.weight_bytes[index]
         time = collective(kind, members, cluster.network, assumptions)(weights * bytes_per_weight_byte)
         # A group without weights, which another strategy of the search has, costs nothing, not even latency.
-        total = total + jnp.where(weights > 0, time, nothing)
+        total = total + xp.where(weights > 0, time, nothing)
     return total
 
 
@@ -120,5 +119,5 @@ def _seconds_of_replicas(
     for index, (members, replicas) in enumerate(zip(layer.shards, layer.replicas, strict=True)):
         shard_bytes = layer.costs.weight_bytes[index] * members.per_gpu
         time = collective(ALL_REDUCE, replicas, cluster.network, assumptions)(shard_bytes * bytes_per_weight_byte)
-        times.append(jnp.where(shard_bytes > 0, time, jnp.zeros_like(shard_bytes)))
-    return functools.reduce(jnp.add, times)
+        times.append(xp.where(shard_bytes > 0, time, xp.zeros_like(shard_bytes)))
+    return functools.reduce(xp.add, times)

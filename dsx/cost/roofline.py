@@ -7,8 +7,7 @@ T_flop = launch + F_matrix / (eff * clock * P_matrix) + F_vector / (eff * P_vect
 the clock if voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 """
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike, Float
@@ -49,4 +48,4 @@ def exposed_memory_time(
     """Return the seconds of HBM traffic that `compute_s`, its launches included, does not hide."""
     memory_s = memory_time(num_bytes, device, assumptions)
     before_s = (1.0 - assumptions.launch_hidden) * assumptions.launch_latency * launches
-    return jnp.maximum(memory_s - (compute_s - before_s), jnp.zeros_like(memory_s))
+    return xp.maximum(memory_s - (compute_s - before_s), xp.zeros_like(memory_s))

@@ -11,8 +11,9 @@ replica. r divides them too, into shard groups of e/r. Of the r replicas of a sh
 as of any other weight, but no more than there are holders of the same experts in the domain.
 """
 
-import jax.numpy as jnp
+import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.choices import StepChoices
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
@@ -24,9 +25,9 @@ def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | 
     """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
     if searched.zero_replicas == (1,):
         return group(choices.dp, choices.dp_nvs, *choices.dp_outer), None
-    replicas = jnp.minimum(choices.zero_replicas, choices.dp)
+    replicas = xp.minimum(choices.zero_replicas, choices.dp)
     if 0 in searched.zero_stage:
-        replicas = jnp.where(choices.zero_stage > 0, replicas, jnp.ones_like(replicas))
+        replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
     size = choices.dp / replicas
     shares = (choices.dp_nvs, *choices.dp_outer)
     per_unit = [_gcd(size, share) for share in shares]
@@ -48,7 +49,7 @@ def weight_shards(
         return [dp_shard.times(members).whole() for members in axes], []
     holders = [dp_shard.times(dp_replicas).times(members).whole() for members in axes]
     # A plan that breaks the rules may have more replicas than holders.
-    counts = [jnp.minimum(dp_replicas.size, members.size) for members in holders]
+    counts = [xp.minimum(dp_replicas.size, members.size) for members in holders]
     parts = [_split(members, dp_replicas, count) for members, count in zip(holders, counts, strict=True)]
     return [shard for shard, _ in parts], [replicas for _, replicas in parts]
 
@@ -62,5 +63,5 @@ def _split(holders: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, G
 
 
 def _gcd(left: PerPlan, right: PerPlan) -> PerPlan:
-    integers = (jnp.round(value).astype(jnp.int32) for value in jnp.broadcast_arrays(left, right))
-    return jnp.gcd(*integers).astype(jnp.asarray(left).dtype)
+    integers = (xp.round(value).astype(np.int32) for value in xp.broadcast_arrays(left, right))
+    return xp.gcd(*integers).astype(left.dtype)

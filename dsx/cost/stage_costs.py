@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import jax.numpy as jnp
-
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.contention import may_contend
@@ -83,7 +82,7 @@ class StageCosts:
         if stage.even or not self.stack.first:
             return exposed
         # A stage with only the embedding gathers it first and reduces it last.
-        return jnp.where(stage.layers[body] > 0, exposed, exposed_s(self.stack.first[-1]))
+        return xp.where(stage.layers[body] > 0, exposed, exposed_s(self.stack.first[-1]))
 
     def update_s(self, stage: Stage) -> PerPlan:
         """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
@@ -111,7 +110,7 @@ class StageCosts:
         if first.even:
             return own
         share = even_first(self.stack, self.choices.pp)
-        return jnp.maximum(own[0], self.reduction_s(share)), jnp.maximum(own[1], self.update_s(share))
+        return xp.maximum(own[0], self.reduction_s(share)), xp.maximum(own[1], self.update_s(share))
 
     @cached_property
     def recompute_s(self) -> list[PerPlan]:
@@ -157,7 +156,7 @@ class StageCosts:
 
         found: list[PerPlan] = []
         for kind, costs in enumerate(self.kinds):
-            nothing = jnp.zeros_like(costs.forward_s)
+            nothing = xp.zeros_like(costs.forward_s)
             recompute = self._recompute
             stall = recompute.mean(kind, functools.partial(under, costs)) if kind not in recompute.never else nothing
             found.append(offloaded(ACTIVATIONS, self.choices, self.searched, lambda stall=stall: stall, nothing))
@@ -208,7 +207,7 @@ class StageCosts:
 
 def sum_over_layers(stage: Stage, values: Sequence[PerPlan]) -> PerPlan:
     """Return the sum of a value over the layers of a stage; `values` has that of one layer of each kind."""
-    return functools.reduce(jnp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
+    return functools.reduce(xp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
 
 
 def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ between two boundaries. If the kinds of a body alternate, each layer counts as t
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Float, record, static
 
@@ -66,42 +67,43 @@ class Stage(NamedTuple):
 def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:
     """Return the stages that may be the slowest or the largest, the first stage first; pp and vpp broadcast."""
     if stack.uniform:
-        share = jnp.floor(stack.num_body_layers / pp)
+        share = xp.floor(stack.num_body_layers / pp)
         whole = stack.num_body_layers
         kinds = zip(stack.segments[0], stack.counts[0], strict=True)
-        return [Stage(jnp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
-    one = jnp.ones_like(pp)
-    counted = jnp.zeros_like(pp) if stack.divided else _embedding_counted(stack, pp * vpp)
-    chunk = jnp.ceil((stack.num_body_layers + 2.0 * counted) / (pp * vpp))
-    indices = [jnp.zeros_like(pp), jnp.minimum(one, pp - 1.0), pp - 1.0]
+        return [Stage(xp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
+    one = xp.ones_like(pp)
+    counted = xp.zeros_like(pp) if stack.divided else _embedding_counted(stack, pp * vpp)
+    chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / (pp * vpp))
+    indices = [xp.zeros_like(pp), xp.minimum(one, pp - 1.0), pp - 1.0]
     if stack.divided and len(stack.segments) == 1:
         # The second stage has the same body layers as the first, no embedding, and no more microbatches in flight.
         del indices[1]
-    begin = jnp.zeros_like(stack.num_body_layers)
+    begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
-        position = jnp.floor((begin + counted) / chunk)
-        at_border = position - pp * jnp.floor(position / pp)
-        indices += [at_border, jnp.minimum(at_border + 1.0, pp - 1.0)]
+        position = xp.floor((begin + counted) / chunk)
+        at_border = position - pp * xp.floor(position / pp)
+        indices += [at_border, xp.minimum(at_border + 1.0, pp - 1.0)]
     return [_stage(stack, index, pp, chunk, counted) for index in indices]
 
 
-def stages_between(stack: Stack, boundaries: Float[Array, "boundaries"]) -> Stage:
-    """Return the stages between [S + 1] boundaries of the chain, as arrays of [S].
+def stages_between(stack: Stack, boundaries: Float[Array, "boundaries *each"]) -> Stage:
+    """Return the stages between boundaries of the chain, [S + 1] of one plan or [S + 1, N] of N plans, as arrays.
 
     For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer.
     """
-    index = jnp.arange(boundaries.shape[0] - 1, dtype=boundaries.dtype)
-    return Stage(index, layers_between(stack, boundaries[:-1], boundaries[1:]), even=False)
+    index = np.arange(len(boundaries) - 1, dtype=boundaries.dtype)
+    position = index.reshape(-1, *[1] * (boundaries.ndim - 1))
+    return Stage(position, layers_between(stack, boundaries[:-1], boundaries[1:]), even=False)
 
 
 def even_first(stack: Stack, pp: PerPlan) -> Stage:
     """Return the first stage of the most even cut, with fractions of layers if pp does not divide them."""
     if stack.uniform:
-        return Stage(jnp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
+        return Stage(xp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
     counted = _embedding_counted(stack, pp)
     share = (stack.num_body_layers + 2.0 * counted) / pp
-    return _stage(stack, jnp.zeros_like(pp), pp, share, counted)._replace(even=False)
+    return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
 
 
 def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, PerPlan]:
@@ -111,7 +113,7 @@ def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, Per
     first, last = ([((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last))
     for kinds, counts in (*first, *zip(stack.segments, stack.counts, strict=True), *last):
         whole = sum(counts)
-        held = jnp.maximum(jnp.minimum(stop, begin + whole) - jnp.maximum(start, begin), 0.0)
+        held = xp.maximum(xp.minimum(stop, begin + whole) - xp.maximum(start, begin), 0.0)
         for kind, count in zip(kinds, counts, strict=True):
             layers[kind] = layers.get(kind, 0.0) + held * (count / whole)
         begin = begin + whole
@@ -121,9 +123,9 @@ def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, Per
 def _embedding_counted(stack: Stack, chunks: PerPlan) -> PerPlan:
     """Return the layers that the embedding counts as, and likewise the head: 1 where the body does not divide."""
     layers = stack.num_body_layers / chunks
-    even = jnp.floor(layers) == layers
+    even = xp.floor(layers) == layers
     if_uneven = 1.0 if stack.first and stack.last else 0.0
-    return jnp.where(even, jnp.zeros_like(layers), jnp.full_like(layers, if_uneven))
+    return xp.where(even, xp.zeros_like(layers), xp.full_like(layers, if_uneven))
 
 
 def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, counted: PerPlan) -> Stage:
@@ -131,9 +133,9 @@ def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, counted: P
 
     def before(position: PerPlan) -> PerPlan:
         """Return how many of the first `position` layers this stage holds."""
-        rounds = jnp.floor(position / per_round)
+        rounds = xp.floor(position / per_round)
         rest = position - rounds * per_round - index * chunk
-        return rounds * chunk + jnp.clip(rest, jnp.zeros_like(rest), chunk)
+        return rounds * chunk + xp.clip(rest, xp.zeros_like(rest), chunk)
 
     layers: dict[int, PerPlan] = {}
     begin = counted
@@ -143,9 +145,9 @@ def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, counted: P
         for kind, count in zip(kinds, counts, strict=True):
             layers[kind] = layers.get(kind, 0.0) + held * (count / sum(counts))
         begin = end
-    one, none = jnp.ones_like(index), jnp.zeros_like(index)
+    one, none = xp.ones_like(index), xp.zeros_like(index)
     for kind in stack.first:
-        layers[kind] = jnp.where(index == none, one, none)
+        layers[kind] = xp.where(index == none, one, none)
     for kind in stack.last:
-        layers[kind] = jnp.where(index == pp - 1.0, one, none)
+        layers[kind] = xp.where(index == pp - 1.0, one, none)
     return Stage(index, layers)

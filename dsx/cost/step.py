@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.collectives import send
@@ -43,17 +43,18 @@ class Workload:
     searched: Searched
 
 
+@xp.unchecked
 def step_costs(
     kinds: Sequence[LayerCosts],
     choices: StepChoices,
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-    boundaries: Float[Array, "boundaries"] | None = None,
+    boundaries: Float[Array, "boundaries *each"] | None = None,
 ) -> StepCosts:
     """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of the arguments.
 
-    The cut is even unless [S + 1] `boundaries` are given, for one plan in scalars (`dsx.cost.stages.stages_between`).
+    The cut is even unless [S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`).
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
@@ -65,7 +66,7 @@ def step_costs(
     def busy(values: Sequence[PerPlan]) -> Column:
         """Return the seconds of all microbatches of a step on the mean stage, from those of a layer of each kind."""
         layers = mean.layers.items()
-        return functools.reduce(jnp.add, [(microbatches * count) * values[kind] for kind, count in layers])
+        return functools.reduce(xp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
     def column(name: str) -> Column:
         return busy([getattr(layer, name) for layer in kinds])
@@ -73,7 +74,7 @@ def step_costs(
     slowest_s = cut.largest([costs.load_s(stage) for stage in cut.priced])
     mean_s = slowest_s if mean is first else costs.load_s(mean)
     # A single stage is the mean stage, also in rounding.
-    slowest_s = jnp.where(choices.pp > 1, jnp.maximum(slowest_s, mean_s), mean_s)
+    slowest_s = xp.where(choices.pp > 1, xp.maximum(slowest_s, mean_s), mean_s)
     weight_gradient_s = sum_over_layers(mean, [layer.weight_gradient_s for layer in kinds])
     send_s = exposed_send_s(costs, mean, mean_s)
     pipe = pipeline(slowest_s, mean_s, weight_gradient_s, send_s, choices, searched)
@@ -87,7 +88,7 @@ def step_costs(
     step = busy(forward_backward) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
-    one = jnp.ones_like(step)
+    one = xp.ones_like(step)
     return StepCosts(
         compute_s=column("compute_s"),
         memory_s=column("memory_s") if stall is None else column("memory_s") + busy(stall),
@@ -120,12 +121,12 @@ def exposed_send_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
     choices, assumptions = costs.choices, costs.assumptions
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_outer)
-    send_s = 2.0 * jnp.where(choices.pp > 1, between(boundary), jnp.zeros_like(boundary))
+    send_s = 2.0 * xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
     if costs.contended_s:
         shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
         taken = sum_over_layers(mean, [forward + backward for forward, backward in costs.contended_s])
-        mean_s = jnp.maximum(mean_s - shared * taken, jnp.zeros_like(mean_s))
-    return send_s - assumptions.pp_overlap * jnp.minimum(send_s, mean_s)
+        mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
+    return send_s - assumptions.pp_overlap * xp.minimum(send_s, mean_s)
 
 
 class _Cut(NamedTuple):
@@ -142,20 +143,20 @@ def _even(stack: Stack, choices: StepChoices) -> _Cut:
     priced = stages(stack, choices.pp, choices.vpp)
     first, *_ = priced
     mean = first if stack.uniform else _mean(stack, choices, first)
-    return _Cut(priced, first, mean, lambda values: functools.reduce(jnp.maximum, values), worst)
+    return _Cut(priced, first, mean, lambda values: functools.reduce(xp.maximum, values), worst)
 
 
-def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries"]) -> _Cut:
+def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries *each"]) -> _Cut:
     found = stages_between(stack, boundaries)
     position, layers = jax.tree.map(lambda leaf: leaf[0], (found.position, found.layers))
     first = Stage(position, layers, even=False)
 
     def worst_of(memories: list[Memory]) -> Memory:
         (memory,) = memories
-        at = jnp.argmax(memory.peak_bytes)
-        return Memory(*(jnp.asarray(part)[at] for part in memory))
+        at = xp.argmax(memory.peak_bytes, axis=0)[None]
+        return Memory(*(xp.take_along_axis(part, at, axis=0)[0] for part in xp.broadcast_arrays(*memory)))
 
-    return _Cut([found], first, _mean(stack, choices, first), lambda values: jnp.max(values[0]), worst_of)
+    return _Cut([found], first, _mean(stack, choices, first), lambda values: values[0].max(axis=0), worst_of)
 
 
 def _mean(stack: Stack, choices: StepChoices, first: Stage) -> Stage:

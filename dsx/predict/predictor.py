@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from dsx.cost.assumptions import assumptions_from_spec
@@ -23,10 +22,9 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
     step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
     priced, reasons = batches(setups, assumptions)
     for batch in priced:
-        with jax.enable_x64(True):
-            costs = price(batch, assumptions_from_spec(batch.spec))
-        step[batch.rows], peak[batch.rows] = np.asarray(costs.step_time_s), np.asarray(costs.peak_bytes)
-        allocated[batch.rows] = np.asarray(costs.peak_bytes - costs.overhead_bytes)
+        costs = price(batch, assumptions_from_spec(batch.spec))
+        step[batch.rows], peak[batch.rows] = costs.step_time_s, costs.peak_bytes
+        allocated[batch.rows] = costs.peak_bytes - costs.overhead_bytes
     interval = step_interval(assumptions.interval, step, facts_of(setups))
     capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
     return Predictions(

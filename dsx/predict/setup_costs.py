@@ -1,8 +1,6 @@
 """The costs of batches of measured setups: once, or many times while a fit changes the assumptions.
 
-Optimised code is ten times as fast but takes several times as long to compile, which pays off in a fit: it prices the
-same rows hundreds of times. To price rows once, layers are compiled one by one without optimisation, since most
-structures share layers.
+Compiling pays off in a fit, which prices the same rows hundreds of times. Rows that are priced once take NumPy.
 """
 
 from collections.abc import Callable
@@ -21,22 +19,14 @@ from dsx.cost.step import Workload
 from dsx.cost.work import LayerWork
 from dsx.hardware.cluster import Cluster
 from dsx.predict.batches import Batch
-from dsx.pricing.batch import Plans, costs, pad, padded_length
+from dsx.pricing.batch import Plans, costs
 from dsx.pricing.batch import price as price_batch
-
-_QUICKLY = {"xla_backend_optimization_level": 0}
 
 
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N] NumPy arrays."""
-    works, hardware, _, _ = _arguments(batch)
-    count = len(batch.rows)
-    length = padded_length(count)
-    padded = jax.tree.map(lambda leaf: np.moveaxis(pad(np.moveaxis(leaf, 0, -1), length), -1, 0), (works, hardware))
-    kinds = tuple(_price_layers(work, padded[1], assumptions) for work in padded[0])
-    # Rows last, as everywhere else; drop the axis of size one.
-    rows = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[:count, ..., 0], 0, -1), kinds)
-    return price_batch(Plans(rows, batch.choices, hardware, assumptions), batch.workload)
+    kinds = tuple(layer_costs(work, batch.hardware, assumptions) for work in batch.works)
+    return price_batch(Plans(kinds, batch.choices, batch.hardware, assumptions), batch.workload)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
@@ -74,4 +64,3 @@ def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assu
 
 
 _price_often = jax.jit(_price)
-_price_layers = jax.jit(jax.vmap(layer_costs, in_axes=(0, 0, None)), compiler_options=_QUICKLY)

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.cost.layer import COMM_COLUMN, price_kernels, traffic
+from dsx.cost.layer import COMM_COLUMN, kernel_times, traffic
 from dsx.cost.work import layer_values
 from dsx.errors import PlanError
 from dsx.graph.derived import DerivedLayer
@@ -148,10 +147,9 @@ def operator_costs(problem: Problem, plan: Mapping[str, Any]) -> list[dict[str, 
     work = work_of(problem, layer, keys)
     work = replace(work, outer=outer_shares(problem, 0, keys, np.zeros(1, dtype=np.int64), tuple(work.shares)))
     values = layer_values(*arguments)
-    with jax.enable_x64(True):
-        cluster, assumptions = problem.at_point(0)
-        times = price_kernels(work, cluster, assumptions)
-        moved = np.asarray(sum(traffic(work, assumptions)))
+    cluster, assumptions = problem.at_point(0)
+    times = kernel_times(work, cluster, assumptions)
+    moved = np.sum(traffic(work, assumptions), axis=0)
     return [_kernel(layer, index, work, moved, times, values) for index in range(len(layer.priced_kernels))]
 
 

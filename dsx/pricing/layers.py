@@ -1,8 +1,9 @@
 """The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
 
 Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
-them. Keys are padded to a few fixed lengths, so that the layer of a strategy is compiled once per length. Padding
-repeats the last key and is cut off again.
+them. Few keys are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to a few
+fixed lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is cut off
+again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
-from dsx.pricing.batch import LONGEST, pad, padded_length
+from dsx.pricing.batch import pad
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.problem import Problem
 from dsx.space.choices import KEY_COLUMNS
@@ -29,6 +30,9 @@ KeyCosts = tuple[LayerCosts, ...]
 # The columns of a key that decide its work.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
+_ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
+_COMPILED = 1 << 17  # keys at hardware points from which on compiled code is faster, its compilation included
+_LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
 
@@ -50,6 +54,15 @@ class _KeyBatch:
     shares: Arrays  # {axis: [U]}
     outer: tuple[Arrays, ...]  # {axis: [U]} for each tier between fast domain and outermost tier
 
+    def of_keys(self, works: np.ndarray, start: int, stop: int, length: int) -> LayerWork:
+        """Return the work of the keys from `start` to `stop`, which have only these `works`, padded to a length."""
+
+        def padded(shares: Arrays) -> Arrays:
+            return {axis: pad(share[start:stop], length) for axis, share in shares.items()}
+
+        which = pad(self.which[start:stop] - self.which[start], length).astype(np.int32)
+        return self.work.of_keys(works, which, padded(self.shares), tuple(map(padded, self.outer)))
+
 
 def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
     """Return the costs of each layer kind for a [U] key table at all H hardware points.
@@ -64,10 +77,14 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) 
 
     def run(device: Any, batch: _KeyBatch) -> list[LayerCosts]:
         with jax.default_device(device), jax.enable_x64(True):
-            return _price_batch(problem, batch)
+            return _price_compiled(problem, batch)
 
-    # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
-    priced = list(map_over_devices(run, _batches(problem, layers, keys)))
+    batches = _batches(problem, layers, keys)
+    if problem.num_points * len(keys["strategy"]) < _COMPILED:
+        priced = [(batch, _price_on_numpy(problem, batch)) for batch in batches]
+    else:
+        # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
+        priced = list(map_over_devices(run, batches))
     rows = np.concatenate([np.zeros(0, dtype=np.int64), *(batch.rows for batch, _ in priced)])
     return _assembled([part for _, parts in priced for part in parts], rows)
 
@@ -122,20 +139,26 @@ def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[
         start = stop
 
 
-def _price_batch(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
-    """Price the keys of a batch, a fixed length at a time."""
+def _price_on_numpy(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+    """Price the keys of a batch at one hardware point after the other."""
+    parts: list[LayerCosts] = []
+    for start, stop in _ranges(batch.which, _ON_NUMPY, _ON_NUMPY):
+        works = np.arange(batch.which[start], batch.which[stop - 1] + 1)
+        work = batch.of_keys(works, start, stop, stop - start)
+        found = [layer_costs(work, *problem.at_point(point)) for point in range(problem.num_points)]
+        parts.append(jax.tree.map(lambda *leaves: np.stack(leaves), *found))
+    return parts
+
+
+def _price_compiled(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+    """Price the keys of a batch at all hardware points, a fixed length at a time."""
     which = batch.which
-    length = padded_length(len(which))
-    num_works = length if length < LONGEST else length // 4
+    few, many = _LENGTHS
+    length, num_works = (few, few) if len(which) <= few else (many, many // 4)
     parts: list[LayerCosts] = []
     for start, stop in _ranges(which, num_works, length):
         works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
-        own = pad(which[start:stop] - which[start], length).astype(np.int32)
-        shares = {axis: pad(share[start:stop], length) for axis, share in batch.shares.items()}
-        outer = tuple(
-            {axis: pad(share[start:stop], length) for axis, share in shares_on.items()} for shares_on in batch.outer
-        )
-        costs = _price_layers(batch.work.of_keys(works, own, shares, outer), problem.hardware, problem.assumptions)
+        costs = _price_layers(batch.of_keys(works, start, stop, length), problem.hardware, problem.assumptions)
         parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 

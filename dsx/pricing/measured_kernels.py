@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.layer import busy_times
 from dsx.cost.operator_times import NONE, Measurable, TimesTable, measurable, rows_of
@@ -70,9 +70,7 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
     for layer in problem.kinds[0]:
         count = sum(count for other, count in problem.models[0].layers if other is layer)
         found = kernels_of(problem, layer, keys)
-        with jax.enable_x64(True):
-            priced = _price(work_of(problem, layer, keys), *problem.at_point(0))
-        whole, plain, multiplies = map(np.asarray, priced)
+        whole, plain, multiplies = _times(work_of(problem, layer, keys), *problem.at_point(0))
         total_s += count * float(whole.sum())
         chosen = [(one, int(rows[0])) for one, rows in zip(found, rows_of(table, found), strict=True)]
         number += _number(chosen)
@@ -95,14 +93,12 @@ def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
     return sum((one.kernel, one.direction) not in (whole if one.multiply is not None else split) for one, _ in chosen)
 
 
+@xp.unchecked
 def _times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> tuple[Any, Any, Any]:
     """Return the seconds of kernels [2, K, V], the same by the roofline, and multiplies by the roofline [M, V]."""
     whole = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
     plain = busy_times(work, cluster, assumptions)
     return whole[0] + whole[1], plain[0] + plain[1], multiply_times(work, cluster, assumptions)
-
-
-_price = jax.jit(_times)
 
 
 def key_of(plan: Mapping[str, Any]) -> Arrays:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.pipeline import in_flight
 from dsx.cost.stage_costs import StageCosts, sum_over_layers
 from dsx.cost.stages import stages_between
@@ -31,42 +31,39 @@ class PlanStage:
     link: str | None  # network tier of the link from the previous stage; None for the first stage
 
 
+@xp.unchecked
 def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[PlanStage, ...]:
     """Return the stages of a plan, given by all candidate columns [1], for the boundaries [L + 1] of its cut."""
     num_stages = int(columns["pp"][0])
     table = price_keys(problem, {name: columns[name] for name in KEY_COLUMNS})
     columns = on_tiers(problem, columns)
     only = np.zeros(1, dtype=np.int64)
-    with jax.enable_x64(True):
-        kinds = jax.tree.map(lambda leaf: np.asarray(take_rows(np.asarray(leaf), only, only)[..., 0]), table)
-        tiers = [tier.name for tier in problem.cluster.network.middle]
-        choices = step_choices(columns, lambda column: np.asarray(column[0], dtype=np.float64), tiers)
-        cluster, assumptions = problem.at_point(0)
-        workload = problem.workload
-        costs = StageCosts(kinds, choices, workload.stack, workload.searched, cluster, assumptions)
-        stages = stages_between(workload.stack, cut[: num_stages + 1].astype(np.float64))
-        microbatches = jnp.broadcast_to(
-            in_flight(stages.position, choices, workload.searched), jnp.shape(stages.position)
-        )
-        stalls = costs.stall_s or [0.0] * len(kinds)
-        values = {
-            "load_s": costs.load_s(stages),
-            "compute_s": sum_over_layers(
-                stages, [k.compute_s + k.memory_s + w for k, w in zip(kinds, stalls, strict=True)]
-            ),
-            "comm_s": sum_over_layers(stages, [k.tp_comm_s + k.cp_comm_s + k.ep_comm_s for k in kinds]),
-            "recompute_s": sum_over_layers(stages, costs.recompute_s),
-            "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
-        }
+    kinds = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), only, only), table)
+    tiers = [tier.name for tier in problem.cluster.network.middle]
+    choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
+    workload = problem.workload
+    costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
+    stages = stages_between(workload.stack, cut[: num_stages + 1, None].astype(np.float64))
+    microbatches = in_flight(stages.position, choices, workload.searched)
+    stalls = costs.stall_s or [0.0] * len(kinds)
+    busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
+    values = {
+        "load_s": costs.load_s(stages),
+        "compute_s": sum_over_layers(stages, busy),
+        "comm_s": sum_over_layers(stages, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
+        "recompute_s": sum_over_layers(stages, costs.recompute_s),
+        "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
+    }
+    held = np.broadcast_to(microbatches, (num_stages, 1))
     *inner, outermost = [tier.name for tier in problem.cluster.network.tiers]
     per_unit = [(name, int(columns[f"pp_{name}"][0])) for name in inner]  # stages that share a unit of each tier
     return tuple(
         PlanStage(
             first_layer=int(cut[index]),
             num_layers=int(cut[index + 1] - cut[index]),
-            in_flight=int(microbatches[index]),
+            in_flight=int(held[index, 0]),
             link=next((name for name, count in per_unit if index % count), outermost) if index else None,
-            **{name: float(np.asarray(column)[index]) for name, column in values.items()},
+            **{name: float(column[index, 0]) for name, column in values.items()},
         )
         for index in range(num_stages)
     )

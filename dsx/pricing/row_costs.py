@@ -10,12 +10,14 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.hardware.cluster import Cluster
-from dsx.pricing.batch import LONGEST, Plans, none_priced, price
+from dsx.pricing.batch import Plans, none_priced, price
 from dsx.pricing.layers import KeyCosts, price_keys
 from dsx.pricing.problem import Problem
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
 from dsx.space.enumerate import Arrays
 from dsx.space.tiers import choice_shares, stride_of_replicas, units
+
+_AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
 
 
 class Rows(NamedTuple):
@@ -71,8 +73,8 @@ def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
     """Price [N] rows in float64 from a table of [H, U] layer costs."""
     results: list[StepCosts] = []
     tiers = [tier.name for tier in problem.cluster.network.middle]
-    for start in range(0, len(rows.positions), LONGEST):
-        here = rows.take(slice(start, start + LONGEST))
+    for start in range(0, len(rows.positions), _AT_ONCE):
+        here = rows.take(slice(start, start + _AT_ONCE))
         layers = jax.tree.map(lambda leaf, at=here: take_rows(np.asarray(leaf), at.points, at.positions), table)
         plans = Plans(layers, step_choices(here.choices, np.asarray, tiers), *machines(problem, here.points))
         results.append(price(plans, problem.workload))

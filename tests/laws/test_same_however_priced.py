@@ -21,7 +21,7 @@ from validation.cases import STRATEGIES
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
-from dsx.pricing import batch, layers, row_costs
+from dsx.pricing import layers, row_costs
 from dsx.pricing.layers import price_keys
 from dsx.pricing.row_costs import Rows, price_rows, step_choices
 from dsx.pricing.rows import cost_columns
@@ -55,15 +55,12 @@ def test_any_keys_in_any_order(assumptions, seed, count):
         np.testing.assert_allclose(part[name], expected, rtol=REL, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "lengths", [(7,), *(pytest.param(more, marks=pytest.mark.slow) for more in [(2, 50), (1, 64, 1024, 16384)])]
-)
-def test_any_length_of_a_chunk(monkeypatch, lengths):
+@pytest.mark.parametrize("length", [7, *(pytest.param(more, marks=pytest.mark.slow) for more in (50, 16384))])
+def test_any_length_of_a_chunk(monkeypatch, length):
     problem, space = problem_of("default"), space_of("default", num_gpus=(4, 6), batches=(6,))
     expected = priced(problem, space)
-    monkeypatch.setattr(batch, "_LENGTHS", lengths)
-    for module in (batch, layers, row_costs):
-        monkeypatch.setattr(module, "LONGEST", lengths[-1])
+    monkeypatch.setattr(layers, "_ON_NUMPY", length)
+    monkeypatch.setattr(row_costs, "_AT_ONCE", length)
     assert_rows_equal(priced(problem, space), expected, REL)
 
 

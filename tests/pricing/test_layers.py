@@ -8,7 +8,6 @@ from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.work import layer_work
-from dsx.pricing import batch, row_costs
 from dsx.pricing import layers as layers_module
 from dsx.pricing.batch import pad
 from dsx.pricing.layers import power_of_two, price_keys
@@ -72,7 +71,7 @@ def test_every_key_alone():
 
 
 @pytest.mark.parametrize(("lengths", "most"), [((4, 40), 33)])
-def test_keys_and_works_in_batches_of_any_length(monkeypatch, works, lengths, most):
+def test_keys_and_works_in_compiled_batches_of_any_length(monkeypatch, works, lengths, most):
     problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
     expected = leaves(price_keys(problem, space.keys)[0])
     assert all(count == distinct for count, distinct in works)  # each is evaluated once
@@ -86,9 +85,8 @@ def test_keys_and_works_in_batches_of_any_length(monkeypatch, works, lengths, mo
         assert work.which.max() < work.matrix.shape[-1]
         return price(work, hardware, assumptions)
 
-    monkeypatch.setattr(batch, "_LENGTHS", lengths)
-    for module in (batch, layers_module, row_costs):
-        monkeypatch.setattr(module, "LONGEST", lengths[-1])
+    monkeypatch.setattr(layers_module, "_COMPILED", 0)
+    monkeypatch.setattr(layers_module, "_LENGTHS", lengths)
     monkeypatch.setattr(layers_module, "_WORKS", most)
     monkeypatch.setattr(layers_module, "_price_layers", seen)
     assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
@@ -96,6 +94,14 @@ def test_keys_and_works_in_batches_of_any_length(monkeypatch, works, lengths, mo
     assert sum(count for count, _ in works) == total
     assert set(priced) <= {*((length, length) for length in lengths[:-1]), (lengths[-1], lengths[-1] // 4)}
     assert len(priced) >= len(space.keys["tp"]) / lengths[-1]
+
+
+@pytest.mark.parametrize("most", [1, 7, 50])
+def test_keys_on_numpy_in_batches_of_any_length(monkeypatch, most):
+    problem, space = problem_of("default", ("2d",)), space_of("default", (24,), strategies=("2d",))
+    expected = leaves(price_keys(problem, space.keys)[0])
+    monkeypatch.setattr(layers_module, "_ON_NUMPY", most)
+    assert_rows_equal(leaves(price_keys(problem, space.keys)[0]), expected, REL)
 
 
 def test_points_together_are_points_alone():
@@ -134,6 +140,5 @@ def test_no_keys_and_no_rows():
 
 
 def test_lengths():
-    assert [batch.padded_length(count) for count in (0, 1, 2, 64, 65, 10**6)] == [1, 1, 64, 64, 1024, 8192]
     assert [power_of_two(count) for count in (1, 64, 65, 1000, 1024, 1025)] == [64, 64, 128, 1024, 1024, 2048]
     assert pad(np.array([3, 5]), 4).tolist() == [3, 5, 5, 5]
