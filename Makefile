@@ -41,7 +41,9 @@ calibration: $(INSTALLED)
 validation: $(INSTALLED)
 	$(BIN)/python benchmarks/accuracy.py --write docs/validation.md --freeze data/validation/predictions.csv
 
+# pip would compile all that it installs on one core, tests of libraries included: a third of the installation.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m compileall -q -j 0 -x '/tests/' $(BIN)/../lib
 	touch $@

@@ -87,17 +87,11 @@ def _flat_function(problem: Problem) -> Callable[[Any], Any]:
     hardware, assumptions = problem.at_point(0)
 
     def price(columns: Any) -> tuple[Any, Any]:
-        work = layer_work(
-            problem.layers[0],
-            problem.model.dimensions,
-            problem.assumptions_spec,
-            problem.sequence_length,
-            columns,
-            jnp,
-        )
-        layer = layer_costs(work, hardware, assumptions)
+        layer, dimensions = problem.layers[0], problem.model.dimensions
+        work = layer_work(layer, dimensions, problem.assumptions_spec, problem.sequence_length, columns)
+        kinds = (layer_costs(work, hardware, assumptions),)
         choices = step_choices(columns, lambda column: column)
-        costs = step_costs((layer,), choices, problem.workload, hardware, assumptions)
+        costs = step_costs(kinds, choices, problem.workload, hardware, assumptions)
         step = jnp.where(costs.peak_bytes <= hardware.device.hbm_capacity, costs.step_time_s, jnp.inf)
         return jnp.argmin(step), step.min()
 

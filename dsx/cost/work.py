@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate, total
@@ -163,7 +164,7 @@ def layer_values(
     dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
     sequence_length: Size,
-    keys: Mapping[str, Real[np.ndarray, "works"]],
+    keys: Mapping[str, Real[Array, "works"]],
 ) -> dict[str, Float[ArrayLike, "*#works"]]:
     """Return the values of all names in a layer's expressions.
 
@@ -172,9 +173,9 @@ def layer_values(
     """
     values: dict[str, ArrayLike] = {name: np.asarray(size, dtype=float) for name, size in dimensions.items()}
     values["s"] = np.asarray(sequence_length, dtype=float)
-    values["b"] = np.asarray(keys["microbatch_size"], dtype=float)
-    values["panels"] = np.asarray(keys["panels"], dtype=float)
-    values |= {axis: np.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
+    values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
+    values["panels"] = xp.asarray(keys["panels"], dtype=float)
+    values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
     values["activation_bytes"] = float(assumptions.activation_bytes)
     values["weight_bytes"] = float(assumptions.weight_bytes)
     values["gradient_bytes"] = float(assumptions.gradient_bytes)
@@ -186,7 +187,7 @@ def layer_work(
     dimensions: Mapping[str, Size],
     assumptions: AssumptionsSpec,
     sequence_length: Size,
-    keys: Mapping[str, Real[np.ndarray, "works"]],
+    keys: Mapping[str, Real[Array, "works"]],
 ) -> LayerWork:
     """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each."""
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
@@ -197,17 +198,17 @@ def layer_work(
 
     def floor_divide(left: ArrayLike, right: ArrayLike) -> ArrayLike:
         # Exact below 2^53, and ten times faster than NumPy's own on floats.
-        return np.floor(left / right)
+        return xp.floor(left / right)
 
-    def number(expr: Any) -> Float[np.ndarray, "works"]:
+    def number(expr: Any) -> PerWork:
         alive.append(expr)
-        return np.broadcast_to(np.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
+        return xp.broadcast_to(xp.asarray(evaluate(expr, values, memo, floor_divide), dtype=float), (count,))
 
-    def stack(expressions: list[Any]) -> Float[np.ndarray, "expressions works"]:
-        return np.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
+    def stack(expressions: list[Any]) -> Float[Array, "expressions works"]:
+        return xp.stack([number(expr) for expr in expressions]) if expressions else np.zeros((0, count))
 
     def per_direction(field: str) -> PerKernel:
-        return np.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
+        return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
 
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     saved = (
@@ -215,7 +216,7 @@ def layer_work(
         stack([total(saved.bytes for saved in kernel.kept) for kernel in layer.kernels]).sum(axis=0),
         number(layer.input_bytes),
     )
-    stash = np.stack(saved)
+    stash = xp.stack(saved)
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -229,11 +230,11 @@ def layer_work(
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
         stash=stash,
-        working=_working(layer, stash, stack) if assumptions.charge_transients else np.zeros_like(stash),
+        working=_working(layer, stash, stack) if assumptions.charge_transients else xp.zeros_like(stash),
         boundary=number(layer.boundary_bytes),
-        panels=np.asarray(keys["panels"], dtype=float),
-        sizes={axis: np.asarray(keys[axis], dtype=float) for axis in layer.axes},
-        shares={axis: np.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
+        panels=xp.asarray(keys["panels"], dtype=float),
+        sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
+        shares={axis: xp.asarray(keys[f"{axis}_nvs"], dtype=float) for axis in layer.axes},
         which=None,
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
@@ -243,7 +244,7 @@ def layer_work(
     )
 
 
-def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], np.ndarray]) -> PerMode:
+def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], Array]) -> PerMode:
     """Return the bytes besides the stash: those of the largest kernel, and the recomputed activations by then.
 
     Full recomputation has recomputed all activations that the backward reads; selective, those of one region.
@@ -255,5 +256,5 @@ def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], n
     for region in {kernel.recompute_region: None for kernel in layer.kernels if kernel.recompute_region}:
         inside = [index for index, kernel in enumerate(layer.kernels) if kernel.recompute_region == region]
         region_bytes = [saved.bytes for i in inside for saved in layer.kernels[i].saved if saved.key not in kept]
-        selective = np.maximum(selective, stack(region_bytes).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
-    return np.stack([largest, selective, np.maximum(stash[0] - stash[2], 0.0) + largest])
+        selective = xp.maximum(selective, stack(region_bytes).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
+    return xp.stack([largest, selective, xp.maximum(stash[0] - stash[2], 0.0) + largest])

@@ -16,6 +16,9 @@ import numpy as np
 unchecked = np.errstate(divide="ignore", invalid="ignore", over="ignore")
 
 
+_NOT_JAX = frozenset({np.ndarray, np.float64, np.float32, float, int})
+
+
 def _operation(name: str) -> Callable[..., Any]:
     """Return the operation `name` of JAX if an argument is a JAX array, traced or not, and else that of NumPy."""
     in_jax, on_numpy = getattr(jnp, name), getattr(np, name)
@@ -28,12 +31,23 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 def _has_jax(values: Iterable[Any]) -> bool:
-    return any(isinstance(value, jax.Array) or (isinstance(value, list) and _has_jax(value)) for value in values)
+    for value in values:
+        # A lookup of the type takes a tenth of an `isinstance` of a class that is abstract, as that of JAX.
+        if type(value) in _NOT_JAX:
+            continue
+        if isinstance(value, list | tuple):
+            if _has_jax(value):
+                return True
+        elif isinstance(value, jax.Array):
+            return True
+    return False
 
 
 add = _operation("add")
 argmax = _operation("argmax")
+asarray = _operation("asarray")
 broadcast_arrays = _operation("broadcast_arrays")
+broadcast_to = _operation("broadcast_to")
 ceil = _operation("ceil")
 clip = _operation("clip")
 floor = _operation("floor")

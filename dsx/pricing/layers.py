@@ -1,13 +1,14 @@
 """The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
 
 Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
-them. Few keys are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to a few
-fixed lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is cut off
-again.
+them. A kind of layer is priced once for keys that differ only in what it does not depend on. Few keys are priced on NumPy,
+before XLA would have compiled their layer; many by compiled code, padded to a few fixed lengths, so that the layer of a
+strategy is compiled once per length. Padding repeats the last key and is cut off again.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
+from dsx.graph.notation import AXES
 from dsx.pricing.batch import pad
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.problem import Problem
@@ -31,7 +33,7 @@ KeyCosts = tuple[LayerCosts, ...]
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 _ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
-_COMPILED = 1 << 17  # keys at hardware points from which on compiled code is faster, its compilation included
+_COMPILED = 1 << 16  # keys at hardware points from which on they are compiled, which halves the time of the next ones
 _LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
@@ -48,7 +50,6 @@ def power_of_two(count: int) -> int:
 class _KeyBatch:
     """Some keys of one strategy, and their works."""
 
-    rows: np.ndarray  # [U] rows of the key table
     which: np.ndarray  # [U] the work of each key, increasing from 0
     work: LayerWork
     shares: Arrays  # {axis: [U]}
@@ -74,32 +75,61 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
 
 def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> LayerCosts:
     """Return the costs of one layer kind; `layers` has its layer under each strategy."""
-
-    def run(device: Any, batch: _KeyBatch) -> list[LayerCosts]:
-        with jax.default_device(device), jax.enable_x64(True):
-            return _price_compiled(problem, batch)
-
-    batches = _batches(problem, layers, keys)
-    if problem.num_points * len(keys["strategy"]) < _COMPILED:
-        priced = [(batch, _price_on_numpy(problem, batch)) for batch in batches]
-    else:
-        # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
-        priced = list(map_over_devices(run, batches))
-    rows = np.concatenate([np.zeros(0, dtype=np.int64), *(batch.rows for batch, _ in priced)])
-    return _assembled([part for _, parts in priced for part in parts], rows)
-
-
-def _batches(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> Iterator[_KeyBatch]:
-    """Yield the keys of a table, one strategy after the other, a bounded number of works at a time."""
+    distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
+    priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
         of_strategy = np.flatnonzero(keys["strategy"] == code)
-        works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS})
+        rows, which = _distinct(problem, layer, keys, of_strategy)
+        priced_as[of_strategy] = sum(map(len, distinct)) + which
+        distinct.append(rows)
+    batches = _batches(problem, layers, keys, distinct)
+    if problem.num_points * sum(map(len, distinct)) < _COMPILED:
+        parts = [part for batch in batches for part in _price_on_numpy(problem, batch)]
+    else:
+        # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
+        parts = [part for _, parts in map_over_devices(partial(_price_compiled, problem), batches) for part in parts]
+    return _assembled(parts, priced_as)
+
+
+def _distinct(problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of the `rows` [N] for each of the costs that a layer has under them, and [N] which each row has.
+
+    Embedding and head do not depend on the axes that divide the body alone.
+    """
+    used = [name for name in KEY_COLUMNS if _depends(layer, name)]
+    known = {name: keys[name][rows] for name in KEY_COLUMNS}
+    same = all((column == column[:1]).all() for name, column in known.items() if name not in used)
+    if same or problem.cluster.network.middle:  # a share of an outer tier depends on the axes within it
+        return rows, np.arange(len(rows))
+    order = [*(name for name in used if name in _WORK_COLUMNS), *(name for name in used if name not in _WORK_COLUMNS)]
+    # The columns as the digits of a number, exact as long as it is below 2^53.
+    number = np.zeros(len(rows))
+    for name in order:
+        number = number * (known[name].max() + 1.0) + known[name]
+    if number.max() >= 2.0**53:
+        return rows, np.arange(len(rows))
+    _, first, which = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], which
+
+
+def _depends(layer: DerivedLayer, column: str) -> bool:
+    """Return whether the costs of a layer depend on a column of the key table."""
+    axis = column.removesuffix("_nvs")
+    return axis not in AXES or axis in layer.axes
+
+
+def _batches(
+    problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, rows_of: Sequence[np.ndarray]
+) -> Iterator[_KeyBatch]:
+    """Yield some rows of each strategy, one strategy after the other, a bounded number of works at a time."""
+    for code, (layer, of_strategy) in enumerate(zip(layers, rows_of, strict=True)):
+        works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
         for start, stop in _ranges(works, _WORKS, len(works)):
             rows, which = of_strategy[start:stop], works[start:stop] - works[start]
             first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
             work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
             shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-            yield _KeyBatch(rows, which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
+            yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
 
 
 def outer_shares(
@@ -127,7 +157,7 @@ def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
 
 def _works(keys: Arrays) -> np.ndarray:
     """Return [U] the number of the work of each key; consecutive keys that differ only in shares have one work."""
-    return np.cumsum(changes(*(keys[name] for name in _WORK_COLUMNS))) - 1
+    return np.cumsum(changes(*keys.values())) - 1
 
 
 def _ranges(works: np.ndarray, num_works: int, num_keys: int) -> Iterator[tuple[int, int]]:
@@ -150,30 +180,30 @@ def _price_on_numpy(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
     return parts
 
 
-def _price_compiled(problem: Problem, batch: _KeyBatch) -> list[LayerCosts]:
+def _price_compiled(problem: Problem, device: Any, batch: _KeyBatch) -> list[LayerCosts]:
     """Price the keys of a batch at all hardware points, a fixed length at a time."""
     which = batch.which
     few, many = _LENGTHS
     length, num_works = (few, few) if len(which) <= few else (many, many // 4)
     parts: list[LayerCosts] = []
-    for start, stop in _ranges(which, num_works, length):
-        works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
-        costs = _price_layers(batch.of_keys(works, start, stop, length), problem.hardware, problem.assumptions)
-        parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
+    with jax.default_device(device), jax.enable_x64(True):
+        for start, stop in _ranges(which, num_works, length):
+            works = np.minimum(which[start] + np.arange(num_works), which[stop - 1])
+            costs = _price_layers(batch.of_keys(works, start, stop, length), problem.hardware, problem.assumptions)
+            parts.append(jax.tree.map(lambda leaf, n=stop - start: np.asarray(leaf)[..., :n], costs))
     return parts
 
 
 def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
-    """Join parts in the order of the key table, with the same number of weight groups."""
+    """Join parts, with the same number of weight groups, and return the costs at [U] positions."""
     groups = max((part.group_size.shape[1] for part in parts), default=1)
-    order = np.argsort(positions, kind="stable")
 
     def joined(name: str, leaves: Sequence[Any]) -> np.ndarray:
         leaves = [np.asarray(leaf) for leaf in leaves]
         if name in _ABSENT:
             widths = [((0, 0), (0, groups - leaf.shape[1]), (0, 0)) for leaf in leaves]
             leaves = [np.pad(leaf, w, constant_values=_ABSENT[name]) for leaf, w in zip(leaves, widths, strict=True)]
-        return np.concatenate(leaves, axis=-1)[..., order] if leaves else np.zeros((1, 0))
+        return np.concatenate(leaves, axis=-1)[..., positions] if leaves else np.zeros((1, 0))
 
     def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
