@@ -1,9 +1,10 @@
 """The layer costs of shard keys: the work and the times of each layer kind in float64, from integer columns.
 
 Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
-them. A kind of layer is priced once for keys that differ only in what it does not depend on. Few keys are priced on NumPy,
-before XLA would have compiled their layer; many by compiled code, padded to a few fixed lengths, so that the layer of a
-strategy is compiled once per length. Padding repeats the last key and is cut off again.
+them. A kind of layer is priced once for keys that differ only in what it does not depend on.
+
+Few keys are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to a few fixed
+lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is cut off again.
 """
 
 from collections.abc import Iterator, Sequence
