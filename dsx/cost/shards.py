@@ -63,5 +63,6 @@ def _split(holders: Group, dp_replicas: Group, count: PerPlan) -> tuple[Group, G
 
 
 def _gcd(left: PerPlan, right: PerPlan) -> PerPlan:
-    integers = (xp.round(value).astype(np.int32) for value in xp.broadcast_arrays(left, right))
-    return xp.gcd(*integers).astype(left.dtype)
+    floats = xp.broadcast_arrays(left, right)
+    integers = (xp.round(value).astype(np.int32) for value in floats)
+    return xp.gcd(*integers).astype(floats[0].dtype)

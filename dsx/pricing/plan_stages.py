@@ -1,6 +1,7 @@
 """The stages of one plan with a layer layout: layers, times, memory, and the network link to each."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
     microbatches = in_flight(stages.position, choices, workload.searched)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
-    values = {
+    values: dict[str, Any] = {
         "load_s": costs.load_s(stages),
         "compute_s": sum_over_layers(stages, busy),
         "comm_s": sum_over_layers(stages, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
