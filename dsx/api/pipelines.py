@@ -2,7 +2,7 @@
 
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
-from dsx.space.divisors import divisors
+from dsx.space.divisors import all_divisors
 
 _COMMON = range(2, 17)  # numbers of stages of most pipelines
 
@@ -15,7 +15,7 @@ def say_few_pipelines(problem: Problem) -> None:
     if problem.optimal_cuts:
         return
     layers = problem.num_layers
-    possible = divisors(layers).tolist()
+    possible = all_divisors(problem.limits().even_layers).tolist()
     if layers > 1 and not any(stages in _COMMON for stages in possible):
         only = " or ".join(map(str, possible))
         warn(

@@ -79,7 +79,7 @@ class StageCosts:
             return reduction(layers, stage, exposed_kind, self.choices, self.searched, self.cluster, self.assumptions)
 
         exposed = exposed_s(body)
-        if stage.even or not self.stack.first:
+        if (stage.even and self.stack.divided) or not self.stack.first:
             return exposed
         # A stage with only the embedding gathers it first and reduces it last.
         return xp.where(stage.layers[body] > 0, exposed, exposed_s(self.stack.first[-1]))

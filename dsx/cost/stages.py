@@ -61,7 +61,7 @@ class Stage(NamedTuple):
 
     position: PerPlan
     layers: dict[int, PerPlan]
-    even: bool = True  # whether of an even cut, so that it has body layers
+    even: bool = True  # whether of an even cut
 
 
 def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:

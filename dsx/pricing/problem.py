@@ -84,7 +84,15 @@ class Problem:
 
     def limits(self, strategy: int = 0) -> Limits:
         """Return the limits that rules compare a plan of a strategy with."""
-        return Limits(self.num_layers, self.nvs_size, self.expert_axes[strategy], self.partition, self.num_end_layers)
+        stack = self.workload.stack
+        return Limits(
+            self.num_layers,
+            self.nvs_size,
+            self.expert_axes[strategy],
+            self.partition,
+            self.num_end_layers,
+            counts_ends=bool(stack.first and stack.last),
+        )
 
     def searching(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
         """Return the problem with the values of `fix` in place of fixed choices of its assumption set.

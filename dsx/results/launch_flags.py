@@ -118,6 +118,7 @@ def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: 
         *context,
         ("--pipeline-model-parallel-size", str(plan["pp"])),
         *_layout(uneven),
+        *([] if uneven else _counted(plan, num_layers)),
         *_ORDER_FLAGS.get(plan["order"], ()),
         *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
         *(schedule or ()),
@@ -172,6 +173,14 @@ def _layout(body: Sequence[int]) -> list[Flag]:
     """Return the flag of an uneven layer layout: E is the embedding, t a layer, L the loss and the head before it."""
     layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
     return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
+
+
+def _counted(plan: Plan, num_layers: int) -> list[Flag]:
+    """Return the flags that count embedding and head as a layer each, where the body alone does not divide."""
+    chunks = plan["pp"] * plan["vpp"]
+    if "stage_layers" in plan or num_layers % chunks == 0 or (num_layers + 2) % chunks:
+        return []
+    return [("--account-for-embedding-in-pipeline-split", ""), ("--account-for-loss-in-pipeline-split", "")]
 
 
 def _recomputed(plan: Plan, num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:

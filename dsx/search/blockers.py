@@ -142,8 +142,9 @@ def _rule(column: str, problem: Problem) -> str:
     if column in REPLICA_AXES:
         return f"{column} divides num_gpus and obeys the rules of {strategies}"
     rule = _RULES_OF_OPTIMAL_CUTS.get(column) if problem.optimal_cuts else None
+    limits = problem.limits()
     return (rule or BY_NAME[column].rule).format(
-        layers=problem.num_layers, stages=problem.limits().max_stages, values=_or(BY_NAME[column].values)
+        layers=" or ".join(map(str, limits.even_layers)), stages=limits.max_stages, values=_or(BY_NAME[column].values)
     )
 
 

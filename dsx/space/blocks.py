@@ -12,16 +12,16 @@ share them. Any range of candidates can be made without the candidates before it
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
-from dsx.space.divisors import divisors
+from dsx.space.divisors import all_divisors, divisors
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
-from dsx.space.limits import EVEN, OPTIMAL, Limits, fill, placed
+from dsx.space.limits import OPTIMAL, Limits, fill, placed
 from dsx.space.plan_rules import RULES
 from dsx.space.tiers import choice_shares, distinct_order
 
@@ -64,6 +64,7 @@ class Blocks:
         first_candidate: [B+1] first candidate of each block, and the end.
         placements: [len(PLACEMENT_COLUMNS), P] placements, sorted by kind of replica.
         outer: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
+        divided: whether the chunks of all pipelines divide the body layers, without embedding and head.
         batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
     """
 
@@ -76,10 +77,12 @@ class Blocks:
         of_block, microbatch_size = ordered[:, begins], microbatch_size[begins]
         first_blocks = np.flatnonzero(changes(*of_block))
         kinds = of_block[:, first_blocks]
-        domains = fill(np.array(bounds.num_gpus), bounds.nvs_size).tolist()
+        domains = fill(np.array(bounds.num_gpus), bounds.limits.nvs_size).tolist()
         tables = [_placements(kind, domains, bounds) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self.outer = _outer(kinds, tables, bounds)
+        chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
+        self.divided = bool((bounds.limits.num_layers % chunks == 0).all())
         self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
         self._replica = np.cumsum(np.isin(np.arange(len(begins)), first_blocks)) - 1  # [B] kind of replica
         self._make_batches(microbatch_size, bounds)
@@ -210,9 +213,8 @@ def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
-            replicas = _replicas(
-                number // replica, domain // share, bounds.num_layers, bounds.searched, bounds.max_stages
-            )
+            limits = replace(bounds.limits, nvs_size=domain // share)
+            replicas = _replicas(number // replica, limits, bounds.searched)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
@@ -239,14 +241,13 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, domain: int, num_layers: int, searched: Searched, max_stages: int | None) -> np.ndarray:
+def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
     """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas.
 
-    `domain` of them share a fast domain. With `max_stages` a pipeline need not divide the layers.
+    The fast domain of `limits` has room for so many of them.
     """
-    partition, end_layers = (EVEN, 0) if max_stages is None else (OPTIMAL, max_stages - num_layers)
-    limits = Limits(num_layers, domain, partition=partition, num_end_layers=end_layers)
-    pipelines = divisors(num_layers) if max_stages is None else np.arange(1, max_stages + 1)
+    optimal, domain = limits.partition == OPTIMAL, limits.nvs_size
+    pipelines = np.arange(1, limits.max_stages + 1) if optimal else all_divisors(limits.even_layers)
     pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
@@ -255,7 +256,7 @@ def _replicas(rest: int, domain: int, num_layers: int, searched: Searched, max_s
     for choice in CROSSED:
         values = getattr(searched, choice.name)
         if choice.tried and not values:
-            values = choice.tried(num_layers, rest)
+            values = choice.tried(limits.even_layers, rest)
         table = cross(table, choice.name, np.array(values))
         for rule in RULES:
             if choice.name in rule.reads and table.keys() >= {*rule.reads}:

@@ -7,14 +7,14 @@ order of this table. Choices that were added later come last, so that candidates
 Choices with named values are stored as codes, which are positions in `values`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from dsx.errors import SpecError, did_you_mean
-from dsx.space.divisors import divisors
+from dsx.space.divisors import all_divisors, divisors
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.units import LARGEST_COUNT
@@ -34,8 +34,9 @@ class Choice:
     values: Values = ()  # all names, or all numbers; empty: whole numbers from `least` on
     least: int = 1
     searched: bool = False  # whether an assumption set may fix it and a search may vary it
-    # Values of a number that a search tries, from the layers of the model and from stages times replicas.
-    tried: Callable[[int, int], Any] | None = None
+    # Values of a number that a search tries, from the layers of the model (`Limits.even_layers`) and from stages times
+    # replicas.
+    tried: Callable[[Sequence[int], int], Any] | None = None
     no_effect: Callable[[Mapping[str, Any]], Any] | None = None  # plans that cost the same with every value
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
     later: bool = False  # added after candidates had ids; older plans have the default
@@ -79,19 +80,19 @@ class Choice:
         return int(value)
 
 
-def _divisors_of_layers(num_layers: int, ranks: int) -> Any:
+def _divisors_of_layers(layers: Sequence[int], ranks: int) -> Any:
     del ranks
-    return divisors(num_layers)
+    return all_divisors(layers)
 
 
-def _divisors_of_ranks(num_layers: int, ranks: int) -> Any:
-    del num_layers
+def _divisors_of_ranks(layers: Sequence[int], ranks: int) -> Any:
+    del layers
     return divisors(ranks)
 
 
-def _up_to_layers(num_layers: int, ranks: int) -> Any:
+def _up_to_layers(layers: Sequence[int], ranks: int) -> Any:
     del ranks
-    return np.arange(num_layers + 1)
+    return np.arange(layers[0] + 1)
 
 
 MODEL_AXES = ("tp", "tp2", "cp", "ep")  # of a shard key

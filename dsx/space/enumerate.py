@@ -17,7 +17,7 @@ from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks
-from dsx.space.limits import fill, placed
+from dsx.space.limits import Limits, fill, placed
 from dsx.space.strategy_rules import allowed
 
 Arrays = dict[str, np.ndarray]
@@ -36,13 +36,11 @@ class Bounds:
     num_gpus: tuple[int, ...]
     global_batch_size: tuple[int, ...]
     sequence_length: int
-    num_layers: int
+    limits: Limits  # of any strategy
     searched: Searched
-    nvs_size: int
     keep_keys: Filter
     keep_choices: Filter
     expert_axes: tuple[tuple[str, ...], ...]  # per strategy: other axes that shard experts, besides ep
-    max_stages: int | None = None  # of a pipeline with an optimal cut; None where cuts are even
     tiers: tuple[str, ...] = ()  # names of the tiers between fast domain and outermost tier
     units: tuple[int, ...] = ()  # fast domains in a unit of each of these tiers
 
@@ -134,11 +132,11 @@ def _with_panels(table: Arrays, axes: list[str], longest: int) -> Arrays:
 
 def _with_shares(table: Arrays, axes: list[str], bounds: Bounds) -> Arrays:
     """Add, per axis, the members of a group that share a fast domain."""
-    possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size))])
+    possible = all_divisors([int(f) for f in np.unique(fill(np.array(bounds.num_gpus), bounds.limits.nvs_size))])
     table = table | {f"{axis}_nvs": np.ones_like(table["tp"]) for axis in MODEL_AXES}
     for axis in axes:
         table = cross({k: v for k, v in table.items() if k != f"{axis}_nvs"}, f"{axis}_nvs", possible)
-        fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.nvs_size)
+        fits = (table[axis] % table[f"{axis}_nvs"] == 0) & (placed(table, REPLICA_AXES) <= bounds.limits.nvs_size)
         table = take(table, fits)
     return table
 
@@ -158,7 +156,7 @@ def _with_experts(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> 
 def _with_expert_shares(table: Arrays, expert_axes: Sequence[str], bounds: Bounds) -> Arrays:
     """Replace the ep share of 1 by each share that some placement of replicas gives."""
     found = np.zeros((0, len(table["tp"])), dtype=np.int64)
-    domains = np.unique(fill(np.array(bounds.num_gpus), bounds.nvs_size)).tolist()
+    domains = np.unique(fill(np.array(bounds.num_gpus), bounds.limits.nvs_size)).tolist()
     for dp_nvs in all_divisors(domains).tolist():
         taken = placed(table, REPLICA_AXES) * dp_nvs
         fits = np.any([domain % taken == 0 for domain in domains], axis=0)

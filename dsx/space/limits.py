@@ -37,6 +37,25 @@ class Limits:
     expert_axes: tuple[str, ...] = ()  # other axes that shard experts, besides ep, under the strategy of the plan
     partition: str = EVEN
     num_end_layers: int = 0  # embedding and head, which an optimal cut may place on stages of their own
+    counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
+
+    @property
+    def even_layers(self) -> tuple[int, ...]:
+        """The numbers of layers that the chunks of an even cut may divide (`dsx.cost.stages`)."""
+        return (self.num_layers, self.num_layers + 2) if self.counts_ends else (self.num_layers,)
+
+    def divides(self, chunks: Any) -> Any:
+        """Return whether there is an even cut into so many chunks."""
+        found: Any = False
+        for layers in self.even_layers:
+            found = found | (layers % chunks == 0)
+        return found
+
+    @property
+    def layers_text(self) -> str:
+        """The layers that an even cut divides, in words."""
+        counted = f", nor {self.num_layers + 2} with embedding and head" if self.counts_ends else ""
+        return f"{self.num_layers} layers{counted}"
 
     @property
     def max_stages(self) -> int:

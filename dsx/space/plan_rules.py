@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsx.space.choices import CODES
-from dsx.space.divisors import divisors
+from dsx.space.divisors import all_divisors, divisors
 from dsx.space.domain_fill import exact_fill
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
@@ -65,19 +65,21 @@ def _schedule(plan: Columns) -> str:
 
 def _chunks_divide(plan: Columns, limits: Limits) -> Any:
     pp, vpp = plan["pp"], plan["vpp"]
-    return (vpp == 1) | ((pp > 1) & (limits.num_layers % (pp * vpp) == 0))
+    return (vpp == 1) | ((pp > 1) & limits.divides(pp * vpp))
 
 
 def _chunks_detail(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
         return f"vpp={plan['vpp']} needs a pipeline, but pp=1"
-    return f"pp={plan['pp']} * vpp={plan['vpp']} does not divide {limits.num_layers} layers"
+    return f"pp={plan['pp']} * vpp={plan['vpp']} does not divide {limits.layers_text}"
 
 
 def _chunks_nearest(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
         return "vpp=1"
-    return f"vpp={nearest_of(divisors(max(limits.num_layers // plan['pp'], 1)), plan['vpp'])}"
+    pp = plan["pp"]
+    whole = [layers // pp for layers in limits.even_layers if layers % pp == 0]
+    return f"vpp={nearest_of(all_divisors(whole or [1]), plan['vpp'])}"
 
 
 def _replicas_fit(plan: Columns, limits: Limits) -> Any:
@@ -167,11 +169,11 @@ def _sequences(plan: Columns) -> int:
 # In the order of the bits of `reject`.
 RULES: tuple[PlanRule, ...] = (
     PlanRule(
-        Reason("layers_not_divisible", "pp does not divide the number of layers"),
+        Reason("layers_not_divisible", "pp does not divide the number of layers, nor that with embedding and head"),
         ("pp",),
-        lambda plan, limits: (limits.partition == OPTIMAL) | (limits.num_layers % plan["pp"] == 0),
-        lambda plan, limits: f"pp={plan['pp']} does not divide {limits.num_layers} layers",
-        lambda plan, limits: f"pp={nearest_of(divisors(limits.num_layers), plan['pp'])}",
+        lambda plan, limits: (limits.partition == OPTIMAL) | limits.divides(plan["pp"]),
+        lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
+        lambda plan, limits: f"pp={nearest_of(all_divisors(limits.even_layers), plan['pp'])}",
     ),
     PlanRule(
         Reason(

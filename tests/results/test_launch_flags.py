@@ -134,6 +134,13 @@ def test_every_expressible_choice_returns(layer, choices):
     assert launch.lost == ()
 
 
+@pytest.mark.parametrize(("pp", "vpp", "counted"), [(13, 1, True), (13, 2, True), (8, 3, False), (5, 1, False)])
+def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide(layer, pp, vpp, counted):
+    flags = ("--account-for-embedding-in-pipeline-split", ""), ("--account-for-loss-in-pipeline-split", "")
+    found = launched(plan(pp=pp, vpp=vpp, num_gpus=pp), layer("1d")).flags
+    assert [flag in found for flag in flags] == [counted] * 2
+
+
 @pytest.fixture(scope="module")
 def mixture():
     """The layer with experts under a strategy."""

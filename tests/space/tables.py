@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Searched
 from dsx.space.enumerate import Bounds
+from dsx.space.limits import Limits
 
 # One of the two strategies of synthetic keys shards its experts over tp too.
 EXPERT_AXES = ((), ("tp",))
@@ -31,7 +32,7 @@ def only(**values):
 
 def bounds(num_gpus, global_batch_size, num_layers=1, nvs_size=1, keep_choices=everything, searched=Searched()):  # noqa: B008
     """Bounds for blocks; keys are given, so settings that only keys depend on are arbitrary."""
-    settings = (tuple(num_gpus), tuple(global_batch_size), 1, num_layers, searched, nvs_size)
+    settings = (tuple(num_gpus), tuple(global_batch_size), 1, Limits(num_layers, nvs_size), searched)
     return Bounds(*settings, everything, keep_choices, EXPERT_AXES)
 
 

@@ -39,7 +39,7 @@ def by_loops(keys, given):
         ranks = here["tp"] * here["tp2"] * here["cp"]
         share = here["tp_nvs"] * here["tp2_nvs"] * here["cp_nvs"]
         for num_gpus in given.num_gpus:
-            for pp in divisors(given.num_layers):
+            for pp in divisors(given.limits.num_layers):
                 if num_gpus % (ranks * pp):
                     continue
                 dp = num_gpus // (ranks * pp)
@@ -47,7 +47,7 @@ def by_loops(keys, given):
                     continue
                 for pp_nvs in divisors(pp):
                     for dp_nvs in divisors(dp):
-                        if share * pp_nvs * dp_nvs != used_of_a_domain(num_gpus, given.nvs_size):
+                        if share * pp_nvs * dp_nvs != used_of_a_domain(num_gpus, given.limits.nvs_size):
                             continue
                         if math.gcd(here["ep"], room(here, "_nvs") * dp_nvs) != here["ep_nvs"]:
                             continue
@@ -64,15 +64,15 @@ def by_loops(keys, given):
 def settings_of(given, pp, dp, microbatches, holders):
     """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload, order) of a pipeline."""
     searched = given.searched
-    for vpp in searched.vpp or divisors(given.num_layers):
-        if vpp > 1 and (pp == 1 or given.num_layers % (pp * vpp) or microbatches % pp):
+    for vpp in searched.vpp or divisors(given.limits.num_layers):
+        if vpp > 1 and (pp == 1 or given.limits.num_layers % (pp * vpp) or microbatches % pp):
             continue
         for zero, recompute, schedule in product(searched.zero_stage, searched.recompute, searched.schedule):
             if (pp == 1 and schedule != searched.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
                 continue
             replicas = searched.zero_replicas or range(1, dp + 1)
             replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
-            layers = given.num_layers // pp
+            layers = given.limits.num_layers // pp
             stored = [n for n in searched.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
             for others in product(replicas, stored, searched.offload, searched.order):
                 yield vpp, zero, recompute, schedule, *others

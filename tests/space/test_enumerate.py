@@ -13,7 +13,7 @@ from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
 from dsx.space.enumerate import Bounds, shard_keys
-from dsx.space.limits import fill
+from dsx.space.limits import Limits, fill
 
 
 def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=16, text=TINY, ep=(), **filters):
@@ -23,9 +23,8 @@ def candidates(strategies, dims, num_gpus, batch, layers=1, nvs_size=1, length=1
         num_gpus=tuple(num_gpus),
         global_batch_size=tuple(batch),
         sequence_length=length,
-        num_layers=layers,
+        limits=Limits(layers, nvs_size),
         searched=Searched(ep=ep),
-        nvs_size=nvs_size,
         keep_keys=filters.get("keys", everything),
         keep_choices=filters.get("choices", everything),
         expert_axes=tuple(kind.expert_axes for kind in kinds),

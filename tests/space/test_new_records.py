@@ -26,7 +26,7 @@ CHANGES = {
     ),
     "cost/pipeline.py": (
         "    others = choices.pp * mean_s - slowest_s\n",
-        "    half = [jnp.ones_like(send_s), 0.5 * jnp.ones_like(send_s)]\n"
+        "    half = [xp.ones_like(send_s), 0.5 * xp.ones_like(send_s)]\n"
         "    send_s = send_s * pick(searched.sends, choices.sends, half)\n"
         "    others = choices.pp * mean_s - slowest_s\n",
     ),

@@ -116,8 +116,7 @@ class HotLoop:
                 )
                 keys = {name: jnp.asarray(column) for name, column in keys.items()}
                 workload = self.problem.workload
-                # This search has even cuts only, whose pipelines divide the body.
-                workload = replace(workload, stack=replace(workload.stack, divided=True))
+                workload = replace(workload, stack=replace(workload.stack, divided=self.blocks.divided))
                 common = Common(keys=keys, workload=workload)
                 columns = self.blocks.placements.astype(self._dtype)
                 padded = np.pad(columns, ((0, 0), (0, power_of_two(columns.shape[1]) - columns.shape[1])), mode="edge")
