@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
@@ -18,17 +18,13 @@ from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
-from dsx.errors import InputError, NothingFeasible
-from dsx.pricing.evaluate import priced_plans
-from dsx.pricing.layers import price_keys
+from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.pricing.measured_kernels import Coverage, IdleRow, coverage, idle_rows, shapes_of
 from dsx.pricing.problem import Problem
-from dsx.pricing.rows import Counts
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
-from dsx.search.dispatch import search_of
-from dsx.search.space import Space
+from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of, spaces_of
 from dsx.search.study import Study
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
@@ -44,7 +40,7 @@ class BestPlans(PricedPlans):
     job: Job  # the job that was priced
     problem: Problem
     priced: Sequence[dict[str, Any]]
-    counts: Counts  # number of candidates, and of feasible ones
+    counts: SearchCounts  # number of candidates, of feasible ones, and of those that were cut
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
@@ -112,6 +108,7 @@ class BestPlans(PricedPlans):
         return {
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
+            "cut": self.counts.cut,
             "fixed": self.fixed,
             "resolution": resolution,
             "within_resolution": within_resolution(self.priced, resolution),
@@ -136,11 +133,13 @@ class BestPlans(PricedPlans):
         return paragraphs(parts)
 
 
-def searched_text(problem: Problem, job: Job, counts: Counts) -> str:
+def searched_text(problem: Problem, job: Job, counts: SearchCounts) -> str:
     """Return the job of a search, and how many candidates it priced."""
+    cut = f"optimal cuts of {counts.cut:,}, bounds exclude the others" if counts.cut else "bounds exclude optimal cuts"
+    done = f"{counts.feasible:,} feasible" if counts.feasible is not None else cut
     return (
         f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of one strategy, "
-        f"{printable(problem.strategies[0])}; {counts.feasible:,} feasible\n"
+        f"{printable(problem.strategies[0])}; {done}\n"
         f"{step_text(job.global_batch_size, problem.sequence_length)}"
     )
 
@@ -151,7 +150,7 @@ def best(
     *,
     fix: PlanLike | None = None,
     strategy: str | None = None,
-    partition: Literal["even", "optimal"] = "even",
+    partition: Literal["any", "even", "optimal"] = ANY,
     watch: Watch | None = None,
 ) -> BestPlans:
     """Price every plan of one strategy, and return the fastest that fit.
@@ -168,24 +167,26 @@ def best(
         top: how many plans to return.
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         strategy: a name or a .layer file; by default that of the assumption set.
-        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut of each plan.
+        partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
+            optimal cut where it is known, which is for vpp=1, and evenly elsewhere.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used.
     """
     given = given_plan(fix, {}, checked(job))
-    stated = job.problem(strategy or given.strategy, partition)
+    if partition not in CUTS:
+        raise UnknownNameError("partition", str(partition), CUTS)
+    stated = problems_of(partition, partial(job.problem, strategy or given.strategy))
     most = count("top", top)
-    say_few_pipelines(stated)
-    fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
-    problem = stated.searching(fixed)
-    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
-    with progress(space.size, "pricing", watch) as advance:
-        search = search_of(problem, space, price_keys(problem, space.keys))
-        rows, counts = search.best(most, progress=advance)
-    plans = priced_plans(problem, rows)
-    times = problem.operator_times
-    idle = idle_rows(times, shapes_of(problem, space.keys)) if times else ()
-    why = "" if plans else why_infeasible([Study(problem, space, 0, {})], stated, settings=fixed, watch=watch)
-    return BestPlans(job, problem, plans, counts, idle, why, fixed)
+    say_few_pipelines(stated[0])
+    fixed = fixed_settings(given.settings, job.num_gpus, stated[0].limits())
+    problems = [problem.searching(fixed) for problem in stated]
+    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed)
+    with progress(sum(space.size for space in spaces), "pricing", watch) as advance:
+        found = fastest(spaces, problems, most, advance)
+    times = problems[0].operator_times
+    idle = idle_rows(times, shapes_of(problems[0], spaces[0].keys)) if times else ()
+    studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces, strict=True)]
+    why = "" if found.plans else why_infeasible(studies, stated[0], settings=fixed, watch=watch)
+    return BestPlans(job, problems[0], found.plans, found.counts, idle, why, fixed)

@@ -19,11 +19,12 @@ from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
-from dsx.pricing.rows import Counts
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
 from dsx.results.launch_flags import Launch
-from dsx.search.dispatch import search_of
+from dsx.search.bounded import best_cuts
+from dsx.search.fastest import SearchCounts
+from dsx.search.priced_space import PricedSpace
 from dsx.search.space import Space
 from dsx.search.study import Study
 from dsx.space.limits import OPTIMAL
@@ -40,7 +41,7 @@ class Partition(Answer):
     problem: Problem
     priced: dict[str, Any]  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
-    counts: Counts  # number of candidates, and of feasible ones
+    counts: SearchCounts  # number of candidates, and of those that were cut
 
     @property
     def plan(self) -> Plan:
@@ -75,7 +76,7 @@ class Partition(Answer):
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
-        counts = {"candidates": self.counts.candidates, "feasible": self.counts.feasible}
+        counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
         data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
         return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
 
@@ -126,11 +127,12 @@ def partition(
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
     problem = stated.searching(fixed)
     space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
-    counts, plans, rows = Counts(0, 0), [], {}
+    counts, plans, rows = SearchCounts(0, 0, 0), [], {}
     if space.size:
         with progress(space.size, "pricing", watch) as advance:
-            search = search_of(problem, space, price_keys(problem, space.keys))
-            rows, counts = search.best(1, progress=advance)
+            source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+            rows, bounded = best_cuts(source, 1, advance)
+        counts = SearchCounts(bounded.candidates, None, bounded.cut)
         plans = priced_plans(problem, rows)
     if not plans:
         raise NothingFeasible(why_infeasible([Study(problem, space, 0, {})], stated, settings=fixed, watch=watch))

@@ -19,6 +19,14 @@ class Partition(StrEnum):
     optimal = "optimal"
 
 
+class Cut(StrEnum):
+    """How a search divides layers: by the optimal cut where it is known and evenly elsewhere, or only one of them."""
+
+    any = "any"
+    even = "even"
+    optimal = "optimal"
+
+
 def count(text: str) -> int:
     """Return an option's value as a whole number of at least 1."""
     try:

@@ -33,7 +33,13 @@ def best(
             help="Values that a choice may have, as in tp=8 or vpp=1,2,4; give the option again for another choice.",
         ),
     ] = None,
-    partition: options.PartitionOption = options.Partition.even,
+    partition: Annotated[
+        options.Cut,
+        typer.Option(
+            "--partition",
+            help="Divide layers into stages evenly, by the optimal cut of each plan, which is known for vpp=1, or any.",
+        ),
+    ] = options.Cut.any,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
@@ -44,9 +50,9 @@ def best(
     The Megatron-LM launch flags of the first plan follow. To compare strategies, use `dsx sweep` with a file that has
     `strategy: [1d, 2d]`.
 
-    The assumption set fixes some choices: zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and
-    offload. --fix vpp=1,2,4 --fix recompute=none,full searches other values of them. The order of ranks is searched if
-    the network has tiers beyond the fast domain and the cluster.
+    The assumption set fixes some choices, such as schedule and offload. --fix offload=none,optimizer searches other
+    values of them, and --fix vpp=1 fewer of a choice that is searched. The order of ranks is searched if the network
+    has tiers beyond the fast domain and the cluster.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)

@@ -44,7 +44,7 @@ def stage_memory(
     kinds: Sequence[LayerCosts],
     shards: Sequence[Sequence[Group]],
     stash_bytes: PerPlan,
-    working_bytes: Sequence[PerPlan],
+    working_bytes: Sequence[PerPlan] | None,
     stage: Stage,
     choices: StepChoices,
     searched: Searched,
@@ -52,13 +52,14 @@ def stage_memory(
 ) -> Memory:
     """Return the memory of a stage's GPU.
 
-    `shards` has, per kind, the shard group of each weight group; `working_bytes`, per kind, the transient of a layer.
+    `shards` has, per kind, the shard group of each weight group; `working_bytes`, per kind, the transient of a layer,
+    or None to leave out all transients.
     `stash_bytes` are the saved activations of all microbatches in flight that are on the GPU.
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights, sharded = stage_weights(kinds, shards, stage)
     working = gathered = nothing = xp.zeros_like(stash_bytes)
-    for kind, layers in stage.layers.items():
+    for kind, layers in stage.layers.items() if working_bytes is not None else ():
         gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)
         for index, members in enumerate(shards[kind]):
             whole = kinds[kind].weight_bytes[index]

@@ -52,8 +52,11 @@ class StageCosts:
         """Return the seconds of one microbatch on a stage, forward and backward."""
         return sum_over_layers(stage, self.forward_backward_s)
 
-    def memory(self, stage: Stage, microbatches: PerPlan) -> Memory:
-        """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight."""
+    def memory(self, stage: Stage, microbatches: PerPlan, transients: bool = True) -> Memory:
+        """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight.
+
+        Without `transients`, the working memory of the largest layer, it is affine in the layers too.
+        """
         saved = self._saved_bytes(stage) * microbatches
         if self.searched.vpp != (1,):
             # Embedding and head are in one chunk, which holds another number of microbatches than the mean chunk.
@@ -65,7 +68,14 @@ class StageCosts:
                     saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (held - microbatches)
         ranks, _ = self.shards
         return stage_memory(
-            self.kinds, ranks, saved, self._working_bytes, stage, self.choices, self.searched, self.assumptions
+            self.kinds,
+            ranks,
+            saved,
+            self._working_bytes if transients else None,
+            stage,
+            self.choices,
+            self.searched,
+            self.assumptions,
         )
 
     def reduction_s(self, stage: Stage) -> PerPlan:

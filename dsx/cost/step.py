@@ -23,7 +23,7 @@ from dsx.cost.contention import crosses
 from dsx.cost.groups import group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, worst
-from dsx.cost.pipeline import in_flight, pipeline
+from dsx.cost.pipeline import Pipeline, in_flight, pipeline
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts, sum_over_layers
 from dsx.cost.stages import Stack, Stage, stages, stages_between
@@ -73,11 +73,7 @@ def step_costs(
 
     slowest_s = cut.largest([costs.load_s(stage) for stage in cut.priced])
     mean_s = slowest_s if mean is first else costs.load_s(mean)
-    # A single stage is the mean stage, also in rounding.
-    slowest_s = xp.where(choices.pp > 1, xp.maximum(slowest_s, mean_s), mean_s)
-    weight_gradient_s = sum_over_layers(mean, [layer.weight_gradient_s for layer in kinds])
-    send_s = exposed_send_s(costs, mean, mean_s)
-    pipe = pipeline(slowest_s, mean_s, weight_gradient_s, send_s, choices, searched)
+    pipe = pipeline_of(costs, mean, mean_s, slowest_s)
     dp_comm, update = costs.reduction_and_update_s(first)
     memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.priced]
     memory = cut.worst(memories)
@@ -113,6 +109,16 @@ def step_costs(
     )
 
 
+def pipeline_of(costs: StageCosts, mean: Stage, mean_s: PerPlan, slowest_s: PerPlan) -> Pipeline:
+    """Return the pipeline parts of a step whose mean and slowest stages take these seconds for a microbatch."""
+    choices = costs.choices
+    # A single stage is the mean stage, also in rounding.
+    slowest_s = xp.where(choices.pp > 1, xp.maximum(slowest_s, mean_s), mean_s)
+    weight_gradient_s = sum_over_layers(mean, [layer.weight_gradient_s for layer in costs.kinds])
+    send_s = exposed_send_s(costs, mean, mean_s)
+    return pipeline(slowest_s, mean_s, weight_gradient_s, send_s, choices, costs.searched)
+
+
 def exposed_send_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
     """Return the exposed seconds of a microbatch's two sends between neighbours, forward and backward.
 
@@ -142,7 +148,7 @@ class _Cut(NamedTuple):
 def _even(stack: Stack, choices: StepChoices) -> _Cut:
     priced = stages(stack, choices.pp, choices.vpp)
     first, *_ = priced
-    mean = first if stack.uniform else _mean(stack, choices, first)
+    mean = first if stack.uniform else mean_stage(stack, choices, first.position)
     return _Cut(priced, first, mean, lambda values: functools.reduce(xp.maximum, values), worst)
 
 
@@ -156,8 +162,11 @@ def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "bounda
         at = xp.argmax(memory.peak_bytes, axis=0)[None]
         return Memory(*(xp.take_along_axis(part, at, axis=0)[0] for part in xp.broadcast_arrays(*memory)))
 
-    return _Cut([found], first, _mean(stack, choices, first), lambda values: values[0].max(axis=0), worst_of)
+    return _Cut(
+        [found], first, mean_stage(stack, choices, first.position), lambda values: values[0].max(axis=0), worst_of
+    )
 
 
-def _mean(stack: Stack, choices: StepChoices, first: Stage) -> Stage:
-    return Stage(first.position, {kind: count / choices.pp for kind, count in stack.totals().items()})
+def mean_stage(stack: Stack, choices: StepChoices, position: PerPlan) -> Stage:
+    """Return a stage with the mean of the layers of all stages, at a position."""
+    return Stage(position, {kind: count / choices.pp for kind, count in stack.totals().items()})

@@ -31,5 +31,6 @@ def searched_values(values: Mapping[str, Iterable[Any]]) -> Searched:
 
 
 def first_searched(known: Searched, choice: Choice) -> int:
-    """Return the code that a plan has where it does not state a choice: the first one that the search may take."""
-    return (getattr(known, choice.name) or (choice.least,))[0]
+    """Return the code that a plan has where it does not state a choice: the default, if the search may take it."""
+    codes = getattr(known, choice.name)
+    return choice.default_code if not codes or choice.default_code in codes else codes[0]

@@ -119,18 +119,20 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
 
 
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
-    plain = json.loads(run("best", *JOB, "--json").out)
-    fixed = {"zero_stage": 1, "zero_replicas": 1, "recompute": "none", "stored_layers": 0, "schedule": "1f1b", "vpp": 1}
-    assert plain["fixed"] == fixed | {"offload": "none"}
-    wider = json.loads(run("best", *JOB, "--fix", "recompute=none,full", "--fix", "zero_stage=1,3", "--json").out)
-    assert {*plain["fixed"]} - {*wider["fixed"]} == {"recompute", "zero_stage"}
-    assert wider["candidates"] == 4 * plain["candidates"]
-    assert wider["plans"][0]["step_time_s"] <= plain["plans"][0]["step_time_s"]
+    even = (*JOB, "--partition", "even")
+    plain = json.loads(run("best", *even, "--json").out)
+    assert plain["fixed"] == {"zero_replicas": 1, "stored_layers": 0, "schedule": "1f1b", "offload": "none"}
+    fewer = json.loads(run("best", *even, "--fix", "recompute=none", "--fix", "zero_stage=1", "--json").out)
+    assert plain["candidates"] == 8 * fewer["candidates"]  # recompute none or full, ZeRO stage 0 to 3
+    assert plain["plans"][0]["step_time_s"] <= fewer["plans"][0]["step_time_s"]
+    wider = json.loads(run("best", *even, "--fix", "offload=none,optimizer", "--json").out)
+    assert {*plain["fixed"]} - {*wider["fixed"]} == {"offload"}
+    assert wider["candidates"] == 2 * plain["candidates"]
     only = json.loads(run("best", *JOB, "--fix", "tp=2", "--json").out)
     assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
     said = run("best", *JOB, "--fix", "recompute=none,full").out.splitlines()[2]
-    assert said.startswith("only recompute=none,full; not searched: zero_stage=1 ")
-    assert said.endswith("vpp=1 offload=none (--fix searches other values)")
+    assert said.startswith("only recompute=none,full; not searched: zero_replicas=1 ")
+    assert said.endswith("schedule=1f1b offload=none (--fix searches other values)")
 
 
 @pytest.mark.parametrize(

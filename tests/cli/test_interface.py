@@ -125,6 +125,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert times == sorted(times)
     plan = data["plans"][0]["plan"]
     settings = [f"{name}={plan[name]}" for name in ("tp", "cp", "pp", "dp", "microbatch_size")]
+    settings += [f"{name}={plan[name]}" for name in ("vpp", "zero_stage", "recompute")]
     settings += [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "cp", "pp", "dp")]
     again = json.loads(run("evaluate", *SMALL, "--strategy", "2d", *settings, "--json").out)
     assert again["plan"] == plan

@@ -18,6 +18,7 @@ cluster: b200-nvs8
 num_gpus: [8, 12]
 global_batch_size: 24
 partition: optimal
+fix: {vpp: 1, zero_stage: 1, recompute: none}
 keep: all
 """
 JOB = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)

@@ -20,6 +20,8 @@ TIME_PARTS = (
     "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "pp_comm_s", "dp_comm_s", "bubble_s",
     "recompute_s", "optimizer_s",
 )  # fmt: skip
+# One value for each of the choices that `default` searches, as in the paper's set: the spaces stay small.
+USUAL = {"zero_stage": [1], "recompute": ["none"], "vpp": [1]}
 MEMORY_PARTS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
 
 SYSTEM = {
@@ -60,7 +62,8 @@ def problem_of(assumptions, strategies=STRATEGIES):
             "layers": [{"kind": "transformer", "count": 12}],
         }
     )
-    return make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), strategies, train_tokens=1e12)
+    sets = load_assumptions(assumptions)
+    return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, train_tokens=1e12).searching(USUAL)
 
 
 @cache

@@ -77,7 +77,7 @@ def test_both_of_two_conflicting_settings_are_named():
         ("fix", "pp = 1", "pp = 2", True),
         ("fix", "vpp = 2", "vpp = 1", True),
     ]
-    assert blame(fix={"stored_layers": [4]}) == [
+    assert blame(fix={"stored_layers": [4]}, fixed=("recompute=none",)) == [
         ("fixed", "recompute = none", "recompute = selective or full", True),
         ("fix", "stored_layers = 4", "stored_layers = 0", True),
     ]

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from laws.spaces import SYSTEM, assert_rows_equal
+from laws.spaces import SYSTEM, USUAL, assert_rows_equal
 from validation.cases import cluster_spec, model_spec
 from validation.cases import priced as priced_rows_of
 
@@ -35,7 +35,8 @@ def mixture(dimensions, count):
 def problem(*strategies, model="small", system=(), **changes):
     spec = {"small": mixture(SMALL, 2), "mixtral": MIXTRAL, "layer": mixture(MIXTRAL.dimensions, 1)}[model]
     assumptions = DEFAULT.model_copy(update=changes)
-    return make_problem(spec, cluster_spec(SYSTEM | dict(system)), assumptions, strategies, sequence_length=1024)
+    made = make_problem(spec, cluster_spec(SYSTEM | dict(system)), assumptions, strategies, sequence_length=1024)
+    return made.searching(USUAL)
 
 
 @cache

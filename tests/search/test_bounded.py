@@ -1,0 +1,95 @@
+"""Plans by bounds are those of a search that cuts every plan; no cut beats a bound."""
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.pricing.cuts import price_best_cuts
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.search import bounded
+from dsx.search.bounded import best_cuts
+from dsx.search.dispatch import search_of
+from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.priced_space import PricedSpace
+from dsx.search.protocol import silent
+from dsx.search.space import Space
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000}
+DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
+LAYERS = {
+    "alike": [{**DENSE, "count": 9}],
+    "ends": [{"kind": "embedding"}, {**DENSE, "count": 6}, {"kind": "head"}],
+    "two kinds": [{"kind": "embedding"}, {**DENSE, "count": 3}, {"kind": "transformer", "count": 3}, {"kind": "head"}],
+}
+OPENED = {"zero_stage": [0, 1, 3], "recompute": ["none", "full"], "vpp": [1], "schedule": ["1f1b", "gpipe"]}
+
+
+def problem_of(layers, partition="optimal", capacity=5e9):
+    spec = {"name": "small", "source": "a test", "default_sequence_length": 2048, "dimensions": DIMENSIONS}
+    model = ModelSpec.model_validate(spec | {"layers": LAYERS[layers]})
+    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
+    return make_problem(model, cluster, load_assumptions("default"), ["1d"], partition=partition)
+
+
+def source_of(layers, capacity=5e9, opened=OPENED):
+    problem = problem_of(layers, capacity=capacity).searching(opened)
+    space = Space(problem, [24], [48], opened)
+    return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+
+
+@pytest.mark.parametrize("offload", ["none", "activations"])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_no_cut_beats_a_bound(layers, offload):
+    source = source_of(layers, opened=OPENED | {"offload": [offload]})
+    (_, rows), *_ = bounded._chunks(source)
+    some = rows.take(np.random.default_rng(0).permutation(len(rows.positions))[:600])
+    step_s, peak_bytes = bounded._bounds_of(source, some)
+    fast = price_best_cuts(source.problem, source.table, some, "fastest")
+    small = price_best_cuts(source.problem, source.table, some, "least memory")
+    assert (step_s <= fast.costs.step_time_s * (1 + 1e-12)).all()
+    assert (peak_bytes <= small.costs.peak_bytes * (1 + 1e-12)).all()
+    single = some.choices["pp"] == 1
+    np.testing.assert_allclose(step_s[single], small.costs.step_time_s[single], rtol=1e-12)
+
+
+@pytest.mark.parametrize("capacity", [5e9, 2.5e9])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
+    monkeypatch.setattr(bounded, "_ROWS", 1000)
+    monkeypatch.setattr(bounded, "_CUTS", 50)
+    source = source_of(layers, capacity)
+    expected, counts = search_of(source.problem, source.space, source.table).best(7)
+    found, bounds = best_cuts(source, 7)
+    assert found["candidate"].tolist() == expected["candidate"].tolist()
+    np.testing.assert_allclose(found["step_time_s"], expected["step_time_s"], rtol=1e-12)
+    assert found["stage_layers"].tolist() == expected["stage_layers"].tolist()
+    assert counts.candidates == bounds.candidates > 2 * bounds.cut > 0
+
+
+def test_nothing_that_takes_longer_needs_a_cut():
+    source = source_of("ends")
+    fastest_s = best_cuts(source, 1)[0]["step_time_s"][0]
+    rows, counts = best_cuts(source, 1, below=0.5 * fastest_s)
+    assert len(rows["point"]) == counts.cut == 0
+
+
+@pytest.mark.parametrize("schedules", [["1f1b"], ["1f1b", "zb-h1"]])
+@pytest.mark.parametrize("layers", LAYERS)
+def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
+    opened = {"zero_stage": [1], "recompute": ["none"], "schedule": schedules}
+
+    def found(cut):
+        problems = problems_of(cut, lambda partition: problem_of(layers, partition).searching(opened))
+        return fastest(spaces_of(problems, 24, 48, opened), problems, 20, silent)
+
+    both = {plan["plan"]["candidate"]: plan["step_time_s"] for cut in ("optimal", "even") for plan in found(cut).plans}
+    for plan in (*found("even").plans, *found("optimal").plans):
+        key = plan["plan"]["candidate"]
+        both[key] = min(both[key], plan["step_time_s"])
+    steps = [plan["step_time_s"] for plan in found(ANY).plans]
+    assert steps == pytest.approx(sorted(both.values())[:20], rel=1e-12)
+    assert len({plan["plan"]["candidate"] for plan in found(ANY).plans}) == len(steps) == 20
