@@ -50,9 +50,10 @@ def best(
     The Megatron-LM launch flags of the first plan follow. To compare strategies, use `dsx sweep` with a file that has
     `strategy: [1d, 2d]`.
 
-    The assumption set fixes some choices, such as schedule and offload. --fix offload=none,optimizer searches other
-    values of them, and --fix vpp=1 fewer of a choice that is searched. The order of ranks is searched if the network
-    has tiers beyond the fast domain and the cluster.
+    Of zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and offload, the assumption set fixes some,
+    which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a
+    choice that is searched. The order of ranks is searched if the network has tiers beyond the fast domain and the
+    cluster.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)

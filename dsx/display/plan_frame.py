@@ -32,7 +32,11 @@ def plans_frame(plans: Sequence[Mapping[str, Any]], reasons: Sequence[str] = ())
         | {"reject": sum(1 << reasons.index(name) for name in plan["reject"])}
         for plan in plans
     ]
-    frame = pd.DataFrame(rows, columns=_ordered(rows[0])) if rows else pd.DataFrame(_EMPTY)
+    frame = (
+        pd.DataFrame(rows, columns=_ordered({name: None for row in rows for name in row}))
+        if rows
+        else pd.DataFrame(_EMPTY)
+    )
     known = [name for name in frame if name in _KNOWN]
     frame.attrs["units"] = {name: _KNOWN[str(name)].unit for name in known}
     frame.attrs["descriptions"] = {name: _KNOWN[str(name)].description for name in known}

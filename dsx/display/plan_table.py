@@ -75,7 +75,7 @@ def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: C
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
                 *(part[at] for at, _ in named),
-                *([cut_text(plan["plan"]["stage_layers"])] if cut else []),
+                *([cut_text(plan["plan"].get("stage_layers"))] if cut else []),
                 plan["plan"].text,
             ]
         )

@@ -53,7 +53,7 @@ def test_data_is_plain(found, evaluated, swept):
 
 def test_a_frame_has_the_columns_of_a_result_set(found, result_set):
     frame, loaded = found.frame, dsx.load(result_set)
-    assert {*loaded.columns} - {"device.hbm_capacity"} == {*frame.columns}
+    assert {*loaded.columns} - {"device.hbm_capacity"} == {*frame.columns} - {"stage_layers"}
     assert frame.attrs["units"]["step_time_s"] == "s" and frame.attrs["units"]["peak_bytes"] == "bytes"
     assert frame.attrs["descriptions"]["tp"] == "tensor parallel degree"
     assert len(frame) == len(found.plans) == 20
@@ -114,9 +114,21 @@ def test_a_search_in_which_nothing_fits_says_why(nothing):
             ask()
 
 
-def test_a_frame_without_plans_has_its_columns(found, nothing):
-    assert list(nothing.frame.columns) == list(found.frame.columns)
-    assert nothing.frame.empty and nothing.frame.attrs == found.frame.attrs
+def test_a_frame_without_plans_has_its_columns(job, nothing):
+    even = dsx.best(job, partition="even").frame
+    assert list(nothing.frame.columns) == list(even.columns)
+    assert nothing.frame.empty and nothing.frame.attrs == even.attrs
+
+
+def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
+    deep = dsx.Job("deepseek-v2", "h100-nvs8", 64, 256)
+    both = dsx.best(deep, 40, fix="zero_stage=1")
+    layouts = both.frame["stage_layers"]
+    assert 0 < layouts.isna().sum() < len(layouts) == 40
+    assert " even " in str(both)
+    for row in (layouts.isna().argmax(), layouts.notna().argmax()):
+        again = dsx.evaluate(deep, both.frame.iloc[row])
+        assert again.step_time_s == pytest.approx(both.frame["step_time_s"].iloc[row], rel=1e-12)
     assert dsx.pareto(nothing.frame, "step_time_s", "mfu").empty
 
 

@@ -111,11 +111,11 @@ def test_a_plan_that_overflows_is_still_printed(run, folder):
 
 
 def test_best_as_json_is_what_evaluate_says(run, folder):
-    done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--json")
+    done = run("best", *SMALL, "--top", 3, "--strategy", "2d", "--partition", "even", "--json")
     data = json.loads(done.out)
     assert done.code == 0
     assert set(data) == {
-        "schema_version", "candidates", "feasible", "fixed", "resolution", "within_resolution", "plans"
+        "schema_version", "candidates", "feasible", "cut", "fixed", "resolution", "within_resolution", "plans"
     }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
@@ -154,9 +154,9 @@ def test_best_where_nothing_is_feasible(run, folder, arguments, candidates, says
     ("num_gpus", "batch"), [(1, 1), (7, 7), (13, 26)], ids=["one", "a prime that is the batch", "a prime in the batch"]
 )
 def test_few_and_prime_gpus(run, folder, num_gpus, batch):
-    job = (*SMALL[:4], "--num-gpus", num_gpus, "--global-batch-size", batch)
+    job = (*SMALL[:4], "--num-gpus", num_gpus, "--global-batch-size", batch, "--partition", "even")
     data = json.loads(run("best", *job, "--json").out)
-    assert {plan["plan"]["dp"] for plan in data["plans"]} == {num_gpus}
+    assert {plan["plan"]["dp"] * plan["plan"]["pp"] for plan in data["plans"]} == {num_gpus}
     people = run("best", *job, "--top", 100).out.partition("\n\n")[0].splitlines()
     noun = "candidate" if data["candidates"] == 1 else "candidates"
     assert people[0] == (

@@ -301,7 +301,11 @@ def placement():
 
 
 def space():
-    return {"candidates": Space(problem("llama-3-8b"), [8], [8]).size}
+    return {
+        "candidates": Space(
+            problem("llama-3-8b").searching({"vpp": [1], "zero_stage": [1], "recompute": ["none"]}), [8], [8]
+        ).size
+    }
 
 
 def assumptions():
