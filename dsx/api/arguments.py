@@ -3,6 +3,7 @@
 import json
 import operator
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, SupportsIndex
 
 from dsx.errors import InputError, SpecError
@@ -19,6 +20,19 @@ def count(name: str, value: object) -> int:
         return parse_count(known)
     except SpecError as error:
         raise InputError(f"{name}: {error}") from None
+
+
+def strategy_name(strategy: object) -> str | None:
+    """Return the name or the path of one strategy; None for that of the assumption set. InputError for anything else.
+
+    A list is refused too: a verb prices one strategy, and a sweep compares several.
+    """
+    if strategy is None or (isinstance(strategy, str | Path) and str(strategy)):
+        return None if strategy is None else str(strategy)
+    several = "; dsx.sweep compares several" if isinstance(strategy, list | tuple) else ""
+    raise InputError(
+        f"--strategy {strategy!r:.60}: the name of one strategy, such as '1d', or a .layer file is wanted{several}"
+    )
 
 
 def assignments(fields: Fields | None) -> list[str]:

@@ -177,7 +177,7 @@ def best(
     given = given_plan(fix, {}, checked(job))
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
-    stated = problems_of(partition, partial(job.problem, strategy or given.strategy))
+    stated = problems_of(partition, partial(job.problem, given.strategy if strategy is None else strategy))
     most = count("top", top)
     say_few_pipelines(stated[0])
     fixed = fixed_settings(given.settings, job.num_gpus, stated[0].limits())

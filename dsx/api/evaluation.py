@@ -193,7 +193,7 @@ def evaluate(
     Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
     """
     given = given_plan(plan, choices, checked(job))
-    problem = job.problem(strategy or given.strategy, partition or given.partition)
+    problem = job.problem(given.strategy if strategy is None else strategy, partition or given.partition)
     return Evaluation(
         job, problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size), operators
     )

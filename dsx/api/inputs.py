@@ -137,10 +137,11 @@ def load_inputs(
         changes = overrides[target]
         return spec if isinstance(spec, kind) and not changes else load(spec, changes, near, *check)
 
+    assumed = given(assumptions, "assumptions", AssumptionsSpec, load_assumptions)
     inputs = Inputs(
-        given(model, "model", ModelSpec, load_model, layer_check(layers_near)),
+        given(model, "model", ModelSpec, load_model, layer_check(layers_near, assumed)),
         given(cluster, "cluster", ClusterSpec, load_cluster),
-        given(assumptions, "assumptions", AssumptionsSpec, load_assumptions),
+        assumed,
         layers_near,
         read_operator_times(str(operator_times), near) if operator_times is not None else None,
     )

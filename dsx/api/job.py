@@ -5,10 +5,11 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
-from dsx.api.arguments import Fields, assignments, count
+from dsx.api.arguments import Fields, assignments, count, strategy_name
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
 from dsx.display.job_text import step_text
 from dsx.errors import InputError, UnknownNameError
+from dsx.graph.library import check_strategy
 from dsx.printable import printable
 from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
@@ -135,7 +136,10 @@ class Job:
         """Return the problem that is searched, under a strategy; by default under that of the assumption set."""
         if partition not in PARTITIONS:
             raise UnknownNameError("partition", str(partition), PARTITIONS)
-        return self.inputs.problem([strategy] if strategy else [], self.sequence_length, partition=partition)
+        name = strategy_name(strategy)
+        if name is not None:
+            check_strategy(name, self.inputs.near, "--strategy")
+        return self.inputs.problem([name] if name else [], self.sequence_length, partition=partition)
 
     def __repr__(self) -> str:
         named = {name: getattr(self, name).name for name in ("model", "cluster")}

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer
-from dsx.api.arguments import assignments
+from dsx.api.arguments import assignments, strategy_name
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.display.table import table
 from dsx.errors import InputError, did_you_mean
 from dsx.graph.derived import derive
 from dsx.graph.description import describe
 from dsx.graph.layer import Layer
-from dsx.graph.library import check_settable, load_layer, load_operators, needs_strategy
+from dsx.graph.library import check_settable, check_strategy, load_layer, load_operators, needs_strategy
 from dsx.graph.model import settings_of
 from dsx.graph.notation import Settings
 from dsx.spec.assumptions import load_assumptions
@@ -71,7 +71,11 @@ def layer(
     chosen = Settings(of_model.options, of_model.blocks) if of_model and not settings else _chosen(settings or [])
     inherited = settings_of(assumed.set)
     check_settable(inherited, f"assumption set {assumed.name!r}")
-    overlay = strategy or (assumed.default_strategy if needs_strategy(name, None, chosen | inherited) else None)
+    overlay = strategy_name(strategy)
+    if overlay is not None:
+        check_strategy(overlay, None, "--strategy")
+    elif needs_strategy(name, None, chosen | inherited):
+        overlay = assumed.default_strategy
     built = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
     values: dict[str, int] = {
         "activation_bytes": assumed.activation_bytes,

@@ -21,5 +21,5 @@ def parameters(model: Given, assumptions: Given = DEFAULT_ASSUMPTIONS) -> int:
     Raises UnknownNameError for an unknown name, SpecError for an invalid file.
     """
     assumed, near = load_assumptions(assumptions), file_of(model)
-    spec = load_model(model, check=layer_check(near))
+    spec = load_model(model, check=layer_check(near, assumed))
     return parameters_of(build_model(spec, assumed, assumed.default_strategy, near))

@@ -123,7 +123,7 @@ def partition(
     Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
     """
     given = given_plan(fix, choices, checked(job))
-    stated = job.problem(strategy or given.strategy, OPTIMAL)
+    stated = job.problem(given.strategy if strategy is None else strategy, OPTIMAL)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
     problem = stated.searching(fixed)
     space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dsx.errors import InputError
+from dsx.errors import InputError, PlanError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
 from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL
-from dsx.space.plan_settings import SIZES
+from dsx.space.plan_settings import SHARES, SIZES
+from dsx.spec.what_if import is_field
 
 if TYPE_CHECKING:
     from dsx.api.job import Job
@@ -49,7 +50,8 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
     """Return a plan with some `choices`, which override the same columns of a mapping or a row.
 
     Of a row only the choices are used. The job has the GPUs, the batch and the sequence length; a warning tells if the
-    row is of another job. Raises InputError for an argument that is not a plan.
+    row is of another job. A column that is neither a choice nor one of a result stays among the settings, whose reader
+    refuses it with the nearest that there is. Raises InputError for an argument that is not a plan.
     """
     if isinstance(plan, str):
         return GivenPlan([*plan.split(), *_settings(choices)], None, False)
@@ -69,16 +71,23 @@ def _columns(plan: Any) -> dict[str, object]:
 
 def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: "Job") -> GivenPlan:
     _warn_of_another_job(columns, job)
-    # A row of a result set has more columns: tiers of its network, hardware that the sweep varied.
-    of_result_set = "candidate" in columns
-    chosen = {
-        name: value
-        for name, value in columns.items()
-        if (name in _SETTABLE if of_result_set else name not in _NO_SETTINGS)
-    }
+    chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
     strategy, cut = columns.get("strategy"), columns.get(CUT.name)
     settings = _settings({**chosen, **choices})
     return GivenPlan(settings, None if strategy is None else str(strategy), isinstance(cut, str))
+
+
+def _is_result(name: str, columns: Mapping[str, object]) -> bool:
+    """Return whether a column is one that every result has, a number that a sweep varied, or a share of a tier."""
+    if name in _NO_SETTINGS:
+        return True
+    if name in _SETTABLE or name in SHARES:
+        return False
+    if "." in name:
+        return is_field(name)
+    # A row has the shares of all axes on a tier of its network, or of none.
+    axis, _, tier = name.partition("_")
+    return axis in DEGREES and all(f"{other}_{tier}" in columns for other in DEGREES)
 
 
 def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
@@ -91,17 +100,19 @@ def _warn_of_another_job(columns: Mapping[str, object], job: "Job") -> None:
 
 def _settings(columns: Mapping[str, object]) -> list[str]:
     names = {name: f"nvs.{name.removesuffix('_nvs')}" if name.endswith("_nvs") else name for name in columns}
-    return [f"{names[name]}={_text(value)}" for name, value in columns.items()]
+    return [f"{names[name]}={_text(name, value)}" for name, value in columns.items()]
 
 
-def _text(value: object) -> str:
-    """Return a value as the shell takes it; a purely numeric row has its integers as floats."""
+def _text(name: str, value: object) -> str:
+    """Return the value of a column as the shell takes it; a purely numeric row has its integers as floats."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
+    if isinstance(value, bytes | bytearray):
+        raise PlanError(f"{name}={value!r}: bytes are no value; give a number or a text, as in tp=8 recompute='full'")
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(map(_text, value))
+        return ",".join(_text(name, one) for one in value)
     return str(value)
 
 

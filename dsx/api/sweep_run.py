@@ -13,6 +13,7 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
+from dsx.graph.library import check_strategy
 from dsx.pricing.measured_kernels import IdleRow, idle_rows, shapes_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
@@ -96,6 +97,8 @@ class SweepRun:
     def problems(self) -> list[Problem]:
         """The problem on each cluster."""
         spec = self.spec
+        for name in spec.strategy:
+            check_strategy(name, spec.file, f"{spec.place('strategy')}: strategy")
         settings = (spec.strategy, spec.sequence_length, spec.train_tokens, spec.partition)
         return [inputs.problem(*settings) for inputs in self.inputs]
 

@@ -193,10 +193,10 @@ def sweep_shard(
 
 def _checked(shard: Shard) -> Shard:
     match shard:
-        case (int(i), int(n)) if 1 <= i <= n:
+        case (int(i), int(n)) if 1 <= i <= n and not any(isinstance(number, bool) for number in shard):
             return i, n
         case _:
-            raise InputError(f"{shard!r} is not a shard: the second of eight is (2, 8)")
+            raise InputError(f"{shard!r:.60} is not a shard: the second of eight is (2, 8)")
 
 
 def finish_sweep(

@@ -140,7 +140,7 @@ def why(
     Arguments are those of `evaluate`. Raises PlanError for an invalid plan.
     """
     given = given_plan(plan, choices, checked(job))
-    problem = job.problem(strategy or given.strategy, partition or given.partition)
+    problem = job.problem(given.strategy if strategy is None else strategy, partition or given.partition)
     return explained(problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size))
 
 

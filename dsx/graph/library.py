@@ -48,7 +48,7 @@ def load_layer(
     Raises InputError.
     """
     overlay = load_strategy(strategy, near) if strategy else None
-    return build_layer(load_definition(name, near), overlay, table, _find_block, chosen, inherited)
+    return build_layer(load_definition(name, near), overlay, table, block_definition, chosen, inherited)
 
 
 def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
@@ -59,7 +59,8 @@ def load_definition(name: str, near: Path | None = None) -> LayerDefinition:
     return definition
 
 
-def _find_block(block: str, place: Place) -> LayerDefinition:
+def block_definition(block: str, place: Place) -> LayerDefinition:
+    """Return the definition of the block that a line uses by that name or path; raises InputError."""
     try:
         found = parse_file(find("layers", block, SUFFIX, Path(place.file)))
     except UnknownNameError:
@@ -83,7 +84,7 @@ def fault_of_settings(name: str, chosen: Settings, near: Path | None = None) -> 
         used, pending = [definition], [definition]
         while pending and len(used) <= MOST_BLOCKS:
             lines = selected(pending.pop(), chosen).body
-            blocks = [block_of(line, _find_block) for line in lines if isinstance(line, UseSyntax)]
+            blocks = [block_of(line, block_definition) for line in lines if isinstance(line, UseSyntax)]
             used += blocks
             pending += blocks
         check_known(chosen, used)
@@ -156,6 +157,21 @@ def check_settable(settings: Settings, owner: str) -> None:
             raise SpecError(f"{owner} sets {name!r}, which {other}")
         if name not in known and (nearest := did_you_mean(name, known)):
             raise SpecError(f"{owner} sets {name!r}, which is no {kind} of any layer{nearest}")
+
+
+def check_strategy(name: str, near: Path | None, place: str) -> None:
+    """Raise SpecError, with the `place` that names it, if there is no strategy of that name or at that path."""
+    try:
+        find("layers", name, SUFFIX, near)
+    except UnknownNameError:
+        raise SpecError(f"{place}: {UnknownNameError('strategy', name, _names('strategy'))}") from None
+    except InputError as error:
+        raise SpecError(f"{place}: {error}") from None
+
+
+def strategy_definitions() -> list[StrategyDefinition]:
+    """Return the definitions of all valid strategies in the search path."""
+    return [found for _, found in _definitions() if isinstance(found, StrategyDefinition)]
 
 
 def strategy_names() -> Sequence[str]:

@@ -18,6 +18,7 @@ from dsx.graph.former_names import written_now
 from dsx.graph.layer import Layer, Tensor
 from dsx.graph.library import check_settable, fault_of_settings, load_layer, load_operators
 from dsx.graph.match import Distribution
+from dsx.graph.model_letters import letters_of
 from dsx.graph.notation import AXES, Settings
 from dsx.graph.operators import OperatorKind
 from dsx.spec.assumptions import AssumptionsSpec
@@ -103,14 +104,23 @@ def settings_of(values: Mapping[str, str | bool]) -> Settings:
     return Settings(frozenset(name for name, value in values.items() if value is True), blocks)
 
 
-def layer_check(near: Path | None) -> LayerCheck:
-    """Return the check of layer settings for `load_model`; layer definitions are searched in the folder of `near`."""
+def layer_check(near: Path | None, assumptions: AssumptionsSpec) -> LayerCheck:
+    """Return the check of layers for `load_model`; layer definitions are searched in the folder of `near`."""
+    inherited = settings_of(assumptions.set) | settings_of(assumptions.unfused_attention)
 
     @functools.cache
-    def check(layer: LayerKind) -> str:
+    def fault(layer: LayerKind) -> str:
         return fault_of_settings(layer.kind, Settings(layer.options, layer.blocks), near)
 
-    return check
+    def letters(layer: LayerKind) -> frozenset[str] | None:
+        # A set may map a kind to another definition, and need not count all kinds of a model.
+        definitions = {layer.kind, assumptions.layers.get(layer.kind, layer.kind)}
+        chosen = Settings(layer.options, layer.blocks)
+        found = [letters_of(definition, chosen, inherited, near) for definition in definitions]
+        known = [letters for letters in found if letters is not None]
+        return frozenset[str]().union(*known) if known else None
+
+    return LayerCheck(fault, letters)
 
 
 def definition_of(kind: str, model: str, assumptions: AssumptionsSpec) -> str:
@@ -304,7 +314,7 @@ def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_lengt
 def define(layer: DerivedLayer, values: dict) -> dict:
     """Return `values` with each defined dimension of the layer whose parts all have a value.
 
-    Raises SpecError where plain numbers make a size too large or divide by zero.
+    Raises SpecError where plain numbers make a size negative or too large, or divide by zero.
     """
     result = dict(values)
     pending = {letter: expr for letter, expr in layer.definitions.items() if letter not in result}
@@ -318,6 +328,11 @@ def define(layer: DerivedLayer, values: dict) -> dict:
                     f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} divides by zero where "
                     f"{_given(expr, result)}"
                 ) from None
+            if isinstance(result[letter], int) and result[letter] < 0:
+                raise SpecError(
+                    f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {result[letter]} where "
+                    f"{_given(expr, result)}; a size cannot be negative"
+                )
             if isinstance(result[letter], int) and result[letter] > _LARGEST_SIZE:
                 raise SpecError(
                     f"layer {layer.name!r}: dimension {letter!r} = {text(expr)} is {Decimal(result[letter]):.3g} where "

@@ -221,5 +221,5 @@ def load_fitted(
 
 
 def files_of(name_or_path: str) -> list[Path]:
-    """Return the file of an assumption set and those that it extends; raises what `load_extended` raises."""
+    """Return the file of an assumption set and those that it extends; raises what `extended` raises."""
     return [file for file, _ in extended(find("assumptions", name_or_path, ".yaml"), "assumptions")]

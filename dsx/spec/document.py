@@ -3,8 +3,9 @@
 With these places, an error that the schema finds later can name file:line.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeGuard
 
 from dsx.errors import SpecError
@@ -70,8 +71,12 @@ def is_sourced(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "value" in value and value.keys() <= {"value", "source", "between"}
 
 
-def merge(base: Document, over: Document) -> Document:
-    """Return `base` with the content of `over`: sections merge, any other value replaces."""
+def merged(stated: Sequence[Document]) -> Document:
+    """Return documents as one, each merged over those after it: sections merge, any other value replaces."""
+    return reduce(_merged_over, reversed(stated))
+
+
+def _merged_over(base: Document, over: Document) -> Document:
     data = _merge(base.data, over.data)
     places = base.places | over.places
     return Document(data, {path: places[path] for path in paths_of(data)})

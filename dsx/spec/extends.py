@@ -8,28 +8,18 @@ Not modelled: removing a key, several bases.
 from pathlib import Path
 
 from dsx.errors import InputError, SpecError
-from dsx.spec.document import Document, merge
+from dsx.spec.document import Document
 from dsx.spec.locate import Kind, find, shown
 from dsx.spec.yaml_text import load_document
 
 _MOST_FILES = 30  # that extend each other; packaged: three
 
 
-def load_extended(path: Path, kind: Kind) -> Document:
-    """Return the document at `path` merged over those it extends.
-
-    Raises SpecError for a cycle, a base that does not exist, and what `load_document` raises.
-    """
-    whole, *over = reversed([document for _, document in extended(path, kind)])
-    for document in over:
-        whole = merge(whole, document)
-    return whole
-
-
 def extended(path: Path, kind: Kind, extending: tuple[Path, ...] = ()) -> list[tuple[Path, Document]]:
     """Return the file at `path` and those that it extends, each with its own content, the file itself first.
 
-    `extending` are the files that extend `path`. Raises what `load_extended` raises.
+    `extending` are the files that extend `path`. Raises SpecError for a cycle, a base that does not exist, and
+    what `load_document` raises.
     """
     document = load_document(path)
     if "extends" not in document.data:

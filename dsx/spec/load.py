@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from dsx.errors import SpecError
-from dsx.spec.document import Document, merge, stated_in_code
-from dsx.spec.extends import load_extended
+from dsx.spec.document import Document, merged, stated_in_code
+from dsx.spec.extends import extended
 from dsx.spec.locate import Kind, find
 from dsx.spec.overrides import Assignment, override
 from dsx.spec.validated import S, validate
@@ -53,7 +53,7 @@ def load_overridden(
 
     An override may add keys to the fields `open_keys`.
     """
-    document = _document(kind, target, model, name, near)
+    document = merged(statements(kind, target, model, name, near))
     fields = {(field,) for field in model.model_fields}
 
     def may_add(path: tuple[str, ...]) -> bool:
@@ -70,12 +70,15 @@ def _check_given(target: str, model: type[BaseModel], given: Given) -> None:
     raise SpecError(f"{target}: {type(given).__name__} is given, and {wanted}")
 
 
-def _document(kind: Kind, target: str, model: type[BaseModel], given: Given, near: Path | None) -> Document:
-    """Return a spec as a document, merged over the files that it extends; content has the place `target`."""
+def statements(kind: Kind, target: str, model: type[BaseModel], given: Given, near: Path | None) -> Sequence[Document]:
+    """Return a spec as it is stated, and what it extends, each with its own content, the spec itself first.
+
+    Content has the place `target`.
+    """
     _check_given(target, model, given)
     if isinstance(given, str | Path):
-        return load_extended(find(kind, str(given), ".yaml", near), kind)
+        return [document for _, document in extended(find(kind, str(given), ".yaml", near), kind)]
     content = given.model_dump(mode="json") if isinstance(given, Spec) else dict(given)
     base: Any = content.pop("extends", None)
     document = stated_in_code(content, target)
-    return document if base is None else merge(_document(kind, f"{target}.extends", model, base, near), document)
+    return [document, *(() if base is None else statements(kind, f"{target}.extends", model, base, near))]

@@ -5,16 +5,18 @@ dimension, f feed-forward width, v vocabulary; a layer definition may use others
 layers; their layer definitions state the operators.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from dsx.errors import did_you_mean
-from dsx.spec.load import Given, Spec, load_overridden
+from dsx.errors import SpecError, did_you_mean
+from dsx.spec.document import Document
+from dsx.spec.load import Given, Spec, load_overridden, statements
 from dsx.spec.overrides import Assignment
 from dsx.spec.validated import validate
 from dsx.spec.value_types import Count, Total
@@ -29,6 +31,8 @@ _TAKEN = {
 # The letters that layer definitions and strategies share; a model gives those that its layers use.
 ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")
 EXPERTS = "x"  # the letter of the number of experts
+CHOSEN = "topk"  # that of the experts of a token
+HEADS, KV_HEADS = "h", "g"
 
 
 def _letter(letter: str) -> str:
@@ -52,8 +56,12 @@ class LayerKind:
         return f"{self.kind}[{chosen}]" if chosen else self.kind
 
 
-# Returns what is wrong with the settings of a layer, or "". Only `dsx.graph` knows the definitions of layers.
-LayerCheck = Callable[[LayerKind], str]
+@dataclass(frozen=True, slots=True)
+class LayerCheck:
+    """What a model is checked against: only `dsx.graph` knows the definitions of layers."""
+
+    fault: Callable[[LayerKind], str]  # what is wrong with the settings of a layer, or ""
+    letters: Callable[[LayerKind], frozenset[str] | None]  # dimensions that a layer may use; None if not known
 
 
 class LayerCount(Spec):
@@ -86,7 +94,7 @@ class LayerCount(Spec):
     @model_validator(mode="after")
     def _settings_are_known(self, info: ValidationInfo) -> "LayerCount":
         check: LayerCheck | None = info.context
-        if check and (fault := check(self.layer)):
+        if check and (fault := check.fault(self.layer)):
             raise ValueError(fault)
         return self
 
@@ -133,6 +141,24 @@ class ModelSpec(Spec):
     layers: Annotated[list[LayersEntry], Field(min_length=1)]  # first to last
     parameters: Total | None = None  # published number, to compare with that of the layer definitions
 
+    @field_validator("dimensions")
+    @classmethod
+    def _sizes_agree(cls, sizes: dict[str, int]) -> dict[str, int]:
+        heads, groups = sizes.get(HEADS, 1), sizes.get(KV_HEADS, 1)
+        if heads % groups:
+            nearest = min(_divisors(heads), key=lambda number: (abs(number - groups), number))
+            raise ValueError(
+                f"{HEADS}={heads} attention heads are no multiple of {KV_HEADS}={groups} key-value heads; nearest: "
+                f"{KV_HEADS}={nearest}"
+            )
+        chosen, experts = sizes.get(CHOSEN, 1), sizes.get(EXPERTS, 1)
+        if chosen > experts:
+            raise ValueError(
+                f"{CHOSEN}={chosen}: the router cannot send a token to more experts than there are, {EXPERTS}="
+                f"{experts}; nearest: {CHOSEN}={experts}"
+            )
+        return sizes
+
     @model_validator(mode="after")
     def _patterns_are_bounded(self) -> "ModelSpec":
         entries = sum(each.repeat * len(each.layers) for each in self.layers if isinstance(each, RepeatedLayers))
@@ -167,7 +193,41 @@ def load_model(
 ) -> ModelSpec:
     """Return a model, given by name, path or content; `near` is the file that mentions it.
 
-    `check` checks the settings of its layers. Raises UnknownNameError, or SpecError with all faults of the file.
+    `check` checks the settings of its layers, and that they use its dimensions. Raises UnknownNameError, or SpecError
+    with all faults of the file.
     """
     document = load_overridden("models", "model", ModelSpec, given, overrides, near)
-    return validate(document, ModelSpec, check)
+    spec = validate(document, ModelSpec, check)
+    if check and not isinstance(given, ModelSpec):
+        _check_letters(spec, statements("models", "model", ModelSpec, given, near), check)
+    return spec
+
+
+def _check_letters(spec: ModelSpec, stated: Sequence[Document], check: LayerCheck) -> None:
+    """Raise SpecError for dimensions that no layer uses.
+
+    A model whose layers replace those of the model that it extends keeps the dimensions of the replaced layers.
+    """
+    used: set[str] = set()
+    for layer in {entry.layer for entry in spec.sequence}:
+        letters = check.letters(layer)
+        if letters is None:
+            return
+        used |= letters
+    known = sorted(used - _TAKEN.keys())
+    faults: list[str] = []
+    for document in stated:
+        for letter in document.data.get("dimensions", ()):
+            if letter not in used:
+                near = did_you_mean(letter, known)
+                message = f"no layer of the model uses this dimension{near} (they use {', '.join(known)})"
+                faults.append(document.message(("dimensions", letter), message))
+        if "layers" in document.data:
+            break
+    if faults:
+        raise SpecError("\n".join(faults))
+
+
+def _divisors(number: int) -> set[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return {*small, *(number // divisor for divisor in small)}

@@ -63,6 +63,11 @@ def field(path: str) -> WhatIfField:
     return WhatIfField(path, _unit(info), description, integer=info.annotation is int)
 
 
+def is_field(path: str) -> bool:
+    """Return whether a sweep can vary the field at `path`."""
+    return path in _numbers()
+
+
 @cache
 def value_type(path: str) -> TypeAdapter[Value]:
     """Return the type that reads and writes values of the field at `path`, as in its own spec."""

@@ -119,6 +119,34 @@ def test_what_is_no_plan_is_refused(job, plan, says):
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        ("recomptue", "unknown setting 'recomptue'; did you mean 'recompute'?"),
+        ("tp_nvss", "unknown setting 'tp_nvss'"),
+        ("device.hbm_capcity", "unknown setting 'device.hbm_capcity'"),
+        ("nvs.tq", "unknown setting 'nvs.tq'; did you mean 'nvs.tp'?"),
+    ],
+)
+def test_a_misspelt_column_of_a_row_is_refused(job, found, column, says):
+    for given in (found.plan | {column: 1}, found.frame.iloc[0].to_dict() | {column: 1}):
+        with pytest.raises(PlanError) as error:
+            dsx.evaluate(job, given)
+        assert says in str(error.value)
+
+
+def test_shares_of_the_tiers_of_another_network_are_no_choices(job):
+    on_tiers = dsx.best(job.replace(cluster="h100-nvl8-rail"), top=1)
+    assert {name for name in on_tiers.plan if name.startswith("dp_")} > {"dp_nvs"}
+    for given in (on_tiers.plan, on_tiers.frame.iloc[0]):
+        assert dsx.evaluate(job, given).plan["tp"] == on_tiers.plan["tp"]
+
+
+def test_bytes_are_no_number(job):
+    with pytest.raises(PlanError, match="tp=b'8': bytes are no value"):
+        dsx.evaluate(job, tp=b"8", dp=1)
+
+
 def test_several_plans_are_no_plan(job, found):
     with pytest.raises(InputError, match=r"give one of its rows, as in frame.iloc\[0\]"):
         dsx.evaluate(job, found.frame)

@@ -140,7 +140,11 @@ def test_what_is_advised_instead_of_a_sweep_works(run, folder):
         (("count: 8", "count: 8.5"), "m.yaml:6: layers.0.count: 8.5 is not a whole number"),
         (("e: 1024", "e: 0"), "m.yaml:4: dimensions.e: 0 is not a whole number from 1"),
         (("e: 1024", "e: 1024, e: 2"), "m.yaml:4: the key 'e' is given twice"),
-        (("f: 4096", "F: 4096"), "uses the dimension 'f', which 'small' does not give"),
+        (
+            ("f: 4096", "F: 4096"),
+            "m.yaml:4: dimensions.F: no layer of the model uses this dimension; did you mean 'f'?",
+        ),
+        ((", f: 4096", ""), "uses the dimension 'f', which 'small' does not give"),
         (("kind: transformer", "kind: transfomer"), "unknown layer 'transfomer'; did you mean 'transformer'?"),
         (("layers:", "layers: ["), "m.yaml:6:"),
     ],

@@ -4,7 +4,8 @@ import pytest
 
 from dsx.errors import SpecError
 from dsx.spec.cluster import ClusterSpec, load_cluster
-from dsx.spec.extends import load_extended
+from dsx.spec.document import merged
+from dsx.spec.extends import extended
 from dsx.spec.locate import names, packaged_data
 
 CLUSTERS = names("clusters", ".yaml")
@@ -93,7 +94,8 @@ def numbers(data, path=""):
 def test_every_number_of_the_packaged_clusters_has_a_source(name):
     spec = load_cluster(name)
     assert spec.name == name
-    data = load_extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters").data
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    data = merged(stated).data
     found = dict(numbers(data["device"])) | dict(numbers(data["network"]))
     assert len(found) >= 9
     for path, value in found.items():

@@ -3,7 +3,12 @@
 import pytest
 
 from dsx.errors import SpecError
-from dsx.spec.extends import load_extended
+from dsx.spec.document import merged
+from dsx.spec.extends import extended
+
+
+def load_extended(path, kind):
+    return merged([document for _, document in extended(path, kind)])
 
 
 def write(folder, **texts):
