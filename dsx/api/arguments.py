@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
+from dsx.argument_types import function, wrong
 from dsx.errors import InputError, SpecError
+from dsx.progress import Watch
 from dsx.units import parse_count
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
@@ -35,13 +37,22 @@ def strategy_name(strategy: object) -> str | None:
     )
 
 
-def assignments(fields: Fields | None) -> list[str]:
-    """Return overridden fields as the shell writes them: FIELD=VALUE."""
+def watcher(watch: Watch | None) -> Watch | None:
+    """Return the argument `watch`; InputError if it is no function."""
+    return None if watch is None else function("watch", watch)
+
+
+def assignments(name: str, fields: Fields | None) -> list[str]:
+    """Return the fields of the argument called `name` as the shell writes them, FIELD=VALUE; InputError for others."""
+    if fields is None:
+        return []
     if isinstance(fields, str):
         return [fields]
     if isinstance(fields, Mapping):
         return [f"{path}={_text(path, value)}" for path, value in fields.items()]
-    return list(fields or ())
+    if isinstance(fields, Sequence) and all(isinstance(field, str) for field in fields):
+        return list(fields)
+    raise wrong(name, fields, "a mapping of fields to values is wanted, or a list of texts such as 'FIELD=VALUE'")
 
 
 def _text(path: str, value: object) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
-from dsx.api.arguments import count
+from dsx.api.arguments import count, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.pipelines import say_few_pipelines
@@ -71,8 +71,9 @@ class BestPlans(PricedPlans):
 
         Raises InputError if there is no plan of this number, NothingFeasible if no plan fits.
         """
-        if not 1 <= number <= len(self._nonempty):
-            raise InputError(f"no plan {number}: there are {counted(len(self.priced), 'plan')}, counted from 1")
+        there = len(self._nonempty)
+        if number not in range(1, there + 1):
+            raise InputError(f"no plan {number!r:.60}: there are {counted(len(self.priced), 'plan')}, counted from 1")
         return launch_of(self.plans[number - 1], self.problem, self.job.cluster.device)
 
     @property
@@ -174,6 +175,7 @@ def best(
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used.
     """
+    watch = watcher(watch)
     given = given_plan(fix, {}, checked(job))
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)

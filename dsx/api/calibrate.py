@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer, paragraphs
+from dsx.api.arguments import watcher
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
+from dsx.argument_types import file_path
 from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import (
     ROWS_PER_FIELD,
@@ -95,8 +97,10 @@ def calibrate(
     """
     if assumptions is not None and specialise is not None:
         raise InputError("--assumptions and --specialise both name the set to begin with: give one of them")
-    path, output = Path(runs), Path(out)
-    base = str(specialise or assumptions or DEFAULT_ASSUMPTIONS)
+    path, output = file_path("runs", runs), file_path("out", out)
+    watch = watcher(watch)
+    stated = specialise if specialise is not None else assumptions
+    base = DEFAULT_ASSUMPTIONS if stated is None else str(file_path("assumptions", stated))
     assumed, between = load_fitted(base)
     (check_fitted if specialise is None else check_adapted)(assumed, between)
     check_output(output, path, base)

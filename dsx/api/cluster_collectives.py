@@ -42,7 +42,7 @@ class ClusterTimes(Answer):
         from dsx.results.plot.file import save
 
         title = f"collectives on {self.name}, under {self.assumptions}"
-        save(collectives(title, dict(self.times), self.groups, _VOLUMES), Path(path))
+        save(collectives(title, dict(self.times), self.groups, _VOLUMES), path)
 
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; seconds, bytes and bytes per second."""
@@ -86,7 +86,7 @@ def cluster_times(
 
     Raises UnknownNameError for an unknown name, SpecError for an invalid file.
     """
-    by_target = split(assignments(set))
+    by_target = split(assignments("set", set))
     for target in ("model", "sweep"):
         for path, value in by_target[target]:
             raise InputError(

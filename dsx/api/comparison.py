@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer, paragraphs
+from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
 from dsx.display.manifest_text import differing, hardware_of, kept_text, rows_text, stated_text, title_of
 from dsx.display.quantities import counted, hardware_text, hardware_title
@@ -77,9 +78,9 @@ def compare_sets(a: str | Path, b: str | Path, per: str | Sequence[str] = ()) ->
 
     Raises StoreError if a set cannot be read, UnknownNameError for an unknown column.
     """
-    folders = [Path(a), Path(b)]
+    folders = [file_path("a", a), file_path("b", b)]
     manifests = [read_manifest(folder) for folder in folders]
-    chosen = column_list(per)
+    chosen = column_list("per", per)
     choices = [name for name in chosen if name in PLAN_COLUMNS]
     frames = [
         load(folder, ["candidate", *SETTINGS, *choices, *hardware_of(manifest), "step_time_s", "reject"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import PricedPlans
 from dsx.api.picture import draw_picture
+from dsx.argument_types import file_path
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.display.plan_frame import plans_frame
@@ -60,16 +61,17 @@ def front(folder: str | Path, objectives: str | Sequence[str] = OBJECTIVES, plot
 
     Raises StoreError if the set cannot be read, UnknownNameError for an unknown column.
     """
-    folder, chosen = Path(folder), column_list(objectives)
-    if plot is not None and len(chosen) < 2:
+    folder, chosen = file_path("folder", folder), column_list("objectives", objectives)
+    picture = None if plot is None else file_path("plot", plot)
+    if plot is not None and len(chosen) == 1:
         raise InputError(
             f"--plot {plot} draws two objectives, and {chosen[0]} is one: add another, as in --objective mfu"
         )
     names = [column_of(objective) for objective in chosen]
     plans = as_plans(load_chosen(folder, ["reject", *names], lambda frame: front_of(frame, *chosen)))
-    if plot is not None:
+    if picture is not None:
         x, y, *more = chosen
-        draw_picture(folder, {"kind": "front", "x": [x], "y": y}, Path(plot))
+        draw_picture(folder, {"kind": "front", "x": [x], "y": y}, picture)
         if more:
             remark(f"{plot} is the front of {x} and {y} alone")
     why = ""

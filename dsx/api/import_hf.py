@@ -7,6 +7,7 @@ from typing import Any
 
 from dsx.api.answer import Answer
 from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.argument_types import file_path
 from dsx.display.quantities import share
 from dsx.graph.model import build_model, parameters
 from dsx.printable import printable
@@ -68,10 +69,10 @@ def import_hf(config: str | Path, out: str | Path | None = None, *, overwrite: b
 
     Raises InputError for a config that cannot be read or has an unknown family, StoreError if `out` cannot be written.
     """
-    output = None if out is None else Path(out)
+    given, output = file_path("config", config), None if out is None else file_path("out", out)
     if output is not None:
         check_target(output, overwrite)
-    file = find_path("config", str(config))
+    file = find_path("config", str(given))
     read = load_config(file)
     model = to_model(read, model_name(read, file, output), model_source(read, file))
     found = Imported(model, read, published_total(read), ignored_keys(read), output)

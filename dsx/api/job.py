@@ -62,7 +62,7 @@ class Job:
         set: Fields | None = None,
         operator_times: str | Path | None = None,
     ) -> None:
-        overrides = split_overrides(assignments(set))
+        overrides = split_overrides(assignments("set", set))
         inputs = load_inputs(model, cluster, assumptions, overrides, operator_times=operator_times)
         self._fill(inputs, num_gpus, global_batch_size, sequence_length)
 

@@ -9,6 +9,7 @@ from typing import Any
 from dsx.api.answer import Answer
 from dsx.api.arguments import assignments, strategy_name
 from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.argument_types import file_path, one_text
 from dsx.display.table import table
 from dsx.errors import InputError, did_you_mean
 from dsx.graph.derived import derive
@@ -64,7 +65,7 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
-    name = str(name)
+    name = str(file_path("name", name))
     assumed = load_assumptions(assumptions)
     spec = load_model(model) if model is not None else None
     of_model = next((entry.layer for entry in (spec.sequence if spec else ()) if entry.kind == name), None)
@@ -86,13 +87,15 @@ def layer(
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
     described = describe(
-        built, assumed.fused_backward_reads, assumed.uncounted, values, _sizes(assignments(sizes), built)
+        built, assumed.fused_backward_reads, assumed.uncounted, values, _sizes(assignments("sizes", sizes), built)
     )
     return LayerDescription(described)
 
 
 def _chosen(settings: Sequence[str]) -> Settings:
-    """Return the settings of a text such as ``gated ffn=experts``."""
+    """Return the settings of texts such as ``gated`` and ``ffn=experts``."""
+    for setting in settings:
+        one_text("a setting of the layer", setting, "gated")
     pairs = [setting.partition("=") for setting in settings]
     for name, sign, block in pairs:
         if not name or (sign and not block):

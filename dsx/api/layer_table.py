@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dsx.api.answer import Answer
+from dsx.argument_types import file_path, one_text
 from dsx.display.quantities import counted
 from dsx.display.table import table
-from dsx.errors import NothingFeasible
+from dsx.errors import NothingFeasible, UnknownNameError
 from dsx.layer_table.from_instance import problem_of
 from dsx.layer_table.instance import Instance, read_instance
 from dsx.layer_table.network_levels import NetworkLevels, read_network
@@ -16,6 +17,8 @@ from dsx.layer_table.partition_problem import PartitionProblem
 from dsx.layer_table.segments import OPTIMIZER_FACTORS, STAGES
 from dsx.layer_table.solver import Partition, smallest, solve
 from dsx.units import format_quantity
+
+RECOMPUTE = ("none", "full", "best")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +64,11 @@ def partition_table(
 
     Raises InputError for files that cannot be used, NothingFeasible if no plan fits.
     """
-    layers, levels = read_instance(str(instance)), read_network(network, num_devices)
+    for name, given, known in (("recompute", recompute, RECOMPUTE), ("optimizer", optimizer, OPTIMIZER_FACTORS)):
+        if one_text(name, given, "none") not in known:
+            raise UnknownNameError(name, given, known)
+    one_text("network", network, "networks.json:a")
+    layers, levels = read_instance(str(file_path("instance", instance))), read_network(network, num_devices)
     problem = problem_of(
         layers if width is None else layers.only(width),
         levels,

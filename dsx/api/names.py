@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+from dsx.argument_types import one_text
 from dsx.errors import UnknownNameError
 from dsx.graph.library import layer_names, strategy_names
 from dsx.spec.locate import names as names_of
@@ -16,6 +17,7 @@ def names(kind: Kind) -> list[str]:
 
     The user's files on DSX_PATH are included. Raises UnknownNameError for an unknown kind.
     """
+    one_text("kind", kind, "models")
     match kind:
         case "strategies":
             return list(strategy_names())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer, paragraphs
+from dsx.api.arguments import watcher
 from dsx.api.best import searched_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
@@ -71,7 +72,7 @@ class Partition(Answer):
             f"step {format_quantity(self.step_time_s, 's')}\n{self.plan.text}"
         )
         tiers = [tier.name for tier in self.problem.cluster.network.tiers]
-        save(stages(self.stages, placement_of(self.plan, tiers), title), Path(path))
+        save(stages(self.stages, placement_of(self.plan, tiers), title), path)
         remark(f"wrote {path}")
 
     def to_data(self) -> dict[str, Any]:
@@ -122,6 +123,7 @@ def partition(
 
     Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
     """
+    watch = watcher(watch)
     given = given_plan(fix, choices, checked(job))
     stated = job.problem(given.strategy if strategy is None else strategy, OPTIMAL)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsx.argument_types import file_path, one_text
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
 from dsx.remarks import remark
+from dsx.results.frames import column_list
 from dsx.results.pareto_rows import column_of
 from dsx.results.store import load, load_chosen, read_manifest
 
@@ -30,6 +32,9 @@ KINDS = {
     "scaling": _Kind(("x", "y", "by", "baseline")),
     "heatmap": _Kind(("x", "y", "value"), needs=("x", "y")),
 }
+
+
+_EXAMPLES = {"kind": "front", "y": "step_time_s", "value": "step_time_s", "baseline": "1d"}
 
 
 def draw(
@@ -57,12 +62,15 @@ def draw(
 
     Raises InputError for a picture that cannot be drawn; NothingFeasible, after drawing, if no row fits.
     """
-    folder, path = Path(folder), Path(path)
+    folder, path = file_path("folder", folder), file_path("path", path)
+    single = {"kind": kind, "y": y, "value": value, "by": by, "baseline": baseline}
+    for name, stated in single.items():
+        if stated is not None:
+            one_text(name, stated, _EXAMPLES.get(name, "num_gpus"))
+    given = {**single, "x": column_list("x", x)}
     manifest = read_manifest(folder)
-    columns = [x] if isinstance(x, str) else x
-    given = {"kind": kind, "x": columns, "y": y, "value": value, "by": by, "baseline": baseline}
-    stated = manifest.sweep.plot
-    draw_picture(folder, _asked(folder, stated.model_dump() if stated else None, given), path)
+    of_sweep = manifest.sweep.plot
+    draw_picture(folder, _asked(folder, of_sweep.model_dump() if of_sweep else None, given), path)
     if manifest.counts and not manifest.counts.feasible:
         rows = sum(part.rows for part in manifest.parts)
         raise NothingFeasible(f"none of the {counted(rows, 'row')} of {folder} is feasible, as {path} says")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dsx.api.inputs import Inputs
+from dsx.argument_types import texts
 from dsx.display.manifest_text import hardware_of
 from dsx.display.quantities import counted
 from dsx.errors import InputError, did_you_mean
@@ -53,7 +54,11 @@ def row_of(folder: Path, candidate: object, hardware: Hardware) -> ResultRow:
     """
     manifest = read_manifest(folder)
     columns = hardware_of(manifest)
-    stated = [*hardware.items()] if isinstance(hardware, Mapping) else [_split(choice) for choice in hardware]
+    stated: list[tuple[str, Any]] = (
+        [*hardware.items()]
+        if isinstance(hardware, Mapping)
+        else [_split(choice) for choice in texts("hardware", hardware, "device.hbm_capacity=80 GB")]
+    )
     if hasattr(candidate, "items"):
         given: dict[str, object] = dict(candidate.items())  # pyright: ignore[reportAttributeAccessIssue]
         stated = [(name, given[name]) for name in columns if name in given] + stated

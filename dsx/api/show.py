@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count
 from dsx.api.result_row import inputs_of
+from dsx.argument_types import file_path
 from dsx.display.cost_tables import costs_text
 from dsx.display.launch import launch_data, launch_text
 from dsx.display.manifest_text import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
@@ -92,9 +93,9 @@ def show(
 
     Raises StoreError if the set cannot be read, InputError for an unknown candidate.
     """
-    folder = Path(folder)
+    folder = file_path("folder", folder)
     manifest = read_manifest(folder)
-    columns = column_list(per)
+    columns = column_list("per", per)
     most = None if top is None else count("top", top)
     if candidate is not None:
         if top is not None or columns:

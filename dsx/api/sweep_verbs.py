@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer, PricedPlans
-from dsx.api.arguments import Fields, assignments
+from dsx.api.arguments import Fields, assignments, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines
 from dsx.api.sweep_run import Shard, SweepRun
+from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
 from dsx.display.plan_table import plans_text
 from dsx.display.quantities import counted
@@ -119,11 +120,12 @@ def sweep(
     It is no error if no candidate fits: `infeasible` says why. Raises SpecError, which lists the faults of the sweep,
     StoreError if `out` cannot be written, IncompleteSweep if the sweep is interrupted.
     """
+    stated, image, watch = assignments("set", set), None if plot is None else file_path("plot", plot), watcher(watch)
     if out is not None:
-        return _swept(spec, Path(out), assignments(set), plot, watch)
+        return _swept(spec, file_path("out", out), stated, image, watch)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = _swept(spec, Path(folder) / "set", assignments(set), plot, watch)
+            found = _swept(spec, Path(folder) / "set", stated, image, watch)
         except IncompleteSweep:
             raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
         rows = None if found.folder is None else load(found.folder)
@@ -135,13 +137,13 @@ def _swept(
     spec: str | Path | Mapping[str, object],
     folder: Path,
     stated: Sequence[str],
-    plot: str | Path | None,
+    plot: Path | None,
     watch: Watch | None,
 ) -> Swept:
     started = time.monotonic()
     try:
         run = SweepRun(spec, folder, stated, watch)
-        picture = None if plot is None else _picture(run, Path(plot))
+        picture = None if plot is None else _picture(run, plot)
         say_few_pipelines(run.problems[0])
         if not run.sweep.size:
             # Nothing is written without a candidate, so the corrected sweep can use the folder.
@@ -152,7 +154,7 @@ def _swept(
             remark(f"{run.folder} is complete since {manifest.finished}")
         found = _answer(run, manifest or run.price(), started)
         if plot is not None and picture is not None:
-            draw_picture(run.folder, picture, Path(plot))
+            draw_picture(run.folder, picture, plot)
         return found
     except KeyboardInterrupt:
         raise IncompleteSweep("interrupted; nothing is lost, the same command continues") from None
@@ -175,8 +177,9 @@ def sweep_shard(
     """
     started = time.monotonic()
     i, n = _checked(shard)
+    folder, stated, watch = file_path("out", out), assignments("set", set), watcher(watch)
     try:
-        run = SweepRun(spec, Path(out), assignments(set), watch)
+        run = SweepRun(spec, folder, stated, watch)
         say_few_pipelines(run.problems[0])
         if not run.sweep.size:
             return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
@@ -211,13 +214,14 @@ def finish_sweep(
     The arguments are those of `sweep`. Raises IncompleteSweep if parts are missing.
     """
     started = time.monotonic()
-    run = SweepRun(spec, Path(out), assignments(set), None)
-    picture = None if plot is None else _picture(run, Path(plot))
+    image = None if plot is None else file_path("plot", plot)
+    run = SweepRun(spec, file_path("out", out), assignments("set", set), None)
+    picture = None if image is None else _picture(run, image)
     if not run.sweep.size:
         return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
     found = _answer(run, run.finished() or run.finish(), started)
-    if plot is not None and picture is not None:
-        draw_picture(run.folder, picture, Path(plot))
+    if image is not None and picture is not None:
+        draw_picture(run.folder, picture, image)
     return found
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dsx.api.answer import Answer
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file, write_output_file
+from dsx.argument_types import file_path, function
 from dsx.calibration.outliers import Outlier, outliers
 from dsx.calibration.report import report
 from dsx.display.quantities import counted
@@ -100,17 +101,18 @@ def validate(
 
     Raises RunTableError for a table that cannot be read or has no valid row; StoreError if `out` cannot be written.
     """
-    path = Path(runs)
-    if out is not None:
+    path, output = file_path("runs", runs), None if out is None else file_path("out", out)
+    function("predict", predict)
+    if output is not None:
         read = files_of(str(assumptions)) if isinstance(assumptions, str | Path) else []
-        check_output_file(Path(out), [path, *read])
+        check_output_file(output, [path, *read])
     assumed = load_assumptions(assumptions)
     measured = read_runs(path)
     made = setups(measured)
     _check(path, measured, made)
     rows = compare(measured, made, predict, assumed)
-    if out is not None:
-        write_rows(rows, Path(out))
+    if output is not None:
+        write_rows(rows, output)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
     figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}

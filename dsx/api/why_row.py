@@ -5,6 +5,7 @@ from pathlib import Path
 from dsx.api.plan_like import Row
 from dsx.api.result_row import Hardware, row_of
 from dsx.api.why import Explanation, explained
+from dsx.argument_types import file_path
 from dsx.pricing.evaluate import price_plan
 
 
@@ -22,6 +23,6 @@ def why_row(folder: str | Path, candidate: int | str | Row, hardware: Hardware =
 
     Raises InputError if there is no such row, or several; StoreError if the set cannot be read.
     """
-    row = row_of(Path(folder), candidate, hardware)
+    row = row_of(file_path("folder", folder), candidate, hardware)
     problem = row.problem
     return explained(problem, price_plan(problem, row.plan))

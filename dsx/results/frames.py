@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from dsx.argument_types import one_text, texts
 from dsx.errors import InputError, UnknownNameError
 from dsx.results.schema import COLUMNS
 
@@ -22,16 +23,21 @@ def check_frame(df: object) -> None:
 def require(df: "pd.DataFrame", column: str) -> NDArray[Any]:
     """Return the values of a column, or raise UnknownNameError with the nearest that there is.
 
-    Raises InputError for what is no DataFrame.
+    Raises InputError for what is no DataFrame, and for what is no name.
     """
     check_frame(df)
+    one_text("column", column, "step_time_s")
     if column not in df.columns:
         hint = "; were only some columns loaded?" if column in (known.name for known in COLUMNS) else ""
         raise UnknownNameError("column", column, map(str, df.columns), hint)
     return df[column].to_numpy()
 
 
-def column_list(columns: str | Sequence[str] | None) -> list[str]:
-    """Return one column, several, or none as a list without repetitions."""
-    given = [columns] if isinstance(columns, str) else list(columns or ())
-    return list(dict.fromkeys(given))
+def column_list(name: str, columns: str | Sequence[str] | None) -> list[str]:
+    """Return one column, several, or none as a list without repetitions.
+
+    Raises InputError if the argument called `name` has something else than names.
+    """
+    if columns is None or isinstance(columns, str):
+        return [] if columns is None else [columns]
+    return list(dict.fromkeys(texts(name, columns, "num_gpus")))

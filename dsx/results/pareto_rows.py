@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsx.errors import InputError
-from dsx.results.frames import check_frame, require
+from dsx.results.frames import check_frame, column_list, require
 from dsx.results.schema import COLUMNS
 from dsx.search.pareto_front import front
 
@@ -32,7 +32,7 @@ def pareto(df: "pd.DataFrame", *objectives: str | Sequence[str]) -> "pd.DataFram
     Raises UnknownNameError for a column that `df` does not have, InputError for one without numbers, or for what is no
     DataFrame.
     """
-    names = [name for given in objectives for name in ([given] if isinstance(given, str) else given)]
+    names = [name for given in objectives for name in column_list("objectives", given)]
     if not names:
         raise InputError("a front needs an objective, for example 'step_time_s', or '-mfu' to maximise")
     check_frame(df)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
+from dsx.argument_types import file_path, texts
 from dsx.errors import StoreError, UnknownNameError
 from dsx.results import folder as disk
 from dsx.results import manifest as manifests
@@ -22,7 +23,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     For an unfinished run, `<folder>/.unfinished`, it lists the parts so far and the sum of their counts.
     Raises StoreError if there is no manifest, or if it is broken or has another schema version.
     """
-    folder = Path(folder)
+    folder = file_path("folder", folder)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise StoreError(f"no result set at {folder}, which {what}; give the folder of a sweep's -o")
@@ -70,7 +71,7 @@ def load(folder: str | Path, columns: Iterable[str] | None = None) -> pd.DataFra
     varies), and whether the set is `complete`.
     Raises StoreError if the set is missing or broken, UnknownNameError for a column that it does not have.
     """
-    folder = Path(folder)
+    folder = file_path("folder", folder)
     manifest = read_manifest(folder)
     wanted = [column.name for column in manifest.columns] if columns is None else _known(columns, manifest)
     return frame(manifest, [stored_parts.read(folder, part, manifest, wanted) for part in manifest.parts], wanted)
@@ -85,7 +86,7 @@ def load_chosen(
     must be among those that it keeps of each part, as with the fastest rows or a Pareto front. Raises what `load`
     raises.
     """
-    folder = Path(folder)
+    folder = file_path("folder", folder)
     manifest = read_manifest(folder)
     every, few = [column.name for column in manifest.columns], _known(columns, manifest)
     tables: list[pa.Table] = []
@@ -127,7 +128,7 @@ def _rows(manifest: Manifest, tables: Sequence[pa.Table], wanted: Sequence[str])
 
 def _known(columns: Iterable[str], manifest: Manifest) -> list[str]:
     known = {column.name for column in manifest.columns}
-    wanted = list(dict.fromkeys(columns))
+    wanted = list(dict.fromkeys(texts("columns", columns, "step_time_s")))
     for name in wanted:
         if name not in known:
             raise UnknownNameError("column", name, known)

@@ -61,7 +61,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, per: str | Sequence[str] = ()) -> 
     for df in (a, b):
         check_frame(df)
     varied_a, varied_b = hardware_columns(a), hardware_columns(b)
-    groups = _groups(column_list(per), varied_a, varied_b)
+    groups = _groups(column_list("per", per), varied_a, varied_b)
     shared = [name for name in varied_a if name in varied_b]
     rows_a, rows_b = _rows(a, groups, varied_a), _rows(b, groups, varied_b)
     _align_names(rows_a, rows_b)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsx.argument_types import wrong
 from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES
 
@@ -44,7 +45,9 @@ class Plan(Mapping[str, Any]):
         return self.text
 
     def __or__(self, columns: Mapping[str, Any]) -> "Plan":
-        """Return the plan with other values in some columns."""
+        """Return the plan with other values in some columns; InputError for what is no mapping of columns."""
+        if not isinstance(columns, Mapping):
+            raise wrong("plan | ...", columns, "a mapping of columns is wanted, as in plan | {'recompute': 'full'}")
         return Plan({**self.columns, **columns})
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dsx.argument_types import one_text
 from dsx.errors import InputError, UnknownNameError
 from dsx.results.frames import column_list, require
 from dsx.results.plot.axes import NOTHING, finite, is_wide, label_axis, quantity_texts
@@ -51,7 +52,7 @@ def breakdown(
 
     Raises UnknownNameError for an unknown column, InputError for more than `MAX_BARS` bars.
     """
-    if of not in STACKS:
+    if one_text("of", of, "time") not in STACKS:
         raise UnknownNameError("stack", of, STACKS)
     columns, rows = _bars(df, x)
     layout = Layout.of(ax, _width(len(rows)), _HEIGHTS[of])
@@ -71,7 +72,7 @@ def breakdowns(df: "pd.DataFrame", x: str | Sequence[str] = "num_gpus") -> "Axes
 
 
 def _bars(df: "pd.DataFrame", x: str | Sequence[str]) -> tuple[list[str], "pd.DataFrame"]:
-    columns = column_list(x)
+    columns = column_list("x", x)
     if not columns:
         raise InputError("a breakdown needs a column whose values are its bars, for example 'num_gpus'")
     rows = fastest(df, columns)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsx.argument_types import file_path
 from dsx.errors import InputError, StoreError, did_you_mean
 from dsx.files import OpenFolder
 from dsx.results.plot.layout import figure_of
@@ -30,7 +31,7 @@ def image_format(path: str | Path) -> str:
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
-    path = Path(path)
+    path = file_path("path", path)
     formats = FigureCanvasBase.get_supported_filetypes()
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in formats:
@@ -47,7 +48,7 @@ def save(ax: "Axes", path: str | Path) -> None:
 
     Raises InputError for a suffix that matplotlib cannot write, StoreError for an unwritable path.
     """
-    path = Path(path)
+    path = file_path("path", path)
     figure = figure_of(ax)
     suffix = image_format(path)
     try:

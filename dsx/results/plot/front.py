@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dsx.argument_types import one_text
 from dsx.results.frames import require
 from dsx.results.pareto_rows import column_of, pareto
 from dsx.results.plot.axes import (
@@ -17,6 +18,7 @@ from dsx.results.plot.axes import (
     value_texts,
     words,
 )
+from dsx.results.plot.layout import figure_of
 from dsx.results.plot.marks import MAX_CATEGORIES, marks
 from dsx.results.plot.selection import refuse_many
 
@@ -45,10 +47,14 @@ def front(
 
     Raises what `pareto` raises.
     """
+    for name, column in (("x", x), ("y", y)):
+        one_text(name, column, "step_time_s")
     best = pareto(df, x, y)
     if by is not None:
-        require(df, by)
-    if ax is None:
+        require(df, one_text("by", by, "strategy"))
+    if ax is not None:
+        figure_of(ax)
+    else:
         from matplotlib.figure import Figure
 
         ax = Figure(figsize=(7.0, 4.6), layout="constrained").subplots()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsx.argument_types import one_text
 from dsx.results.plot.axes import (
     NOTHING,
     Numbers,
@@ -57,6 +58,8 @@ def heatmap(df: "pd.DataFrame", x: str, y: str, value: str = "step_time_s", ax: 
     Raises UnknownNameError for an unknown column, InputError for a `value` without quantities or more than `MAX_VALUES`
     values of `x` or `y`.
     """
+    for name, column in (("x", x), ("y", y), ("value", value)):
+        one_text(name, column, "num_gpus")
     table = best_table(df, [y], x, value)
     refuse_many(len(table.columns), MAX_VALUES, "values", [x])
     refuse_many(len(table.rows), MAX_VALUES, "values", [y])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsx.argument_types import wrong
 from dsx.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ _GAP = 3.0  # points between labels
 
 
 def figure_of(ax: "Axes") -> "Figure":
-    """Return the figure of an axis; InputError if the axis was removed from its figure."""
+    """Return the figure of an axis; InputError if the axis was removed from its figure, or is none."""
+    from matplotlib.axes import Axes as AnyAxes
+
+    if not isinstance(ax, AnyAxes):
+        raise wrong("ax", ax, "an axis of matplotlib is wanted, as the functions of dsx.plot return it")
     figure = ax.get_figure(root=True)
     if figure is None:
         raise InputError("this axis is not on a figure, so nothing can be drawn or saved")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
+from dsx.argument_types import one_text
 from dsx.errors import InputError, UnitError, UnknownNameError
 from dsx.results.frames import column_list, require
 from dsx.results.plot.axes import (
@@ -63,7 +64,9 @@ def scaling(
     A line has a gap where it has no feasible row. Raises UnknownNameError for an unknown column or baseline, InputError
     for a `y` without quantities, a baseline for anything but times, or too many lines.
     """
-    columns = column_list(by)
+    columns = column_list("by", by)
+    for name, column in (("x", x), ("y", y)):
+        one_text(name, column, "num_gpus")
     if baseline is not None:
         _check_baseline(df, y, columns)
     table = best_table(df, columns, x, y)
