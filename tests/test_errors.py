@@ -37,6 +37,11 @@ def test_errors_with_parts_of_their_own_are_bounded_too(error):
     assert len(str(error)) < 4000
 
 
+def test_a_name_in_another_case_is_the_nearest():
+    assert did_you_mean("TP", ["pp", "tp2", "tp"]) == "; did you mean 'tp'?"
+    assert nearest_names("F", ["e", "f"], cutoff=0.5) == ["f"]
+
+
 def test_long_names_and_long_lists_are_not_compared():
     begun = time.perf_counter()
     assert did_you_mean("ab" * 50_000, ["ba" * 50_000]) == ""

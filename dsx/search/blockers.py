@@ -14,8 +14,10 @@ import numpy as np
 from dsx.pricing.problem import Problem
 from dsx.search.space import Limitation, Selection, Space
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
+from dsx.space.divisors import divisors
 from dsx.space.expert_nesting import REPLICA_AXES
-from dsx.space.plan_rules import OPTIMAL_SCHEDULES
+from dsx.space.limits import PLACED
+from dsx.space.plan_rules import OPTIMAL_SCHEDULES, nearest_of
 
 Section = Literal["fix", "limit", "fixed"]
 
@@ -89,9 +91,33 @@ def blockers(
     search = _Search(problem, num_gpus, global_batch_size)
     if not search.space([], ["ep"]).size:
         return []
+    if (product := _product_of_degrees(fix or {}, num_gpus)) is not None:
+        return [product]
     single = [_blocker(search, one, [o for o in settings if o is not one], alone=True) for one in settings]
     found = [blocker for blocker in single if blocker.nearest]
     return found or _one_by_one(search, settings)
+
+
+def _product_of_degrees(fix: Selection, num_gpus: Sequence[int]) -> Blocker | None:
+    """Return several fixed degrees as a blocker if none of their products divides any number of GPUs; else None.
+
+    The nearest value is that of the last of them.
+    """
+    products, fixed = {(total, 1) for total in num_gpus}, list[str]()
+    for axis in (axis for axis in PLACED if axis in fix):
+        degrees = [int(degree) for degree in fix[axis]]
+        fixed.append(_Setting("fix", axis, tuple(degrees)).text)
+        extended = {(total, inner * degree) for total, inner in products for degree in degrees}
+        dividing = {(total, inner) for total, inner in extended if total % inner == 0}
+        if not dividing:
+            if len(fixed) == 1:  # its own rule says more
+                return None
+            left = {int(degree) for total, inner in products for degree in divisors(total // inner)}
+            rule = f"all degrees multiply to num_gpus, and no product of these divides {_or(num_gpus)}"
+            nearest = f"{axis} = {nearest_of(left, degrees[0])}"
+            return Blocker("fix", axis, " and ".join(fixed), rule, nearest, alone=True)
+        products = dividing
+    return None
 
 
 def _one_by_one(search: _Search, settings: Sequence[_Setting]) -> list[Blocker]:
@@ -149,7 +175,7 @@ def _rule(column: str, problem: Problem) -> str:
 
 
 def _or(values: Sequence[Any]) -> str:
-    return ", ".join(map(str, values[:-1])) + f" or {values[-1]}" if values else ""
+    return " or ".join(filter(None, (", ".join(map(str, values[:-1])), *map(str, values[-1:]))))
 
 
 # These replace the rules of the choices if cuts are optimal.

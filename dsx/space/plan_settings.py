@@ -24,6 +24,9 @@ from dsx.units import LARGEST_COUNT
 SIZES = ("panels", "microbatch_size")
 SHARES = tuple(f"nvs.{axis}" for axis in DEGREES)
 
+# What a plan is priced for, and what prices it.
+_OF_THE_COMMAND = ("strategy", "partition", "num_gpus", "global_batch_size", "sequence_length")
+
 Codes = dict[str, int]
 
 
@@ -129,6 +132,9 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
     if not sign:
         raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
+    if name in _OF_THE_COMMAND:
+        option = f"--{name.replace('_', '-')} {value}"
+        raise PlanError(f"{setting!r}: {name} is no setting of a plan; it is given beside the plan, as {option}")
     if name not in known:
         raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
     return name, value
@@ -170,17 +176,29 @@ def _check_sizes(plan: Codes, num_gpus: int, global_batch_size: int, limits: Lim
     for axis in PLACED:
         product *= plan[axis]
     if product != num_gpus:
-        others = product // plan["dp"]
-        hint = f"; nearest: dp={num_gpus // others}" if num_gpus % others == 0 else ""
         degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1)
         found = f"{degrees} = {product}" if degrees else "all degrees are 1"
-        raise PlanError(f"{found}, but num_gpus={num_gpus}{hint}")
+        raise PlanError(f"{found}, but num_gpus={num_gpus}; nearest: {_nearest_degrees(plan, num_gpus, product)}")
     _check_depth(plan["pp"], limits)
     if plan["dp"] * plan["microbatch_size"] > global_batch_size:
         raise PlanError(
             f"dp={plan['dp']} * microbatch_size={plan['microbatch_size']} exceeds "
             f"global_batch_size={global_batch_size}: a replica has no microbatch"
         )
+
+
+def _nearest_degrees(plan: Codes, num_gpus: int, product: int) -> str:
+    """Return the change of one degree, dp first, after which the degrees multiply to the GPUs, or one of several."""
+    for axis in ("dp", *(axis for axis in PLACED if plan[axis] > 1)):
+        others = product // plan[axis]
+        if num_gpus % others == 0:
+            return f"{axis}={num_gpus // others}"
+    nearest: dict[str, int] = {}
+    left = num_gpus
+    for axis in (axis for axis in PLACED if plan[axis] > 1 and axis != "dp"):
+        nearest[axis] = nearest_of(divisors(left), plan[axis])
+        left //= nearest[axis]
+    return " ".join(f"{axis}={degree}" for axis, degree in {**nearest, "dp": left}.items())
 
 
 def _check_depth(pp: int, limits: Limits) -> None:

@@ -88,6 +88,7 @@ class AssumptionsSpec(Spec):
         "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
         "told_apart": "resolution: 0.2",
     }
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
 
     name: str
     description: str

@@ -7,7 +7,7 @@ Not modelled: clusters of different devices.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -129,6 +129,8 @@ class RunTableSpec(Spec):
 
 class ClusterSpec(Spec):
     """A machine of equal GPUs; their number is a setting of the sweep."""
+
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
 
     name: str
     description: str = ""

@@ -5,7 +5,7 @@ Each hardware point has its own best and its own front, so clusters and what-ifs
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from dsx.spec.column_names import GroupColumn, Objective
 from dsx.spec.load import Spec
@@ -20,6 +20,13 @@ class KeepTop(Spec):
 
     top: Count
     per: list[GroupColumn] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_front(cls, data: object) -> object:
+        if isinstance(data, dict) and "pareto" in data:
+            raise ValueError("top and pareto exclude each other: keep the fastest candidates, or a front")
+        return data
 
 
 class KeepPareto(Spec):

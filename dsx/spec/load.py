@@ -19,6 +19,7 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     former_keys: ClassVar[Mapping[str, str]] = {}  # former key -> what to write instead
+    keys_of_file: ClassVar[Sequence[str]] = ()  # keys that are read before the spec is validated
 
 
 # A spec as users give it: its name, the path of its file, its content, or the spec itself.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -132,6 +132,8 @@ _MOST_ENTRIES = 100_000  # of layers, with repeated patterns expanded
 
 class ModelSpec(Spec):
     """A transformer, or any other sequence of layers."""
+
+    keys_of_file: ClassVar[Sequence[str]] = ("extends",)
 
     name: str
     description: str = ""

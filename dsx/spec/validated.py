@@ -54,6 +54,7 @@ def _message(model: type[BaseModel], location: KeyPath, details: ErrorDetails) -
             if location[-1] in former:
                 return f"is no longer a key; write '{former[str(location[-1])]}'"
             known = _known_keys(model, location[:-1])
+            known += getattr(model, "keys_of_file", ()) if len(location) == 1 else ()
             return f"unknown key{did_you_mean(str(location[-1]), known)} (known: {', '.join(known)})"
         case "missing":
             return f"is required, but missing{_misspelt(model, location, given)}"

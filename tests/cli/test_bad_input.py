@@ -57,7 +57,12 @@ def test_options(run, folder, arguments, says):
         (("tpp=2", "dp=4"), "unknown setting 'tpp'; did you mean 'tp'?"),
         (("nvs.tpp=2", "dp=8"), "unknown setting 'nvs.tpp'; did you mean 'nvs.tp'?"),
         (("tp=2", "dp=2"), "tp=2 * dp=2 = 4, but num_gpus=8; nearest: dp=4"),
-        (("tp=3", "dp=2"), "tp=3 * dp=2 = 6, but num_gpus=8"),
+        (("tp=3", "dp=2"), "tp=3 * dp=2 = 6, but num_gpus=8; nearest: tp=4"),
+        (
+            ("tp=2", "dp=4", "strategy=2d"),
+            "strategy is no setting of a plan; it is given beside the plan, as --strategy 2d",
+        ),
+        (("TP=2", "dp=4"), "unknown setting 'TP'; did you mean 'tp'?"),
         ((), "all degrees are 1, but num_gpus=8; nearest: dp=8"),
         (("dp=8", "microbatch_size=2"), "dp=8 * microbatch_size=2 exceeds global_batch_size=8"),
         (("tp=2", "cp=2", "dp=2"), "cp=2: strategy '1d' shards nothing of this model over cp; its axes are tp"),

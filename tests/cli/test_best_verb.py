@@ -156,3 +156,5 @@ def test_fixed_values_that_leave_nothing(run, folder):
     done = run("best", *JOB, "--fix", "tp=8", "--fix", "pp=8")
     assert done.code == 3
     assert "the fixed choices and limits leave none" in done.err
+    rule = "all degrees multiply to num_gpus, and no product of these divides 8; nearest: pp = 1"
+    assert f"the command: tp = 8 and pp = 8: {rule}" in done.err

@@ -41,6 +41,12 @@ def test_one_value_that_no_candidate_has(column, values, nearest):
     assert blame(fix={column: values}) == [("fix", text, nearest, True)]
 
 
+def test_degrees_whose_product_is_no_divisor_are_blamed_together():
+    fix = {"tp": [8, 16], "pp": [16, 32], "vpp": [1]}
+    setting = "tp = 8 or 16 and pp = 16 or 32"
+    assert blame(fix=fix) == [("fix", setting, "pp = 8", True)]
+
+
 @pytest.mark.parametrize(("ep", "nearest"), [(7, 8), (16, 8)])
 def test_ep_divides_the_experts_and_the_ranks(ep, nearest):
     assert blame("mixtral-8x7b", fix={"ep": [ep]}) == [("fix", f"ep = {ep}", f"ep = {nearest}", True)]

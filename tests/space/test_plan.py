@@ -137,7 +137,8 @@ def test_every_choice_has_a_setting():
         (["panels=2", "dp=8"], "panels=2: strategy 'its-name' has no panels"),
         (["tp=2", "dp=2"], "tp=2 * dp=2 = 4, but num_gpus=8; nearest: dp=4"),
         ([], "all degrees are 1, but num_gpus=8; nearest: dp=8"),
-        (["tp=3", "dp=2"], "tp=3 * dp=2 = 6, but num_gpus=8"),
+        (["tp=3", "dp=2"], "tp=3 * dp=2 = 6, but num_gpus=8; nearest: tp=4"),
+        (["tp=3", "pp=5", "dp=3"], "tp=3 * pp=5 * dp=3 = 45, but num_gpus=8; nearest: tp=2 pp=4 dp=1"),
         (["pp=8"], "pp=8 leaves stages without a layer: the model has 4 layers"),
         (["dp=8", "microbatch_size=2"], "dp=8 * microbatch_size=2 exceeds global_batch_size=8: a replica has no"),
     ],
@@ -146,12 +147,6 @@ def test_plans_that_are_not_well_formed(settings, message):
     with pytest.raises(PlanError) as caught:
         parse(*settings)
     assert message in str(caught.value)
-
-
-def test_no_hint_where_no_dp_fits():
-    with pytest.raises(PlanError) as caught:
-        parse("tp=3", "dp=2")
-    assert "nearest" not in str(caught.value)
 
 
 def broken(*settings, strategy=ONE_AXIS, num_gpus=8, batch=8, layers=4, nvs_size=1, length=16, dims=DIMS, text=TINY):

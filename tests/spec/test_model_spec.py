@@ -164,6 +164,11 @@ def test_faults_inside_sections(tmp_path, old, new, says):
     assert says in str(caught.value)
 
 
+def test_a_misspelt_extends_is_named():
+    with pytest.raises(SpecError, match="model: extend: unknown key; did you mean 'extends'"):
+        load_model({"extend": "llama-3-8b", "name": "mine"})
+
+
 def test_an_unknown_model_names_the_nearest():
     with pytest.raises(UnknownNameError, match="unknown model 'gpt3-175'; did you mean 'gpt3-175b'"):
         load_model("gpt3-175")

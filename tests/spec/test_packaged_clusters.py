@@ -3,7 +3,8 @@
 import pytest
 
 from dsx.spec.cluster import load_cluster
-from dsx.spec.extends import load_extended
+from dsx.spec.document import merged
+from dsx.spec.extends import extended
 from dsx.spec.locate import names, packaged_data
 from dsx.units import parse_quantity
 
@@ -37,7 +38,8 @@ TAKEN_OVER = ("as in ", "from memory", "in the ratio of")
 
 def sources(name):
     """Return the source of each number of device, fast domain and NIC, as the file and what it extends have it."""
-    data = load_extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters").data
+    stated = [document for _, document in extended(packaged_data() / "clusters" / f"{name}.yaml", "clusters")]
+    data = merged(stated).data
     network = data["network"]
     sections = {"device": data["device"], "nvs": network["nvs"], "net": network["net"]}
     sections["topology"] = network.get("topology", {})

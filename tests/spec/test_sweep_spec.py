@@ -185,6 +185,7 @@ def test_overrides_may_add_fields_fixed_values_and_limits(tmp_path):
         ({"keep": "al"}, "keep: 'al' is not one of all, feasible; did you mean 'all'?"),
         ({"keep": 5}, "keep: expected all, feasible, {top: 10} or {pareto: [step_time_s, peak_bytes]}"),
         ({"keep": {"best": 5}}, "keep: expected all, feasible, {top: 10}"),
+        ({"keep": {"top": 3, "pareto": ["mfu"]}}, "keep: top and pareto exclude each other"),
         ({"keep": {"top": 0}}, "keep.top: 0 is not a whole number from 1 to 2147483647"),
         ({"keep": {"top": 1, "pre": []}}, "keep.pre: unknown key; did you mean 'per'? (known: top, per)"),
         (
