@@ -31,10 +31,9 @@ def strategy_name(strategy: object) -> str | None:
     """
     if strategy is None or (isinstance(strategy, str | Path) and str(strategy)):
         return None if strategy is None else str(strategy)
+    wanted = "the name of one strategy (dsx list strategies) or a .layer file is wanted"
     several = "; dsx.sweep compares several" if isinstance(strategy, list | tuple) else ""
-    raise InputError(
-        f"--strategy {strategy!r:.60}: the name of one strategy, such as '1d', or a .layer file is wanted{several}"
-    )
+    raise InputError(f"--strategy {strategy!r:.60}: {wanted}{several}")
 
 
 def watcher(watch: Watch | None) -> Watch | None:

@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-_EXAMPLES = {"kind": "front", "y": "step_time_s", "value": "step_time_s", "baseline": "1d"}
+_EXAMPLES = {"kind": "front", "y": "step_time_s", "value": "step_time_s", "baseline": "80 GB"}
 
 
 def draw(

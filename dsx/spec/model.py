@@ -33,6 +33,7 @@ ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "
 EXPERTS = "x"  # the letter of the number of experts
 CHOSEN = "topk"  # that of the experts of a token
 HEADS, KV_HEADS = "h", "g"
+VOCABULARY = "v"  # that of the embedding and the head, which a model may leave out
 
 
 def _letter(letter: str) -> str:
@@ -210,7 +211,7 @@ def _check_letters(spec: ModelSpec, stated: Sequence[Document], check: LayerChec
 
     A model whose layers replace those of the model that it extends keeps the dimensions of the replaced layers.
     """
-    used: set[str] = set()
+    used = {VOCABULARY}
     for layer in {entry.layer for entry in spec.sequence}:
         letters = check.letters(layer)
         if letters is None:

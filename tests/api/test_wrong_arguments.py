@@ -12,7 +12,9 @@ VERBS = [dsx.best, dsx.evaluate, dsx.why, dsx.partition]
 @pytest.mark.parametrize("strategy", ["", [], 5, ["1d", "2d"], b"1d", {"name": "1d"}])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_strategy_is_one_name(job, verb, strategy):
-    with pytest.raises(InputError, match=r"--strategy .*: the name of one strategy, such as '1d', or a .layer file"):
+    with pytest.raises(
+        InputError, match=r"--strategy .*: the name of one strategy \(dsx list strategies\) or a .layer"
+    ):
         verb(job, strategy=strategy)
     with pytest.raises(InputError, match=r"--strategy .*: the name of one strategy"):
         dsx.layer("transformer", strategy=strategy)
