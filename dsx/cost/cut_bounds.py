@@ -15,7 +15,7 @@ from dsx.cost.choices import StepChoices
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import ACTIVATIONS, offload_codes
 from dsx.cost.pipeline import in_flight
-from dsx.cost.shapes import Column
+from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import even_first
 from dsx.cost.step import Workload, mean_stage, pipeline_of
@@ -29,7 +29,7 @@ def cut_bounds(
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-) -> tuple[Column, Column]:
+) -> tuple[PerPlan, PerPlan]:
     """Return bounds below the step time [s] and the peak memory [bytes] of plans with any cut."""
     stack, searched = workload.stack, workload.searched
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)

@@ -58,15 +58,10 @@ def stage_memory(
     """
     per_weight_byte = 1.0 / assumptions.weight_bytes
     weights, sharded = stage_weights(kinds, shards, stage)
-    working = gathered = nothing = xp.zeros_like(stash_bytes)
-    for kind, layers in stage.layers.items() if working_bytes is not None else ():
-        gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)
-        for index, members in enumerate(shards[kind]):
-            whole = kinds[kind].weight_bytes[index]
-            gathered_of_kind = gathered_of_kind + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
-        present = xp.minimum(layers, xp.ones_like(layers))
-        working = xp.maximum(working, present * working_bytes[kind])
-        gathered = xp.maximum(gathered, xp.minimum(layers, 2.0 * present) * gathered_of_kind)
+    nothing = xp.zeros_like(stash_bytes)
+    working, gathered = nothing, nothing
+    if working_bytes is not None:
+        working, gathered = _transients(kinds, shards, working_bytes, stage, nothing)
     options = {
         "weight": (weights, weights, weights, sharded + gathered),
         "gradient": (weights, weights, sharded, sharded),
@@ -83,6 +78,26 @@ def stage_memory(
         activation_bytes=activations,
         overhead_bytes=assumptions.overhead + assumptions.fragmentation * activations,
     )
+
+
+def _transients(
+    kinds: Sequence[LayerCosts],
+    shards: Sequence[Sequence[Group]],
+    working_bytes: Sequence[PerPlan],
+    stage: Stage,
+    nothing: PerPlan,
+) -> tuple[PerPlan, PerPlan]:
+    """Return the largest transient of a layer of a stage, and the largest weights that it gathers, two layers at once."""
+    working = gathered = nothing
+    for kind, layers in stage.layers.items():
+        gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)
+        for index, members in enumerate(shards[kind]):
+            whole = kinds[kind].weight_bytes[index]
+            gathered_of_kind = gathered_of_kind + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
+        present = xp.minimum(layers, xp.ones_like(layers))
+        working = xp.maximum(working, present * working_bytes[kind])
+        gathered = xp.maximum(gathered, xp.minimum(layers, 2.0 * present) * gathered_of_kind)
+    return working, gathered
 
 
 def stage_weights(

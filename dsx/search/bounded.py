@@ -86,4 +86,6 @@ def _bounds_of(source: PricedSpace, rows: Rows) -> tuple[np.ndarray, np.ndarray]
     kinds = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), rows.points, rows.positions), source.table)
     tiers = [tier.name for tier in problem.cluster.network.middle]
     choices = step_choices(rows.choices, lambda column: column.astype(np.float64), tiers)
-    return cut_bounds(kinds, choices, problem.workload, *machines(problem, rows.points))
+    found = cut_bounds(kinds, choices, problem.workload, *machines(problem, rows.points))
+    step_s, peak_bytes = map(np.asarray, found)
+    return step_s, peak_bytes
