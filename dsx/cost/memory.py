@@ -87,7 +87,7 @@ def _transients(
     stage: Stage,
     nothing: PerPlan,
 ) -> tuple[PerPlan, PerPlan]:
-    """Return the largest transient of a layer of a stage, and the largest weights that it gathers, two layers at once."""
+    """Return the largest transient of a layer of a stage, and the most weights that it gathers, of two layers."""
     working = gathered = nothing
     for kind, layers in stage.layers.items():
         gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)

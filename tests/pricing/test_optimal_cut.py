@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import SYSTEM, hardware, on
+from laws.spaces import SYSTEM, USUAL, hardware, on
 from search.sweeps import study_of, swept
 from validation.cases import cluster_spec
 
@@ -50,7 +50,8 @@ def problem_of(layers=None, partition="optimal", assumptions="default"):
             "layers": list(map(dict, layers)) if layers else ENDS,
         }
     )
-    return make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), ("1d",), partition=partition)
+    made = make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), ("1d",), partition=partition)
+    return made.searching(USUAL)
 
 
 MODELS = {
