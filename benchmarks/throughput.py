@@ -103,11 +103,17 @@ def _processor() -> str:
 
 
 def _problem(path: Path, assumptions: str | None = None) -> tuple[SweepSpec, Problem]:
-    """Return a sweep and its problem, under another assumption set if one is named."""
+    """Return a sweep and its problem, under another assumption set if one is named; that searches the same choices."""
     columns = Columns(tuple(PLAN_COLUMNS), tuple(StepCosts.__dataclass_fields__), NAMED)
     spec = load_sweep(path, columns)
-    files = (load_model(spec.model), load_cluster(spec.cluster[0]), load_assumptions(assumptions or spec.assumptions))
-    return spec, make_problem(*files, spec.strategy, spec.sequence_length)
+    own = load_assumptions(spec.assumptions)
+    files = (
+        load_model(spec.model),
+        load_cluster(spec.cluster[0]),
+        load_assumptions(assumptions) if assumptions else own,
+    )
+    fixed = {name: [value] for name, value in own.fixed.items()}
+    return spec, make_problem(*files, spec.strategy, spec.sequence_length).searching(fixed)
 
 
 def _median(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:

@@ -31,6 +31,8 @@ PARTS = {
 WAYS_OF_CASE = ("flat", "free", "even", "recut")
 _KEPT = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")
 _PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
+# Of each choice the usual value, so that plans differ in degrees, placement and cut alone.
+_FIXED = {"vpp": [1], "zero_stage": [1], "recompute": ["none"]}
 _CHEAP = 1e-12  # divides bandwidths and multiplies latencies, for a network that costs nothing
 _SAME = 1e-9  # relative difference below which times count as equal
 
@@ -158,7 +160,7 @@ def _problem(model: str, cluster: str, gpus_of_domain: int | None = None) -> Pro
         domain = inputs.cluster.network.nvs.model_copy(update={"size": gpus_of_domain, "mesh": False})
         network = inputs.cluster.network.model_copy(update={"nvs": domain, "topology": None})
         inputs = replace(inputs, cluster=inputs.cluster.model_copy(update={"network": network}))
-    return inputs.problem([], None, partition=OPTIMAL)
+    return inputs.problem([], None, partition=OPTIMAL).searching(_FIXED)
 
 
 def _free(problem: Problem) -> Problem:
