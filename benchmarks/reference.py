@@ -59,7 +59,19 @@ _LONGEST = 100  # characters of a signature on one line
 _WIDTH = 118
 # Fields that answers are made from: what of them users want is said by properties and `to_data`.
 _INNER = {
-    *("inputs", "problem", "priced", "manifest", "manifests", "idle", "found", "described", "observations", "between"),
+    *(
+        "inputs",
+        "problem",
+        "search_problem",
+        "priced",
+        "manifest",
+        "manifests",
+        "idle",
+        "found",
+        "described",
+        "observations",
+        "between",
+    ),
     *("figures", "config", "published", "ignored", "calibration", "layers", "loaded"),
 }
 

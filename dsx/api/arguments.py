@@ -27,13 +27,29 @@ def count(name: str, value: object) -> int:
 def strategy_name(strategy: object) -> str | None:
     """Return the name or the path of one strategy; None for that of the assumption set. InputError for anything else.
 
-    A list is refused too: a verb prices one strategy, and a sweep compares several.
+    A list is refused too: one plan has one strategy, and a search compares several.
     """
     if strategy is None or (isinstance(strategy, str | Path) and str(strategy)):
         return None if strategy is None else str(strategy)
     wanted = "the name of one strategy (dsx list strategies) or a .layer file is wanted"
-    several = "; dsx.sweep compares several" if isinstance(strategy, list | tuple) else ""
+    several = "; dsx.best and dsx.sweep compare several" if isinstance(strategy, list | tuple) else ""
     raise InputError(f"--strategy {strategy!r:.60}: {wanted}{several}")
+
+
+def strategy_names(strategies: object) -> list[str]:
+    """Return the names or paths of strategies: a text with commas between them, or a sequence; none for None.
+
+    Raises InputError for anything else, and for a strategy that is named twice.
+    """
+    if strategies is None:
+        return []
+    given = strategies.split(",") if isinstance(strategies, str) else strategies
+    if isinstance(given, Path) or not isinstance(given, Sequence) or not given:
+        given = [given]
+    names = [str(strategy_name(name.strip() if isinstance(name, str) else name or "")) for name in given]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"--strategy {twice[0]} is named twice")
+    return names
 
 
 def watcher(watch: Watch | None) -> Watch | None:

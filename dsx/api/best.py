@@ -136,11 +136,12 @@ class BestPlans(PricedPlans):
 
 def searched_text(problem: Problem, job: Job, counts: SearchCounts) -> str:
     """Return the job of a search, and how many candidates it priced."""
+    names = list(map(printable, problem.strategies))
+    of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     cut = f"optimal cuts of {counts.cut:,}, bounds exclude the others" if counts.cut else "bounds exclude optimal cuts"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else cut
     return (
-        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of one strategy, "
-        f"{printable(problem.strategies[0])}; {done}\n"
+        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of {of}; {done}\n"
         f"{step_text(job.global_batch_size, problem.sequence_length)}"
     )
 
@@ -150,11 +151,11 @@ def best(
     top: int = 5,
     *,
     fix: PlanLike | None = None,
-    strategy: str | None = None,
+    strategy: str | Sequence[str] | None = None,
     partition: Literal["any", "even", "optimal"] = ANY,
     watch: Watch | None = None,
 ) -> BestPlans:
-    """Price every plan of one strategy, and return the fastest that fit.
+    """Price every plan of one strategy or several, and return the fastest that fit.
 
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.frame                                 # the plans as a DataFrame
@@ -167,7 +168,7 @@ def best(
         job: the model, the cluster, the GPUs and the batch.
         top: how many plans to return.
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
-        strategy: a name or a .layer file; by default that of the assumption set.
+        strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default that of the assumption set.
         partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
             optimal cut where it is known, which is for vpp=1, and evenly elsewhere.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
@@ -179,7 +180,7 @@ def best(
     given = given_plan(fix, {}, checked(job))
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
-    stated = problems_of(partition, partial(job.problem, given.strategy if strategy is None else strategy))
+    stated = problems_of(partition, partial(job.search_problem, given.strategy if strategy is None else strategy))
     most = count("top", top)
     say_few_pipelines(stated[0])
     fixed = fixed_settings(given.settings, job.num_gpus, stated[0].limits())

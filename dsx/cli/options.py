@@ -58,6 +58,14 @@ Strategy = Annotated[
         "--strategy", metavar="NAME", help="Strategy: a name or a .layer file [default: that of the assumption set]."
     ),
 ]
+Strategies = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAMES",
+        help="Strategy, or several as in 1d,2d: names or .layer files [default: that of the assumption set].",
+    ),
+]
 OperatorTimes = Annotated[
     str | None,
     typer.Option(

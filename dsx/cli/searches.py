@@ -24,7 +24,7 @@ def best(
     global_batch_size: options.GlobalBatchSize,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
-    strategy: options.Strategy = None,
+    strategy: options.Strategies = None,
     fix: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,10 +45,9 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan of one strategy; print the fastest.
+    """Price every plan of one strategy or several; print the fastest.
 
-    The Megatron-LM launch flags of the first plan follow. To compare strategies, use `dsx sweep` with a file that has
-    `strategy: [1d, 2d]`.
+    The Megatron-LM launch flags of the first plan follow.
 
     Of zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and offload, the assumption set fixes some,
     which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a

@@ -43,16 +43,20 @@ SHARES = {
 _OPTIONAL = ("recompute", "optimizer")
 
 
+_SETTINGS = {"num_gpus": "GPUs", "global_batch_size": "batch", "strategy": "strategy"}
+
+
 def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: Collection[str] = ()) -> str:
     """Return plans as a table: step time, MFU, memory and the shares of the step.
 
-    `with_settings` adds the GPUs, the batch and the strategy. A hardware column is shown if it varies from plan to plan
-    or is in `hardware`. The shares of a step add up to 100 %; recompute and optimizer have a column if a plan has such
-    a share.
+    `with_settings` adds the GPUs, the batch and the strategy. The strategy and hardware columns are shown if they vary
+    from plan to plan, and those in `hardware` always. The shares of a step add up to 100 %; recompute and optimizer
+    have a column if a plan has such a share.
     """
-    settings = ("num_gpus", "global_batch_size", "strategy") if with_settings else ()
+    several = len({plan["plan"]["strategy"] for plan in plans}) > 1
+    settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
-    titles = [*map(hardware_title, shown), *(["GPUs", "batch", "strategy"] if settings else [])]
+    titles = [*map(hardware_title, shown), *settings.values()]
     parts = [
         shares([sum(plan[name] for name in names) for names in SHARES.values()], plan["step_time_s"]) for plan in plans
     ]

@@ -57,18 +57,16 @@ class Coverage:
 
 
 def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
-    """Return how much of a plan has measured times; None if the problem has no operator times.
-
-    The plan is of the first strategy.
-    """
+    """Return how much of a plan has measured times; None if the problem has no operator times."""
     table = problem.operator_times
     if table is None:
         return None
     keys = key_of(plan)
     kernels: list[MeasuredKernel] = []
     number, total_s, measured_s = 0, 0.0, 0.0
-    for layer in problem.kinds[0]:
-        count = sum(count for other, count in problem.models[0].layers if other is layer)
+    model = problem.models[problem.strategies.index(plan["strategy"])]
+    for layer in model.kinds:
+        count = sum(count for other, count in model.layers if other is layer)
         found = kernels_of(problem, layer, keys)
         whole, plain, multiplies = _times(work_of(problem, layer, keys), *problem.at_point(0))
         total_s += count * float(whole.sum())

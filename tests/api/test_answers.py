@@ -183,3 +183,24 @@ def test_what_a_user_should_know_is_a_warning_of_the_logger(job, caplog, capsys)
     assert (record.name, record.levelname) == ("dsx", "WARNING")
     assert "has 31 layers" in record.getMessage()
     assert capsys.readouterr().out == ""
+
+
+def test_several_strategies_are_one_search(job):
+    both = dsx.best(job, 30, strategy="1d,2d", partition="even")
+    alone = [dsx.best(job, 30, strategy=name, partition="even") for name in ("1d", "2d")]
+    assert both.counts.candidates == sum(found.counts.candidates for found in alone)
+    steps = sorted(plan["step_time_s"] for found in alone for plan in found.priced)
+    assert [plan["step_time_s"] for plan in both.priced] == pytest.approx(steps[:30], rel=1e-12)
+    assert {plan["strategy"] for plan in both.plans} == {"1d", "2d"}
+    head, *_ = str(both).splitlines()
+    assert head.endswith(f"2 strategies, 1d, 2d; {both.counts.feasible:,} feasible")
+    assert dsx.best(job, 30, strategy=["1d", "2d"], partition="even") == both
+    for number, plan in enumerate(both.plans[:5], 1):
+        again = dsx.evaluate(job, both.frame.iloc[number - 1])
+        assert again.plan["candidate"] == plan["candidate"] and again.launch.flags == both.launch(number).flags
+
+
+@pytest.mark.parametrize("wrong", [["1d", "1d"], "1d,", [], ["1d", 5]])
+def test_wrong_lists_of_strategies(job, wrong):
+    with pytest.raises(InputError, match="--strategy"):
+        dsx.best(job, strategy=wrong)
