@@ -28,7 +28,7 @@ num_gpus: 12
 global_batch_size: 24
 partition: optimal
 precision: float64
-fix: {pp: [2, 3, 4, 6]}
+fix: {pp: [2, 3, 4, 6], zero_stage: 1, recompute: none}
 keep: feasible
 """
 

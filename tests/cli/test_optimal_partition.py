@@ -101,7 +101,7 @@ def test_best_shows_stages_and_flags(run, place):
             assert layout[-1] == "L"
             assert len(layout.split("|")) == plan["plan"]["pp"]
     assert "layers of stages" in run("best", *JOB, "--partition", "optimal").out
-    assert "layers of stages" not in run("best", *JOB).out
+    assert "layers of stages" not in run("best", *JOB, "--partition", "even").out
 
 
 def test_evaluate_prices_the_best_cut(run, place):

@@ -106,6 +106,7 @@ def test_a_choice_of_the_step_is_a_record_and_what_it_costs(dsx):
 def test_sweeps_and_run_tables_have_the_new_choice(dsx):
     sweep = dsx.folder / "sends.yaml"
     fixed = {"tp": 8, "pp": 2, "dp": 1, "microbatch_size": 1, "sends": [*NAMES]}
+    fixed |= {"vpp": 1, "zero_stage": 1, "recompute": "none"}
     sweep.write_text(json.dumps(JOB | {"strategy": "1d", "fix": fixed, "keep": "all"}), encoding="utf-8")
     swept = dsx("sweep", sweep, "-o", dsx.folder / "sends")
     assert {plan["plan"]["sends"] for plan in swept["plans"]} == {*NAMES}
