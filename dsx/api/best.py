@@ -160,9 +160,10 @@ def best(
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.frame                                 # the plans as a DataFrame
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
-        dsx.best(job, fix="vpp=1,2,4 recompute=none,full")
+        dsx.best(job, fix="vpp=1 offload=none,optimizer", strategy="1d,2d")
 
-    The assumption set fixes some choices (`fixed` of the answer), such as vpp; `fix` searches other values of them.
+    The assumption set fixes some choices (`fixed` of the answer), such as offload; `fix` searches other values of them,
+    or fewer of a choice that is searched.
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
@@ -182,8 +183,9 @@ def best(
         raise UnknownNameError("partition", str(partition), CUTS)
     stated = problems_of(partition, partial(job.search_problem, given.strategy if strategy is None else strategy))
     most = count("top", top)
-    say_few_pipelines(stated[0])
-    fixed = fixed_settings(given.settings, job.num_gpus, stated[0].limits())
+    *_, widest = stated  # optimal cuts allow the most pipelines
+    say_few_pipelines(widest)
+    fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
     problems = [problem.searching(fixed) for problem in stated]
     spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed)
     with progress(sum(space.size for space in spaces), "pricing", watch) as advance:

@@ -80,20 +80,21 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
     capacities = [study.problem.hardware.device.hbm_capacity for study in searched]
     largest = max(float(capacity.max()) for capacity in capacities)
     varied = any(capacity.min() < largest for capacity in capacities)
+    cuts = any(study.problem.optimal_cuts for study in searched)
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
     return (
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
         f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
         f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
-        f"{choices.text}); try {_settings_text(nearest.problem)}more GPUs, shorter sequences, or GPUs "
+        f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, or GPUs "
         "with more memory: --set cluster.device.hbm_capacity='...'"
     )
 
 
-def _settings_text(problem: Problem) -> str:
-    """Return how to search other cuts, if only even ones are, and to recompute activations, if no plan does."""
+def _settings_text(problem: Problem, optimal_cuts: bool) -> str:
+    """Return how to search optimal cuts, if none are, and to recompute activations, if no plan does."""
     *_, most = CODES["recompute"]
-    cuts = "" if problem.optimal_cuts else "stages of unequal numbers of layers (partition optimal), "
+    cuts = "" if optimal_cuts else "stages of unequal numbers of layers (partition optimal), "
     known = problem.workload.searched.recompute
     return cuts + (f"--set assumptions.fixed.recompute={most}, " if known == (0,) else "")
