@@ -114,10 +114,12 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
     (folder / "small.yaml").write_text(text)
     # What a device has is enough for any of them.
     enough = ("--set", "cluster.device.hbm_capacity=9 TB")
-    for done in (run("best", *JOB, *enough, "--json"), run("sweep", "sweep.yaml", "-o", f"of-{layers}", *enough)):
+    even = ("best", *JOB, *enough, "--partition", "even", "--json")
+    for done in (run(*even), run("sweep", "sweep.yaml", "-o", f"of-{layers}", *enough)):
         assert done.code == 0
         assert (said in done.err) is (only is not None)
         assert "stages" not in done.out
+    assert said not in run("best", *JOB, *enough, "--json").err  # which takes optimal cuts too
 
 
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
