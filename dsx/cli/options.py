@@ -63,7 +63,7 @@ Strategies = Annotated[
     typer.Option(
         "--strategy",
         metavar="NAMES",
-        help="Strategy, or several as in 1d,2d: names or .layer files [default: that of the assumption set].",
+        help="Strategy, or several with commas: names or .layer files [default: that of the assumption set].",
     ),
 ]
 OperatorTimes = Annotated[
