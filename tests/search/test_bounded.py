@@ -41,6 +41,7 @@ def source_of(layers, capacity=5e9, opened=OPENED):
     return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("offload", ["none", "activations"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_no_cut_beats_a_bound(layers, offload):
@@ -77,6 +78,7 @@ def test_nothing_that_takes_longer_needs_a_cut():
     assert len(rows["point"]) == counts.cut == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedules", [["1f1b"], ["1f1b", "zb-h1"]])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
