@@ -52,7 +52,7 @@ def _why_no_candidate(space: Space, problem: Problem, sweep: SweepSpec | None, s
 
 def _pipelines_text(problem: Problem) -> str:
     if not problem.optimal_cuts:
-        return f"pp must divide the {problem.num_layers} layers"
+        return f"pp must divide the {' or '.join(map(str, problem.limits().even_layers))} layers"
     return (
         f"pp is at most {problem.limits().max_stages}, the layers with embedding and head, and partition optimal "
         f"covers {OPTIMAL_SCHEDULES} with vpp = 1"
