@@ -9,9 +9,10 @@ from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
+from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.display.job_text import job_text, step_text
+from dsx.display.job_text import job_text, only_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.placement import placement_text
@@ -25,6 +26,7 @@ from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of, spaces_of
+from dsx.search.space import Limitation
 from dsx.search.study import Study
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
@@ -44,6 +46,7 @@ class BestPlans(PricedPlans):
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
+    limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -79,9 +82,8 @@ class BestPlans(PricedPlans):
     @property
     def _fixed_text(self) -> str:
         stated = " ".join(f"{name}={value}" for name, value in self.fixed.items())
-        others = " ".join(f"{name}={','.join(map(str, values))}" for name, values in self.fix.items())
-        given = f"only {others}; " if others else ""
-        return f"{given}not searched: {stated or 'nothing'} (--fix searches other values)"
+        only = only_text(self.fix, self.limit)
+        return f"{only and f'{only}; '}not searched: {stated or 'nothing'} (--fix searches other values)"
 
     @property
     def _nonempty(self) -> Sequence[dict[str, Any]]:
@@ -111,6 +113,7 @@ class BestPlans(PricedPlans):
             "feasible": self.counts.feasible,
             "cut": self.counts.cut,
             "fixed": self.fixed,
+            "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
             "resolution": resolution,
             "within_resolution": within_resolution(self.priced, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
@@ -151,6 +154,7 @@ def best(
     top: int = 5,
     *,
     fix: PlanLike | None = None,
+    limit: LimitLike | None = None,
     strategy: str | Sequence[str] | None = None,
     partition: Literal["any", "even", "optimal"] = ANY,
     watch: Watch | None = None,
@@ -160,7 +164,7 @@ def best(
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.frame                                 # the plans as a DataFrame
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
-        dsx.best(job, fix="vpp=1 offload=none,optimizer", strategy="1d,2d")
+        dsx.best(job, fix="vpp=1 offload=none,optimizer", limit="tp<=8", strategy="1d,2d")
 
     The assumption set fixes some choices (`fixed` of the answer), such as offload; `fix` searches other values of them,
     or fewer of a choice that is searched.
@@ -169,13 +173,15 @@ def best(
         job: the model, the cluster, the GPUs and the batch.
         top: how many plans to return.
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
+        limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
+            {"tp": "<=8", "pp": [">=2", "<=16"]}.
         strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default that of the assumption set.
         partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
             optimal cut where it is known, which is for vpp=1, and evenly elsewhere.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
-    SpecError for a strategy that cannot be used.
+    SpecError for a strategy that cannot be used, InputError for a limit that is none or contradicts `fix`.
     """
     watch = watcher(watch)
     given = given_plan(fix, {}, checked(job))
@@ -186,12 +192,13 @@ def best(
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
+    limits = given_limits(limit, fixed)
     problems = [problem.searching(fixed) for problem in stated]
-    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed)
+    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
     with progress(sum(space.size for space in spaces), "pricing", watch) as advance:
         found = fastest(spaces, problems, most, advance)
     times = problems[0].operator_times
     idle = idle_rows(times, shapes_of(problems[0], spaces[0].keys)) if times else ()
     studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces, strict=True)]
-    why = "" if found.plans else why_infeasible(studies, stated[0], settings=fixed, watch=watch)
-    return BestPlans(job, problems[0], found.plans, found.counts, idle, why, fixed)
+    why = "" if found.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
+    return BestPlans(job, problems[0], found.plans, found.counts, idle, why, fixed, limits)

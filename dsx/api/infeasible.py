@@ -8,7 +8,7 @@ from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
-from dsx.search.space import Selection, Space
+from dsx.search.space import Limitation, Selection, Space
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
 from dsx.space.choices import CODES
@@ -22,23 +22,27 @@ def why_infeasible(
     problem: Problem,
     sweep: SweepSpec | None = None,
     settings: Selection | None = None,
+    limit: Limitation | None = None,
     watch: Watch | None = None,
 ) -> str:
     """Return why no plan of any study is feasible, and the nearest change that helps.
 
-    `problem` is that of the first study, as its files state it; `sweep`, or the `settings` of a command, fix columns.
+    `problem` is that of the first study, as its files state it; `sweep`, or the `settings` and
+    the `limit` of a command, restrict columns.
     """
     searched = [study for study in studies if study.space.size]
     return (
         _why_none_fits(searched, watch)
         if searched
-        else _why_no_candidate(studies[0].space, problem, sweep, settings or {})
+        else _why_no_candidate(studies[0].space, problem, sweep, settings or {}, limit or {})
     )
 
 
-def _why_no_candidate(space: Space, problem: Problem, sweep: SweepSpec | None, settings: Selection) -> str:
+def _why_no_candidate(
+    space: Space, problem: Problem, sweep: SweepSpec | None, settings: Selection, limit: Limitation
+) -> str:
     num_gpus, batches = space.bounds.num_gpus, space.bounds.global_batch_size
-    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else {})
+    found = blockers(problem, num_gpus, batches, sweep.fix if sweep else settings, sweep.limit if sweep else limit)
     job = f"{' or '.join(map(str, num_gpus))} GPUs and global_batch_size={' or '.join(map(str, batches))}"
     if not found:
         return (

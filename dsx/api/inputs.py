@@ -99,8 +99,12 @@ def _advice(path: str, value: str) -> str:
     if section == "fix" and column:
         name = f"nvs.{column.removesuffix('_nvs')}" if column.endswith("_nvs") else column
         if not value.startswith("["):
-            fixed = f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else "a sweep file"
+            fixed = (
+                f"--set assumptions.fixed.{column}={value}" if column in SEARCHED_COLUMNS else f"--fix {name}={value}"
+            )
             return f"a plan takes {name}={value}; a search takes {fixed}"
+    if section == "limit" and column and not value.startswith("["):
+        return f"a search takes --limit {quote(f'{column}{value}')}"
     fields = [*SweepSpec.model_fields]
     if section not in fields:
         return f"and a sweep has no field {section!r}{did_you_mean(section, fields)}"

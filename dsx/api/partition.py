@@ -1,6 +1,7 @@
 """The fastest plan of a job, each plan with its optimal cut of layers into pipeline stages."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from dsx.api.arguments import watcher
 from dsx.api.best import searched_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
+from dsx.api.limits import LimitLike, given_limits
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.display.job_text import only_text
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
@@ -26,7 +29,7 @@ from dsx.results.launch_flags import Launch
 from dsx.search.bounded import best_cuts
 from dsx.search.fastest import SearchCounts
 from dsx.search.priced_space import PricedSpace
-from dsx.search.space import Space
+from dsx.search.space import Limitation, Space
 from dsx.search.study import Study
 from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
@@ -43,6 +46,8 @@ class Partition(Answer):
     priced: dict[str, Any]  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
     counts: SearchCounts  # number of candidates, and of those that were cut
+    fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
+    limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
 
     @property
     def plan(self) -> Plan:
@@ -78,6 +83,7 @@ class Partition(Answer):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
+        counts |= {"limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()}}
         data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
         return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
 
@@ -87,6 +93,7 @@ class Partition(Answer):
         state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
         head = [
             searched_text(self.problem, self.job, self.counts),
+            *filter(None, [only_text(self.fix, self.limit)]),
             f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
             f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
             f"{quantity('peak_bytes', priced['peak_bytes'])}",
@@ -106,6 +113,7 @@ def partition(
     job: Job,
     fix: PlanLike | None = None,
     *,
+    limit: LimitLike | None = None,
     strategy: str | None = None,
     watch: Watch | None = None,
     **choices: object,
@@ -117,18 +125,22 @@ def partition(
     Args:
         job: the model, the cluster, the GPUs and the batch.
         fix: columns that are fixed to these values, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
+        limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
+            {"tp": "<=8", "pp": [">=2", "<=16"]}.
         strategy: a name or a .layer file; by default that of the assumption set.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
         choices: further fixed columns.
 
-    Raises PlanError for a value that no plan can have, NothingFeasible if no plan fits.
+    Raises PlanError for a value that no plan can have, InputError for a limit that is none or contradicts `fix`,
+    NothingFeasible if no plan fits.
     """
     watch = watcher(watch)
     given = given_plan(fix, choices, checked(job))
     stated = job.problem(given.strategy if strategy is None else strategy, OPTIMAL)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
-    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed)
+    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed, limits)
     counts, plans, rows = SearchCounts(0, 0, 0), [], {}
     if space.size:
         with progress(space.size, "pricing", watch) as advance:
@@ -137,7 +149,8 @@ def partition(
         counts = SearchCounts(bounded.candidates, None, bounded.cut)
         plans = priced_plans(problem, rows)
     if not plans:
-        raise NothingFeasible(why_infeasible([Study(problem, space, 0, {})], stated, settings=fixed, watch=watch))
+        studies = [Study(problem, space, 0, {})]
+        raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
     (plan,) = plans
     (cut,) = cuts_of_text([plan["plan"]["stage_layers"]], int(problem.workload.stack.num_layers))
-    return Partition(job, problem, plan, stages_of_plan(problem, rows, cut), counts)
+    return Partition(job, problem, plan, stages_of_plan(problem, rows, cut), counts, fixed, limits)

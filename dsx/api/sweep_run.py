@@ -9,8 +9,6 @@ from typing import Any
 
 from dsx.api.inputs import load_inputs
 from dsx.api.specs_by_name import Contents, by_name
-from dsx.cost.columns import StepCosts
-from dsx.cost.interval import StepInterval
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
 from dsx.graph.library import check_strategy
@@ -22,17 +20,15 @@ from dsx.remarks import remark
 from dsx.results import manifest as manifests
 from dsx.results import store
 from dsx.results.manifest import Counts, Manifest
-from dsx.results.schema import ExtraColumn
+from dsx.results.schema import MENTIONED, ExtraColumn
 from dsx.results.store import Writer
 from dsx.search.max_groups import fault_of_groups
 from dsx.search.space import fault_of_fix, fault_of_limit
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
 from dsx.search.sweep_parts import reduces
-from dsx.space.choices import NAMED, PLAN_COLUMNS
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster
-from dsx.spec.column_names import Columns
 from dsx.spec.load import Given
 from dsx.spec.overrides import split
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
@@ -47,19 +43,13 @@ class SweepRun:
     def __init__(
         self, stated: str | Path | Mapping[str, object], folder: Path, assignments: Sequence[str], watch: Watch | None
     ) -> None:
-        columns = Columns(
-            tuple(PLAN_COLUMNS),
-            tuple(StepCosts.__dataclass_fields__),
-            NAMED,
-            intervals=tuple(StepInterval.__dataclass_fields__),
-        )
         overrides = split(assignments)
         contents: Contents = {}
         if isinstance(stated, Mapping):
             named, contents = by_name(stated)
-            self.spec = sweep_from_data(named, columns, overrides["sweep"])
+            self.spec = sweep_from_data(named, MENTIONED, overrides["sweep"])
         elif isinstance(stated, str | Path):
-            self.spec: SweepSpec = load_sweep(stated, columns, overrides["sweep"])
+            self.spec: SweepSpec = load_sweep(stated, MENTIONED, overrides["sweep"])
         else:
             raise InputError(f"spec: {type(stated).__name__} is not a sweep file or its content")
         self._watch = watch

@@ -66,6 +66,14 @@ Strategies = Annotated[
         help="Strategy, or several with commas: names or .layer files [default: that of the assumption set].",
     ),
 ]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="'COLUMN<=N'",
+        help="Bound of a choice that is a number, as in 'tp<=8' or 'pp>=2', quoted; repeat it for another bound.",
+    ),
+]
 OperatorTimes = Annotated[
     str | None,
     typer.Option(

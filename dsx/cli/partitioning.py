@@ -66,6 +66,7 @@ def partition(
         ),
     ] = None,
     strategy: options.Strategy = None,
+    limit: options.Limits = None,
     assignments: options.Assignments = None,
     plot: Annotated[
         Path | None,
@@ -110,7 +111,7 @@ def partition(
     needed_by_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     needed_by_table = {"--network": network, "--devices": devices}
     with_model = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
-    with_model |= {"--assumptions": assumptions}
+    with_model |= {"--assumptions": assumptions, "--limit": limit}
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
     _refuse_mixed(model, needed_by_model | with_model, instance, needed_by_table | with_table, settings)
     if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
@@ -120,7 +121,7 @@ def partition(
         sizes = (num_gpus, global_batch_size, sequence_length)
         job = dsx.Job(model, cluster, *sizes, assumption_set, set=assignments)
         dsx.keep_compiled()
-        found = dsx.partition(job, settings, strategy=strategy)
+        found = dsx.partition(job, settings, limit=limit, strategy=strategy)
         if plot is not None:
             found.plot(plot)
         print_answer(found, as_json)

@@ -33,6 +33,7 @@ def best(
             help="Values that a choice may have, as in tp=8 or vpp=1,2,4; give the option again for another choice.",
         ),
     ] = None,
+    limit: options.Limits = None,
     partition: Annotated[
         options.Cut,
         typer.Option(
@@ -57,7 +58,7 @@ def best(
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.best(job, top, fix=fix, strategy=strategy, partition=partition.value)
+    found = dsx.best(job, top, fix=fix, limit=limit, strategy=strategy, partition=partition.value)
     if as_json:
         print_json(found.to_data())
     if not found.plans:

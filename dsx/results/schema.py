@@ -20,7 +20,8 @@ import pyarrow as pa
 from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
-from dsx.space.choices import CHOICES, NAMED
+from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS
+from dsx.spec.column_names import Columns
 
 # "given" is a real number that the sweep states; it is float64, so that it compares equal to the stated value.
 Kind = Literal["id", "name", "integer", "text", "real", "given", "reasons"]
@@ -68,6 +69,14 @@ _COSTS = (
 # A layer layout as text: pandas can group and compare it, and Parquet writes it once for all rows that share it.
 CUT = Column(
     "stage_layers", "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text"
+)
+
+# The columns that a sweep may mention, besides those of its own hardware.
+MENTIONED = Columns(
+    tuple(PLAN_COLUMNS),
+    tuple(StepCosts.__dataclass_fields__),
+    NAMED,
+    intervals=tuple(StepInterval.__dataclass_fields__),
 )
 
 # The columns of every set.

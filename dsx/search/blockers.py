@@ -151,7 +151,9 @@ def _nearest(one: _Setting, values: np.ndarray) -> str:
         return ""
     if one.column in CODES:
         return f"{one.column} = {' or '.join(CODES[one.column][value] for value in values)}"
-    wanted = [value.bound if one.section == "limit" else int(value) for value in one.values]
+    stated = [value.bound if one.section == "limit" else int(value) for value in one.values]
+    # A bound may be too large for differences of floats.
+    wanted = [min(max(number, int(values.min())), int(values.max())) for number in stated]
     near = min(values.tolist(), key=lambda value: (min(abs(value - number) for number in wanted), value))
     return f"{one.column} = {near}"
 

@@ -18,7 +18,7 @@ from dsx.search.blockwise.blockwise import Blockwise
 from dsx.search.bounded import best_cuts
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress
-from dsx.search.space import Selection, Space
+from dsx.search.space import Limitation, Selection, Space
 from dsx.space.limits import EVEN, OPTIMAL
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.spec.ranges import Limit
@@ -56,13 +56,15 @@ def problems_of(cut: str, problem: Callable[[str], Problem]) -> list[Problem]:
     return [even, problem(OPTIMAL)] if even.num_layers + even.num_end_layers <= MAX_LAYERS else [even]
 
 
-def spaces_of(problems: Sequence[Problem], num_gpus: int, global_batch_size: int, fix: Selection) -> list[Space]:
+def spaces_of(
+    problems: Sequence[Problem], num_gpus: int, global_batch_size: int, fix: Selection, limit: Limitation
+) -> list[Space]:
     """Return the space of each problem. Plans with an optimal cut have no even one too, as far as schedules allow."""
     schedules = problems[0].workload.searched.schedule
     all_covered = all(optimal_cut_covers(1, schedule) for schedule in schedules)
-    rest = {"vpp": [Limit(">=", 2)]} if len(problems) > 1 and all_covered else {}
+    rest = {"vpp": [*limit.get("vpp", ()), Limit(">=", 2)]} if len(problems) > 1 and all_covered else {}
     return [
-        Space(problem, [num_gpus], [global_batch_size], fix, {} if problem.optimal_cuts else rest)
+        Space(problem, [num_gpus], [global_batch_size], fix, limit if problem.optimal_cuts else {**limit, **rest})
         for problem in problems
     ]
 

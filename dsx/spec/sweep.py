@@ -19,7 +19,8 @@ from pydantic import (
     model_serializer,
 )
 
-from dsx.spec.column_names import CandidateColumn, Columns, NumberColumn
+from dsx.spec.column_limits import ColumnLimits
+from dsx.spec.column_names import CandidateColumn, Columns
 from dsx.spec.document import Document, stated_in_code
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
 from dsx.spec.load import Spec
@@ -27,7 +28,7 @@ from dsx.spec.locate import find_path
 from dsx.spec.overrides import Assignment, override
 from dsx.spec.plot_spec import PlotSpec
 from dsx.spec.points import WhatIfPoints, stated_fields
-from dsx.spec.ranges import Choices, Limits, Names, NamesOrDefault, Sizes
+from dsx.spec.ranges import Choices, Names, NamesOrDefault, Sizes
 from dsx.spec.validated import validate
 from dsx.spec.value_types import Count, Positive
 from dsx.spec.what_if import WhatIf, is_assumption
@@ -55,7 +56,7 @@ class SweepSpec(Spec):
     sequence_length: Count | None = None  # tokens; None: the model's default
     strategy: NamesOrDefault = Field(default_factory=list)  # empty: the default of the assumption set
     fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
-    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    limit: ColumnLimits = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
     train_tokens: Positive | None = None  # tokens of the whole training
     partition: Literal["even", "optimal"] = "even"  # of the layers into pipeline stages

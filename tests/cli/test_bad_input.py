@@ -121,8 +121,9 @@ def test_set(run, folder, assignment, says):
         ("sweep.operator_times=a b.csv", "give an option, such as --operator-times 'a b.csv'"),
         ("sweep.fix.zero_stage=3", "a search takes --set assumptions.fixed.zero_stage=3"),
         ("sweep.fix.zero_stage=[1, 3]", "run dsx sweep FILE --set 'sweep.fix.zero_stage=[1, 3]'"),
-        ("sweep.fix.pp=4", "a plan takes pp=4; a search takes a sweep file"),
-        ("sweep.limit.tp=<=4", "run dsx sweep FILE --set 'sweep.limit.tp=<=4'"),
+        ("sweep.fix.pp=4", "a plan takes pp=4; a search takes --fix pp=4"),
+        ("sweep.limit.tp=<=4", "a search takes --limit 'tp<=4'"),
+        ("sweep.limit.tp=[>=2, <=4]", "run dsx sweep FILE --set 'sweep.limit.tp=[>=2, <=4]'"),
         ("sweep.limmit.tp=4", "no sweep is read here; and a sweep has no field 'limmit'; did you mean 'limit'?"),
     ],
 )

@@ -1,0 +1,30 @@
+"""Limits of a search as an argument: what a sweep states as `limit`, checked against the fixed choices."""
+
+from collections.abc import Mapping, Sequence
+
+from dsx.errors import InputError, SpecError
+from dsx.graph.expressions import RELATIONS
+from dsx.results.schema import MENTIONED
+from dsx.search.space import Limitation, Selection, fault_of_limit
+from dsx.spec.column_limits import column_limits
+
+# "tp<=8 pp>=2", ["tp<=8", "pp>=2"] or {"tp": "<=8", "pp": [">=2", "<=16"]}.
+LimitLike = str | Sequence[str] | Mapping[str, object]
+
+
+def given_limits(limit: LimitLike | None, fixed: Selection) -> Limitation:
+    """Return the limits of a search by column; `fixed` has the values that its columns may have.
+
+    Raises InputError for a column that cannot be limited, a bound that is none, and a limit that no fixed value obeys.
+    """
+    limits = column_limits(limit, MENTIONED, "limit")
+    for column, bounds in limits.items():
+        if fault := fault_of_limit(column):
+            raise SpecError(f"limit: {fault}")
+        values = fixed.get(column, ())
+        if values and not any(all(RELATIONS[one.relation](value, one.bound) for one in bounds) for value in values):
+            stated = " and ".join(f"{column}{bound}" for bound in bounds)
+            raise InputError(
+                f"limit: {stated} contradicts the fixed {column}={','.join(map(str, values))}: leave out one of the two"
+            )
+    return limits
