@@ -45,7 +45,8 @@ TYPES = {
     "Fields": 'fields that are changed: a mapping such as `{"cluster.device.hbm_capacity": "141 GB"}`, or texts '
     'such as `["cluster.device.hbm_capacity=141 GB"]`; quantities have their units',
     "PlanLike": "a text such as `tp=8 dp=64`, its settings one by one, a mapping of columns, a `Plan`, or a `Row`",
-    "LimitLike": 'a text such as `tp<=8 pp>=2`, such texts, or a mapping such as `{"tp": "<=8", "pp": [">=2", "<=16"]}`; '
+    "LimitLike": "a text such as `tp<=8 pp>=2`, such texts, or a mapping such as "
+    '`{"tp": "<=8", "pp": [">=2", "<=16"]}`; '
     "a share of a fast domain is `nvs.tp` or `tp_nvs`",
     "Row": "a row of a DataFrame, as `frame.iloc[0]` is",
     "Hardware": 'a mapping such as `{"device.hbm_capacity": 80e9}`, or texts such as `["device.hbm_capacity=80 GB"]`',

@@ -175,6 +175,7 @@ def evaluate(
 
         dsx.evaluate(job, tp=8, pp=4, dp=16, microbatch_size=2)
         dsx.evaluate(job, "tp=8 pp=4 dp=16 nvs.tp=8 recompute=full")
+        dsx.evaluate(job, tp=8, pp=4, dp=16, stage_layers=[9, 9, 9, 7])
         dsx.evaluate(job, found.plan, recompute="full")          # a plan of a search, with a change
         dsx.evaluate(job, found.frame.iloc[2])                   # a row of a result set
 
@@ -183,17 +184,18 @@ def evaluate(
         plan: a text as on the command line, a list of settings, a mapping of columns, a `Plan`, or a row of a
             DataFrame. Of the last two only the choices are used: the job has the GPUs, the batch and the cluster.
         strategy: a name or a .layer file; by default that of the plan, else that of the assumption set.
-        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as in the
-            plan, else evenly.
+        partition: how layers are divided into pipeline stages: evenly, or by the optimal cut; by default as the
+            `stage_layers` of the plan say, else evenly.
         operators: whether to print the operators of a layer too.
         choices: columns of the plan, which override those of a mapping or a row. `tp_nvs` is the share of tp in a fast
-            domain. The defaults are those of the command line (docs/choices.md): degrees are 1, shares are filled in
-            rank order, and the other choices are the fixed choices of the assumption set.
+            domain. `stage_layers` are the layers of each stage, or of each of its chunks where `vpp` is above 1, as a
+            list or as Megatron-LM's layout, "Et*3|t*4|t*3L". The defaults are those of the command line
+            (docs/choices.md): degrees are 1, shares are filled in rank order, and the other choices are the fixed
+            choices of the assumption set.
 
     Raises PlanError for an invalid plan. A plan that breaks rules is priced, and `reject` names the rules.
     """
     given = given_plan(plan, choices, checked(job))
-    problem = job.problem(given.strategy if strategy is None else strategy, partition or given.partition)
-    return Evaluation(
-        job, problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size), operators
-    )
+    settings, cut = given.cut(partition)
+    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    return Evaluation(job, problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size), operators)

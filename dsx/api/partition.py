@@ -18,7 +18,6 @@ from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import NothingFeasible
-from dsx.pricing.cuts import cuts_of_text
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
@@ -31,6 +30,7 @@ from dsx.search.fastest import SearchCounts
 from dsx.search.priced_space import PricedSpace
 from dsx.search.space import Limitation, Space
 from dsx.search.study import Study
+from dsx.space.layer_layout import LAYOUT, layers_of_chunks
 from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
@@ -152,5 +152,5 @@ def partition(
         studies = [Study(problem, space, 0, {})]
         raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
     (plan,) = plans
-    (cut,) = cuts_of_text([plan["plan"]["stage_layers"]], int(problem.workload.stack.num_layers))
-    return Partition(job, problem, plan, stages_of_plan(problem, rows, cut), counts, fixed, limits)
+    layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
+    return Partition(job, problem, plan, stages_of_plan(problem, rows, layers), counts, fixed, limits)

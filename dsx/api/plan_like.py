@@ -9,6 +9,7 @@ from dsx.errors import InputError, PlanError
 from dsx.remarks import warn
 from dsx.results.schema import COLUMNS, CUT
 from dsx.space.choices import SEARCHED_COLUMNS
+from dsx.space.layer_layout import LAYOUT
 from dsx.space.limits import DEGREES, EVEN, OPTIMAL
 from dsx.space.plan_settings import SHARES, SIZES
 from dsx.spec.what_if import is_field
@@ -34,16 +35,26 @@ _NO_SETTINGS = {column.name for column in (*COLUMNS, CUT)} - {*_SETTABLE}
 
 
 class GivenPlan(NamedTuple):
-    """A plan as settings, with its strategy and how its layers are divided into stages."""
+    """A plan as settings, with its strategy and the layer layout that it was priced with."""
 
     settings: list[str]  # as the shell takes them: "tp=8", "nvs.tp=8"
     strategy: str | None  # None if the plan has none
-    has_cut: bool  # whether the plan has a layer layout of its own
+    layout: str | None = None  # of a mapping or a row; None if it has none
 
-    @property
-    def partition(self) -> str:
-        """How the layers are divided into stages."""
-        return OPTIMAL if self.has_cut else EVEN
+    def cut(self, partition: str | None) -> tuple[list[str], str]:
+        """Return the settings of a plan that is priced alone, and how searches of its job divide layers.
+
+        The plan keeps its layout unless `partition` asks for another cut. Raises InputError if a setting states a
+        layout and `partition` another cut.
+        """
+        stated = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
+        if partition is not None:
+            if stated is not None:
+                raise InputError(f"{stated!r} states the layers of the stages, and partition {partition} others")
+            return self.settings, partition
+        if stated is None and self.layout is None:
+            return self.settings, EVEN
+        return self.settings if stated else [*self.settings, f"{LAYOUT}={self.layout}"], OPTIMAL
 
 
 def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job") -> GivenPlan:
@@ -54,12 +65,12 @@ def given_plan(plan: PlanLike | None, choices: Mapping[str, object], job: "Job")
     refuses it with the nearest that there is. Raises InputError for an argument that is not a plan.
     """
     if isinstance(plan, str):
-        return GivenPlan([*plan.split(), *_settings(choices)], None, False)
+        return GivenPlan([*plan.split(), *_settings(choices)], None)
     if plan is None or hasattr(plan, "items"):
         return _given_columns(_columns(plan), choices, job)
     if not isinstance(plan, Sequence) or not all(isinstance(setting, str) for setting in plan):
         raise _no_plan(plan)
-    return GivenPlan([*plan, *_settings(choices)], None, False)
+    return GivenPlan([*plan, *_settings(choices)], None)
 
 
 def _columns(plan: Any) -> dict[str, object]:
@@ -72,9 +83,13 @@ def _columns(plan: Any) -> dict[str, object]:
 def _given_columns(columns: dict[str, object], choices: Mapping[str, object], job: "Job") -> GivenPlan:
     _warn_of_another_job(columns, job)
     chosen = {name: value for name, value in columns.items() if not _is_result(name, columns)}
-    strategy, cut = columns.get("strategy"), columns.get(CUT.name)
+    strategy, layout = columns.get("strategy"), columns.get(LAYOUT)
     settings = _settings({**chosen, **choices})
-    return GivenPlan(settings, None if strategy is None else str(strategy), isinstance(cut, str))
+    # A row of a frame that mixes cuts has no text where its cut is even.
+    has_layout = isinstance(layout, str | Sequence)
+    return GivenPlan(
+        settings, None if strategy is None else str(strategy), _text(LAYOUT, layout) if has_layout else None
+    )
 
 
 def _is_result(name: str, columns: Mapping[str, object]) -> bool:

@@ -20,6 +20,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
 from dsx.search.dispatch import search_of
 from dsx.search.space import Space
+from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
 from dsx.units import format_quantity
 
@@ -106,7 +107,7 @@ class Explanation(Answer):
         fastest, counts = self.fastest, self.counts
         if fastest is None:
             return f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits."
-        if fastest["plan"]["candidate"] == self.plan["candidate"]:
+        if all(fastest["plan"].get(name) == self.plan.get(name) for name in ("candidate", LAYOUT)):
             return (
                 f"It is the fastest of {counted(counts.candidates, 'candidate')}, {counts.feasible:,} of them feasible."
             )
@@ -140,8 +141,9 @@ def why(
     Arguments are those of `evaluate`. Raises PlanError for an invalid plan.
     """
     given = given_plan(plan, choices, checked(job))
-    problem = job.problem(given.strategy if strategy is None else strategy, partition or given.partition)
-    return explained(problem, evaluate_plan(problem, given.settings, job.num_gpus, job.global_batch_size))
+    settings, cut = given.cut(partition)
+    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    return explained(problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size))
 
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:

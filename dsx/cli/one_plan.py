@@ -24,7 +24,7 @@ def evaluate(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
     operators: Annotated[bool, typer.Option("--operators", help="Show every operator of a layer.")] = False,
-    partition: options.PartitionOption = options.Partition.even,
+    partition: options.PartitionOption = None,
     operator_times: options.OperatorTimes = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
@@ -39,11 +39,17 @@ def evaluate(
     zero_stage (0 to 3), zero_replicas (replicas of what ZeRO divides), recompute (none, selective, full), stored_layers
     (layers of a stage that are not recomputed), schedule (1f1b, gpipe, zb-h1, zb-h2), offload (none, optimizer,
     activations, both), order (of ranks: tp-cp-ep-dp-pp, tp-cp-ep-pp-dp).
+
+    stage_layers states the layers of each stage, embedding and head included (stage_layers=21,20,20,21), or is
+    Megatron-LM's layout, quoted ('stage_layers=Et*20|t*20|t*20|t*20L'). With vpp chunks per stage, it has pp * vpp
+    entries, those of the first chunks of all stages first.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.evaluate(job, settings, strategy=strategy, partition=partition.value, operators=operators)
+    found = dsx.evaluate(
+        job, settings, strategy=strategy, partition=None if partition is None else partition.value, operators=operators
+    )
     print_answer(found, as_json)
     if found.reject:
         sys.stdout.flush()
@@ -73,7 +79,7 @@ def why(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
-    partition: options.PartitionOption = options.Partition.even,
+    partition: options.PartitionOption = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -100,4 +106,6 @@ def why(
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments)
     dsx.keep_compiled()
-    print_answer(dsx.why(job, given, strategy=strategy, partition=partition.value), as_json)
+    print_answer(
+        dsx.why(job, given, strategy=strategy, partition=None if partition is None else partition.value), as_json
+    )

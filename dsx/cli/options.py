@@ -83,8 +83,11 @@ OperatorTimes = Annotated[
     ),
 ]
 PartitionOption = Annotated[
-    Partition,
-    typer.Option("--partition", help="Divide layers into stages evenly, or by the optimal cut of each plan."),
+    Partition | None,
+    typer.Option(
+        "--partition",
+        help="Divide layers into stages evenly, or by the optimal cut of each plan [default: stage_layers, or even].",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Assignments = Annotated[

@@ -34,7 +34,7 @@ def cut_bounds(
     stack, searched = workload.stack, workload.searched
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     last = choices.pp - 1.0
-    mean, share = mean_stage(stack, choices, last), even_first(stack, choices.pp)
+    mean, share = mean_stage(stack, choices, last), even_first(stack, choices.pp, choices.vpp)
     mean_s = costs.load_s(mean)
     pipe = pipeline_of(costs, mean, mean_s, _largest_layer_s(costs))
     busy_s = choices.num_microbatches * mean_s

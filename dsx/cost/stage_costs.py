@@ -119,7 +119,7 @@ class StageCosts:
         own = self.reduction_s(first), self.update_s(first)
         if first.even:
             return own
-        share = even_first(self.stack, self.choices.pp)
+        share = even_first(self.stack, self.choices.pp, self.choices.vpp)
         return xp.maximum(own[0], self.reduction_s(share)), xp.maximum(own[1], self.update_s(share))
 
     @cached_property

@@ -9,8 +9,9 @@ With vpp chunks a stage holds every pp-th chunk of the stack.
 Few stages of an even cut differ: the first, the last, and those at the border of two segments. One stage represents all
 others. Only these are priced.
 
-Any other cut is a list of boundaries in the chain of all layers: embedding, body and head. A stage has the layers
-between two boundaries. If the kinds of a body alternate, each layer counts as the same mix of them.
+Any other cut is a list of boundaries in the chain of all layers: embedding, body and head. A chunk has the layers
+between two boundaries, and a stage one chunk of each round. If the kinds of a body alternate, each layer counts as the
+same mix of them.
 """
 
 from typing import NamedTuple
@@ -87,22 +88,25 @@ def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:
     return [_stage(stack, index, pp, chunk, counted) for index in indices]
 
 
-def stages_between(stack: Stack, boundaries: Float[Array, "boundaries *each"]) -> Stage:
-    """Return the stages between boundaries of the chain, [S + 1] of one plan or [S + 1, N] of N plans, as arrays.
+def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *each"]) -> Stage:
+    """Return the stages of a cut as arrays; with several chunks per stage, each has a chunk of every round.
 
-    For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer.
+    `boundaries` are those of the chunks of each round in the chain, [R, S + 1] of one plan or [R, S + 1, N] of N plans.
+    For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer. A
+    round is padded likewise.
     """
-    index = np.arange(len(boundaries) - 1, dtype=boundaries.dtype)
-    position = index.reshape(-1, *[1] * (boundaries.ndim - 1))
-    return Stage(position, layers_between(stack, boundaries[:-1], boundaries[1:]), even=False)
+    index = np.arange(boundaries.shape[1] - 1, dtype=boundaries.dtype)
+    position = index.reshape(-1, *[1] * (boundaries.ndim - 2))
+    chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
+    return Stage(position, {kind: xp.asarray(layers).sum(axis=0) for kind, layers in chunks.items()}, even=False)
 
 
-def even_first(stack: Stack, pp: PerPlan) -> Stage:
-    """Return the first stage of the most even cut, with fractions of layers if pp does not divide them."""
+def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan) -> Stage:
+    """Return the first stage of the most even cut, with fractions of layers if the chunks do not divide them."""
     if stack.uniform:
         return Stage(xp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
-    counted = _embedding_counted(stack, pp)
-    share = (stack.num_body_layers + 2.0 * counted) / pp
+    counted = _embedding_counted(stack, pp * vpp)
+    share = (stack.num_body_layers + 2.0 * counted) / (pp * vpp)
     return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
 
 

@@ -50,11 +50,11 @@ def step_costs(
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-    boundaries: Float[Array, "boundaries *each"] | None = None,
+    boundaries: Float[Array, "rounds boundaries *each"] | None = None,
 ) -> StepCosts:
     """Price steps; `kinds` has the costs of each layer kind; every result has the broadcast shape of the arguments.
 
-    The cut is even unless [S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`).
+    The cut is even unless [R, S + 1, N] `boundaries` are given for [N] plans (`dsx.cost.stages.stages_between`).
     """
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
@@ -152,7 +152,7 @@ def _even(stack: Stack, choices: StepChoices) -> _Cut:
     return _Cut(priced, first, mean, lambda values: functools.reduce(xp.maximum, values), worst)
 
 
-def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "boundaries *each"]) -> _Cut:
+def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"]) -> _Cut:
     found = stages_between(stack, boundaries)
     position, layers = jax.tree.map(lambda leaf: leaf[0], (found.position, found.layers))
     first = Stage(position, layers, even=False)

@@ -35,7 +35,7 @@ class Plans(NamedTuple):
 
 
 def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts:
-    """Return the costs of [N] plans. Cuts are even unless `boundaries` [L + 1, N] give them."""
+    """Return the costs of [N] plans. Cuts are even unless `boundaries` [R, S + 1, N] give them."""
     return step_costs(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, boundaries)
 
 

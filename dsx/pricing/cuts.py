@@ -5,7 +5,7 @@ shape and share what is compiled. Empty tiles are skipped.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from dsx.pricing.layers import KeyCosts
 from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, step_choices, take_rows
+from dsx.space.layer_layout import starts
 
 TILE = 16  # plans side by side: their segments fit into the cache of a core
 _TILES = 64  # of a call
@@ -64,7 +65,25 @@ def price_best_cuts(
 
 def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray) -> Priced:
     """Price [N] rows with the given cuts [N, L + 1], in float64."""
-    return Priced(_priced(problem, table, rows, cuts, np.float64), cuts)
+    return Priced(price_chunks(problem, table, rows, cuts.T[None]), cuts)
+
+
+def price_chunks(
+    problem: Problem, table: KeyCosts, rows: Rows, boundaries: np.ndarray, dtype: type = np.float64
+) -> StepCosts:
+    """Price [N] rows with the given chunks, [R, S + 1, N] boundaries (`dsx.cost.stages.stages_between`)."""
+    parts: list[StepCosts] = []
+    for start in range(0, len(rows.positions), TILE * _TILES):
+        here = slice(start, start + TILE * _TILES)
+        plans = _plans(problem, table, rows.take(here), dtype)
+        parts.append(price(plans, problem.workload, boundaries[..., here], dtype is np.float64))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else none_priced(dtype is np.float64)
+
+
+def boundaries_of(layers: Sequence[int], pp: int) -> np.ndarray:
+    """Return the [R, pp + 1] boundaries of R rounds of chunks with these numbers of layers, as a layout lists them."""
+    ends = np.array(starts(layers))
+    return np.stack([ends[first : first + pp + 1] for first in range(0, len(layers), pp)])
 
 
 def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
@@ -114,18 +133,7 @@ def _price(
         none = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
         return Priced(none_priced(float64), none), np.zeros(0, dtype=bool)
     cuts, fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *parts)
-    return Priced(_priced(problem, table, rows, cuts, dtype), cuts), fits
-
-
-def _priced(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type) -> StepCosts:
-    """Return the costs of rows with their cuts."""
-    float64 = dtype is np.float64
-    parts: list[StepCosts] = []
-    for start in range(0, len(rows.positions), TILE * _TILES):
-        here = slice(start, start + TILE * _TILES)
-        plans = _plans(problem, table, rows.take(here), dtype)
-        parts.append(price(plans, problem.workload, cuts[here].T, float64))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else none_priced(float64)
+    return Priced(price_chunks(problem, table, rows, cuts.T[None], dtype), cuts), fits
 
 
 def _first(count: int, found: Any) -> Any:

@@ -10,10 +10,9 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.cost.layer import COMM_COLUMN, kernel_times, traffic
 from dsx.cost.work import layer_values
-from dsx.errors import PlanError
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.expressions import evaluate as value_of
-from dsx.pricing.cuts import Priced, cuts_of_text, layers_of_stages, price_best_cuts, price_cuts
+from dsx.pricing.cuts import boundaries_of, price_best_cuts, price_chunks
 from dsx.pricing.layers import outer_shares, work_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
@@ -22,6 +21,8 @@ from dsx.pricing.rows import candidate_columns, column_names, cost_columns, inte
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.codes import first_searched, searched_values
 from dsx.space.enumerate import Arrays
+from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
+from dsx.space.limits import GIVEN
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.plan_settings import JobSizes, PlanDefaults, filled_shares, parse_plan
@@ -41,7 +42,7 @@ class Evaluation:
     costs: dict[str, float]
     fits: bool  # peak_bytes is within hbm_capacity, and every rank has some of each dimension
     broken: tuple[Violation, ...]
-    stages: tuple[PlanStage, ...]  # of an optimal cut; empty if the cut is even
+    stages: tuple[PlanStage, ...]  # of a layer layout; empty if the cut is even
     # Shares of a fast domain above 1 that are filled in rank order and that no setting names, by "nvs.tp".
     filled: Mapping[str, int] = field(default_factory=dict)
 
@@ -63,17 +64,22 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
 def price_plan(problem: Problem, plan: Plan) -> Evaluation:
     """Price a plan, even if it breaks rules; the problem has one strategy, that of the plan.
 
-    If the problem has optimal cuts, the cut is the plan's own (`stage_layers`), or else the optimal one; it is even if
-    the optimal cut of such a plan is not known. Raises PlanError for a cut that does not match the plan.
+    The cut is the plan's own (`stage_layers`) if it has one. Else it is the optimal one if the problem has optimal cuts
+    and that of such a plan is known, and even if not. Raises PlanError for a cut that does not match the plan.
     """
     kinds, limits, codes = problem.kinds[0], problem.limits(), plan.codes
+    layers: tuple[int, ...] = ()
+    if (layout := plan.get(LAYOUT)) is not None:
+        limits = replace(limits, partition=GIVEN)
+        layers = layers_of_chunks(str(layout), limits.chain)
+        check_stages(layers, str(layout), codes["pp"], codes["vpp"])
     problem = replace(
         problem, workload=replace(problem.workload, searched=searched_values({n: [codes[n]] for n in SEARCHED_COLUMNS}))
     )
     columns = _columns(problem, codes)
-    optimal = problem.optimal_cuts and bool(optimal_cut_covers(codes["vpp"], codes["schedule"]))
-    cut = _cut(problem, columns, plan.get("stage_layers")) if optimal else None
-    priced = cost_columns(price_plans(problem, columns) if cut is None else cut.costs)
+    if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["vpp"], codes["schedule"])):
+        layers = _optimal_cut(problem, columns)
+    priced = cost_columns(_with_layout(problem, columns, layers) if layers else price_plans(problem, columns))
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
     costs = {name: float(column[0]) for name, column in priced.items()}
     broken = violations(plan, kinds, problem.model.dimensions, limits)
@@ -81,20 +87,20 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
     if costs["peak_bytes"] > capacity:
         broken.insert(0, Violation(MEMORY, _memory_detail(costs, capacity)))
     fits = not any(violation.reason in (MEMORY, VANISHES) for violation in broken)
-    if cut is not None:
-        columns["stage_layers"] = layers_of_stages(cut.cuts)
-    stages = () if cut is None else stages_of_plan(problem, columns, cut.cuts[0])
+    if layers:
+        columns[LAYOUT] = np.array([text_of(layers)], dtype=object)
+    stages = stages_of_plan(problem, columns, layers) if layers else ()
     return Evaluation(named_row(problem, columns, 0), costs, fits, tuple(broken), stages)
 
 
-def _cut(problem: Problem, columns: Arrays, stage_layers: int | str | None) -> Priced:
-    table, rows = rows_of_plans(problem, columns)
-    if stage_layers is None:
-        return price_best_cuts(problem, table, rows)
-    stage_layers = str(stage_layers)
-    if stage_layers.count(",") + 1 != columns["pp"][0]:
-        raise PlanError(f"stages of {stage_layers} layers do not match pp={columns['pp'][0]} of the plan")
-    return price_cuts(problem, table, rows, cuts_of_text([stage_layers], int(problem.workload.stack.num_layers)))
+def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:
+    (cut,) = price_best_cuts(problem, *rows_of_plans(problem, columns)).cuts
+    return tuple(np.diff(cut)[: int(columns["pp"][0])].tolist())
+
+
+def _with_layout(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCosts:
+    boundaries = boundaries_of(layers, int(columns["pp"][0]))[..., None]
+    return price_chunks(problem, *rows_of_plans(problem, columns), boundaries)
 
 
 def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
@@ -107,7 +113,7 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
     codes = {name: int(columns[name][row]) for name in ("candidate", *PLAN_COLUMNS)}
     tiers = shares_on_tiers(codes, problem.cluster.network, problem.expert_axes[codes["strategy"]])
     values = {name: known[name][value] if name in NAMED else value for name, value in codes.items()} | tiers
-    return Plan(values | ({"stage_layers": columns["stage_layers"][row]} if "stage_layers" in columns else {}))
+    return Plan(values | ({LAYOUT: columns[LAYOUT][row]} if LAYOUT in columns else {}))
 
 
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:

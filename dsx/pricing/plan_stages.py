@@ -1,5 +1,6 @@
 """The stages of one plan with a layer layout: layers, times, memory, and the network link to each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from dsx.cost import xp
 from dsx.cost.pipeline import in_flight
 from dsx.cost.stage_costs import StageCosts, sum_over_layers
 from dsx.cost.stages import stages_between
+from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import on_tiers, step_choices, take_rows
@@ -18,23 +20,40 @@ from dsx.space.enumerate import Arrays
 
 
 @dataclass(frozen=True, slots=True)
+class StageChunk:
+    """The layers of a chunk, in the chain of embedding, body and head."""
+
+    first_layer: int  # counted from 0
+    num_layers: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanStage:
     """A stage of a pipeline. Seconds are of one microbatch, forward and backward."""
 
-    first_layer: int  # in the chain of embedding, body and head, counted from 0
-    num_layers: int
+    chunks: tuple[StageChunk, ...]  # first to last; one if vpp is 1
     load_s: float
     compute_s: float  # of the load: kernels and their stalls
     comm_s: float  # of the load: exposed communication inside the stage
     recompute_s: float  # of the load: the recomputed forward
-    in_flight: int  # microbatches in flight at most
+    in_flight: float  # microbatches in flight at most; with several chunks, the mean over them
     peak_bytes: float  # of one GPU
     link: str | None  # network tier of the link from the previous stage; None for the first stage
 
+    @property
+    def first_layer(self) -> int:
+        """The first layer of its first chunk."""
+        return self.chunks[0].first_layer
+
+    @property
+    def num_layers(self) -> int:
+        """The layers of all chunks."""
+        return sum(chunk.num_layers for chunk in self.chunks)
+
 
 @xp.unchecked
-def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[PlanStage, ...]:
-    """Return the stages of a plan, given by all candidate columns [1], for the boundaries [L + 1] of its cut."""
+def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> tuple[PlanStage, ...]:
+    """Return the stages of a plan, given by all candidate columns [1], for the layers of its chunks."""
     num_stages = int(columns["pp"][0])
     table = price_keys(problem, {name: columns[name] for name in KEY_COLUMNS})
     columns = on_tiers(problem, columns)
@@ -44,7 +63,8 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
     choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
     workload = problem.workload
     costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
-    stages = stages_between(workload.stack, cut[: num_stages + 1, None].astype(np.float64))
+    boundaries = boundaries_of(layers, num_stages)
+    stages = stages_between(workload.stack, boundaries[..., None].astype(np.float64))
     microbatches = in_flight(stages.position, choices, workload.searched)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
@@ -60,11 +80,19 @@ def stages_of_plan(problem: Problem, columns: Arrays, cut: np.ndarray) -> tuple[
     per_unit = [(name, int(columns[f"pp_{name}"][0])) for name in inner]  # stages that share a unit of each tier
     return tuple(
         PlanStage(
-            first_layer=int(cut[index]),
-            num_layers=int(cut[index + 1] - cut[index]),
-            in_flight=int(held[index, 0]),
+            chunks=chunks,
+            in_flight=float(held[index, 0]),
             link=next((name for name, count in per_unit if index % count), outermost) if index else None,
             **{name: float(column[index, 0]) for name, column in values.items()},
         )
-        for index in range(num_stages)
+        for index, chunks in enumerate(_chunks(boundaries))
     )
+
+
+def _chunks(boundaries: np.ndarray) -> list[tuple[StageChunk, ...]]:
+    """Return the chunks of each stage from the [R, S + 1] boundaries of all rounds."""
+    sizes = np.diff(boundaries, axis=1)
+    return [
+        tuple(StageChunk(int(first), int(size)) for first, size in zip(starts, counts, strict=True))
+        for starts, counts in zip(boundaries[:, :-1].T, sizes.T, strict=True)
+    ]

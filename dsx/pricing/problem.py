@@ -90,7 +90,8 @@ class Problem:
             self.nvs_size,
             self.expert_axes[strategy],
             self.partition,
-            self.num_end_layers,
+            len(stack.first),
+            len(stack.last),
             counts_ends=bool(stack.first and stack.last),
         )
 

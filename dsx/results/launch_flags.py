@@ -120,7 +120,8 @@ def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: 
         *_layout(uneven),
         *([] if uneven else _counted(plan, num_layers)),
         *_ORDER_FLAGS.get(plan["order"], ()),
-        *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 else []),
+        # A layout says itself how many chunks a stage has.
+        *([("--num-virtual-stages-per-pipeline-rank", str(plan["vpp"]))] if plan["vpp"] > 1 and not uneven else []),
         *(schedule or ()),
         *experts,
         ("--micro-batch-size", str(plan["microbatch_size"])),
@@ -156,7 +157,7 @@ def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Flag, ...] | None:
 
 
 def _uneven(plan: Plan, num_layers: int, outside: tuple[int, int]) -> list[int]:
-    """Return how many layers of the body each stage has; an empty list if all have the same number.
+    """Return how many layers of the body each chunk has; an empty list if all have the same number.
 
     `outside` are the numbers of layers before and after the body, which `stage_layers` also counts.
     """
@@ -170,7 +171,7 @@ def _uneven(plan: Plan, num_layers: int, outside: tuple[int, int]) -> list[int]:
 
 
 def _layout(body: Sequence[int]) -> list[Flag]:
-    """Return the flag of an uneven layer layout: E is the embedding, t a layer, L the loss and the head before it."""
+    """Return the flag of an uneven layer layout, which `dsx.space.layer_layout` reads."""
     layers = ["t" if size == 1 else f"t*{size}" if size else "" for size in body]
     return [("--pipeline-model-parallel-layout", f"E{'|'.join(layers)}L")] if layers else []
 

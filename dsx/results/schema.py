@@ -21,6 +21,7 @@ from dsx import records
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.space.choices import CHOICES, NAMED, PLAN_COLUMNS
+from dsx.space.layer_layout import LAYOUT
 from dsx.spec.column_names import Columns
 
 # "given" is a real number that the sweep states; it is float64, so that it compares equal to the stated value.
@@ -67,9 +68,7 @@ _COSTS = (
 )
 
 # A layer layout as text: pandas can group and compare it, and Parquet writes it once for all rows that share it.
-CUT = Column(
-    "stage_layers", "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text"
-)
+CUT = Column(LAYOUT, "", "layers of each pipeline stage, first to last; embedding and head are a layer each", "text")
 
 # The columns that a sweep may mention, besides those of its own hardware.
 MENTIONED = Columns(

@@ -8,9 +8,11 @@ import numpy as np
 
 from dsx.space.choices import MODEL_AXES
 from dsx.space.expert_nesting import REPLICA_AXES
+from dsx.space.layer_layout import Chain
 
 # How a pipeline cuts the layers into stages. A search has one; it is no column of a plan.
 PARTITIONS = EVEN, OPTIMAL = ("even", "optimal")
+GIVEN = "given"  # of a plan that states its layer layout; no search has it
 
 Columns = Mapping[str, Any]
 
@@ -36,8 +38,15 @@ class Limits:
     nvs_size: int
     expert_axes: tuple[str, ...] = ()  # other axes that shard experts, besides ep, under the strategy of the plan
     partition: str = EVEN
-    num_end_layers: int = 0  # embedding and head, which an optimal cut may place on stages of their own
+    # Embedding and head, which any cut but an even one may place on stages of their own.
+    num_first_layers: int = 0
+    num_last_layers: int = 0
     counts_ends: bool = False  # whether an even cut may count embedding and head as a layer each
+
+    @property
+    def chain(self) -> Chain:
+        """The layers that a layout divides."""
+        return Chain(self.num_first_layers, self.num_layers, self.num_last_layers)
 
     @property
     def even_layers(self) -> tuple[int, ...]:
@@ -60,7 +69,7 @@ class Limits:
     @property
     def max_stages(self) -> int:
         """Stages of the deepest pipeline: every layer is a stage."""
-        return self.num_layers + (self.num_end_layers if self.partition == OPTIMAL else 0)
+        return self.num_layers if self.partition == EVEN else self.chain.num_layers
 
 
 def fill(num_gpus: Any, nvs_size: int) -> Any:

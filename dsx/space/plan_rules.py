@@ -16,7 +16,7 @@ from dsx.space.choices import CODES
 from dsx.space.divisors import all_divisors, divisors
 from dsx.space.domain_fill import exact_fill
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
-from dsx.space.limits import DEGREES, EVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
+from dsx.space.limits import DEGREES, EVEN, GIVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
 from dsx.space.schedules import SCHEDULES, codes_where, names_of
 from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
 
@@ -65,7 +65,7 @@ def _schedule(plan: Columns) -> str:
 
 def _chunks_divide(plan: Columns, limits: Limits) -> Any:
     pp, vpp = plan["pp"], plan["vpp"]
-    return (vpp == 1) | ((pp > 1) & limits.divides(pp * vpp))
+    return (vpp == 1) | ((pp > 1) & ((limits.partition == GIVEN) | limits.divides(pp * vpp)))
 
 
 def _chunks_detail(plan: Columns, limits: Limits) -> str:
@@ -171,7 +171,7 @@ RULES: tuple[PlanRule, ...] = (
     PlanRule(
         Reason("layers_not_divisible", "pp does not divide the number of layers, nor that with embedding and head"),
         ("pp",),
-        lambda plan, limits: (limits.partition == OPTIMAL) | limits.divides(plan["pp"]),
+        lambda plan, limits: (limits.partition != EVEN) | limits.divides(plan["pp"]),
         lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
         lambda plan, limits: f"pp={nearest_of(all_divisors(limits.even_layers), plan['pp'])}",
     ),
@@ -180,7 +180,7 @@ RULES: tuple[PlanRule, ...] = (
             "cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES} with vpp = 1"
         ),
         ("vpp", "schedule"),
-        lambda plan, limits: (limits.partition == EVEN) | optimal_cut_covers(plan["vpp"], plan["schedule"]),
+        lambda plan, limits: (limits.partition != OPTIMAL) | optimal_cut_covers(plan["vpp"], plan["schedule"]),
         lambda plan, limits: (
             f"no optimal cut is known for vpp={plan['vpp']} with schedule={_schedule(plan)}; "
             "the plan is priced with the even cut"

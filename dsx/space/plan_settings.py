@@ -1,12 +1,14 @@
 """A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
 
 A degree or size that is left out is 1. A share of a fast domain that is left out is 1 too, or is filled in rank order
-(`dsx.space.domain_fill`). A plan is well formed if its degrees multiply to the GPUs, each replica has a microbatch, and
-each stage has a layer. `dsx.space.violations` says whether it also obeys the rules.
+(`dsx.space.domain_fill`). A plan may state its layer layout, ``stage_layers=4,5,3`` (`dsx.space.layer_layout`), which
+states `vpp` too if it has several chunks per stage. A plan is well formed if its degrees multiply to the GPUs, each
+replica has a microbatch, and each stage has a layer. `dsx.space.violations` says whether it also obeys the rules.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dsx.errors import PlanError, SpecError, did_you_mean
@@ -15,7 +17,8 @@ from dsx.space.choices import BY_NAME, CODES, MODEL_AXES, PLAN_COLUMNS, SEARCHED
 from dsx.space.divisors import divisors
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.expert_nesting import expert_share
-from dsx.space.limits import DEGREES, PLACED, Limits, placed
+from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
+from dsx.space.limits import DEGREES, GIVEN, PLACED, Limits, placed
 from dsx.space.plan import Plan
 from dsx.space.plan_rules import nearest_of
 from dsx.space.tiers import ORDERS, axes_in
@@ -60,20 +63,31 @@ def parse_plan(
     group, unless it is named, follows from the shares of the axes that it nests in. Raises PlanError.
     """
     plan = dict.fromkeys((*DEGREES, *SIZES, *(f"{axis}_nvs" for axis in DEGREES)), 1) | defaults.codes
-    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes)))
+    known = list(dict.fromkeys((*DEGREES, *SIZES, *SHARES, *defaults.codes, LAYOUT)))
     seen: dict[str, str] = {}
+    layout = ""
     for setting in settings:
         name, value = _parted(setting, known)
         if name in seen:
             raise PlanError(f"{name} is given twice: {seen[name]!r} and {setting!r}")
         seen[name] = setting
+        if name == LAYOUT:
+            layout = value
+            continue
         if name in defaults.codes:
             plan[name] = _setting(name, value)
             continue
         plan[_column(name)] = _number(setting, name, value)
     _check_axes(plan, layers, strategy)
+    chunks: tuple[int, ...] = ()
+    if LAYOUT in seen:
+        limits = replace(limits, partition=GIVEN)
+        chunks = layers_of_chunks(layout, limits.chain)
+        plan["vpp"] = plan["vpp"] if "vpp" in seen else num_chunks(chunks, plan["pp"])
     num_gpus, global_batch_size, sequence_length = job
     _check_sizes(plan, num_gpus, global_batch_size, limits)
+    if LAYOUT in seen:
+        check_stages(chunks, layout, plan["pp"], plan["vpp"])
     if defaults.in_rank_order:
         free_axes = [axis for axis in axes_in(ORDERS[plan["order"]]) if f"nvs.{axis}" not in seen]
         filled = fill_in_order({axis: plan[axis] for axis in free_axes}, limits.nvs_size // placed(plan))
@@ -88,7 +102,8 @@ def parse_plan(
         "num_microbatches": sequences // plan["microbatch_size"],
     }
     named = {name: CODES[name][code] if name in CODES else code for name, code in plan.items()}
-    return Plan({name: strategy if name == "strategy" else named[name] for name in PLAN_COLUMNS})
+    columns = {name: strategy if name == "strategy" else named[name] for name in PLAN_COLUMNS}
+    return Plan(columns | ({LAYOUT: text_of(chunks)} if LAYOUT in seen else {}))
 
 
 def filled_shares(plan: Plan, settings: Sequence[str]) -> dict[str, int]:
@@ -135,6 +150,8 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     if name in _OF_THE_COMMAND:
         option = f"--{name.replace('_', '-')} {value}"
         raise PlanError(f"{setting!r}: {name} is no setting of a plan; it is given beside the plan, as {option}")
+    if name == LAYOUT and name not in known:
+        raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
     if name not in known:
         raise PlanError(f"unknown setting {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})")
     return name, value

@@ -115,7 +115,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     data = json.loads(done.out)
     assert done.code == 0
     assert set(data) == {
-        "schema_version", "candidates", "feasible", "cut", "fixed", "resolution", "within_resolution", "plans"
+        "schema_version", "candidates", "feasible", "cut", "fixed", "limit", "resolution", "within_resolution", "plans"
     }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}

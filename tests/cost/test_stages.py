@@ -113,7 +113,7 @@ def test_kinds_that_alternate_are_mixed_evenly():
 
 def test_stages_hold_the_layers_between_their_boundaries():
     made = stack(2, 3)  # embedding, two dense layers, three with experts, head
-    found = stages_between(made, jnp.asarray([0.0, 1.0, 4.0, 6.0, 7.0, 7.0]))
+    found = stages_between(made, jnp.asarray([[0.0, 1.0, 4.0, 6.0, 7.0, 7.0]]))
     assert found.position.tolist() == [0, 1, 2, 3, 4]
     held = {kind: layers.tolist() for kind, layers in found.layers.items()}
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
@@ -128,7 +128,7 @@ def test_alternating_kinds_have_the_same_mix_between_any_boundaries():
 def test_the_share_of_a_first_stage(pp, first):
     """If pp does not divide the layers, embedding and head count as layers, as in an even cut."""
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
-    found = even_first(body, jnp.asarray(float(pp)))
+    found = even_first(body, jnp.asarray(float(pp)), jnp.asarray(1.0))
     assert {kind: float(layers) for kind, layers in found.layers.items()} == pytest.approx(first)
     alike = Stack(counts=((22.0,),), segments=((1,),))
-    assert float(even_first(alike, jnp.asarray(float(pp))).layers[1]) == pytest.approx(22 / pp)
+    assert float(even_first(alike, jnp.asarray(float(pp)), jnp.asarray(1.0)).layers[1]) == pytest.approx(22 / pp)

@@ -5,7 +5,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from dsx.errors import InputError
-from dsx.pricing.plan_stages import PlanStage
+from dsx.pricing.plan_stages import PlanStage, StageChunk
 from dsx.results.plot.file import save
 from dsx.results.plot.stage_bars import MAX_STAGES, Placement, Unit, placement_of, stages
 
@@ -14,8 +14,7 @@ def found(count, domain=2, recompute_s=0.0):
     """Stages of 1, 2, 3, ... layers of 30 ms each, of which 10 are communication."""
     return tuple(
         PlanStage(
-            first_layer=index * (index + 1) // 2,
-            num_layers=index + 1,
+            chunks=(StageChunk(index * (index + 1) // 2, index + 1),),
             load_s=0.03 * (index + 1) + recompute_s,
             compute_s=0.02 * (index + 1),
             comm_s=0.01 * (index + 1),
