@@ -50,7 +50,7 @@ class GivenPlan(NamedTuple):
         stated = next((setting for setting in self.settings if setting.startswith(f"{LAYOUT}=")), None)
         if partition is not None:
             if stated is not None:
-                raise InputError(f"{stated!r} states the layers of the stages, and partition {partition} others")
+                raise InputError(f"{stated!r} states a layer layout, and partition {partition} another: leave out one")
             return self.settings, partition
         if stated is None and self.layout is None:
             return self.settings, EVEN

@@ -92,8 +92,8 @@ def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *ea
     """Return the stages of a cut as arrays; with several chunks per stage, each has a chunk of every round.
 
     `boundaries` are those of the chunks of each round in the chain, [R, S + 1] of one plan or [R, S + 1, N] of N plans.
-    For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer. A
-    round is padded likewise.
+    For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer.
+    All plans have as many rounds.
     """
     index = np.arange(boundaries.shape[1] - 1, dtype=boundaries.dtype)
     position = index.reshape(-1, *[1] * (boundaries.ndim - 2))

@@ -52,6 +52,8 @@ def layers_of_chunks(text: str, chain: Chain) -> tuple[int, ...]:
     Raises PlanError, which names the position, for a text that is none, or whose layers are not those of the chain.
     """
     if not _LISTED.fullmatch(text):
+        if text and text[0] in digits:  # the launcher's layouts begin with a letter
+            raise _fault(text, "expected the layers of each chunk, as in 9,8,8,9, or a layout, as in Et*8|t*8|t*8L")
         return _launched(text, chain)
     layers = tuple(map(int, text.split(",")))
     if sum(layers) != chain.num_layers:
@@ -67,7 +69,7 @@ def check_stages(layers: Sequence[int], text: str, pp: int, vpp: int) -> None:
     if len(layers) != pp * vpp:
         needed = f"pp={pp} needs {pp}" if vpp == 1 else f"pp={pp} * vpp={vpp} needs {pp * vpp}"
         hint = f"; it is one of vpp={len(layers) // pp}" if len(layers) % pp == 0 else ""
-        raise _fault(text, f"has {len(layers)} chunks, but {needed}{hint}")
+        raise _fault(text, f"has {len(layers)} chunk{'' if len(layers) == 1 else 's'}, but {needed}{hint}")
     for stage in range(pp):
         if not sum(layers[stage::pp]):
             raise _fault(text, f"stage {stage + 1} of {pp} has no layer; every stage needs one")
@@ -176,7 +178,7 @@ def _check_letter(text: str, one: _Letter) -> None:
         raise _fault(text, "m is a layer of multi-token prediction, which dsx does not price: leave it out", one)
     if one.letter not in (*_LETTERS, _END):
         hint = did_you_mean(one.letter, _LETTERS)
-        raise _fault(text, f"{one.letter!r} is no layer{hint}; expected E, t, L, | or a group as in (tt|)*3", one)
+        raise _fault(text, f"{one.letter!r} is no layer, but E, t and L are, | and groups as in (tt|)*3{hint}", one)
 
 
 def _shown(one: _Letter | None) -> str:
