@@ -18,12 +18,15 @@ from dsx.graph.expressions import evaluate
 from dsx.graph.model import Model, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.predict.structure import Strategies, columns_of, expert_axes, structure
+from dsx.pricing.batch import pad
+from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.problem import stack_of
 from dsx.pricing.row_costs import on_units, step_choices
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import FURTHER
 from dsx.runs.setups import Setup
 from dsx.space.codes import searched_values
+from dsx.space.layer_layout import LAYOUT
 from dsx.space.tiers import key_shares, units
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -41,6 +44,7 @@ class Batch:
     hardware: Cluster
     choices: StepChoices
     workload: Workload
+    boundaries: np.ndarray | None = None  # [N, R, S + 1] of the chunks of stated layouts; None of even cuts
 
 
 def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list[Batch], dict[int, Reason]]:
@@ -53,7 +57,8 @@ def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list
         if isinstance(found, Reason):
             reasons[row] = found
         else:
-            members.setdefault(structure(setup, *found), []).append((row, *found))
+            rounds = setup.plan["vpp"] if LAYOUT in setup.plan else 0
+            members.setdefault((structure(setup, *found), rounds), []).append((row, *found))
     return [_batch(setups, rows) for rows in members.values()], reasons
 
 
@@ -90,7 +95,15 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             train_tokens=np.full(len(own), np.nan),
             searched=searched_values({name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2)}),
         ),
+        boundaries=_boundaries(own) if LAYOUT in own[0].plan else None,
     )
+
+
+def _boundaries(setups: Sequence[Setup]) -> np.ndarray:
+    """Return the boundaries of the layouts of setups; of a setup with fewer stages the last ones have no layer."""
+    found = [boundaries_of([*map(int, setup.plan[LAYOUT].split(","))], setup.plan["pp"]) for setup in setups]
+    deepest = max(rounds.shape[1] for rounds in found)
+    return np.stack([pad(rounds, deepest) for rounds in found]).astype(np.float64)
 
 
 def _counts(model: Model, members: Sequence[tuple[int, AssumptionsSpec, Model]]) -> list[tuple[DerivedLayer, Any]]:

@@ -4,6 +4,7 @@ Compiling pays off in a fit, which prices the same rows hundreds of times. Rows 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,8 @@ from dsx.pricing.batch import price as price_batch
 def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
     """Return the costs of the setups of a batch, [N] NumPy arrays."""
     kinds = tuple(layer_costs(work, batch.hardware, assumptions) for work in batch.works)
-    return price_batch(Plans(kinds, batch.choices, batch.hardware, assumptions), batch.workload)
+    boundaries = None if batch.boundaries is None else np.moveaxis(batch.boundaries, 0, -1)
+    return price_batch(Plans(kinds, batch.choices, batch.hardware, assumptions), batch.workload, boundaries)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
@@ -39,11 +41,12 @@ def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
 
 
 def _arguments(batch: Batch) -> tuple[Any, ...]:
-    """Return works, hardware, choices and workload of a batch: rows on the first axis, and a last axis of size one."""
+    """Return works, hardware, choices, workload and boundaries of a batch: rows first, and a last axis of size one."""
     works = jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf)[..., None], -2, 0), batch.works)
     works = tuple(_spread(work, len(batch.rows)) for work in works)
     choices = jax.tree.map(lambda leaf: leaf[:, None], batch.choices)
-    return works, batch.hardware, choices, batch.workload
+    boundaries = None if batch.boundaries is None else batch.boundaries[..., None]
+    return works, batch.hardware, choices, batch.workload, boundaries
 
 
 def _spread(work: LayerWork, count: int) -> LayerWork:
@@ -52,14 +55,19 @@ def _spread(work: LayerWork, count: int) -> LayerWork:
 
 
 def _one(
-    works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, assumptions: Assumptions
+    works: Any, hardware: Cluster, choices: StepChoices, workload: Workload, boundaries: Any, assumptions: Assumptions
 ) -> StepCosts:
     kinds = tuple(layer_costs(work, hardware, assumptions) for work in works)
-    return costs(Plans(kinds, choices, hardware, assumptions), workload)
+    # The stages of a layout are an axis before those of the other values.
+    with nullcontext() if boundaries is None else jax.numpy_rank_promotion("allow"):
+        return costs(Plans(kinds, choices, hardware, assumptions), workload, boundaries)
 
 
-def _price(works: Any, hardware: Cluster, choices: Any, workload: Workload, assumptions: Assumptions) -> StepCosts:
-    found = jax.vmap(_one, in_axes=(0, 0, 0, 0, None))(works, hardware, choices, workload, assumptions)
+def _price(
+    works: Any, hardware: Cluster, choices: Any, workload: Workload, boundaries: Any, assumptions: Assumptions
+) -> StepCosts:
+    given = (works, hardware, choices, workload, boundaries)
+    found = jax.vmap(_one, in_axes=(0, 0, 0, 0, 0, None))(*given, assumptions)
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)
 
 

@@ -13,6 +13,7 @@ from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
 from dsx.space.choices import CHOICES
+from dsx.space.layer_layout import LAYOUT
 from dsx.spec.assumptions import AssumptionsSpec
 
 
@@ -113,4 +114,4 @@ def group_of(setup: Setup) -> Hashable:
 
 def layout_of(setup: Setup) -> Hashable:
     """Return the configuration of a setup: its plan, sequence parallelism, kernels."""
-    return (*setup.plan.codes.values(), setup.sp, setup.fused_attention, setup.unfused)
+    return (*setup.plan.codes.values(), setup.plan.get(LAYOUT), setup.sp, setup.fused_attention, setup.unfused)

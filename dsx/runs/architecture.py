@@ -12,6 +12,7 @@ from itertools import groupby
 
 from dsx.runs.reasons import Reason
 from dsx.runs.token_flops import model_of_layers
+from dsx.space.layer_layout import Chain
 from dsx.spec.locate import names
 from dsx.spec.model import LayerKind, ModelSpec, layer_count, load_model
 
@@ -100,6 +101,12 @@ def model_of(sizes: Sizes, sequence_length: int, models: Sequence[ModelSpec]) ->
     if kinds.has_positions:
         dimensions |= {"positions": sequence_length}
     return _spec(dimensions, [(kinds.embedding, 1), (kinds.layer, sizes.layers), (kinds.head, 1)], sequence_length)
+
+
+def chain_of(model: ModelSpec) -> Chain:
+    """Return the layers of a model that a layer layout divides."""
+    built = model_of_layers(model)
+    return Chain(built.leading, built.num_body_layers, built.trailing)
 
 
 def _kinds(sizes: Sizes) -> Kinds:

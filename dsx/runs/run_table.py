@@ -57,6 +57,7 @@ class Run:
     global_batch: int | None  # sequences
     recompute: str | None
     schedule: str | None  # an addition to the published format
+    stage_layers: str | None  # an addition to the published format
     flash: bool | None  # False = unfused attention
     kernels: frozenset[str] | None  # operators that ran as one fused kernel; an addition to the published format
     precision: str | None

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dsx.runs.architecture import Sizes, known_models, model_of
+from dsx.errors import PlanError
+from dsx.runs.architecture import Sizes, chain_of, known_models, model_of
 from dsx.runs.defaults import fill
 from dsx.runs.fused_kernels import FUSABLE
 from dsx.runs.machines import cluster_of, known_clusters
@@ -16,6 +17,7 @@ from dsx.runs.reasons import Reason, impossible
 from dsx.runs.run_table import Run
 from dsx.space.choices import BY_NAME, CHOICES, CODES
 from dsx.space.domain_fill import fill_in_order
+from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
 from dsx.space.plan import Plan
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS, axes_in
@@ -123,6 +125,9 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return recompute
     if isinstance(schedule, Reason):
         return schedule
+    layout = _layout(values, model)
+    if isinstance(layout, Reason):
+        return layout
     if values["vpp"] > 1 and schedule not in _INTERLEAVED:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
     # With fused attention there are no scores to recompute. Recipes of fully sharded data parallelism call it selective
@@ -135,6 +140,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         "stored_layers": recipe_stored,
         "schedule": schedule,
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
+        **layout,
     }
     return Setup(
         run=run,
@@ -173,6 +179,19 @@ _COLUMNS = {
     "sequence_length": "seq",
     "microbatch_size": "microbatch",
 }
+
+
+def _layout(values: Mapping[str, Any], model: ModelSpec) -> dict[str, str] | Reason:
+    """Return the column of the layer layout of a row, if it states one."""
+    stated = values["stage_layers"]
+    if stated is None:
+        return {}
+    try:
+        layers = layers_of_chunks(stated, chain_of(model))
+        check_stages(layers, stated, values["pp"], values["vpp"])
+    except PlanError as error:
+        return Reason("stage_layers are no layout of the run", str(error))
+    return {LAYOUT: text_of(layers)}
 
 
 def _by_prefix(text: str, known: dict[str, str], column: str) -> str | Reason:

@@ -167,3 +167,57 @@ def test_a_plan_reads_as_it_is_written(found):
     assert str(plan) == plan.text and repr(plan) == f"Plan({plan.text!r})"
     assert repr(dsx.Plan({"tp": 8})) == "Plan({'tp': 8})"
     assert json.loads(json.dumps(dict(plan))) == plan
+
+
+SPLIT = "tp=2 pp=2 dp=2"
+
+
+def test_a_layout_may_be_given_in_many_ways(job):
+    stated = dsx.evaluate(job, f"{SPLIT} stage_layers=5,3")
+    assert (stated.plan["stage_layers"], len(stated.priced.stages)) == ("5,3", 2)
+    columns = {"tp": 2, "pp": 2, "dp": 2}
+    for plan, choices in (
+        (SPLIT, {"stage_layers": [5, 3]}),
+        (SPLIT.split(), {"stage_layers": "Et*5|t*3L"}),
+        (columns | {"stage_layers": (5, 3)}, {}),
+        (columns | {"stage_layers": np.array([5, 3]).tolist()}, {}),
+        (columns | {"stage_layers": "4,4"}, {"stage_layers": "5,3"}),
+        (pd.Series(columns | {"stage_layers": "5,3"}), {}),
+    ):
+        assert dsx.evaluate(job, plan, **choices) == stated
+        assert dsx.why(job, plan, **choices).plan == stated.plan
+    assert dsx.evaluate(job, SPLIT, stage_layers=[3, 2, 2, 1]).plan["vpp"] == 2
+
+
+def test_a_plan_keeps_its_layout_unless_another_cut_is_asked_for(job):
+    stated = dsx.evaluate(job, SPLIT, stage_layers=[6, 2])
+    assert dsx.evaluate(job, stated.plan) == dsx.evaluate(job, stated.frame.iloc[0]) == stated
+    full = dsx.evaluate(job, stated.plan, recompute="full")
+    assert (full.plan["stage_layers"], full.plan["recompute"]) == ("6,2", "full")
+    for partition, layout in (("optimal", "4,4"), ("even", None)):
+        again = dsx.evaluate(job, stated.plan, partition=partition)
+        assert (again.plan.get("stage_layers"), again.plan["candidate"]) == (layout, stated.plan["candidate"])
+        with pytest.raises(
+            InputError, match=f"'stage_layers=6,2' states a layer layout, and partition {partition} ano"
+        ):
+            dsx.evaluate(job, f"{SPLIT} stage_layers=6,2", partition=partition)
+    with pytest.raises(PlanError, match="stage_layers=6,2: has 2 chunks, but pp=4 needs 4"):
+        dsx.evaluate(job, stated.plan, pp=4, dp=1)
+    both = [dsx.best(job, top=1, partition=partition).plan for partition in ("even", "optimal")]
+    rows = pd.DataFrame([dict(plan) for plan in both])
+    assert dsx.evaluate(job, rows.iloc[0]).plan.get("stage_layers") is None
+
+
+def test_another_layout_of_the_fastest_plan_is_not_the_fastest(job):
+    fastest = dsx.partition(job, pp=2)
+    own, other = (dsx.why(job, fastest.plan, stage_layers=layout) for layout in (fastest.plan["stage_layers"], "7,1"))
+    assert other.plan["candidate"] == own.plan["candidate"]
+    assert "It is the fastest of" not in str(other)
+
+
+def test_a_search_takes_no_layout(job):
+    for search in (dsx.best, dsx.partition):
+        with pytest.raises(PlanError, match="'stage_layers=4,4': a search cuts the layers itself; dsx evaluate prices"):
+            search(job, fix="stage_layers=4,4")
+    plan = dsx.evaluate(job, SPLIT, stage_layers=[5, 3]).plan
+    assert dsx.best(job, fix={name: plan[name] for name in ("tp", "pp", "dp", "stage_layers")}).plans

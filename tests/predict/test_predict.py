@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from runs.tables import write
 
+from dsx.cost.assumptions import assumptions_from_spec
 from dsx.errors import SpecError
 from dsx.predict.batches import batches
 from dsx.predict.predictor import predict
+from dsx.predict.setup_costs import pricer
+from dsx.predict.validation_rows import layout_of
 from dsx.pricing.evaluate import evaluate_plan
 from dsx.pricing.problem import make_problem
 from dsx.runs.reasons import Reason
@@ -36,6 +40,13 @@ CASES = [
     ({"ep": "4", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
     ({"ep": "8", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
     ({"framework": "a fork, schedule ZB-2p"}, "1d", {"schedule": "zb-h2"}),
+    ({"stage_layers": "20,14"}, "1d", {"stage_layers": "20,14"}),
+    ({"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, "1d", {"stage_layers": "10,7,8,9"}),
+    (
+        {"stage_layers": "E|t*20|t*9|t*3L", "tp": "1", "sp": "0", "pp": "4"},
+        "1d-no-sp",
+        {"tp": 1, "pp": 4, "nvs.tp": 1, "stage_layers": "1,20,9,4"},
+    ),
 ]
 
 
@@ -143,3 +154,35 @@ def test_all_packaged_models_together_are_priced_as_alone(tmp_path):
     found = predict(asked, DEFAULT)
     for row in (row for batch in made if len(batch.rows) > 1 for row in batch.rows.tolist()):
         assert_alike(found, row, predict([asked[row]], DEFAULT))
+
+
+def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path):
+    layouts = (
+        {"stage_layers": "20,14"},
+        {"stage_layers": "10,9,9,6", "pp": "4", "dp": "2"},
+        {"stage_layers": "Et*16|t*16L"},
+    )
+    changes = (*layouts, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
+    asked = setups(read_runs(write(tmp_path / "runs.csv", *changes)))
+    found, (made, _) = predict(asked, DEFAULT), batches(asked, DEFAULT)
+    assert sorted(batch.rows.tolist() for batch in made) == [[0, 1, 2], [3], [4]]
+    for batch in made:
+        with jax.enable_x64(True):
+            times = pricer(batch)(assumptions_from_spec(batch.spec)).step_time_s
+        np.testing.assert_allclose(times, found.step_time_s[batch.rows], rtol=1e-12)
+    assert found.step_time_s[2] == pytest.approx(found.step_time_s[4], rel=1e-9)  # an even layout
+    assert len({layout_of(setup) for setup in asked}) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"stage_layers": "20,13"}, "stage_layers=20,13: the chunks hold 33 layers, but the model has 34 layers"),
+        ({"stage_layers": "10,8,8,8"}, "has 4 chunks, but pp=2 needs 2; it is one of vpp=2"),
+        ({"stage_layers": "Et*16|x*16L"}, "position 7: 'x' is no layer"),
+    ],
+)
+def test_a_layout_that_is_not_of_the_run(tmp_path, change, says):
+    (found,) = setups(read_runs(write(tmp_path / "runs.csv", change)))
+    assert found.rule == "stage_layers are no layout of the run"
+    assert says in found.detail
