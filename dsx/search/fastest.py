@@ -57,11 +57,12 @@ def problems_of(cut: str, problem: Callable[[str], Problem]) -> list[Problem]:
 
 
 def spaces_of(
-    problems: Sequence[Problem], num_gpus: int, global_batch_size: int, fix: Selection, limit: Limitation
+    problems: Sequence[Problem], num_gpus: int, global_batch_size: int, fix: Selection, limit: Limitation | None = None
 ) -> list[Space]:
     """Return the space of each problem. Plans with an optimal cut have no even one too, as far as schedules allow."""
     schedules = problems[0].workload.searched.schedule
     all_covered = all(optimal_cut_covers(1, schedule) for schedule in schedules)
+    limit = limit or {}
     rest = {"vpp": [*limit.get("vpp", ()), Limit(">=", 2)]} if len(problems) > 1 and all_covered else {}
     return [
         Space(problem, [num_gpus], [global_batch_size], fix, limit if problem.optimal_cuts else {**limit, **rest})
