@@ -1,10 +1,12 @@
-"""The pipeline: what a schedule adds to the work of the stages (`dsx.space.schedules` has the closed forms).
+"""The pipeline of a step: its stages as the closed form of a schedule sees them, and what it adds to their work.
 
-A step of m microbatches takes m times the slowest stage's microbatch, the bubble, and the sends. With several chunks
-per stage, the first chunk of the first stage, which has the embedding, holds 2p - 1 microbatches in flight: p of the
-first round of the warm-up and p - 1 of its last. The last chunk of the last stage, which has the head, holds one.
+`dsx.space.critical_path` has the closed forms. A send takes the sender's stage for its exposed part; its hidden part
+delays the microbatch alone. With several chunks per stage, the first chunk of the first stage, which has the
+embedding, holds 2p - 1 microbatches in flight: p of the first round of the warm-up and p - 1 of its last. The last
+chunk of the last stage, which has the head, holds one.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,43 +14,105 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
+from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
+from dsx.space.critical_path import Passes, PipelineView, StageView
 from dsx.space.schedules import SCHEDULES
 
 
-class Pipeline(NamedTuple):
-    """The pipeline parts of a step, in seconds."""
+class Send(NamedTuple):
+    """The sends of one microbatch between two neighbours, there and back, seconds."""
 
+    exposed_s: PerPlan  # in which the sender waits
+    hidden_s: PerPlan  # the rest
+
+
+class Pipeline(NamedTuple):
+    """The seconds of all passes of a step: the work of the mean stage, the sends that stages wait for, the bubble."""
+
+    step_s: PerPlan
     pp_comm_s: PerPlan
     bubble_s: PerPlan
 
 
+class Cut(NamedTuple):
+    """The stages of a cut of which one determines the step, and how to combine their values."""
+
+    stages: Sequence[Stage]
+    first: Stage
+    last: Stage
+    mean: Stage
+    largest: Callable[[list[PerPlan]], PerPlan]
+
+
 def pipeline(
-    slowest_s: PerPlan,
-    mean_s: PerPlan,
-    weight_gradient_s: PerPlan,
-    send_s: PerPlan,
+    cut: Cut,
+    forward_s: Sequence[PerPlan],
+    backward_s: Sequence[PerPlan],
+    weight_gradient_s: Sequence[PerPlan],
+    send: Send,
     choices: StepChoices,
     searched: Searched,
 ) -> Pipeline:
-    """Return the pipeline parts of a step from the seconds of one microbatch on the slowest and on the mean stage.
+    """Return the seconds of the pipeline from those of one microbatch on a layer of each kind.
 
-    `weight_gradient_s` is the part of the mean that only computes weight gradients; `send_s` is the time of a
-    microbatch's two sends between neighbours, forward and backward.
+    `weight_gradient_s` is the part of the backward that only computes weight gradients.
     """
-    others = choices.pp * mean_s - slowest_s
-    stall = choices.num_microbatches * (slowest_s - mean_s)
-    nothing = xp.zeros_like(others)
-    fills = {code: others for code in searched.schedule} | {
-        code: xp.maximum(others - SCHEDULES[code].filled * (choices.pp - 1.0) * weight_gradient_s, nothing)
-        for code in searched.schedule
-        if SCHEDULES[code].filled
-    }
-    fill = pick(searched.schedule, choices.schedule, fills)
-    if searched.vpp == (1,):
-        return Pipeline(choices.num_microbatches * send_s, stall + fill + (choices.pp - 1.0) * send_s)
-    sends = choices.num_microbatches * choices.vpp * send_s
-    return Pipeline(sends, stall + fill / choices.vpp + (choices.pp - 1.0) * send_s)
+    mean = cut.mean.layers
+    busy_s = choices.num_microbatches * (over_layers(mean, forward_s) + over_layers(mean, backward_s))
+    view = _view(cut, forward_s, backward_s, over_layers(mean, weight_gradient_s), send, choices)
+    found = {code: SCHEDULES[code].step_s(view, xp) for code in searched.schedule}
+    if searched.vpp != (1,):
+        for code in searched.schedule:
+            chunked_s = SCHEDULES[code].interleaved_s
+            if chunked_s:
+                found[code] = xp.where(choices.vpp > 1, chunked_s(view, xp), found[code])
+    # A pipeline of one stage is that stage, also in rounding.
+    step_s = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, found), busy_s)
+    sends_s = choices.num_microbatches * choices.vpp * send.exposed_s
+    return Pipeline(step_s, sends_s, xp.maximum(step_s - busy_s - sends_s, xp.zeros_like(busy_s)))
+
+
+def _view(
+    cut: Cut,
+    forward_s: Sequence[PerPlan],
+    backward_s: Sequence[PerPlan],
+    weights_s: PerPlan,
+    send: Send,
+    choices: StepChoices,
+) -> PipelineView:
+    exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
+
+    def passes(layers: Layers, num_chunks: PerPlan, num_hops: PerPlan) -> Passes:
+        sends_s = num_chunks * exposed_s + num_hops * hidden_s
+        return Passes(over_layers(layers, forward_s) + sends_s, over_layers(layers, backward_s) + sends_s)
+
+    def view(stage: Stage) -> StageView:
+        assert stage.around is not None  # every stage of a cut has a place
+        position = xp.minimum(stage.position, choices.pp - 1.0)
+        later = choices.pp - 1.0 - position
+        return StageView(
+            position=position,
+            own=passes(stage.layers, choices.vpp, 0.0),
+            first=passes(stage.around.first, 1.0, 0.0),
+            last=passes(stage.around.last, 1.0, 0.0),
+            before=passes(stage.around.before, position, position),
+            after=passes(stage.around.after, later, later),
+        )
+
+    num_chunks = choices.pp * choices.vpp
+    everything = {kind: choices.pp * count for kind, count in cut.mean.layers.items()}
+    return PipelineView(
+        stages=[view(stage) for stage in cut.stages],
+        first=view(cut.first),
+        last=view(cut.last),
+        whole=passes(everything, num_chunks, num_chunks - 1.0),
+        weights_s=weights_s,
+        pp=choices.pp,
+        vpp=choices.vpp,
+        num_microbatches=choices.num_microbatches,
+        largest=cut.largest,
+    )
 
 
 def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:

@@ -32,7 +32,7 @@ from dsx.cost.recompute import Recompute, recompute_of
 from dsx.cost.reduction import ReducedLayer, reduction
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
-from dsx.cost.stages import Stack, Stage, even_first
+from dsx.cost.stages import Stack, Stage, even_first, over_layers
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 
@@ -50,7 +50,7 @@ class StageCosts:
 
     def load_s(self, stage: Stage) -> PerPlan:
         """Return the seconds of one microbatch on a stage, forward and backward."""
-        return sum_over_layers(stage, self.forward_backward_s)
+        return over_layers(stage.layers, self.forward_backward_s)
 
     def memory(self, stage: Stage, microbatches: PerPlan, transients: bool = True) -> Memory:
         """Return the memory of a stage's GPU; it is affine in `microbatches`, the number in flight.
@@ -154,6 +154,12 @@ class StageCosts:
         return [seconds + stall for seconds, stall in zip(passes, self.stall_s, strict=True)]
 
     @cached_property
+    def passes_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]]:
+        """Per kind, the seconds of a layer's forward, and of its backward with recomputation and stalls."""
+        forward = [costs.forward_s for costs in self.kinds]
+        return forward, [both - there for both, there in zip(self.forward_backward_s, forward, strict=True)]
+
+    @cached_property
     def stall_s(self) -> list[PerPlan] | None:
         """Per kind, the seconds that a layer stalls for host transfers, one microbatch; None if no plan offloads."""
         if not offload_codes(ACTIVATIONS, self.searched):
@@ -211,13 +217,8 @@ class StageCosts:
         def remaining() -> PerPlan:
             return remaining_bytes(stage, self._stash_bytes, self._largest("stash_bytes"), self._recompute.never)
 
-        stash = sum_over_layers(stage, self._stash_bytes)
+        stash = over_layers(stage.layers, self._stash_bytes)
         return offloaded(ACTIVATIONS, self.choices, self.searched, remaining, stash)
-
-
-def sum_over_layers(stage: Stage, values: Sequence[PerPlan]) -> PerPlan:
-    """Return the sum of a value over the layers of a stage; `values` has that of one layer of each kind."""
-    return functools.reduce(xp.add, [layers * values[kind] for kind, layers in stage.layers.items()])
 
 
 def _ranks_of(costs: LayerCosts) -> tuple[int, ...]:

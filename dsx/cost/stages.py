@@ -14,6 +14,8 @@ between two boundaries, and a stage one chunk of each round. If the kinds of a b
 same mix of them.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,35 +59,52 @@ class Stack:
         return found
 
 
+Layers = dict[int, PerPlan]  # number of layers of each kind
+
+
+class Around(NamedTuple):
+    """The layers of some chunks of a stage, and of the chunks around them."""
+
+    first: Layers  # first chunk of the stage
+    last: Layers  # last chunk of the stage
+    before: Layers  # first chunks of the earlier stages
+    after: Layers  # last chunks of the later stages
+
+
 class Stage(NamedTuple):
     """One stage, or several as arrays: its position, and the number of layers of each kind that it holds."""
 
     position: PerPlan
-    layers: dict[int, PerPlan]
+    layers: Layers
     even: bool = True  # whether of an even cut
+    around: Around | None = None  # None of a stage that stands for no place in a pipeline
 
 
 def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:
-    """Return the stages that may be the slowest or the largest, the first stage first; pp and vpp broadcast."""
+    """Return the stages that may be the slowest or the largest: the first, the last, others; pp and vpp broadcast.
+
+    If all stages hold the same layers, these are the first and the last one.
+    """
+    one, none = xp.ones_like(pp), xp.zeros_like(pp)
     if stack.uniform:
         share = xp.floor(stack.num_body_layers / pp)
-        whole = stack.num_body_layers
-        kinds = zip(stack.segments[0], stack.counts[0], strict=True)
-        return [Stage(xp.zeros_like(pp), {kind: share * (count / whole) for kind, count in kinds})]
-    one = xp.ones_like(pp)
-    counted = xp.zeros_like(pp) if stack.divided else _embedding_counted(stack, pp * vpp)
+        return [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0)]
+    counted = none if stack.divided else _embedding_counted(stack, pp * vpp)
     chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / (pp * vpp))
-    indices = [xp.zeros_like(pp), xp.minimum(one, pp - 1.0), pp - 1.0]
-    if stack.divided and len(stack.segments) == 1:
-        # The second stage has the same body layers as the first, no embedding, and no more microbatches in flight.
-        del indices[1]
+    indices = [none, pp - 1.0]
+    if not (stack.divided and len(stack.segments) == 1):
+        # Otherwise the second has the same body layers as the first, no embedding, no more microbatches in flight.
+        indices.append(xp.minimum(one, pp - 1.0))
     begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
         position = xp.floor((begin + counted) / chunk)
         at_border = position - pp * xp.floor(position / pp)
         indices += [at_border, xp.minimum(at_border + 1.0, pp - 1.0)]
-    return [_stage(stack, index, pp, chunk, counted) for index in indices]
+    return [
+        _stage(stack, index, pp, chunk, counted)._replace(around=_around(stack, index, pp, vpp, chunk, counted))
+        for index in indices
+    ]
 
 
 def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *each"]) -> Stage:
@@ -97,8 +116,21 @@ def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *ea
     """
     index = np.arange(boundaries.shape[1] - 1, dtype=boundaries.dtype)
     position = index.reshape(-1, *[1] * (boundaries.ndim - 2))
+    end = float(stack.num_layers)
     chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
-    return Stage(position, {kind: xp.asarray(layers).sum(axis=0) for kind, layers in chunks.items()}, even=False)
+    # Rounds that a plan does not have begin at the end of the chain.
+    rounds = (boundaries[:, :1] < end).sum(axis=0, keepdims=True)
+    last_round = np.broadcast_to(rounds - 1, (1, *boundaries.shape[1:]))
+    last = np.take_along_axis(boundaries, last_round, axis=0)[0]
+    start = boundaries[0, :-1]
+    around = Around(
+        first={kind: layers[0] for kind, layers in chunks.items()},
+        last=layers_between(stack, last[:-1], last[1:]),
+        before=layers_between(stack, np.zeros_like(start), start),
+        after=layers_between(stack, last[1:], np.full_like(start, end)),
+    )
+    layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
+    return Stage(position, layers, even=False, around=around)
 
 
 def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan) -> Stage:
@@ -110,9 +142,9 @@ def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan) -> Stage:
     return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
 
 
-def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, PerPlan]:
+def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:
     """Return the layers of each kind from position `start` of the chain to `stop`, exclusive."""
-    layers: dict[int, PerPlan] = {}
+    layers: Layers = {}
     begin = 0.0
     first, last = ([((kind,), (1.0,)) for kind in kinds] for kinds in (stack.first, stack.last))
     for kinds, counts in (*first, *zip(stack.segments, stack.counts, strict=True), *last):
@@ -122,6 +154,53 @@ def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> dict[int, Per
             layers[kind] = layers.get(kind, 0.0) + held * (count / whole)
         begin = begin + whole
     return layers
+
+
+def _like_all(stack: Stack, share: PerPlan, pp: PerPlan, vpp: PerPlan, index: PerPlan) -> Stage:
+    """Return a stage of a uniform stack, in which each stage has `share` layers."""
+    whole = stack.num_body_layers
+    kinds = [*zip(stack.segments[0], stack.counts[0], strict=True)]
+
+    def mix(number: PerPlan) -> Layers:
+        return {kind: number * (count / whole) for kind, count in kinds}
+
+    chunk = share / vpp
+    around = Around(mix(chunk), mix(chunk), before=mix(index * chunk), after=mix((pp - 1.0 - index) * chunk))
+    return Stage(index, mix(share), around=around)
+
+
+def _around(stack: Stack, index: PerPlan, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan) -> Around:
+    """Return what is around a stage of an even cut with `chunk` layers per chunk."""
+    final = (vpp - 1.0) * pp + index  # its last chunk
+
+    def between(start: PerPlan, stop: PerPlan) -> Layers:
+        """Return the layers of the chunks from `start` to `stop`, exclusive."""
+        layers: Layers = {}
+        begin = counted
+        for kinds, counts in zip(stack.segments, stack.counts, strict=True):
+            whole = sum(counts)
+            first, end = (xp.clip(number * chunk - begin, xp.zeros_like(number), whole) for number in (start, stop))
+            for kind, count in zip(kinds, counts, strict=True):
+                layers[kind] = layers.get(kind, 0.0) + (end - first) * (count / whole)
+            begin = begin + whole
+        one, none = xp.ones_like(start), xp.zeros_like(start)
+        for kind in stack.first:
+            layers[kind] = xp.where((start <= none) & (stop > none), one, none)
+        for kind in stack.last:
+            layers[kind] = xp.where((start < pp * vpp) & (stop >= pp * vpp), one, none)
+        return layers
+
+    return Around(
+        first=between(index, index + 1.0),
+        last=between(final, final + 1.0),
+        before=between(xp.zeros_like(index), index),
+        after=between(final + 1.0, pp * vpp),
+    )
+
+
+def over_layers(layers: Layers, values: Sequence[PerPlan]) -> PerPlan:
+    """Return the sum of a value over some layers; `values` has that of one layer of each kind."""
+    return functools.reduce(xp.add, [count * values[kind] for kind, count in layers.items()])
 
 
 def _embedding_counted(stack: Stack, chunks: PerPlan) -> PerPlan:
@@ -141,7 +220,7 @@ def _stage(stack: Stack, index: PerPlan, pp: PerPlan, chunk: PerPlan, counted: P
         rest = position - rounds * per_round - index * chunk
         return rounds * chunk + xp.clip(rest, xp.zeros_like(rest), chunk)
 
-    layers: dict[int, PerPlan] = {}
+    layers: Layers = {}
     begin = counted
     for kinds, counts in zip(stack.segments, stack.counts, strict=True):
         end = begin + sum(counts)

@@ -9,8 +9,7 @@ keys times choices, a list of plans, or one plan.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 
@@ -23,10 +22,10 @@ from dsx.cost.contention import crosses
 from dsx.cost.groups import group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.memory import Memory, worst
-from dsx.cost.pipeline import Pipeline, in_flight, pipeline
+from dsx.cost.pipeline import Cut, Pipeline, Send, in_flight, pipeline
 from dsx.cost.shapes import Column, PerPlan
-from dsx.cost.stage_costs import StageCosts, sum_over_layers
-from dsx.cost.stages import Stack, Stage, stages, stages_between
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record
 from dsx.space.codes import Searched
@@ -59,29 +58,26 @@ def step_costs(
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    recompute, forward_backward = costs.recompute_s, costs.forward_backward_s
     cut = _even(stack, choices) if boundaries is None else _cut_at(stack, choices, boundaries)
-    first, mean = cut.first, cut.mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
         """Return the seconds of all microbatches of a step on the mean stage, from those of a layer of each kind."""
-        layers = mean.layers.items()
+        layers = cut.mean.layers.items()
         return functools.reduce(xp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
     def column(name: str) -> Column:
         return busy([getattr(layer, name) for layer in kinds])
 
-    slowest_s = cut.largest([costs.load_s(stage) for stage in cut.priced])
-    mean_s = slowest_s if mean is first else costs.load_s(mean)
-    pipe = pipeline_of(costs, mean, mean_s, slowest_s)
-    dp_comm, update = costs.reduction_and_update_s(first)
-    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.priced]
-    memory = cut.worst(memories)
+    pipe = pipeline_of(costs, cut)
+    dp_comm, update = costs.reduction_and_update_s(cut.first)
+    held = cut.stages[:1] if boundaries is None and stack.uniform else cut.stages
+    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in held]
+    memory = worst(memories) if boundaries is None else _worst_stage(memories)
     # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
     peak = cut.largest([stage.peak_bytes for stage in memories])
-    recompute_s = busy(recompute)
+    recompute_s = busy(costs.recompute_s)
     stall = costs.stall_s
-    step = busy(forward_backward) + pipe.pp_comm_s + pipe.bubble_s + dp_comm + update
+    step = pipe.step_s + dp_comm + update
     tokens = choices.global_batch_size * workload.sequence_length / step
     model_flops = 3.0 * workload.forward_flops * choices.global_batch_size
     one = xp.ones_like(step)
@@ -109,62 +105,57 @@ def step_costs(
     )
 
 
-def pipeline_of(costs: StageCosts, mean: Stage, mean_s: PerPlan, slowest_s: PerPlan) -> Pipeline:
-    """Return the pipeline parts of a step whose mean and slowest stages take these seconds for a microbatch."""
-    choices = costs.choices
-    # A single stage is the mean stage, also in rounding.
-    slowest_s = xp.where(choices.pp > 1, xp.maximum(slowest_s, mean_s), mean_s)
-    weight_gradient_s = sum_over_layers(mean, [layer.weight_gradient_s for layer in costs.kinds])
-    send_s = exposed_send_s(costs, mean, mean_s)
-    return pipeline(slowest_s, mean_s, weight_gradient_s, send_s, choices, costs.searched)
+def pipeline_of(costs: StageCosts, cut: Cut) -> Pipeline:
+    """Return the seconds of the pipeline of a cut."""
+    weight_gradient_s = [layer.weight_gradient_s for layer in costs.kinds]
+    send = sends_of(costs, cut.mean)
+    return pipeline(cut, *costs.passes_s, weight_gradient_s, send, costs.choices, costs.searched)
 
 
-def exposed_send_s(costs: StageCosts, mean: Stage, mean_s: PerPlan) -> PerPlan:
-    """Return the exposed seconds of a microbatch's two sends between neighbours, forward and backward.
-
-    `mean_s` is the time of the microbatch on the mean stage, which sends overlap with.
-    """
+def sends_of(costs: StageCosts, mean: Stage) -> Send:
+    """Return the sends of a microbatch between two neighbours, which overlap with a microbatch on a mean chunk."""
     choices, assumptions = costs.choices, costs.assumptions
     boundary = costs.kinds[costs.stack.segments[0][0]].boundary_bytes
     between = send(choices.pp, choices.pp_nvs, costs.cluster.network, assumptions, choices.pp_outer)
     send_s = 2.0 * xp.where(choices.pp > 1, between(boundary), xp.zeros_like(boundary))
+    mean_s = costs.load_s(mean)
     if costs.contended_s:
         shared = crosses(group(choices.pp, choices.pp_nvs, *choices.pp_outer), costs.cluster.network)
-        taken = sum_over_layers(mean, [forward + backward for forward, backward in costs.contended_s])
+        taken = over_layers(mean.layers, [forward + backward for forward, backward in costs.contended_s])
         mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
-    return send_s - assumptions.pp_overlap * xp.minimum(send_s, mean_s)
+    hidden_s = assumptions.pp_overlap * xp.minimum(send_s, mean_s / choices.vpp)
+    return Send(send_s - hidden_s, hidden_s)
 
 
-class _Cut(NamedTuple):
-    """The priced stages of a cut, and how to combine their values."""
-
-    priced: list[Stage]
-    first: Stage
-    mean: Stage
-    largest: Callable[[list[PerPlan]], PerPlan]
-    worst: Callable[[list[Memory]], Memory]
-
-
-def _even(stack: Stack, choices: StepChoices) -> _Cut:
-    priced = stages(stack, choices.pp, choices.vpp)
-    first, *_ = priced
+def _even(stack: Stack, choices: StepChoices) -> Cut:
+    found = stages(stack, choices.pp, choices.vpp)
+    first, last, *_ = found
     mean = first if stack.uniform else mean_stage(stack, choices, first.position)
-    return _Cut(priced, first, mean, lambda values: functools.reduce(xp.maximum, values), worst)
+    return Cut(found, first, last, mean, lambda values: functools.reduce(xp.maximum, values))
 
 
-def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"]) -> _Cut:
+def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"]) -> Cut:
     found = stages_between(stack, boundaries)
-    position, layers = jax.tree.map(lambda leaf: leaf[0], (found.position, found.layers))
-    first = Stage(position, layers, even=False)
+    each = (found.position, found.layers, found.around)
+    final = (choices.pp - 1.0).astype("int32")[None]
 
-    def worst_of(memories: list[Memory]) -> Memory:
-        (memory,) = memories
-        at = xp.argmax(memory.peak_bytes, axis=0)[None]
-        return Memory(*(xp.take_along_axis(part, at, axis=0)[0] for part in xp.broadcast_arrays(*memory)))
+    def row(leaf: PerPlan) -> PerPlan:
+        """Return the values of the last stage of each plan."""
+        return xp.take_along_axis(xp.broadcast_to(leaf, (len(leaf), *final.shape[1:])), final, axis=0)[0]
 
-    return _Cut(
-        [found], first, mean_stage(stack, choices, first.position), lambda values: values[0].max(axis=0), worst_of
-    )
+    position, layers, around = jax.tree.map(lambda leaf: leaf[0], each)
+    first = Stage(position, layers, even=False, around=around)
+    position, layers, around = jax.tree.map(row, each)
+    last = Stage(position, layers, even=False, around=around)
+    mean = mean_stage(stack, choices, first.position)
+    return Cut([found], first, last, mean, lambda values: values[0].max(axis=0))
+
+
+def _worst_stage(memories: Sequence[Memory]) -> Memory:
+    """Return the memory of the stage that needs most, for each plan; the stages are the first axis."""
+    (memory,) = memories
+    at = xp.argmax(memory.peak_bytes, axis=0)[None]
+    return Memory(*(xp.take_along_axis(part, at, axis=0)[0] for part in xp.broadcast_arrays(*memory)))
 
 
 def mean_stage(stack: Stack, choices: StepChoices, position: PerPlan) -> Stage:

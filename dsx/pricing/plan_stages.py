@@ -9,8 +9,8 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.pipeline import in_flight
-from dsx.cost.stage_costs import StageCosts, sum_over_layers
-from dsx.cost.stages import stages_between
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stages import over_layers, stages_between
 from dsx.pricing.cuts import boundaries_of
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
@@ -70,9 +70,9 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
     values: dict[str, Any] = {
         "load_s": costs.load_s(stages),
-        "compute_s": sum_over_layers(stages, busy),
-        "comm_s": sum_over_layers(stages, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
-        "recompute_s": sum_over_layers(stages, costs.recompute_s),
+        "compute_s": over_layers(stages.layers, busy),
+        "comm_s": over_layers(stages.layers, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
+        "recompute_s": over_layers(stages.layers, costs.recompute_s),
         "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
     }
     held = np.broadcast_to(microbatches, (num_stages, 1))

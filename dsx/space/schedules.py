@@ -1,19 +1,26 @@
 """Pipeline schedules, one record each: what a schedule adds to the work of the stages, and its names elsewhere.
 
-A step of m microbatches over p stages takes m microbatches of the slowest stage, and the fill and drain of the others,
-(p-1)(T_F + T_B) with T_B the whole backward. In 1F1B and GPipe that is the bubble. With v chunks per stage, a stage
-waits for one chunk of each other stage only (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with
-weight gradients and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more
-forwards early and saves another (p-1)T_W.
+`dsx.space.critical_path` has the seconds of a step. With p equal stages and m microbatches, they are those of m
+microbatches of a stage and the bubble: (p-1)(T_F + T_B) in 1F1B and GPipe, with T_B the whole backward, and a v-th of
+it with v chunks per stage (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with weight gradients and
+saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more forwards early and saves
+another (p-1)T_W.
 Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
 `ahead` in 1F1B and H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al., 2022,
-section 4). The closed forms are plain arithmetic on numbers or arrays of any library.
+section 4).
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dsx.space.critical_path import (
+    ClosedForm,
+    gpipe_s,
+    interleaved_s,
+    one_forward_one_backward_s,
+    zero_bubble_s,
+)
 from dsx.space.passes import Order, gpipe, one_forward_one_backward, zero_bubble
 
 
@@ -39,12 +46,17 @@ class Schedule:
     name: str
     passes: Callable[[int, int, int], list[Order]]  # (p, m, chunks per stage) -> the order of each stage
     in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
-    filled: float = 0.0  # T_W that run in the bubble, per other stage
-    interleaved: bool = False  # whether a stage may have several chunks
+    step_s: ClosedForm  # seconds of all passes
+    interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
     weight_versions: int = 1  # versions of its weights that a stage keeps
     optimal_cut: bool = False  # whether the optimal cut is known for it
     megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
     aliases: tuple[str, ...] = ()  # other names in run tables
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether a stage may have several chunks."""
+        return self.interleaved_s is not None
 
     def chunks_in_flight(self, ahead: Any, pp: Any, vpp: Any) -> Any:
         """Return the microbatches whose activations a stage of `vpp` chunks holds."""
@@ -58,15 +70,22 @@ SCHEDULES: tuple[Schedule, ...] = (
         "1f1b",
         one_forward_one_backward,
         _ahead,
-        interleaved=True,
+        one_forward_one_backward_s,
+        interleaved_s,
         optimal_cut=True,
         megatron_lm=(),
         aliases=("1f1b-i", "interleaved"),
     ),
-    Schedule("gpipe", gpipe, _all, optimal_cut=True),
+    Schedule("gpipe", gpipe, _all, gpipe_s, optimal_cut=True),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
-    Schedule("zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, filled=2.0, aliases=("zb-1p",)),
-    Schedule("zb-h2", zero_bubble(lambda num_stages: 2 * num_stages - 1), _twice_ahead, filled=3.0, aliases=("zb-2p",)),
+    Schedule("zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, zero_bubble_s(2.0), aliases=("zb-1p",)),
+    Schedule(
+        "zb-h2",
+        zero_bubble(lambda num_stages: 2 * num_stages - 1),
+        _twice_ahead,
+        zero_bubble_s(3.0),
+        aliases=("zb-2p",),
+    ),
 )
 
 
