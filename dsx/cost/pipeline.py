@@ -16,7 +16,7 @@ from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
-from dsx.space.critical_path import Passes, PipelineView, StageView
+from dsx.space.critical_path import AnyCut, Passes, PipelineView, StageView
 from dsx.space.schedules import SCHEDULES
 
 
@@ -38,7 +38,8 @@ class Pipeline(NamedTuple):
 class Cut(NamedTuple):
     """The stages of a cut of which one determines the step, and how to combine their values."""
 
-    stages: Sequence[Stage]
+    stages: Sequence[Stage]  # that may be the slowest
+    held: Sequence[Stage]  # that may need most memory
     first: Stage
     last: Stage
     mean: Stage
@@ -73,6 +74,54 @@ def pipeline(
     return Pipeline(step_s, sends_s, xp.maximum(step_s - busy_s - sends_s, xp.zeros_like(busy_s)))
 
 
+def through_stage_s(
+    position: PerPlan, own: Passes, after: Passes, whole: Passes, send: Send, choices: StepChoices, searched: Searched
+) -> PerPlan:
+    """Return the seconds of a pipeline of which stage `position` is the slowest; a cut takes the largest of its stages.
+
+    `own`, `after` and `whole` are one microbatch on the stage, on the later stages and on all stages, without sends.
+    Only schedules whose optimal cut is known count.
+    """
+    exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
+    others = choices.pp - 1.0
+
+    def added(passes: Passes, seconds: PerPlan) -> Passes:
+        return Passes(passes.forward + seconds, passes.backward + seconds)
+
+    own, after = added(own, exposed_s), added(after, (others - position) * exposed_s)
+    stage = StageView(position, own, first=own, last=own, before=own, after=after)
+    view = PipelineView(
+        stages=[stage],
+        first=stage,
+        last=stage,
+        whole=added(whole, choices.pp * exposed_s + others * hidden_s),
+        hop_s=hidden_s,
+        weights_s=0.0,
+        pp=choices.pp,
+        vpp=choices.vpp,
+        num_microbatches=choices.num_microbatches,
+        largest=lambda values: values[0],
+    )
+    codes = tuple(code for code in searched.schedule if SCHEDULES[code].optimal_cut)
+    return pick(codes, choices.schedule, {code: SCHEDULES[code].step_s(view, xp) for code in codes})
+
+
+def least_pipeline_s(
+    mean_s: PerPlan, largest_s: PerPlan, last_s: PerPlan, send: Send, choices: StepChoices, searched: Searched
+) -> PerPlan:
+    """Return a bound below the seconds of the pipeline of any cut, for the schedules whose optimal cut is known.
+
+    One microbatch takes `mean_s` on the mean stage, `largest_s` on the largest layer, and `last_s` on the layers that
+    only the last stage has.
+    """
+    hidden_s = (choices.pp - 1.0) * send.hidden_s
+    stage_s = [seconds + send.exposed_s for seconds in (mean_s, largest_s, last_s)]
+    cut = AnyCut(choices.pp * stage_s[0] + hidden_s, *stage_s, choices.pp, choices.num_microbatches)
+    found = {code: SCHEDULES[code].any_cut_s for code in searched.schedule}
+    bounds = {code: bound(cut, xp) for code, bound in found.items() if bound}
+    return pick(tuple(bounds), choices.schedule, bounds)
+
+
 def _view(
     cut: Cut,
     forward_s: Sequence[PerPlan],
@@ -83,8 +132,8 @@ def _view(
 ) -> PipelineView:
     exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
 
-    def passes(layers: Layers, num_chunks: PerPlan, num_hops: PerPlan) -> Passes:
-        sends_s = num_chunks * exposed_s + num_hops * hidden_s
+    def passes(layers: Layers, num_chunks: PerPlan, num_hidden: PerPlan = 0.0) -> Passes:
+        sends_s = num_chunks * exposed_s + num_hidden * hidden_s
         return Passes(over_layers(layers, forward_s) + sends_s, over_layers(layers, backward_s) + sends_s)
 
     def view(stage: Stage) -> StageView:
@@ -93,11 +142,11 @@ def _view(
         later = choices.pp - 1.0 - position
         return StageView(
             position=position,
-            own=passes(stage.layers, choices.vpp, 0.0),
-            first=passes(stage.around.first, 1.0, 0.0),
-            last=passes(stage.around.last, 1.0, 0.0),
-            before=passes(stage.around.before, position, position),
-            after=passes(stage.around.after, later, later),
+            own=passes(stage.layers, choices.vpp),
+            first=passes(stage.around.first, 1.0),
+            last=passes(stage.around.last, 1.0),
+            before=passes(stage.around.before, position),
+            after=passes(stage.around.after, later),
         )
 
     num_chunks = choices.pp * choices.vpp
@@ -107,6 +156,7 @@ def _view(
         first=view(cut.first),
         last=view(cut.last),
         whole=passes(everything, num_chunks, num_chunks - 1.0),
+        hop_s=hidden_s,
         weights_s=weights_s,
         pp=choices.pp,
         vpp=choices.vpp,

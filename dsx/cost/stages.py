@@ -80,31 +80,39 @@ class Stage(NamedTuple):
     around: Around | None = None  # None of a stage that stands for no place in a pipeline
 
 
-def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> list[Stage]:
-    """Return the stages that may be the slowest or the largest: the first, the last, others; pp and vpp broadcast.
+class EvenStages(NamedTuple):
+    """The stages of an even cut that may determine the step; of equal neighbours the first and the last one."""
 
-    If all stages hold the same layers, these are the first and the last one.
-    """
+    largest: list[Stage]  # may need most memory
+    slowest: list[Stage]  # may take longest; the first two are the first and the last stage
+
+
+def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> EvenStages:
+    """Return the stages of an even cut that are priced; pp and vpp broadcast."""
     one, none = xp.ones_like(pp), xp.zeros_like(pp)
     if stack.uniform:
         share = xp.floor(stack.num_body_layers / pp)
-        return [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0)]
+        found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0)]
+        return EvenStages(found[:1], found)
     counted = none if stack.divided else _embedding_counted(stack, pp * vpp)
     chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / (pp * vpp))
-    indices = [none, pp - 1.0]
+    indices, ends_of_runs = [none, pp - 1.0], []
     if not (stack.divided and len(stack.segments) == 1):
-        # Otherwise the second has the same body layers as the first, no embedding, no more microbatches in flight.
+        # Otherwise all stages have the same body layers, and the first and the last one a further layer.
         indices.append(xp.minimum(one, pp - 1.0))
+        ends_of_runs.append(xp.maximum(pp - 2.0, none))
     begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
         position = xp.floor((begin + counted) / chunk)
         at_border = position - pp * xp.floor(position / pp)
         indices += [at_border, xp.minimum(at_border + 1.0, pp - 1.0)]
-    return [
+        ends_of_runs.append(xp.maximum(at_border - 1.0, none))
+    found = [
         _stage(stack, index, pp, chunk, counted)._replace(around=_around(stack, index, pp, vpp, chunk, counted))
-        for index in indices
+        for index in (*indices, *ends_of_runs)
     ]
+    return EvenStages(found[: len(indices)], found)
 
 
 def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *each"]) -> Stage:

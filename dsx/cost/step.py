@@ -70,8 +70,7 @@ def step_costs(
 
     pipe = pipeline_of(costs, cut)
     dp_comm, update = costs.reduction_and_update_s(cut.first)
-    held = cut.stages[:1] if boundaries is None and stack.uniform else cut.stages
-    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in held]
+    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.held]
     memory = worst(memories) if boundaries is None else _worst_stage(memories)
     # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
     peak = cut.largest([stage.peak_bytes for stage in memories])
@@ -129,9 +128,9 @@ def sends_of(costs: StageCosts, mean: Stage) -> Send:
 
 def _even(stack: Stack, choices: StepChoices) -> Cut:
     found = stages(stack, choices.pp, choices.vpp)
-    first, last, *_ = found
+    first, last, *_ = found.slowest
     mean = first if stack.uniform else mean_stage(stack, choices, first.position)
-    return Cut(found, first, last, mean, lambda values: functools.reduce(xp.maximum, values))
+    return Cut(found.slowest, found.largest, first, last, mean, lambda values: functools.reduce(xp.maximum, values))
 
 
 def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"]) -> Cut:
@@ -148,7 +147,7 @@ def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds
     position, layers, around = jax.tree.map(row, each)
     last = Stage(position, layers, even=False, around=around)
     mean = mean_stage(stack, choices, first.position)
-    return Cut([found], first, last, mean, lambda values: values[0].max(axis=0))
+    return Cut([found], [found], first, last, mean, lambda values: values[0].max(axis=0))
 
 
 def _worst_stage(memories: Sequence[Memory]) -> Memory:

@@ -1,17 +1,17 @@
 """The optimal cut of the layers of a plan into its pipeline stages: one scan over stages from the end, and one back.
 
-A cut changes two parts of the step time (`dsx.cost.step`): the slowest stage, which m - 1 microbatches wait for, and
-`first`, the reduction and the update of the first stage. So the optimal cut of a plan with p stages attains
+A cut changes two parts of the step time (`dsx.cost.step`): the seconds of the pipeline, which are the largest that one
+of its stages causes, and `first`, the reduction and the update of the first stage. What stage s of p causes depends on
+its layers i..j, and on the layers after them (`dsx.space.critical_path`). So the optimal cut of a plan attains
 
-    min over j of (m - 1) * max(load(0..j), V(p - 1, j + 1)) + first(j)
-    V(s, i) = min over j of max(load(i..j), V(s - 1, j + 1))                V(0, n) = 0, else infinite
+    min over j of max(T(0, 0..j), V(p - 1, j + 1)) + first(j)
+    V(s, i) = min over j of max(T(p - s, i..j), V(s - 1, j + 1))                V(0, n) = 0, else infinite
 
-V(s, i) is the least load of the slowest of s stages over the layers i..n-1 of the chain (embedding, body, head). Each
-stage has at least one layer, and memory for its microbatches in flight. If no cut fits, the optimal cut minimises the
-memory of the stage that needs most. Of several optimal cuts, one with the least load of the slowest stage is taken (it
-matters for a single microbatch, which waits for no stage). Of these, each stage from the first on gets the load nearest
-to an equal share of the load that remains for it and the later stages. The shares are only about equal: an indivisible
-embedding or head counts in the shares of the stages before it.
+V(s, i) is the least of the last s stages over the layers i..n-1 of the chain (embedding, body, head). Each stage has at
+least one layer, and memory for its microbatches in flight. If no cut fits, the optimal cut minimises the memory of the
+stage that needs most. Of several optimal cuts, one with the fastest pipeline is taken. Of these, each stage from the
+first on gets the load nearest to an equal share of the load that remains for it and the later stages. The shares are
+only about equal: an indivisible embedding or head counts in the shares of the stages before it.
 
 The cost of a stage depends on its number of layers of each kind. These combinations are far fewer than the segments of
 the chain. Not covered: schedules in which a stage holds several segments of the chain.
@@ -24,9 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.pipeline import in_flight
+from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage_costs import StageCosts
-from dsx.cost.stages import Stack, Stage, layers_between
+from dsx.cost.stages import Stack, Stage, layers_between, over_layers
+from dsx.cost.step import mean_stage, sends_of
+from dsx.space.critical_path import Passes
 
 _WIDTHS = (16, 32, 48, 64, 96)  # layers that a scan looks at, if the chain is longer
 
@@ -53,7 +55,8 @@ class Depths(NamedTuple):
 class _Chain(NamedTuple):
     """All segments of the chain of one plan, [N, N] by first and last layer."""
 
-    objective: Any  # minimised over the largest stage; infinite where there is no such segment
+    load: Any  # seconds of a microbatch, or bytes; infinite where there is no such segment
+    forward: Any  # seconds of the forward of a microbatch; None where memory is minimised
     per_microbatch: Any  # added to the objective by each microbatch in flight; None if nothing is added
     max_in_flight: Any  # microbatches in flight that fit into memory; None if memory has no limit
 
@@ -83,23 +86,40 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
     num_stages = choices.pp.astype(jnp.int32)
     chain = _chain(costs, contents, hbm_capacity, least_memory)
     num_layers = contents.of_segment.shape[0]
+    whole, later = _after(chain)
 
     def in_flight_on(stage: Any) -> Any:
         """Return the microbatches in flight on a stage; stages count from the end, the last one is 1."""
         return in_flight(choices.pp - stage.astype(choices.pp.dtype), choices, costs.searched)
 
+    mean = mean_stage(costs.stack, choices, jnp.zeros_like(choices.pp))
+    send = sends_of(costs, mean)
+
+    def objective(here: _Chain, later: tuple[Any, Any], stage: Any) -> Any:
+        """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
+        held = in_flight_on(stage)
+        if here.forward is None:
+            return here.load + held * here.per_microbatch
+        # There is no such segment where the load is infinite; its backward stays a number.
+        own = Passes(here.forward, jnp.where(jnp.isfinite(here.load), here.load - here.forward, jnp.inf))
+        position = choices.pp - stage.astype(choices.pp.dtype)
+        seconds = through_stage_s(position, own, Passes(*later), whole, send, choices, costs.searched)
+        # The closed form of a segment that does not exist is no number.
+        return jnp.where((here.max_in_flight >= held) & jnp.isfinite(own.backward), seconds, jnp.inf)
+
     def forward(width: int, stage: Any, least: Any) -> Any:
         # The stage begins among the last `width` layers that leave one layer to each later stage.
         begin = jnp.maximum(num_layers - stage - width + 1, 0)
         here = jax.tree.map(lambda matrix: jax.lax.dynamic_slice(matrix, (begin, begin), (width, width)), chain)
-        later = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
-        worst = jnp.maximum(_limited(here, in_flight_on(stage)), later).min(axis=1)
+        after = jax.tree.map(lambda values: jax.lax.dynamic_slice(values, (begin + 1,), (width,))[None], later)
+        rest = jax.lax.dynamic_slice(least, (stage - 1, begin + 1), (1, width))
+        worst = jnp.maximum(objective(here, after, stage), rest).min(axis=1)
         return jax.lax.dynamic_update_slice(least, worst[None], (stage, begin))
 
     def scan(width: int, least: Any) -> Any:
         return jax.lax.fori_loop(1, depths.deepest, functools.partial(forward, width), least)
 
-    least = jnp.full((num_layers + 1, num_layers + 1), jnp.inf, chain.objective.dtype).at[0, -1].set(0.0)
+    least = jnp.full((num_layers + 1, num_layers + 1), jnp.inf, chain.load.dtype).at[0, -1].set(0.0)
     widths = [*(width for width in _WIDTHS if width < num_layers), num_layers]
     # A stage has at most num_layers - num_stages + 1 layers.
     narrow = sum((num_layers - depths.fewest + 1 > width).astype(jnp.int32) for width in widths[:-1])
@@ -108,16 +128,18 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
     def from_layer(layer: Any, stage: Any) -> Any:
         """Return [N] the objective of the worst stage from `layer` on, by the last layer of the first of them."""
         alone = jax.tree.map(lambda matrix: matrix[layer], chain)
-        return jnp.maximum(_limited(alone, in_flight_on(stage)), least[stage - 1, 1:])
+        return jnp.maximum(
+            objective(alone, jax.tree.map(lambda values: values[1:], later), stage), least[stage - 1, 1:]
+        )
 
     def end_of(layer: Any, left: Any, allowed: Any) -> Any:
         """Return the end of the first of the `left` stages: the allowed one nearest to an equal share."""
-        alone = chain.objective[layer]
+        alone = chain.load[layer]
         distance = jnp.abs(alone - alone[-1] / left.astype(alone.dtype))
         return 1 + jnp.argmin(jnp.where(allowed, distance, jnp.inf)).astype(jnp.int32)
 
     worst = from_layer(jnp.int32(0), num_stages)
-    step = worst if least_memory else (choices.num_microbatches - 1.0) * worst + _of_first_stage_s(costs, contents)
+    step = worst if least_memory else worst + _of_first_stage_s(costs, contents)
     # Compared values must be computed once: a copy that the compiler fuses elsewhere may round differently.
     worst, step = jax.lax.optimization_barrier((worst, jnp.where(jnp.isfinite(worst), step, jnp.inf)))
 
@@ -148,21 +170,21 @@ def _chain(costs: StageCosts, contents: Contents, hbm_capacity: Any, least_memor
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
     if least_memory:
-        return _Chain(of_segments(none), of_segments(per_microbatch), None)
+        return _Chain(of_segments(none), None, of_segments(per_microbatch), None)
     growing = per_microbatch > 0
     max_in_flight = (hbm_capacity - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
     max_in_flight = jnp.where(growing, max_in_flight, jnp.where(none <= hbm_capacity, jnp.inf, -jnp.inf))
-    return _Chain(of_segments(costs.load_s(stages)), None, of_segments(max_in_flight))
+    forward_s, _ = costs.passes_s
+    forward = over_layers(stages.layers, forward_s)
+    return _Chain(of_segments(costs.load_s(stages)), of_segments(forward), None, of_segments(max_in_flight))
 
 
-def _limited(chain: _Chain, microbatches: Any) -> Any:
-    """Return the objective of segments with `microbatches` in flight, infinite where they do not fit."""
-    objective = chain.objective
-    if chain.per_microbatch is not None:
-        objective = objective + microbatches * chain.per_microbatch
-    if chain.max_in_flight is None:
-        return objective
-    return jnp.where(chain.max_in_flight >= microbatches, objective, jnp.full_like(objective, jnp.inf))
+def _after(chain: _Chain) -> tuple[Passes, tuple[Any, Any]]:
+    """Return the passes of a microbatch through the chain, and [N + 1] forward and backward from each layer on."""
+    if chain.forward is None:
+        return Passes(0.0, 0.0), (jnp.zeros(len(chain.load) + 1), jnp.zeros(len(chain.load) + 1))
+    forward, both = (jnp.append(part[:, -1], 0.0) for part in (chain.forward, chain.load))
+    return Passes(forward[0], both[0] - forward[0]), (forward, both - forward)
 
 
 def _of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:

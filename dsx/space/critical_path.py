@@ -25,10 +25,7 @@ class Passes(NamedTuple):
 
 
 class StageView(NamedTuple):
-    """What one microbatch takes on a stage, and on the way to it. Sends that a stage waits for are part of its passes.
-
-    `before` and `after` include the hidden part of the sends, which delays a microbatch but keeps no stage busy.
-    """
+    """What one microbatch takes on a stage, before it and after it, with the sends that a stage waits for."""
 
     position: Any  # counted from 0
     own: Passes  # all chunks of the stage
@@ -44,12 +41,24 @@ class PipelineView(NamedTuple):
     stages: Sequence[StageView]  # those that a longest path may stay on
     first: StageView
     last: StageView
-    whole: Passes  # one microbatch through all chunks
+    whole: Passes  # one microbatch through all chunks, with the hidden parts of its sends
+    hop_s: Any  # the hidden part of one send, which delays a microbatch but keeps no stage busy
     weights_s: Any  # the part of a mean stage's backward that only computes weight gradients
     pp: Any
     vpp: Any
     num_microbatches: Any
     largest: Callable[[list[Any]], Any]  # the maximum over stages, from the values of `stages`
+
+
+class AnyCut(NamedTuple):
+    """What all cuts of a plan have in common, seconds of one microbatch with the sends that stages wait for."""
+
+    whole_s: Any  # through all stages, with the hidden parts of its sends
+    mean_s: Any  # on the mean stage
+    largest_s: Any  # on a stage with only the largest layer
+    last_s: Any  # on a stage with only the layers that the last stage always has
+    pp: Any
+    num_microbatches: Any
 
 
 ClosedForm = Callable[[PipelineView, Any], Any]  # (pipeline, xp) -> seconds
@@ -66,28 +75,46 @@ def gpipe_s(pipe: PipelineView, xp: Any) -> Any:
 def one_forward_one_backward_s(pipe: PipelineView, xp: Any) -> Any:
     """Return the seconds of 1F1B with one chunk per stage.
 
-    A stage with n later stages runs n forwards before it alternates. So its first backward comes after its way to the
-    last stage and back, of which n forwards are its own, and its last n backwards alternate with nothing. If
-    microbatches are fewer, it runs all forwards before its first backward. Where sends take long, no stage is busy all
-    the time: the p microbatches that the first stage holds make the round trip to the last stage together.
+    One microbatch goes through all stages, and a slow stage runs the others. With n later stages it runs n forwards
+    before its first backward, and n backwards after its last forward, so it waits for the later stages only where these
+    take longer. If there are not so many microbatches, it runs all forwards before its first backward. Where sends take
+    long, no stage is busy all the time: the p microbatches that the first stage holds make the round trip together.
     """
     many, whole = pipe.num_microbatches, pipe.whole.both
     rounds = xp.floor((many - 1.0) / pipe.pp)
     rest = many - 1.0 - rounds * pipe.pp
 
     def through(stage: StageView) -> Any:
-        own, before, after = stage.own, stage.before.both, stage.after.both
+        own, after = stage.own, stage.after.both
         later = pipe.pp - 1.0 - stage.position
         nothing = xp.zeros_like(own.both)
         fill = xp.maximum(after - later * own.forward, nothing)
         drain = xp.maximum(after - later * own.backward, nothing)
-        alternating = before + fill + many * own.both + drain
-        few = before + after + own.both + (many - 1.0) * xp.maximum(own.forward, own.backward)
+        alternating = whole + (many - 1.0) * own.both + (fill + drain - after)
+        few = whole + (many - 1.0) * xp.maximum(own.forward, own.backward)
         longest = xp.where(many > later + 1.0, alternating, few)
         round_trips = (rounds + 1.0) * whole + rest * xp.maximum(own.both, whole / pipe.pp)
         return xp.where(many > pipe.pp, xp.maximum(longest, round_trips), longest)
 
     return pipe.largest([through(stage) for stage in pipe.stages])
+
+
+def any_one_forward_one_backward_s(cut: AnyCut, xp: Any) -> Any:
+    """Return a bound that 1F1B with one chunk per stage does not beat with any cut.
+
+    A stage with n later stages causes at least (m - 1 - n) times itself and once the later stages, beyond a microbatch
+    through all stages. If all of them caused less than (m - 1) mean stages, they would add up to less than all layers:
+    weigh stage s with (m - 1) R / (m - 1 - n), where R is 1 less the weights of the earlier stages.
+    """
+    others = cut.num_microbatches - 1.0
+    nothing = xp.zeros_like(cut.whole_s)
+    full = xp.where(others >= cut.pp, others * cut.mean_s, nothing)
+    rounds = xp.floor(others / cut.pp)
+    rest = others - rounds * cut.pp
+    round_trips = rounds * cut.whole_s + rest * xp.maximum(cut.mean_s, cut.whole_s / cut.pp)
+    full = xp.maximum(full, xp.where(rounds > 0, round_trips, nothing))
+    alone = xp.maximum((cut.num_microbatches - cut.pp) * cut.largest_s, others * cut.last_s)
+    return cut.whole_s + xp.maximum(full, alone)
 
 
 def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
@@ -120,19 +147,22 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
             rounds = pp * (stage.own[way] - stage.last[way])
             return rounds + (done - again) * stage.last[way] + again * stage.first[way]
 
-        down, up = (stage.before[way] + heavier(stage, way) for way in (0, 1))
-        there = pipe.whole.forward + stage.after.backward - first_passes(0)
-        back = pipe.whole.backward + stage.after.forward - first_passes(1)
+        hops_before, hops_after = stage.position * pipe.hop_s, (groups_of - stage.position) * pipe.hop_s
+        down, up = (stage.before[way] + hops_before + heavier(stage, way) for way in (0, 1))
+        there = pipe.whole.forward + stage.after.backward + hops_after - first_passes(0)
+        back = pipe.whole.backward + stage.after.forward + hops_after - first_passes(1)
         apart = xp.maximum(down, there) + xp.maximum(up, back)
         together = xp.maximum(down + up, xp.maximum(there + up, down + back))
         busy = many * stage.own.both
-        second_group = stage.before.both + (pp - 2.0 - stage.position) * last.last.backward
+        second_group = stage.before.both + 2.0 * hops_before + (pp - 2.0 - stage.position) * last.last.backward
         lighter = stage.first.forward - last.first.forward
         second_group = second_group - pp * xp.maximum(lighter, xp.zeros_like(lighter))
         lag = xp.where(passes - 1.0 > ahead, apart, together)
         return busy + xp.where(many > pp, xp.maximum(lag, second_group), lag)
 
-    on_last = last.before.both + heavier(last, 0) + heavier(last, 1) + many * last.own.both
+    on_last = (
+        last.before.both + 2.0 * groups_of * pipe.hop_s + heavier(last, 0) + heavier(last, 1) + many * last.own.both
+    )
     slowest = pipe.largest([stage.own.both for stage in pipe.stages])
     between = on_last - mean_chunk_s + (many - 2.0 * pp) * (slowest - last.own.both)
     longest = pipe.largest([through(stage) for stage in pipe.stages])

@@ -2,9 +2,9 @@
 
 `dsx.space.critical_path` has the seconds of a step. With p equal stages and m microbatches, they are those of m
 microbatches of a stage and the bubble: (p-1)(T_F + T_B) in 1F1B and GPipe, with T_B the whole backward, and a v-th of
-it with v chunks per stage (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with weight gradients and
-saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more forwards early and saves
-another (p-1)T_W.
+it with v chunks per stage (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with weight gradients
+and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more forwards early and
+saves another (p-1)T_W.
 Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
 `ahead` in 1F1B and H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al., 2022,
 section 4).
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsx.space.critical_path import (
+    AnyCut,
     ClosedForm,
+    any_one_forward_one_backward_s,
     gpipe_s,
     interleaved_s,
     one_forward_one_backward_s,
@@ -49,9 +51,16 @@ class Schedule:
     step_s: ClosedForm  # seconds of all passes
     interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
     weight_versions: int = 1  # versions of its weights that a stage keeps
-    optimal_cut: bool = False  # whether the optimal cut is known for it
+    # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
+    # what each stage causes with its own layers.
+    any_cut_s: Callable[[AnyCut, Any], Any] | None = None
     megatron_lm: tuple[tuple[str, str], ...] | None = None  # launch flags; None if Megatron-LM does not have it
     aliases: tuple[str, ...] = ()  # other names in run tables
+
+    @property
+    def optimal_cut(self) -> bool:
+        """Whether the optimal cut is known for it."""
+        return self.any_cut_s is not None
 
     @property
     def interleaved(self) -> bool:
@@ -72,11 +81,11 @@ SCHEDULES: tuple[Schedule, ...] = (
         _ahead,
         one_forward_one_backward_s,
         interleaved_s,
-        optimal_cut=True,
+        any_cut_s=any_one_forward_one_backward_s,
         megatron_lm=(),
         aliases=("1f1b-i", "interleaved"),
     ),
-    Schedule("gpipe", gpipe, _all, gpipe_s, optimal_cut=True),
+    Schedule("gpipe", gpipe, _all, gpipe_s),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
     Schedule("zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, zero_bubble_s(2.0), aliases=("zb-1p",)),
     Schedule(

@@ -21,26 +21,33 @@ def stack(dense, experts, with_embedding=True):
     )
 
 
+def numbers(layers):
+    return {kind: float(count[0]) for kind, count in layers.items()}
+
+
 def cut(made, pp, vpp):
-    """The distinct stages of a model: the layers of each kind, as dictionaries."""
-    found = stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)]))
-    return [
-        (int(stage.position[0]), {kind: float(count[0]) for kind, count in stage.layers.items()}) for stage in found
-    ]
+    """The stages that may be the slowest: the layers of each kind, as dictionaries."""
+    found = stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)])).slowest
+    return [(int(stage.position[0]), numbers(stage.layers)) for stage in found]
 
 
 def by_counting(dense, experts, pp, vpp, with_embedding):
-    """The layers of each stage, laid out one by one in chunks."""
+    """The layers of each chunk, laid out one by one."""
     layers = [DENSE] * dense + [EXPERTS] * experts
     if with_embedding and len(layers) % (pp * vpp):
         layers = [EMBEDDING, *layers, HEAD]
     size = len(layers) // (pp * vpp)
-    held = [{kind: 0 for kind in range(4)} for _ in range(pp)]
+    chunks = [{kind: 0 for kind in range(4)} for _ in range(pp * vpp)]
     for position, kind in enumerate(layers):
-        held[position // size % pp][kind] += 1
+        chunks[position // size][kind] += 1
     if with_embedding:
-        held[0][EMBEDDING], held[-1][HEAD] = 1, 1
-    return held
+        chunks[0][EMBEDDING], chunks[-1][HEAD] = 1, 1
+    return chunks
+
+
+def together(chunks):
+    """All layers of some chunks."""
+    return {kind: sum(chunk[kind] for chunk in chunks) for kind in range(4)}
 
 
 @st.composite
@@ -57,7 +64,8 @@ def test_the_priced_stages_are_stages_of_the_model(drawn):
     dense, total, pp, vpp, with_embedding = drawn
     if dense >= total:
         return
-    expected = by_counting(dense, total - dense, pp, vpp, with_embedding)
+    chunks = by_counting(dense, total - dense, pp, vpp, with_embedding)
+    expected = [together(chunks[index::pp]) for index in range(pp)]
     found = cut(stack(dense, total - dense, with_embedding), pp, vpp)
     for index, layers in found:
         assert {kind: layers.get(kind, 0.0) for kind in range(4)} == pytest.approx(expected[index])
@@ -70,9 +78,25 @@ def test_the_priced_stages_are_stages_of_the_model(drawn):
             assert priced == pytest.approx(slowest)
 
 
-def test_one_kind_without_embedding_and_head_has_one_stage():
+@given(cuts())
+def test_the_chunks_around_a_stage(drawn):
+    dense, total, pp, vpp, with_embedding = drawn
+    if dense >= total:
+        return
+    chunks = by_counting(dense, total - dense, pp, vpp, with_embedding)
+    made = stack(dense, total - dense, with_embedding)
+    for stage in stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)])).slowest:
+        index, final = int(stage.position[0]), (vpp - 1) * pp
+        around = [chunks[index : index + 1], chunks[final + index : final + index + 1]]
+        around += [chunks[:index], chunks[final + index + 1 :]]
+        for found, expected in zip(stage.around, around, strict=True):
+            assert {kind: 0.0 for kind in range(4)} | numbers(found) == pytest.approx(together(expected))
+
+
+def test_without_embedding_and_head_all_stages_are_alike():
     made = Stack(counts=((12.0,),), segments=((0,),))
-    assert cut(made, 4, 1) == [(0, {0: 3.0})]
+    assert cut(made, 4, 1) == [(0, {0: 3.0}), (3, {0: 3.0})]
+    assert len(stages(made, jnp.asarray([4.0]), jnp.asarray([1.0])).largest) == 1
     assert made.uniform
 
 
@@ -89,12 +113,12 @@ def test_embedding_and_head_count_as_layers_where_the_body_does_not_divide():
 def test_the_second_stage_is_left_out_if_every_pipeline_divides_the_body(pp):
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
     dividing = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,), divided=True)
-    kept, (first, second, last) = cut(dividing, pp, 1), cut(body, pp, 1)
+    kept, (first, last, *others) = cut(dividing, pp, 1), cut(body, pp, 1)
     assert kept == [first, last]
-    assert all(second[1][kind] <= first[1][kind] for kind in (0, 1))
+    assert all(other[1][1] <= first[1][1] and other[1][1] <= last[1][1] for other in others)
     # Borders between kinds may be anywhere.
     borders = Stack(counts=((4.0,), (18.0,)), segments=((1,), (2,)), divided=True)
-    assert len(cut(borders, pp, 1)) == 5
+    assert len(cut(borders, pp, 1)) == 7
 
 
 def test_the_last_stage_holds_fewer_layers_if_nothing_divides():
@@ -107,7 +131,7 @@ def test_the_last_stage_holds_fewer_layers_if_nothing_divides():
 
 def test_kinds_that_alternate_are_mixed_evenly():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
-    assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5})]
+    assert cut(made, 4, 1) == [(0, {0: 1.5, 1: 0.5}), (3, {0: 1.5, 1: 0.5})]
     assert made.totals() == {0: 6.0, 1: 2.0}
 
 

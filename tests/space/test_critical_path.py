@@ -29,8 +29,8 @@ def view(chunks, num_stages, num_microbatches, share, hidden_s):
             own=passes(chunks[stage::num_stages]),
             first=passes(chunks[stage : stage + 1]),
             last=passes(chunks[final + stage : final + stage + 1]),
-            before=passes(chunks[:stage], stage),
-            after=passes(chunks[final + stage + 1 :], num_stages - 1 - stage),
+            before=passes(chunks[:stage]),
+            after=passes(chunks[final + stage + 1 :]),
         )
         for stage in range(num_stages)
     ]
@@ -39,6 +39,7 @@ def view(chunks, num_stages, num_microbatches, share, hidden_s):
         stages[0],
         stages[-1],
         passes(chunks, len(chunks) - 1),
+        hop_s=hidden_s,
         weights_s=np.zeros(1),
         pp=np.array([float(num_stages)]),
         vpp=np.array([float(num_chunks)]),
