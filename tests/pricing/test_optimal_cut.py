@@ -23,6 +23,7 @@ from dsx.pricing.rows import Counts, cost_columns, priced_rows
 from dsx.search.dispatch import search_of
 from dsx.search.space import Space
 from dsx.search.sweep import smallest
+from dsx.space.choices import CODES
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.keep import KeepPareto, KeepTop
 from dsx.spec.model import ModelSpec
