@@ -147,7 +147,8 @@ def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds
     position, layers, around = jax.tree.map(row, each)
     last = Stage(position, layers, even=False, around=around)
     mean = mean_stage(stack, choices, first.position)
-    return Cut([found], [found], first, last, mean, lambda values: values[0].max(axis=0))
+    there = found.position < choices.pp  # plans with fewer stages are padded with empty ones
+    return Cut([found], [found], first, last, mean, lambda values: xp.where(there, values[0], 0.0).max(axis=0))
 
 
 def _worst_stage(memories: Sequence[Memory]) -> Memory:

@@ -17,7 +17,7 @@ PACKAGE = packaged_data().parent / "dsx"
 CHANGES = {
     "space/schedules.py": (
         '    Schedule("gpipe"',
-        '    Schedule("half-bubble", gpipe, _ahead, filled=1.0, aliases=("hb",)),\n    Schedule("gpipe"',
+        '    Schedule("half-bubble", gpipe, _ahead, zero_bubble_s(1.0), aliases=("hb",)),\n    Schedule("gpipe"',
     ),
     "space/choices.py": (
         '    Choice(\n        "order",',
@@ -25,10 +25,10 @@ CHANGES = {
         '    Choice(\n        "order",',
     ),
     "cost/pipeline.py": (
-        "    others = choices.pp * mean_s - slowest_s\n",
-        "    half = [xp.ones_like(send_s), 0.5 * xp.ones_like(send_s)]\n"
-        "    send_s = send_s * pick(searched.sends, choices.sends, half)\n"
-        "    others = choices.pp * mean_s - slowest_s\n",
+        "    mean = cut.mean.layers\n",
+        "    half = [xp.ones_like(send.exposed_s), 0.5 * xp.ones_like(send.exposed_s)]\n"
+        "    send = Send(send.exposed_s * pick(searched.sends, choices.sends, half), send.hidden_s)\n"
+        "    mean = cut.mean.layers\n",
     ),
 }
 NAMES = ("whole", "half")
