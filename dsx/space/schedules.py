@@ -50,6 +50,7 @@ class Schedule:
     in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
     step_s: ClosedForm  # seconds of all passes
     interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
+    exact: bool = True  # whether the closed forms are those of a replay, but for rare unequal stages; else not searched
     weight_versions: int = 1  # versions of its weights that a stage keeps
     # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
     # what each stage causes with its own layers.
@@ -87,12 +88,15 @@ SCHEDULES: tuple[Schedule, ...] = (
     ),
     Schedule("gpipe", gpipe, _all, gpipe_s),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
-    Schedule("zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, zero_bubble_s(2.0), aliases=("zb-1p",)),
+    Schedule(
+        "zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, zero_bubble_s(2.0), exact=False, aliases=("zb-1p",)
+    ),
     Schedule(
         "zb-h2",
         zero_bubble(lambda num_stages: 2 * num_stages - 1),
         _twice_ahead,
         zero_bubble_s(3.0),
+        exact=False,
         aliases=("zb-2p",),
     ),
 )
