@@ -24,10 +24,10 @@ def values(choice: Choice) -> str:
 def of_schedule(schedule: Schedule) -> list[str]:
     """Return the row of a schedule."""
     known = {True: "yes", False: "no"}
-    filled = f"(p - 1) (T_F + T_B) - {schedule.filled:g} (p - 1) T_W" if schedule.filled else "(p - 1) (T_F + T_B)"
     aliases = ", ".join(schedule.aliases) or "-"
     launched = known[schedule.megatron_lm is not None]
-    return [f"`{schedule.name}`", filled, known[schedule.interleaved], known[schedule.optimal_cut], launched, aliases]
+    can = [schedule.exact, schedule.interleaved, schedule.optimal_cut]
+    return [f"`{schedule.name}`", *(known[each] for each in can), launched, aliases]
 
 
 def text() -> str:
@@ -49,7 +49,7 @@ def text() -> str:
             table(["column", "level", "values", "default", "what it is"], choices),
             "## Schedules\n",
             table(
-                ["name", "bubble", "chunks", "optimal cut", "Megatron-LM", "also called"],
+                ["name", "as a replay", "chunks", "optimal cut", "Megatron-LM", "also called"],
                 map(of_schedule, SCHEDULES),
             ),
             "## Rules\n",
