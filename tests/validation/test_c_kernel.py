@@ -13,7 +13,7 @@ from validation.cases import INPUTS, problem_for
 
 from dsx.cost.layer import LayerCosts
 from dsx.pricing.row_costs import Rows, price_rows
-from dsx.space.choices import CHOICE_COLUMNS
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS
 
 REL = 1e-5  # float32 beside float64
 KEYS, BLOCKS = 30, 40
@@ -72,9 +72,11 @@ def random_block(random, number):
     pp_nvs, dp_nvs = 2 ** random.integers(0, 3, (2, count))
     pp, dp = pp_nvs * random.integers(1, 24, count), dp_nvs * random.integers(1, 8, count)
     microbatches = random.integers(1, 256, count)
-    # vpp, ZeRO stage, recompute, schedule, copies, stored layers, offload, order
-    plain = np.array([[1], [1], [0], [0], [1], [0], [0], [0]]).repeat(count, axis=1)
-    matrix = np.concatenate([np.stack([pp * dp, dp * microbatches, pp, dp, microbatches, pp_nvs, dp_nvs]), plain])
+    columns = {name: np.full(count, BY_NAME[name].default_code) for name in CHOICE_COLUMNS}
+    columns |= {"zero_stage": np.ones(count, dtype=int), "pp_nvs": pp_nvs, "dp_nvs": dp_nvs}
+    columns |= {"num_gpus": pp * dp, "pp": pp, "dp": dp}
+    columns |= {"global_batch_size": dp * microbatches, "num_microbatches": microbatches}
+    matrix = np.stack([columns[name] for name in CHOICE_COLUMNS])
     return random.permutation(KEYS)[:2], matrix, 3 * number + random.integers(0, 3, count)
 
 
