@@ -124,18 +124,13 @@ def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *ea
     """
     index = np.arange(boundaries.shape[1] - 1, dtype=boundaries.dtype)
     position = index.reshape(-1, *[1] * (boundaries.ndim - 2))
-    end = float(stack.num_layers)
     chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
-    # Rounds that a plan does not have begin at the end of the chain.
-    rounds = (boundaries[:, :1] < end).sum(axis=0, keepdims=True)
-    last_round = np.broadcast_to(rounds - 1, (1, *boundaries.shape[1:]))
-    last = np.take_along_axis(boundaries, last_round, axis=0)[0]
-    start = boundaries[0, :-1]
+    start, last = boundaries[0, :-1], boundaries[-1]
     around = Around(
         first={kind: layers[0] for kind, layers in chunks.items()},
         last=layers_between(stack, last[:-1], last[1:]),
-        before=layers_between(stack, np.zeros_like(start), start),
-        after=layers_between(stack, last[1:], np.full_like(start, end)),
+        before=layers_between(stack, xp.zeros_like(start), start),
+        after=layers_between(stack, last[1:], xp.zeros_like(start) + stack.num_layers),
     )
     layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
     return Stage(position, layers, even=False, around=around)

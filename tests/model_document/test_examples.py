@@ -228,7 +228,7 @@ def layouts():
         "first stage": 7 * layer.both_s + embedding.both_s,
         "stages 2 to 15": 8 * layer.both_s,
         "last stage": 7 * layer.both_s + head.both_s,
-        "last stage of 9": 8 * layer.both_s + head.both_s,
+        "stage of 9": 9 * layer.both_s,
         "memory of an H100": load_cluster("h100-nvs8").device.hbm_capacity,
         "memory of stage 2": found(f"dsx evaluate {job} tp=8 pp=16 dp=128")["peak_bytes"],
     }
