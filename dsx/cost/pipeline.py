@@ -115,8 +115,8 @@ def least_pipeline_s(
     only the last stage has.
     """
     hidden_s = (choices.pp - 1.0) * send.hidden_s
-    stage_s = [seconds + send.exposed_s for seconds in (mean_s, largest_s, last_s)]
-    cut = AnyCut(choices.pp * stage_s[0] + hidden_s, *stage_s, choices.pp, choices.num_microbatches)
+    mean_s, largest_s, last_s = (seconds + send.exposed_s for seconds in (mean_s, largest_s, last_s))
+    cut = AnyCut(choices.pp * mean_s + hidden_s, mean_s, largest_s, last_s, choices.pp, choices.num_microbatches)
     found = {code: SCHEDULES[code].any_cut_s for code in searched.schedule}
     bounds = {code: bound(cut, xp) for code, bound in found.items() if bound}
     return pick(tuple(bounds), choices.schedule, bounds)

@@ -15,7 +15,7 @@ same mix of them.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class Stack:
         return found
 
 
-Layers = dict[int, PerPlan]  # number of layers of each kind
+Layers = Mapping[int, PerPlan]  # number of layers of each kind
 
 
 class Around(NamedTuple):
@@ -127,7 +127,7 @@ def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *ea
     chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
     start, last = boundaries[0, :-1], boundaries[-1]
     around = Around(
-        first={kind: layers[0] for kind, layers in chunks.items()},
+        first={kind: xp.asarray(layers)[0] for kind, layers in chunks.items()},
         last=layers_between(stack, last[:-1], last[1:]),
         before=layers_between(stack, xp.zeros_like(start), start),
         after=layers_between(stack, last[1:], xp.zeros_like(start) + stack.num_layers),

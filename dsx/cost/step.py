@@ -91,7 +91,7 @@ def step_costs(
         bubble_s=pipe.bubble_s * one,
         recompute_s=recompute_s * one,
         optimizer_s=update * one,
-        step_time_s=step,
+        step_time_s=xp.asarray(step),
         weight_bytes=memory.weight_bytes * one,
         gradient_bytes=memory.gradient_bytes * one,
         optimizer_bytes=memory.optimizer_bytes * one,
@@ -138,7 +138,7 @@ def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds
     each = (found.position, found.layers, found.around)
     final = (choices.pp - 1.0).astype("int32")[None]
 
-    def row(leaf: PerPlan) -> PerPlan:
+    def row(leaf: Column) -> PerPlan:
         """Return the values of the last stage of each plan."""
         return xp.take_along_axis(xp.broadcast_to(leaf, (len(leaf), *final.shape[1:])), final, axis=0)[0]
 
