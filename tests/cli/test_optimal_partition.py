@@ -187,7 +187,7 @@ def test_its_picture(run, place):
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
         ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers only vpp = 1; nearest: vpp = 1"),
-        ((*JOB, "schedule=zb-h1"), 3, "optimal covers only 1f1b and gpipe; nearest: schedule = 1f1b or gpipe"),
+        ((*JOB, "schedule=zb-h1"), 3, "optimal covers only 1f1b; nearest: schedule = 1f1b"),
         ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
         ((*JOB, "--width", 2), 2, "--width does not go with --model; write the width as a setting, as in tp=8"),
         ((*JOB, "--zero", 3), 2, "--zero does not go with --model; write the ZeRO stage as a setting"),

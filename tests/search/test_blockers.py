@@ -70,7 +70,7 @@ def test_an_order_numbers_the_replicas_of_an_ep_group_consecutively():
     ("fix", "setting", "nearest"),
     [
         ({"vpp": [2]}, "vpp = 2", "vpp = 1"),
-        ({"schedule": ["zb-h1"]}, "schedule = zb-h1", "schedule = 1f1b or gpipe"),
+        ({"schedule": ["zb-h1"]}, "schedule = zb-h1", "schedule = 1f1b"),
         ({"pp": [64]}, "pp = 64", "pp = 32"),
     ],
 )
