@@ -65,7 +65,7 @@ _INNER = {
     *(
         "inputs",
         "problem",
-        "search_problem",
+        "searched",
         "priced",
         "manifest",
         "manifests",

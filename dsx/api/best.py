@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from dsx.api.answer import PricedPlans, paragraphs
-from dsx.api.arguments import count, watcher
+from dsx.api.arguments import count, strategy_names, watcher
+from dsx.api.beyond import Beyond, beyond, beyond_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import job_text, only_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
@@ -25,11 +29,12 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
-from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of, spaces_of
-from dsx.search.space import Limitation
+from dsx.search.fastest import ANY, CUTS, SearchCounts, faster_outside, fastest, problems_of, spaces_of
 from dsx.search.study import Study
+from dsx.space.boxes import Limitation
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
+from dsx.spec.load import Given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +46,20 @@ class BestPlans(PricedPlans):
 
     job: Job  # the job that was priced
     problem: Problem
+    searched: Searched
     priced: Sequence[dict[str, Any]]
     counts: SearchCounts  # number of candidates, of feasible ones, and of those that were cut
+    left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
+    beyond: Beyond | None  # the fastest plan that the framework does not run, if it is faster than all of these
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were searched."""
+        return tuple(name for name in self.searched.own if name not in self.left_out)
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -112,6 +125,10 @@ class BestPlans(PricedPlans):
             "candidates": self.counts.candidates,
             "feasible": self.counts.feasible,
             "cut": self.counts.cut,
+            "framework": self.searched.framework.name,
+            "strategies": list(self.strategies),
+            "left_out": dict(self.left_out),
+            "beyond_framework": self.beyond and self.beyond.to_data(),
             "fixed": self.fixed,
             "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
             "resolution": resolution,
@@ -123,10 +140,19 @@ class BestPlans(PricedPlans):
     def __str__(self) -> str:
         if not self.priced:
             return self.infeasible
-        head = searched_text(self.problem, self.job, self.counts)
+        head = searched_text(self.searched, self.strategies, self.job, self.counts)
+        table = plans_text(self.priced, with_strategy=len(self.strategies) > 1)
         parts = [
-            f"{head}\n{self._fixed_text}\n{plans_text(self.priced)}",
-            resolution_text(self.priced, self.job.assumptions.resolution),
+            "\n".join(filter(None, (head, self._fixed_text, left_out_text(self.left_out), table))),
+            "\n".join(
+                filter(
+                    None,
+                    (
+                        resolution_text(self.priced, self.job.assumptions.resolution),
+                        beyond_text(self.searched, self.beyond),
+                    ),
+                )
+            ),
         ]
         if (times := self.problem.operator_times) is not None:
             covered = self._covered
@@ -137,14 +163,15 @@ class BestPlans(PricedPlans):
         return paragraphs(parts)
 
 
-def searched_text(problem: Problem, job: Job, counts: SearchCounts) -> str:
-    """Return the job of a search, and how many candidates it priced."""
-    names = list(map(printable, problem.strategies))
+def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: SearchCounts) -> str:
+    """Return the job of a search, its strategies, and how many candidates it priced."""
+    problem, names = found.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
+    runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
     cut = f"optimal cuts of {counts.cut:,}, bounds exclude the others" if counts.cut else "bounds exclude optimal cuts"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else cut
     return (
-        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of {of}; {done}\n"
+        f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of {of}{runs}; {done}\n"
         f"{step_text(job.global_batch_size, problem.sequence_length)}"
     )
 
@@ -156,10 +183,11 @@ def best(
     fix: PlanLike | None = None,
     limit: LimitLike | None = None,
     strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
     partition: Literal["any", "even", "optimal"] = ANY,
     watch: Watch | None = None,
 ) -> BestPlans:
-    """Price every plan of one strategy or several, and return the fastest that fit.
+    """Price every plan that a framework runs, under every strategy, and return the fastest that fit.
 
         found = dsx.best(dsx.Job("llama-3-70b", "h100-nvs8", num_gpus=512, global_batch_size=1024))
         found.frame                                 # the plans as a DataFrame
@@ -175,30 +203,43 @@ def best(
         fix: columns with the values that they may have, as a text or a mapping: "tp=8 vpp=1,2", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
-        strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default that of the assumption set.
+        strategy: a name or a .layer file, or several: "1d,2d" or ["1d", "2d"]; by default all that the framework runs.
+            A plan that several strategies have is searched once, under the first of them.
+        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
+            assumption set.
         partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
             optimal cut where it is known, which is for vpp=1, and evenly elsewhere.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
-    SpecError for a strategy that cannot be used, InputError for a limit that is none or contradicts `fix`.
+    SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
+    run; InputError for a limit that is none or contradicts `fix`.
     """
     watch = watcher(watch)
     given = given_plan(fix, {}, checked(job))
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
-    stated = problems_of(partition, partial(job.search_problem, given.strategy if strategy is None else strategy))
+    names = strategy_names(given.strategy if strategy is None else strategy)
+    found = searched(job.inputs, names, framework, job.sequence_length, outside=True)
+    stated = problems_of(partition, found.problem)
     most = count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines
     say_few_pipelines(widest)
     fixed = fixed_settings(given.settings, job.num_gpus, widest.limits())
+    check_fixed(found, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)
     problems = [problem.searching(fixed) for problem in stated]
     spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
-    with progress(sum(space.size for space in spaces), "pricing", watch) as advance:
-        found = fastest(spaces, problems, most, advance)
+    with progress(spaces.size, "pricing", watch) as advance:
+        answer = fastest(spaces, most, advance)
+        quickest = answer.plans[0]["step_time_s"] if answer.plans else None
+        outside = faster_outside(spaces, np.inf if quickest is None else quickest, advance)
     times = problems[0].operator_times
-    idle = idle_rows(times, shapes_of(problems[0], spaces[0].keys)) if times else ()
-    studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces, strict=True)]
-    why = "" if found.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
-    return BestPlans(job, problems[0], found.plans, found.counts, idle, why, fixed, limits)
+    idle = idle_rows(times, shapes_of(problems[0], spaces.within[0].keys)) if times else ()
+    studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces.within, strict=True)]
+    why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
+    other = beyond(found, outside, quickest)
+    if why and other:
+        why = f"{why}\n{beyond_text(found, other)}"
+    left_out = found.left_out(spaces.within)
+    return BestPlans(job, problems[0], found, answer.plans, answer.counts, left_out, other, idle, why, fixed, limits)

@@ -8,9 +8,10 @@ from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
-from dsx.search.space import Limitation, Selection, Space
+from dsx.search.space import Limitation, Space
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
+from dsx.space.boxes import Selection
 from dsx.space.choices import CODES
 from dsx.space.plan_rules import OPTIMAL_SCHEDULES
 from dsx.spec.sweep import SweepSpec

@@ -1,12 +1,11 @@
 """A job: a model, the GPUs of a cluster, and the batch of a step."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
-from dsx.api.arguments import Fields, assignments, count, strategy_name, strategy_names
+from dsx.api.arguments import Fields, assignments, count, strategy_name
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
 from dsx.display.job_text import step_text
 from dsx.errors import InputError, UnknownNameError
@@ -135,19 +134,12 @@ class Job:
 
     def problem(self, strategy: str | None = None, partition: str = "even") -> "Problem":
         """Return the problem of a plan under a strategy; by default under that of the assumption set."""
-        name = strategy_name(strategy)
-        return self._problem([name] if name else [], partition)
-
-    def search_problem(self, strategies: str | Sequence[str] | None = None, partition: str = "even") -> "Problem":
-        """Return the problem of a search under some strategies; by default under that of the assumption set."""
-        return self._problem(strategy_names(strategies), partition)
-
-    def _problem(self, strategies: Sequence[str], partition: str) -> "Problem":
         if partition not in PARTITIONS:
             raise UnknownNameError("partition", str(partition), PARTITIONS)
-        for name in strategies:
+        name = strategy_name(strategy)
+        if name:
             check_strategy(name, self.inputs.near, "--strategy")
-        return self.inputs.problem(strategies, self.sequence_length, partition=partition)
+        return self.inputs.problem([name] if name else [], self.sequence_length, partition=partition)
 
     def __repr__(self) -> str:
         named = {name: getattr(self, name).name for name in ("model", "cluster")}

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dsx.errors import InputError, SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.results.schema import MENTIONED
-from dsx.search.space import Limitation, Selection, fault_of_limit
+from dsx.search.space import fault_of_limit
+from dsx.space.boxes import Limitation, Selection
 from dsx.spec.column_limits import column_limits
 
 # "tp<=8 pp>=2", ["tp<=8", "pp>=2"] or {"tp": "<=8", "pp": [">=2", "<=16"]}.

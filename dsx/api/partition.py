@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.api.arguments import watcher
+from dsx.api.arguments import strategy_names, watcher
 from dsx.api.best import searched_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import only_text
 from dsx.display.launch import launch_data, launch_of, launch_text
 from dsx.display.placement import placement_text
@@ -22,18 +23,21 @@ from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.layers import price_keys
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
+from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
 from dsx.results.launch_flags import Launch
 from dsx.search.bounded import best_cuts
 from dsx.search.fastest import SearchCounts
 from dsx.search.priced_space import PricedSpace
-from dsx.search.space import Limitation, Space
+from dsx.search.space import Space, of_used_keys
 from dsx.search.study import Study
+from dsx.space.boxes import Limitation
 from dsx.space.layer_layout import LAYOUT, layers_of_chunks
 from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
+from dsx.spec.load import Given
 from dsx.units import format_quantity
 
 
@@ -43,11 +47,18 @@ class Partition(Answer):
 
     job: Job  # the job that was priced
     problem: Problem
+    searched: Searched
+    left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     priced: dict[str, Any]  # the `plan`, and its costs by column
     stages: tuple[PlanStage, ...]  # first to last: layers, times, memory, and the link before each
     counts: SearchCounts  # number of candidates, and of those that were cut
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that were searched."""
+        return tuple(name for name in self.searched.own if name not in self.left_out)
 
     @property
     def plan(self) -> Plan:
@@ -83,6 +94,8 @@ class Partition(Answer):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         counts = {"candidates": self.counts.candidates, "cut": self.counts.cut}
+        counts |= {"framework": self.searched.framework.name, "strategies": list(self.strategies)}
+        counts |= {"left_out": dict(self.left_out)}
         counts |= {"limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()}}
         data = self.priced | {"plan": dict(self.plan), "bottleneck_s": bottleneck(self.stages).load_s, **counts}
         return data | {"stages": stages_data(self.plan, self.stages), "launch": launch_data(self.launch)}
@@ -91,13 +104,15 @@ class Partition(Answer):
         plan, priced = self.plan, self.priced
         slowest = format_quantity(bottleneck(self.stages).load_s, "s")
         state = f"schedule={plan['schedule']} zero_stage={plan['zero_stage']} recompute={plan['recompute']}"
+        several = f"{printable(plan['strategy'])}: " if len(self.strategies) > 1 else ""
+        searched_of = searched_text(self.searched, self.strategies, self.job, self.counts)
         head = [
-            searched_text(self.problem, self.job, self.counts),
+            "\n".join(filter(None, (searched_of, left_out_text(self.left_out)))),
             *filter(None, [only_text(self.fix, self.limit)]),
             f"step {quantity('step_time_s', self.step_time_s)}, bottleneck {slowest} of a microbatch, of which a "
             f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
             f"{quantity('peak_bytes', priced['peak_bytes'])}",
-            f"{plan.text} ({state})",
+            f"{several}{plan.text} ({state})",
         ]
         return paragraphs(
             [
@@ -114,7 +129,8 @@ def partition(
     fix: PlanLike | None = None,
     *,
     limit: LimitLike | None = None,
-    strategy: str | None = None,
+    strategy: str | Sequence[str] | None = None,
+    framework: Given | None = None,
     watch: Watch | None = None,
     **choices: object,
 ) -> Partition:
@@ -127,7 +143,9 @@ def partition(
         fix: columns that are fixed to these values, as a text or a mapping: "tp=8 zero_stage=1,3", {"tp": [4, 8]}.
         limit: bounds of columns, with the grammar of `limit` in a sweep: "tp<=8 pp>=2", ["tp<=8", "pp>=2"],
             {"tp": "<=8", "pp": [">=2", "<=16"]}.
-        strategy: a name or a .layer file; by default that of the assumption set.
+        strategy: a name or a .layer file, or several; by default all that the framework runs.
+        framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
+            assumption set.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
         choices: further fixed columns.
 
@@ -136,11 +154,14 @@ def partition(
     """
     watch = watcher(watch)
     given = given_plan(fix, choices, checked(job))
-    stated = job.problem(given.strategy if strategy is None else strategy, OPTIMAL)
+    names = strategy_names(given.strategy if strategy is None else strategy)
+    found = searched(job.inputs, names, framework, job.sequence_length)
+    stated = found.problem.with_partition(OPTIMAL)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
-    space = Space(problem, [job.num_gpus], [job.global_batch_size], fixed, limits)
+    (space,) = of_used_keys(problem, [Space(problem, [job.num_gpus], [job.global_batch_size], fixed, limits)])
     counts, plans, rows = SearchCounts(0, 0, 0), [], {}
     if space.size:
         with progress(space.size, "pricing", watch) as advance:
@@ -153,4 +174,6 @@ def partition(
         raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
     (plan,) = plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
-    return Partition(job, problem, plan, stages_of_plan(problem, rows, layers), counts, fixed, limits)
+    left_out = found.left_out([space])
+    cut = stages_of_plan(problem, rows, layers)
+    return Partition(job, problem, found, left_out, plan, cut, counts, fixed, limits)

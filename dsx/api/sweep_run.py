@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.inputs import load_inputs
+from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
-from dsx.graph.library import check_strategy
 from dsx.pricing.measured_kernels import IdleRow, idle_rows, shapes_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
@@ -86,11 +86,32 @@ class SweepRun:
     @cached_property
     def problems(self) -> list[Problem]:
         """The problem on each cluster."""
+        return [found.problem.with_partition(self.spec.partition) for found in self.searched]
+
+    @cached_property
+    def searched(self) -> list[Searched]:
+        """What the sweep searches on each cluster."""
         spec = self.spec
-        for name in spec.strategy:
-            check_strategy(name, spec.file, f"{spec.place('strategy')}: strategy")
-        settings = (spec.strategy, spec.sequence_length, spec.train_tokens, spec.partition)
-        return [inputs.problem(*settings) for inputs in self.inputs]
+        place = f"{spec.place('strategy')}: strategy"
+        found = [
+            searched(
+                inputs,
+                spec.strategy,
+                spec.framework,
+                spec.sequence_length,
+                spec.train_tokens,
+                merged=not spec.strategy,
+                place=place,
+            )
+            for inputs in self.inputs
+        ]
+        check_fixed(found[0], spec.fix, lambda column: f"{spec.place('fix', column)}: fix")
+        return found
+
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """The strategies that a sweep without named ones leaves out, and why."""
+        return self.searched[0].left_out([study.space for study in self.sweep.studies])
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -109,7 +130,9 @@ class SweepRun:
         resolved: dict[str, object] = self.inputs[0].to_data()
         del resolved["cluster"]
         resolved["clusters"] = [inputs.to_data()["cluster"] for inputs in self.inputs]
-        resolved["strategy"] = spec.strategy or [self.inputs[0].assumptions.default_strategy]
+        resolved["strategy"] = spec.strategy or list(problem.strategies)
+        if not (framework := self.searched[0].framework).unlimited:
+            resolved["framework"] = framework.model_dump(mode="json")
         resolved["layers"] = problem.fingerprint()
         fields = [field(path) for path in spec.what_if.fields]
         return manifests.begin(

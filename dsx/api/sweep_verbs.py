@@ -7,7 +7,7 @@ interruption, and several processes can share the parts of one sweep.
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from dsx.api.arguments import Fields, assignments, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines
+from dsx.api.searched import left_out_text
 from dsx.api.sweep_run import Shard, SweepRun
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
@@ -70,6 +71,7 @@ class Swept(PricedPlans):
     priced: Sequence[dict[str, Any]]
     varied: Sequence[str]  # hardware columns that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
+    left_out: Mapping[str, str] = field(default_factory=dict)  # strategies that the sweep left out, and why
     loaded: "pd.DataFrame | None" = None  # the rows, if there is no folder
 
     @cached_property
@@ -88,7 +90,8 @@ class Swept(PricedPlans):
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
         counts = {"candidates": self.candidates, "feasible": self.feasible, "rows": self.rows}
-        return {"folder": self.folder and str(self.folder), **counts, "plans": plans}
+        left_out = {"left_out": dict(self.left_out)}
+        return {"folder": self.folder and str(self.folder), **counts, **left_out, "plans": plans}
 
     def __str__(self) -> str:
         return plans_text(self.priced, with_settings=True, hardware=self.varied) if self.priced else ""
@@ -130,7 +133,7 @@ def sweep(
             raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
         rows = None if found.folder is None else load(found.folder)
     counts = (found.candidates, found.feasible, found.rows)
-    return Swept(None, *counts, found.priced, found.varied, found.infeasible, rows)
+    return Swept(None, *counts, found.priced, found.varied, found.infeasible, found.left_out, rows)
 
 
 def _swept(
@@ -270,4 +273,6 @@ def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
     if len(plans) == _GROUPS_SHOWN:
         remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     why = "" if feasible else why_infeasible(run.sweep.studies, run.problems[0], run.spec)
-    return Swept(run.folder, candidates, feasible, num_rows, plans, varied, why)
+    if run.left_out:
+        remark(left_out_text(run.left_out))
+    return Swept(run.folder, candidates, feasible, num_rows, plans, varied, why, run.left_out)

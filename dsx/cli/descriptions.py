@@ -22,13 +22,14 @@ class Kind(StrEnum):
     strategies = "strategies"
     layers = "layers"
     assumptions = "assumptions"
+    frameworks = "frameworks"
 
 
 def list_names(
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.")],
     as_json: options.Json = False,
 ) -> None:
-    """List models, clusters, strategies, layers or assumption sets."""
+    """List models, clusters, layers, strategies or other files."""
     found = dsx.names(kind.value)
     if as_json:
         print_json({kind.value: found})

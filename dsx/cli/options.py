@@ -63,7 +63,16 @@ Strategies = Annotated[
     typer.Option(
         "--strategy",
         metavar="NAMES",
-        help="Strategy, or several with commas: names or .layer files [default: that of the assumption set].",
+        help="Strategy, or several with commas: names or .layer files [default: all that the framework runs].",
+    ),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        "--framework",
+        metavar="NAME",
+        help="Framework whose plans are searched: a name (dsx list frameworks; any: all plans) or a YAML file "
+        "[default: that of the assumption set].",
     ),
 ]
 Limits = Annotated[

@@ -65,7 +65,8 @@ def partition(
             help=f"Assumption set, with --model: a name or a YAML file [default: {options.DEFAULT_ASSUMPTIONS}].",
         ),
     ] = None,
-    strategy: options.Strategy = None,
+    strategy: options.Strategies = None,
+    framework: options.Framework = None,
     limit: options.Limits = None,
     assignments: options.Assignments = None,
     plot: Annotated[
@@ -101,8 +102,8 @@ def partition(
 ) -> None:
     """Cut layers into pipeline stages, exactly.
 
-    With --model, print the plan with the least step time stage by stage. All widths, replicas and pipelines of the
-    model on the cluster are searched, each with its optimal cut.
+    With --model, print the plan with the least step time stage by stage. All widths, replicas and pipelines that
+    the framework runs are searched, each with its optimal cut.
 
     With --instance, print the plan of a table of layers with the least step time. All cuts, numbers of stages and
     replicas, widths and ZeRO stages are searched, with and without recomputation. Among equally fast plans the one with
@@ -111,7 +112,7 @@ def partition(
     needed_by_model = {"--cluster": cluster, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     needed_by_table = {"--network": network, "--devices": devices}
     with_model = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
-    with_model |= {"--assumptions": assumptions, "--limit": limit}
+    with_model |= {"--assumptions": assumptions, "--framework": framework, "--limit": limit}
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
     _refuse_mixed(model, needed_by_model | with_model, instance, needed_by_table | with_table, settings)
     if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
@@ -121,7 +122,7 @@ def partition(
         sizes = (num_gpus, global_batch_size, sequence_length)
         job = dsx.Job(model, cluster, *sizes, assumption_set, set=assignments)
         dsx.keep_compiled()
-        found = dsx.partition(job, settings, limit=limit, strategy=strategy)
+        found = dsx.partition(job, settings, limit=limit, strategy=strategy, framework=framework)
         if plot is not None:
             found.plot(plot)
         print_answer(found, as_json)

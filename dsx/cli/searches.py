@@ -25,6 +25,7 @@ def best(
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategies = None,
+    framework: options.Framework = None,
     fix: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,9 +47,9 @@ def best(
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price every plan of one strategy or several; print the fastest.
+    """Price every plan that a framework runs; print the fastest.
 
-    The Megatron-LM launch flags of the first plan follow.
+    The Megatron-LM launch flags of the first plan follow. A line says what the limits of the framework cost.
 
     Of zero_stage, zero_replicas, recompute, stored_layers, schedule, vpp and offload, the assumption set fixes some,
     which the output names. --fix offload=none,optimizer searches other values of them, and --fix vpp=1 fewer of a
@@ -58,7 +59,7 @@ def best(
     sizes = (num_gpus, global_batch_size, sequence_length)
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.best(job, top, fix=fix, limit=limit, strategy=strategy, partition=partition.value)
+    found = dsx.best(job, top, fix=fix, limit=limit, strategy=strategy, framework=framework, partition=partition.value)
     if as_json:
         print_json(found.to_data())
     if not found.plans:

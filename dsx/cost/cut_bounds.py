@@ -2,25 +2,32 @@
 
 A pipeline takes at least as long as one of mean stages, and as its largest single layer causes
 (`dsx.space.critical_path`). A cut adds at least the reduction and the update of the most even first stage
-(`StageCosts.reduction_and_update_s`). The fullest GPU holds at
-least the mean of all stages, each with the fewest microbatches in flight that one has, those of the last stage.
+(`StageCosts.reduction_and_update_s`). The fullest GPU holds at least the mean of all stages, each with the fewest
+microbatches in flight that one has, those of the last stage.
 Transients are left out of the memory: they are not affine in the layers, so their mean is no bound.
+
+A looser bound leaves out sends, reduction and update, so it needs the seconds of a shard key's layers alone.
 """
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import ACTIVATIONS, offload_codes
-from dsx.cost.pipeline import in_flight, least_pipeline_s
+from dsx.cost.pipeline import Send, in_flight, least_pipeline_s
+from dsx.cost.recompute import NONE
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
-from dsx.cost.stages import even_first
+from dsx.cost.stages import Stack, even_first
 from dsx.cost.step import Workload, mean_stage, sends_of
 from dsx.hardware.cluster import Cluster
+from dsx.space.codes import Searched
 
 
 @xp.unchecked
@@ -37,7 +44,7 @@ def cut_bounds(
     last = choices.pp - 1.0
     mean, share = mean_stage(stack, choices, last), even_first(stack, choices.pp, choices.vpp)
     send = sends_of(costs, mean)
-    largest_s, last_s = _largest_and_last_s(costs)
+    largest_s, last_s = _largest_and_last_s(costs.forward_backward_s, stack)
     passes_s = least_pipeline_s(costs.load_s(mean), largest_s, last_s, send, choices, searched)
     step_s = passes_s + costs.reduction_s(share) + costs.update_s(share)
     if offload_codes(ACTIVATIONS, searched):  # what stays on a GPU is not affine in the layers
@@ -46,16 +53,47 @@ def cut_bounds(
     return step_s, held.peak_bytes
 
 
-def _largest_and_last_s(costs: StageCosts) -> tuple[Column, Column]:
+class KeySeconds(NamedTuple):
+    """The least seconds of one microbatch of any plan of a key, under each mode of recomputation; [modes, U]."""
+
+    whole: np.ndarray  # through all layers
+    largest: np.ndarray  # through the largest single layer
+    last: np.ndarray  # through the layers that the last stage always has
+
+
+def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> KeySeconds:
+    """Return the seconds of [U] shard keys; `kinds` has their layer costs at one hardware point."""
+    never = {*stack.first, *stack.last}
+    found = []
+    for mode in range(len(kinds[0].recompute_s)):
+        # A stage may store the activations of some layers, so that they are not recomputed.
+        of_body = mode if searched.stored_layers == (0,) else NONE
+        seconds = [
+            costs.forward_s + costs.backward_s + costs.recompute_s[NONE if kind in never else of_body]
+            for kind, costs in enumerate(kinds)
+        ]
+        whole = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
+        found.append((whole, *_largest_and_last_s(seconds, stack)))
+    return KeySeconds(*(np.stack(of_modes) for of_modes in zip(*found, strict=True)))
+
+
+@xp.unchecked
+def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
+    """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`."""
+    whole, largest, last = (column[choices.recompute.astype(int), keys] for column in seconds)
+    send = Send(np.zeros_like(whole), np.zeros_like(whole))
+    return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
+
+
+def _largest_and_last_s(seconds: Sequence[PerPlan], stack: Stack) -> tuple[Column, Column]:
     """Return the seconds of a microbatch on the largest single layer, and on the layers of the last stage alone.
 
     Alternating kinds count as their mix.
     """
-    seconds = costs.forward_backward_s
-    single = [seconds[kind] for kind in (*costs.stack.first, *costs.stack.last)]
-    for of_segment, counts in zip(costs.stack.segments, costs.stack.counts, strict=True):
+    single = [seconds[kind] for kind in (*stack.first, *stack.last)]
+    for of_segment, counts in zip(stack.segments, stack.counts, strict=True):
         whole = sum(counts)
         mixed = [seconds[kind] * (count / whole) for kind, count in zip(of_segment, counts, strict=True)]
         single.append(functools.reduce(xp.add, mixed))
-    last = [seconds[kind] for kind in costs.stack.last]
+    last = [seconds[kind] for kind in stack.last]
     return functools.reduce(xp.maximum, single), functools.reduce(xp.add, last, xp.zeros_like(single[0]))

@@ -46,14 +46,19 @@ _OPTIONAL = ("recompute", "optimizer")
 _SETTINGS = {"num_gpus": "GPUs", "global_batch_size": "batch", "strategy": "strategy"}
 
 
-def plans_text(plans: Sequence[Priced], with_settings: bool = False, hardware: Collection[str] = ()) -> str:
+def plans_text(
+    plans: Sequence[Priced],
+    with_settings: bool = False,
+    hardware: Collection[str] = (),
+    with_strategy: bool = False,
+) -> str:
     """Return plans as a table: step time, MFU, memory and the shares of the step.
 
-    `with_settings` adds the GPUs, the batch and the strategy. The strategy and hardware columns are shown if they vary
-    from plan to plan, and those in `hardware` always. The shares of a step add up to 100 %; recompute and optimizer
-    have a column if a plan has such a share.
+    `with_settings` adds the GPUs, the batch and the strategy, `with_strategy` the strategy. The strategy and hardware
+    columns are shown if they vary from plan to plan, and those in `hardware` always. The shares of a step add up to
+    100 %; recompute and optimizer have a column if a plan has such a share.
     """
-    several = len({plan["plan"]["strategy"] for plan in plans}) > 1
+    several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
     settings = _SETTINGS if with_settings else {name: _SETTINGS[name] for name in ("strategy",) if several}
     shown = [*(name for name in plans[0].get("hardware", ()) if name in hardware or _varies(plans, name))]
     titles = [*map(hardware_title, shown), *settings.values()]

@@ -3,8 +3,9 @@
 Layer costs are made for all hardware points of a problem at once, because the work of a layer is the same at all of
 them. A kind of layer is priced once for keys that differ only in what it does not depend on.
 
-Few keys are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to a few fixed
-lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is cut off again.
+Few keys of a strategy are priced on NumPy, before XLA would have compiled their layer; many by compiled code, padded to
+a few fixed lengths, so that the layer of a strategy is compiled once per length. Padding repeats the last key and is
+cut off again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,8 @@ KeyCosts = tuple[LayerCosts, ...]
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 _ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
-_COMPILED = 1 << 16  # keys at hardware points from which on they are compiled, which halves the time of the next ones
+# Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
+_COMPILED = 1 << 16
 _LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
@@ -83,12 +85,15 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) 
         rows, which = _distinct(problem, layer, keys, of_strategy)
         priced_as[of_strategy] = sum(map(len, distinct)) + which
         distinct.append(rows)
-    batches = _batches(problem, layers, keys, distinct)
-    if problem.num_points * sum(map(len, distinct)) < _COMPILED:
-        parts = [part for batch in batches for part in _price_on_numpy(problem, batch)]
-    else:
-        # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
-        parts = [part for _, parts in map_over_devices(partial(_price_compiled, problem), batches) for part in parts]
+    parts: list[LayerCosts] = []
+    for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
+        batches = _batches(problem, code, layer, keys, rows)
+        if problem.num_points * len(rows) < _COMPILED:
+            parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
+        else:
+            # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
+            compiled = map_over_devices(partial(_price_compiled, problem), batches)
+            parts += [part for _, made in compiled for part in made]
     return _assembled(parts, priced_as)
 
 
@@ -120,17 +125,16 @@ def _depends(layer: DerivedLayer, column: str) -> bool:
 
 
 def _batches(
-    problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, rows_of: Sequence[np.ndarray]
+    problem: Problem, code: int, layer: DerivedLayer, keys: Arrays, of_strategy: np.ndarray
 ) -> Iterator[_KeyBatch]:
-    """Yield some rows of each strategy, one strategy after the other, a bounded number of works at a time."""
-    for code, (layer, of_strategy) in enumerate(zip(layers, rows_of, strict=True)):
-        works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
-        for start, stop in _ranges(works, _WORKS, len(works)):
-            rows, which = of_strategy[start:stop], works[start:stop] - works[start]
-            first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
-            work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
-            shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
-            yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
+    """Yield some rows of a strategy, a bounded number of works at a time."""
+    works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
+    for start, stop in _ranges(works, _WORKS, len(works)):
+        rows, which = of_strategy[start:stop], works[start:stop] - works[start]
+        first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
+        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
+        shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
+        yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
 
 
 def outer_shares(

@@ -20,6 +20,7 @@ from dsx.graph.library import kernel_names, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.pricing.chain import check_length
+from dsx.space.boxes import Boxes, boxes_of
 from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.space.codes import searched_values
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
@@ -27,7 +28,8 @@ from dsx.space.plan_rules import RULES
 from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
-from dsx.spec.model import ModelSpec
+from dsx.spec.framework import FrameworkSpec
+from dsx.spec.model import ModelSpec, has_experts
 from dsx.spec.operator_times import OperatorTimes
 
 T = TypeVar("T")
@@ -49,6 +51,13 @@ class Problem:
     sequence_length: int
     operator_times: TimesTable | None = None  # measured times that replace the roofline of kernels
     partition: str = EVEN  # one of `dsx.space.codes.PARTITIONS`
+    framework: FrameworkSpec | None = None  # whose plans are searched; None: all plans
+    merged: bool = False  # whether a plan that several strategies have is searched once, under the first of them
+
+    @property
+    def boxes(self) -> Boxes:
+        """The plans that the framework runs."""
+        return boxes_of(self.framework, self.strategies, has_experts(self.model.dimensions))
 
     @property
     def kinds(self) -> tuple[tuple[DerivedLayer, ...], ...]:
@@ -94,6 +103,12 @@ class Problem:
             len(stack.last),
             counts_ends=bool(stack.first and stack.last),
         )
+
+    def with_partition(self, partition: str) -> "Problem":
+        """Return the problem with another partition; SpecError for too many layers for an optimal cut."""
+        if partition == OPTIMAL:
+            check_layers(self.model, self.assumptions_spec)
+        return replace(self, partition=partition)
 
     def searching(self, fix: Mapping[str, Sequence[int | str]]) -> "Problem":
         """Return the problem with the values of `fix` in place of fixed choices of its assumption set.
@@ -174,29 +189,22 @@ def make_problem(
     near: Path | None = None,
     operator_times: OperatorTimes | None = None,
     partition: str = EVEN,
+    framework: FrameworkSpec | None = None,
+    merged: bool = False,
+    models: Sequence[Model] | None = None,
 ) -> Problem:
     """Build a problem.
 
-    `sequence_length` is in tokens, by default that of the model. `near` is the file that names the strategies. Raises
-    SpecError for a strategy that cannot be priced yet and for a model with too many layers for an optimal cut, and
-    OperatorTimesError for a row of `operator_times` that names no kernel.
+    `sequence_length` is in tokens, by default that of the model. `near` is the file that names the strategies. `models`
+    are the model under each strategy, if they are built already. Raises SpecError for a strategy that cannot be priced
+    yet and for a model with too many layers for an optimal cut, and OperatorTimesError for a row of `operator_times`
+    that names no kernel.
     """
     if partition == OPTIMAL:
-        layers = sum(entry.count for entry in counted(model, assumptions))
-        check_length(
-            layers,
-            f"model {model.name!r}",
-            "an even cut has no such limit (partition even of best, evaluate and sweep)",
-        )
+        check_layers(model, assumptions)
     length = sequence_length or model.default_sequence_length
-    models = tuple(build_model(model, assumptions, strategy, near) for strategy in strategies)
-    for built, strategy in zip(models, strategies, strict=True):
-        for layer in built.kinds:
-            used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
-            if "dp" in used:
-                raise SpecError(
-                    f"{layer.name!r} under {strategy!r} shards over dp, which is derived but not priced yet"
-                )
+    built = (priceable_model(model, assumptions, strategy, near) for strategy in strategies)
+    models = tuple(built if models is None else models)
     without_experts = not any("ep" in layer.axes for built in models for layer in built.kinds)
     machine = cluster_from_spec(cluster)
     # On two tiers a plan may have any placement, so the order has no effect.
@@ -225,7 +233,28 @@ def make_problem(
         sequence_length=length,
         operator_times=operator_times and _table(operator_times, assumptions, models, near),
         partition=partition,
+        framework=framework,
+        merged=merged,
     )
+
+
+def check_layers(model: ModelSpec, assumptions: AssumptionsSpec) -> None:
+    """Raise SpecError for a model with too many layers for an optimal cut."""
+    check_length(
+        sum(entry.count for entry in counted(model, assumptions)),
+        f"model {model.name!r}",
+        "an even cut has no such limit (partition even of best, evaluate and sweep)",
+    )
+
+
+def priceable_model(model: ModelSpec, assumptions: AssumptionsSpec, strategy: str, near: Path | None = None) -> Model:
+    """Return a model under a strategy; raises InputError if it cannot be built, or cannot be priced yet."""
+    built = build_model(model, assumptions, strategy, near)
+    for layer in built.kinds:
+        used = {*layer.axes, *(name for expr in layer.definitions.values() for name in names(expr))}
+        if "dp" in used:
+            raise SpecError(f"{layer.name!r} under {strategy!r} shards over dp, which is derived but not priced yet")
+    return built
 
 
 def _table(

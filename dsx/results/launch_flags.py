@@ -135,7 +135,7 @@ def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: 
         *overlaps,
     ]
     lost = [
-        *([f"zero_stage={plan['zero_stage']}"] if zero is None else []),
+        *([f"zero_stage={plan['zero_stage']}"] if zero is None else _sharded_in_pipeline(plan)),
         *not_recomputed,
         *not_offloaded,
         *([f"schedule={plan['schedule']}"] if schedule is None else []),
@@ -154,6 +154,16 @@ def _zero(stage: int, assumptions: AssumptionsSpec) -> tuple[Flag, ...] | None:
     if known is None or stage > 1 or assumptions.dp_overlap:
         return known
     return tuple(flag for flag in known if flag not in _OVERLAPPED)
+
+
+def _sharded_in_pipeline(plan: Plan) -> list[str]:
+    """Return that Megatron-FSDP, which has ZeRO stages 2 and 3, is not documented to run in a pipeline."""
+    if plan["zero_stage"] < 2 or plan["pp"] == 1:
+        return []
+    return [
+        f"zero_stage={plan['zero_stage']} with pp={plan['pp']}: Megatron-FSDP is documented with tensor, context and "
+        "expert parallelism, not with pipelines"
+    ]
 
 
 def _uneven(plan: Plan, num_layers: int, outside: tuple[int, int]) -> list[int]:

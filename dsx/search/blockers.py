@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dsx.pricing.problem import Problem
-from dsx.search.space import Limitation, Selection, Space
+from dsx.search.space import Space
+from dsx.space.boxes import Limitation, Selection
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, CODES, KEY_COLUMNS, MODEL_AXES, SEARCHED_COLUMNS
 from dsx.space.divisors import divisors
 from dsx.space.expert_nesting import REPLICA_AXES
@@ -160,7 +161,7 @@ def _nearest(one: _Setting, values: np.ndarray) -> str:
 
 def _rule(column: str, problem: Problem) -> str:
     """Return what a search requires of a value of a column."""
-    strategies = " and ".join(problem.strategies)
+    strategies = problem.strategies[0] if len(problem.strategies) == 1 else "a searched strategy"
     if column.endswith("_nvs"):
         axis = column.removesuffix("_nvs")
         domain = f"the shares multiply to the largest divisor of num_gpus that fits a fast domain of {problem.nvs_size}"

@@ -1,26 +1,27 @@
 """The space of a search: its bounds, its key table and its blocks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 
 import numpy as np
 
 from dsx.errors import SpecError
-from dsx.graph.expressions import RELATIONS
 from dsx.pricing.problem import Problem
+from dsx.pricing.same_plans import first_of_each_plan
 from dsx.space.blocks import Blocks
+from dsx.space.boxes import Limitation, Selection, selecting
 from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, SEARCHED_COLUMNS
-from dsx.space.enumerate import Arrays, Bounds, shard_keys
+from dsx.space.enumerate import Arrays, Bounds, shard_keys, take
 from dsx.space.tiers import units
-from dsx.spec.ranges import Limit
-
-Selection = Mapping[str, Sequence[int | str]]
-Limitation = Mapping[str, Sequence[Limit]]
 
 
 class Space:
-    """All candidates of a problem at given GPU counts and batch sizes, as keys and blocks."""
+    """All candidates of a problem at given GPU counts and batch sizes, as keys and blocks.
+
+    With `outside`, they are those that the framework of the problem does not run. `keys` are those of another space
+    that differs in its cuts, in limits of choices or in `outside` alone.
+    """
 
     def __init__(
         self,
@@ -29,6 +30,8 @@ class Space:
         global_batch_size: Sequence[int],
         fix: Selection | None = None,
         limit: Limitation | None = None,
+        outside: bool = False,
+        keys: Arrays | None = None,
     ) -> None:
         problem.check_sizes(num_gpus)
         fixed = _searched_only(fix or {}, problem)
@@ -42,14 +45,18 @@ class Space:
             sequence_length=problem.sequence_length,
             limits=problem.limits(),
             searched=problem.workload.searched,
-            keep_keys=_filter(KEY_COLUMNS, fixed, limited),
-            keep_choices=_filter(CHOICE_COLUMNS, fixed, limited),
+            keep_keys=selecting(KEY_COLUMNS, fixed, limited),
+            keep_choices=selecting(CHOICE_COLUMNS, fixed, limited),
             expert_axes=problem.expert_axes,
             tiers=tuple(tier.name for tier in problem.cluster.network.middle),
             units=units(problem.cluster.network),
+            boxes=problem.boxes.inverted() if outside else problem.boxes,
         )
-        dimensions = problem.model.dimensions
-        self.keys: Arrays = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
+        if keys is None:
+            dimensions = problem.model.dimensions
+            keys = shard_keys([(kinds, dimensions) for kinds in problem.kinds], self.bounds)
+        self.keys: Arrays = keys
+        self.strategies_before: frozenset[int] = frozenset()  # those with plans before each plan was left to the first
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -66,13 +73,36 @@ class Space:
         count = len(self.keys["tp"])
         if count <= num_keys:
             return [self]
-        found = []
-        for start in range(0, count, num_keys):
-            part = copy(self)
-            part.keys = {name: column[start : start + num_keys] for name, column in self.keys.items()}
-            vars(part).pop("blocks", None)  # the blocks of the whole space, if they were made
-            found.append(part)
-        return found
+        starts = range(0, count, num_keys)
+        return [self.of_keys(take(self.keys, slice(start, start + num_keys))) for start in starts]
+
+    def of_keys(self, keys: Arrays) -> "Space":
+        """Return the space of other keys."""
+        part = copy(self)
+        part.keys = keys
+        for made in ("blocks", "strategies"):  # of the keys before
+            vars(part).pop(made, None)
+        return part
+
+    @cached_property
+    def strategies(self) -> frozenset[int]:
+        """The codes of the strategies of all candidates."""
+        return frozenset(np.unique(self.keys["strategy"][self.blocks.keys]).tolist())
+
+
+def of_used_keys(problem: Problem, spaces: Sequence[Space]) -> list[Space]:
+    """Return spaces that share their keys without those that no candidate has.
+
+    Where the problem is `merged`, they are also without those that are the plan of an earlier strategy.
+    """
+    used = np.unique(np.concatenate([space.blocks.keys for space in spaces]))
+    keys = take(spaces[0].keys, used)
+    if problem.merged:
+        keys = first_of_each_plan(problem, keys)
+    found = [space.of_keys(keys) for space in spaces]
+    for space, before in zip(found, spaces, strict=True):
+        space.strategies_before = before.strategies
+    return found
 
 
 def _searched_only(fix: Selection, problem: Problem) -> dict[str, Sequence[int | str]]:
@@ -108,20 +138,3 @@ def fault_of_limit(column: str) -> str:
     """Return why a column cannot be limited; empty if it can."""
     searched = column in (*KEY_COLUMNS, *CHOICE_COLUMNS)
     return "" if searched else f"{column!r} is not a searched choice, so it cannot be limited"
-
-
-def _filter(
-    columns: Sequence[str], fix: Selection, limit: Limitation
-) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return the filter of `fix` and `limit` for tables that have some of `columns`."""
-
-    def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
-        good = np.ones(len(next(iter(table.values()))), dtype=bool)
-        for column in (name for name in columns if name in table):
-            if column in fix:
-                good &= np.isin(table[column], np.array(fix[column]))
-            for bound in limit.get(column, ()):
-                good &= RELATIONS[bound.relation](table[column], bound.bound)
-        return good
-
-    return keep

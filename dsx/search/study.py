@@ -16,7 +16,8 @@ from dsx.hardware.cluster import anonymous, network_from_spec
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import joined
-from dsx.search.space import Limitation, Selection, Space
+from dsx.search.space import Space, of_used_keys
+from dsx.space.boxes import Limitation, Selection
 from dsx.space.enumerate import Arrays
 from dsx.spec.cluster import changed_network
 from dsx.spec.what_if import WhatIf, field
@@ -77,7 +78,8 @@ def make_studies(
             network = changed.cluster.network
             shape = (network.nvs.size, tuple((tier.name, tier.size) for tier in network.middle), network.tiers[-1].size)
             if shape not in spaces:
-                spaces[shape] = Space(changed, num_gpus, global_batch_size, fix, limit).split(_KEYS)
+                (space,) = of_used_keys(changed, [Space(changed, num_gpus, global_batch_size, fix, limit)])
+                spaces[shape] = space.split(_KEYS)
             at = {path: column[here] for path, column in values.items()}
             found += [Study(changed, space, code, at) for space in spaces[shape]]
     return found

@@ -13,7 +13,9 @@ import numpy as np
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.layers import power_of_two, price_keys
 from dsx.pricing.rows import Counts
+from dsx.search.bounded import smallest_cut
 from dsx.search.dispatch import search_of
+from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, Search
 from dsx.search.row_groups import front_of_groups, leading_rows
 from dsx.search.study import Study, at_points, points_of
@@ -127,6 +129,9 @@ def smallest(studies: Sequence[Study], progress: Progress) -> tuple[Study, Array
         here = points_of(study, 0, 1)
         unlimited = at_points(here.problem, {"device.hbm_capacity": np.array([np.inf])})
         table = price_keys(unlimited, study.space.keys)
-        search = search_of(unlimited, study.space, table)
-        found.append((here, search.best(1, objective="peak_bytes", progress=progress)[0]))
+        if unlimited.optimal_cuts:
+            rows = smallest_cut(PricedSpace(unlimited, study.space, table, "float64"), progress)
+        else:
+            rows, _ = search_of(unlimited, study.space, table).best(1, objective="peak_bytes", progress=progress)
+        found.append((here, rows))
     return min(found, key=lambda one: one[1]["peak_bytes"][0])

@@ -3,7 +3,8 @@
 What a layer costs depends on the shard key alone. Pipeline depth, data parallelism, batch and GPU count combine layer
 costs. The keys of a block have the same GPUs per replica, take the same GPUs of a fast domain, have ep groups that span
 the same number of replicas, and have the same microbatch size. Each key of a block goes with each of its choices. Thus
-the space is a list of rectangles, and no candidate is ever a Python object.
+the space is a list of rectangles, and no candidate is ever a Python object. Where a framework does not run every choice
+with every key, the keys of a block are also those that go with the same choices (`dsx.space.boxes`).
 
 The choices of a block are a product too: a placement (GPU count, pipeline, replicas and their shares of a fast domain)
 times the batch sizes that dp times the microbatch size divides. Only the factors are stored, once for all blocks that
@@ -19,7 +20,7 @@ import numpy as np
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors, divisors
-from dsx.space.enumerate import Arrays, Bounds, changes, cross, grid, take
+from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import OPTIMAL, Limits, fill, placed
 from dsx.space.plan_rules import RULES
@@ -70,7 +71,11 @@ class Blocks:
 
     def __init__(self, keys: Arrays, bounds: Bounds) -> None:
         size = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
-        replicas = np.stack([size, placed(keys, REPLICA_AXES), *ep_constraints(keys, bounds.expert_axes)])
+        nested = ep_constraints(keys, bounds.expert_axes)
+        boxes = (
+            keys[BOXES] if BOXES in keys else np.ones_like(size)
+        )  # without a framework, all keys are in its first box
+        replicas = np.stack([size, placed(keys, REPLICA_AXES), *nested, boxes])
         order = np.lexsort((keys["microbatch_size"], *replicas[::-1]))
         ordered, microbatch_size = replicas[:, order], keys["microbatch_size"][order]
         begins = np.flatnonzero(changes(*ordered, microbatch_size))
@@ -205,11 +210,11 @@ def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
 def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
     """Return the placements of one kind of replica.
 
-    `kind` is its model-parallel GPUs, how many of them share a fast domain, and what its ep groups require
-    (`dsx.space.expert_nesting.ep_constraints`). `domains` are the GPUs of a fast domain that a job of each GPU count
-    fills.
+    `kind` is its model-parallel GPUs, how many of them share a fast domain, what its ep groups require
+    (`dsx.space.expert_nesting.ep_constraints`), and the boxes that have its keys. `domains` are the GPUs of a fast
+    domain that a job of each GPU count fills.
     """
-    replica, share, whole, wide, near = kind
+    replica, share, whole, wide, near, boxes = kind
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
@@ -221,7 +226,7 @@ def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
     # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
     nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
     ordered = distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)
-    return table[:, nested & ordered & bounds.keep_choices(columns)]
+    return table[:, nested & ordered & bounds.keep_choices(columns) & bounds.boxes.keep(boxes, columns)]
 
 
 def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:

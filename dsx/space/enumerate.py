@@ -7,12 +7,13 @@ A degree is any divisor of the GPU count. Panels are the largest degree times a 
 far as the GPU count allows (`dsx.space.limits.fill`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dsx.graph.derived import DerivedLayer
+from dsx.space.boxes import EVERYTHING, Boxes, Filter
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.codes import Searched
 from dsx.space.divisors import all_divisors
@@ -23,7 +24,7 @@ from dsx.space.strategy_rules import allowed
 Arrays = dict[str, np.ndarray]
 
 _CROSSED = 1 << 17  # degrees times microbatch sizes that are crossed at once
-Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+BOXES = "boxes"  # the column of a key table with the boxes that have a key, as bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Bounds:
     expert_axes: tuple[tuple[str, ...], ...]  # per strategy: other axes that shard experts, besides ep
     tiers: tuple[str, ...] = ()  # names of the tiers between fast domain and outermost tier
     units: tuple[int, ...] = ()  # fast domains in a unit of each of these tiers
+    boxes: Boxes = EVERYTHING  # of the framework
 
 
 def grid(*axes: np.ndarray) -> list[np.ndarray]:
@@ -72,9 +74,13 @@ def changes(*columns: np.ndarray) -> np.ndarray:
 
 
 def shard_keys(strategies: Sequence[tuple[Sequence[DerivedLayer], Mapping[str, int]]], bounds: Bounds) -> Arrays:
-    """Return the [U] key table of all strategies; each is given by its (layer kinds, dimensions)."""
+    """Return the [U] key table of all strategies; each is given by its (layer kinds, dimensions).
+
+    Beside `KEY_COLUMNS` it has the column `BOXES`.
+    """
     tables = [_strategy_keys(code, layers, dims, bounds) for code, (layers, dims) in enumerate(strategies)]
-    return {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
+    keys = {name: np.concatenate([table[name] for table in tables]) for name in KEY_COLUMNS}
+    return keys | {BOXES: bounds.boxes.of_keys(keys)}
 
 
 def _strategy_keys(code: int, layers: Sequence[DerivedLayer], dimensions: Mapping[str, int], bounds: Bounds) -> Arrays:

@@ -104,7 +104,10 @@ class AssumptionsSpec(Spec):
     # Operator -> the table that replaces it for runs without a fused kernel for it.
     unfused_operators: dict[Unfusable, str] = Field(default_factory=dict)
     uncounted: list[str]  # operators without cost
-    default_strategy: str  # of a search that names none
+    default_strategy: str  # of a plan that names none
+    # The strategies of a search that names none; None: all that its framework runs and that apply to the model.
+    searched_strategies: list[str] | None = None
+    framework: str = "any"  # of a search that names none: its name or file
     # Placement of a group where the plan does not state it: ranks in order, or one member in each fast domain.
     default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value

@@ -13,12 +13,13 @@ from typing import Literal
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 
-Kind = Literal["models", "clusters", "assumptions", "operators", "layers", "families"]
+Kind = Literal["models", "clusters", "assumptions", "frameworks", "operators", "layers", "families"]
 
 _SINGULAR: dict[Kind, str] = {
     "models": "model",
     "clusters": "cluster",
     "assumptions": "assumption set",
+    "frameworks": "framework",
     "operators": "operator table",
     "layers": "layer",
     "families": "model family",

@@ -54,7 +54,8 @@ class SweepSpec(Spec):
     num_gpus: Sizes
     global_batch_size: Sizes  # sequences of one step
     sequence_length: Count | None = None  # tokens; None: the model's default
-    strategy: NamesOrDefault = Field(default_factory=list)  # empty: the default of the assumption set
+    strategy: NamesOrDefault = Field(default_factory=list)  # empty: all that the framework runs
+    framework: str | None = None  # its name or file; None: that of the assumption set
     fix: dict[Annotated[CandidateColumn, BeforeValidator(_no_setting)], Choices] = Field(default_factory=dict)
     limit: ColumnLimits = Field(default_factory=dict)
     what_if: WhatIfPoints = WhatIf()
@@ -103,7 +104,7 @@ class SweepSpec(Spec):
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Result sets are identified by a hash of their sweep, which fields added later must not change by default.
-        later = {"operator_times": None, "partition": "even"}
+        later = {"operator_times": None, "partition": "even", "framework": None}
         return {name: value for name, value in write(self).items() if name not in later or value != later[name]}
 
     @property

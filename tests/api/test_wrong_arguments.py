@@ -18,7 +18,7 @@ NO_NAMES = ["", [], 5, b"1d", {"name": "1d"}]
         (verb, wrong)
         for verb in VERBS
         for wrong in (*NO_NAMES, ["1d", "2d"])
-        if verb is not dsx.best or wrong in NO_NAMES
+        if verb not in (dsx.best, dsx.partition) or wrong in NO_NAMES
     ],
 )
 def test_a_strategy_is_one_name_except_in_a_search(job, verb, strategy):

@@ -10,6 +10,7 @@ from dsx.cost.columns import StepCosts
 from dsx.display.plan_table import SHARES
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+ONE = (*JOB, "--strategy", "1d")
 
 
 def test_flags_can_be_pasted(run, folder):
@@ -35,7 +36,7 @@ def test_every_plan_has_flags_of_its_own(run, folder):
 
 def test_a_plan_without_flags_says_why(run, folder):
     # Eight layers and a batch of four leave two GPUs or more to the tensor parallel axes.
-    job = (*JOB[:4], "--num-gpus", 64, "--global-batch-size", 4, "--strategy", "summa")
+    job = (*JOB[:4], "--num-gpus", 64, "--global-batch-size", 4, "--strategy", "summa", "--framework", "any")
     job = (*job, "--assumptions", "uncalibrated")  # of whose errors nothing is known
     best = json.loads(run("best", *job, "--json").out)["plans"][0]
     assert best["plan"]["tp"] * best["plan"]["tp2"] > 1
@@ -85,7 +86,7 @@ def test_shares_of_a_step_add_up(run, folder):
     def shown(*settings):
         choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
         _, _, _, header, *rows = (
-            run("best", *JOB, "--partition", "even", *choices).out.partition("\n\n")[0].splitlines()
+            run("best", *ONE, "--partition", "even", *choices).out.partition("\n\n")[0].splitlines()
         )
         titles = header[header.index("compute") :].split()[:-1]
         percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
@@ -123,7 +124,7 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
 
 
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
-    even = (*JOB, "--partition", "even")
+    even = (*ONE, "--framework", "any", "--partition", "even")
     plain = json.loads(run("best", *even, "--json").out)
     assert plain["fixed"] == {"zero_replicas": 1, "stored_layers": 0, "schedule": "1f1b", "offload": "none"}
     fewer = json.loads(run("best", *even, "--fix", "recompute=none", "--fix", "zero_stage=1", "--json").out)

@@ -43,7 +43,7 @@ def test_bad_limits(run, folder, verb, limit, says):
 def test_limits_that_leave_nothing(run, folder, verb):
     done = run(verb, *JOB, "--limit", "tp>=16")
     assert done.code == 3
-    assert "the command: tp >= 16: tp divides num_gpus and obeys the rules of 1d; nearest: tp = 8" in done.err
+    assert "the command: tp >= 16: tp divides num_gpus and obeys the rules of a searched strategy; nearest: tp = 8" in done.err
 
 
 def test_a_limit_against_a_fixed_choice(run, folder):

@@ -135,7 +135,8 @@ def test_the_best_partition_is_the_best_plan(run, place):
 def test_the_order_of_ranks_is_part_of_the_plan(run, place):
     tree = "{kind: fat_tree, levels: [{name: leaf, units: 2, oversubscription: 4}, {name: spine}]}"
     job = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 64, "--global-batch-size", 64)
-    job += ("--set", f"cluster.network.topology={tree}", "pp=4", "tp=8", "microbatch_size=1", "nvs.tp=8", "--json")
+    job += ("--strategy", "1d", "--set", f"cluster.network.topology={tree}")
+    job += ("pp=4", "tp=8", "microbatch_size=1", "nvs.tp=8", "--json")
     found = {
         order: json.loads(run("partition", *job, f"order={order}").out)
         for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
@@ -187,7 +188,16 @@ def test_its_picture(run, place):
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
         ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers only vpp = 1; nearest: vpp = 1"),
-        ((*JOB, "schedule=zb-h1"), 3, "optimal covers only 1f1b; nearest: schedule = 1f1b"),
+        (
+            (*JOB, "schedule=zb-h1"),
+            2,
+            "schedule: framework 'megatron' does not run schedule=zb-h1 (it runs schedule 1f1b)",
+        ),
+        (
+            (*JOB, "schedule=zb-h1", "--framework", "any"),
+            3,
+            "optimal covers only 1f1b; nearest: schedule = 1f1b",
+        ),
         ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
         ((*JOB, "--width", 2), 2, "--width does not go with --model; write the width as a setting, as in tp=8"),
         ((*JOB, "--zero", 3), 2, "--zero does not go with --model; write the ZeRO stage as a setting"),

@@ -46,9 +46,10 @@ def source_of(layers, capacity=5e9, opened=OPENED):
 @pytest.mark.parametrize("layers", LAYERS)
 def test_no_cut_beats_a_bound(layers, offload):
     source = source_of(layers, opened=OPENED | {"offload": [offload]})
-    (_, rows), *_ = bounded._chunks(source)
-    some = rows.take(np.random.default_rng(0).permutation(len(rows.positions))[:600])
+    candidates = np.random.default_rng(0).permutation(source.space.size)[:600]
+    some = bounded._rows_at(source, candidates)
     step_s, peak_bytes = bounded._bounds_of(source, some)
+    assert (bounded._least(source)[candidates] <= step_s * (1 + 1e-12)).all()
     fast = price_best_cuts(source.problem, source.table, some, "fastest")
     small = price_best_cuts(source.problem, source.table, some, "least memory")
     assert (step_s <= fast.costs.step_time_s * (1 + 1e-12)).all()
@@ -71,6 +72,17 @@ def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
     assert counts.candidates == bounds.candidates > 2 * bounds.cut > 0
 
 
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_smallest_is_that_of_all_cuts(monkeypatch, layers):
+    monkeypatch.setattr(bounded, "_ROWS", 1000)
+    monkeypatch.setattr(bounded, "_CUTS", 50)
+    source = source_of(layers, capacity=1e15)
+    expected, _ = search_of(source.problem, source.space, source.table).best(1, objective="peak_bytes")
+    found = bounded.smallest_cut(source)
+    assert found["candidate"].tolist() == expected["candidate"].tolist()
+    assert found["peak_bytes"] == pytest.approx(expected["peak_bytes"], rel=1e-12)
+
+
 def test_nothing_that_takes_longer_needs_a_cut():
     source = source_of("ends")
     fastest_s = best_cuts(source, 1)[0]["step_time_s"][0]
@@ -85,8 +97,8 @@ def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
     opened = {"zero_stage": [1], "recompute": ["none"], "schedule": schedules}
 
     def found(cut):
-        problems = problems_of(cut, lambda partition: problem_of(layers, partition).searching(opened))
-        return fastest(spaces_of(problems, 24, 48, opened), problems, 20, silent)
+        problems = problems_of(cut, problem_of(layers, "even").searching(opened))
+        return fastest(spaces_of(problems, 24, 48, opened), 20, silent)
 
     both = {plan["plan"]["candidate"]: plan["step_time_s"] for cut in ("optimal", "even") for plan in found(cut).plans}
     for plan in (*found("even").plans, *found("optimal").plans):

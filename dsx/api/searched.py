@@ -1,0 +1,209 @@
+"""What a search takes: its framework and its strategies.
+
+A search that names no strategy takes all that its framework runs. Those that cannot be built for the model, or that
+have no candidate of their own, are left out, and the answer says why. A strategy that is named is searched, or raises.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.api.inputs import Inputs
+from dsx.errors import InputError, SpecError
+from dsx.graph.library import check_strategy, strategy_names
+from dsx.graph.model import Model
+from dsx.pricing.problem import Problem, make_problem, priceable_model
+from dsx.printable import printable
+from dsx.search.space import Space
+from dsx.space.boxes import Selection, broken, compatible, plans_of, read_framework
+from dsx.spec.framework import BoxSpec, FrameworkSpec, framework_names
+from dsx.spec.load import Given
+from dsx.spec.model import has_experts
+
+_NO_DEGREES = "the rules leave no combination of degrees for this job"
+_NOT_ITS_OWN = "each plan is also one of another strategy"
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The problem of a search, with even cuts, and its strategies."""
+
+    problem: Problem
+    framework: FrameworkSpec
+    own: tuple[str, ...]  # strategies that the framework runs; the first ones of the problem
+    not_built: Mapping[str, str]  # strategy -> why it cannot be built for the model
+    named: bool  # whether the search names its strategies
+
+    def left_out(self, spaces: Sequence[Space]) -> dict[str, str]:
+        """Return why strategies have no candidate in any of the spaces of the search, unless it names them."""
+        if self.named:
+            return {}
+        found = dict(self.not_built)
+        for code, name in enumerate(self.own):
+            if not any(code in space.strategies for space in spaces):
+                merged = any(code in space.strategies_before for space in spaces)
+                found[name] = _NOT_ITS_OWN if merged else _NO_DEGREES
+        return found
+
+
+def searched(
+    inputs: Inputs,
+    strategies: Sequence[str],
+    framework: Given | None,
+    sequence_length: int | None,
+    train_tokens: float | None = None,
+    *,
+    merged: bool = True,
+    outside: bool = False,
+    place: str = "--strategy",
+) -> Searched:
+    """Return what a search takes.
+
+    Args:
+        inputs: the files of the problem.
+        strategies: those that the search names; none for all.
+        framework: by default that of the assumption set.
+        sequence_length: tokens, by default that of the model.
+        train_tokens: tokens of the whole training.
+        merged: whether a plan that several strategies have is searched once.
+        outside: whether the problem also has the strategies that the framework does not run, after the others.
+        place: what names the strategies.
+
+    Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
+    """
+    assumed = inputs.assumptions
+    frame = read_framework(assumed.framework if framework is None else framework, inputs.near)
+    listed, experts = assumed.searched_strategies, has_experts(inputs.model.dimensions)
+    where = place if strategies else f"assumption set {assumed.name!r}: searched_strategies"
+    for name in [*strategies] or listed or []:
+        check_strategy(name, inputs.near, where)
+    names = [*strategies] or listed or list(dict.fromkeys([assumed.default_strategy, *strategy_names()]))
+    models: dict[str, Model] = {}
+    faults: dict[str, InputError] = {}
+    for name in names:
+        if not strategies and not (outside or frame.runs_strategy(name, experts)):
+            continue
+        try:
+            models[name] = priceable_model(inputs.model, assumed, name, inputs.near)
+        except InputError as error:
+            if strategies:
+                raise
+            if frame.runs_strategy(name, experts):
+                faults[name] = error
+    own = {name: built for name, built in models.items() if frame.runs_strategy(_name(built), experts)}
+    if foreign := [name for name in strategies if name not in own]:
+        raise SpecError(f"{place} {foreign[0]}: {_not_run(frame, _name(models[foreign[0]]), experts)}")
+    if not own and faults:
+        raise next(iter(faults.values()))
+    if not own:
+        raise SpecError(f"framework {frame.name!r} runs none of the strategies {', '.join(names)}")
+    ordered = {**own, **models}
+    files = (inputs.model, inputs.cluster, assumed)
+    problem = make_problem(
+        *files,
+        list(ordered),
+        sequence_length,
+        train_tokens,
+        inputs.near,
+        inputs.operator_times,
+        framework=frame,
+        merged=merged,
+        models=tuple(ordered.values()),
+    )
+    not_built = {name: str(error).splitlines()[0] for name, error in faults.items()}
+    return Searched(problem, frame, problem.strategies[: len(own)], not_built, named=bool(strategies))
+
+
+def _name(model: Model) -> str:
+    return model.kinds[0].strategy
+
+
+def _not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
+    others = [other.name for other in _others(framework) if other.runs_strategy(strategy, experts)]
+    runs = ", ".join(framework.strategies(experts) or ())
+    only = (
+        f" on models with{'' if experts else 'out'} experts" if framework.runs_strategy(strategy, not experts) else ""
+    )
+    return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(others)}"
+
+
+def _others(framework: FrameworkSpec) -> list[FrameworkSpec]:
+    """Return the other frameworks in the search path, those with limits first."""
+    found: list[FrameworkSpec] = []
+    for name in framework_names():
+        try:
+            found.append(read_framework(name))
+        except InputError:
+            continue  # a faulty file is an error where somebody asks for it by name
+    return sorted((one for one in found if one.name != framework.name), key=lambda one: one.unlimited)
+
+
+def _nearest(names: Sequence[str]) -> str:
+    return f"nearest: --framework {names[0]}" if names else "no framework runs it"
+
+
+def check_fixed(found: Searched, fix: Selection, place: Callable[[str], str]) -> None:
+    """Raise SpecError for fixed values that the framework runs with no strategy of the search.
+
+    `place` gives the place of a column.
+    """
+    frame, experts = found.framework, has_experts(found.problem.model.dimensions)
+    boxes = plans_of(frame, found.own, experts)
+    for column, values in fix.items():
+        for value in values:
+            wanted = {column: [value]}
+            if not any(compatible(box, wanted) for box in boxes):
+                runs = _runs_text(column, boxes)
+                raise SpecError(
+                    f"{place(column)}: framework {printable(frame.name)!r} does not run {column}={value} (it runs "
+                    f"{runs}); {_nearest(_running(found, wanted, experts))}"
+                )
+    if not any(compatible(box, fix) for box in boxes):
+        stated = " ".join(f"{column}={','.join(map(str, values))}" for column, values in fix.items())
+        raise SpecError(
+            f"{place(next(iter(fix)))}: framework {printable(frame.name)!r} runs no plan with {stated} together; "
+            f"{_nearest(_running(found, fix, experts))}"
+        )
+
+
+def _running(found: Searched, fix: Selection, experts: bool) -> list[str]:
+    """Return the names of the other frameworks that run a strategy of the search with these values."""
+    return [
+        other.name
+        for other in _others(found.framework)
+        if any(compatible(box, fix) for box in plans_of(other, found.own, experts))
+    ]
+
+
+def _runs_text(column: str, boxes: Sequence[BoxSpec]) -> str:
+    """Return which values of a column boxes have."""
+    values = list(dict.fromkeys(str(value) for box in boxes for value in box.fix.get(column, ())))
+    bounds = list(dict.fromkeys(str(bound) for box in boxes for bound in box.limit.get(column, ())))
+    return f"{column} {', '.join([*values, *bounds])}"
+
+
+def limits_broken(found: Searched, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fewest choices of a plan outside the framework that would have to change for it to run it."""
+    boxes = found.framework.boxes(has_experts(found.problem.model.dimensions))
+    columns = min((broken(box, plan) for box in boxes), key=len)
+    return {column: plan[column] for column in columns}
+
+
+def frameworks_of(found: Searched, plan: Mapping[str, Any]) -> list[str]:
+    """Return the names of the other frameworks with limits that run a plan."""
+    experts = has_experts(found.problem.model.dimensions)
+    return [
+        other.name
+        for other in _others(found.framework)
+        if not other.unlimited and any(not broken(box, plan) for box in other.boxes(experts))
+    ]
+
+
+def left_out_text(left_out: Mapping[str, str]) -> str:
+    """Return the strategies that a search left out, and why, in a line; empty if there are none."""
+    reasons = dict.fromkeys(left_out.values())
+    told = (
+        f"{', '.join(printable(name) for name, why in left_out.items() if why == reason)} ({printable(reason)})"
+        for reason in reasons
+    )
+    return f"left out: {'; '.join(told)}" if left_out else ""

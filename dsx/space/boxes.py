@@ -1,0 +1,166 @@
+"""The boxes of a framework as filters of a search, and whether a plan is in one of them.
+
+A box is a filter of shard keys and a filter of choices. Each key knows which boxes have it, as a set of bits, and the
+choices of a block are those that one of these boxes has. So a search has each plan of overlapping boxes once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsx.errors import InputError, SpecError
+from dsx.graph.expressions import RELATIONS
+from dsx.graph.library import check_strategy
+from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
+from dsx.spec.framework import BoxSpec, FrameworkColumns, FrameworkSpec, load_framework
+from dsx.spec.load import Given
+from dsx.spec.ranges import Limit
+
+Filter = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+Selection = Mapping[str, Sequence[int | str]]
+Limitation = Mapping[str, Sequence[Limit]]
+
+_CHOICES = tuple(
+    name for name in PLAN_COLUMNS if name in (*KEY_COLUMNS, *PLACEMENT_COLUMNS) and name not in ("strategy", "num_gpus")
+)
+_FEW = 8  # values that are compared one by one
+_COLUMNS = FrameworkColumns(
+    choices=_CHOICES,
+    job=tuple(name for name in PLAN_COLUMNS if name not in _CHOICES),
+    named=NAMED,
+)
+
+
+def selecting(columns: Sequence[str], fix: Selection, limit: Limitation) -> Filter:
+    """Return the filter of fixed values, as codes, and of bounds, for tables that have some of `columns`."""
+
+    def keep(table: Mapping[str, np.ndarray]) -> np.ndarray:
+        good = np.ones(len(next(iter(table.values()))), dtype=bool)
+        for column in (name for name in columns if name in table):
+            if column in fix:
+                good &= _one_of(table[column], fix[column])
+            for bound in limit.get(column, ()):
+                good &= RELATIONS[bound.relation](table[column], bound.bound)
+        return good
+
+    return keep
+
+
+def _one_of(column: np.ndarray, values: Sequence[int | str]) -> np.ndarray:
+    if len(values) > _FEW:
+        return np.isin(column, np.array(values))
+    # Tables of placements are small and many, and this is several times as fast.
+    found = np.zeros(len(column), dtype=bool)
+    for value in values:
+        found |= column == value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Every combination of some shard keys and some choices."""
+
+    keys: Filter
+    choices: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """The plans of a framework, or with `outside` all others."""
+
+    boxes: tuple[Box, ...]
+    outside: bool = False
+
+    def of_keys(self, keys: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return [U] the boxes that have each key: bit i is box i."""
+        found = np.zeros(len(keys["strategy"]), dtype=np.int64)
+        for bit, box in enumerate(self.boxes):
+            found |= box.keys(keys).astype(np.int64) << bit
+        return found
+
+    def keep(self, boxes: int, choices: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the [N] mask of the choices that go with keys of some `boxes`."""
+        found = np.zeros(len(next(iter(choices.values()))), dtype=bool)
+        for bit, box in enumerate(self.boxes):
+            if boxes >> bit & 1:
+                found |= box.choices(choices)
+        return ~found if self.outside else found
+
+    def inverted(self) -> "Boxes":
+        """Return the plans in no box."""
+        return replace(self, outside=not self.outside)
+
+
+EVERYTHING = Boxes((Box(selecting((), {}, {}), selecting((), {}, {})),))
+
+
+def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts: bool) -> Boxes:
+    """Return the boxes of a framework for a model with or without `experts`; without one, everything is in a box."""
+    if framework is None:
+        return EVERYTHING
+    return Boxes(tuple(_box(box, strategies) for box in framework.boxes(experts)))
+
+
+def _box(spec: BoxSpec, strategies: Sequence[str]) -> Box:
+    fix: dict[str, Sequence[int | str]] = dict(_codes(spec))
+    if spec.strategy is not None:
+        fix["strategy"] = [code for code, name in enumerate(strategies) if name in spec.strategy]
+    return Box(selecting(KEY_COLUMNS, fix, spec.limit), selecting(CHOICE_COLUMNS, fix, spec.limit))
+
+
+def _codes(spec: BoxSpec) -> dict[str, list[int]]:
+    return {column: [BY_NAME[column].code(value) for value in values] for column, values in spec.fix.items()}
+
+
+def plans_of(framework: FrameworkSpec, strategies: Sequence[str], experts: bool) -> list[BoxSpec]:
+    """Return the boxes that have one of some strategies, for a model with or without experts."""
+    return [
+        box
+        for box in framework.boxes(experts)
+        if box.strategy is None or any(name in strategies for name in box.strategy)
+    ]
+
+
+def compatible(box: BoxSpec, fix: Selection) -> bool:
+    """Return whether a box has plans with one of the values of each column, as far as these columns tell."""
+    return all(any(_has(box, column, value) for value in values) for column, values in fix.items())
+
+
+def _has(box: BoxSpec, column: str, value: Any) -> bool:
+    bounds = box.limit.get(column, ())
+    return value in box.fix.get(column, [value]) and all(RELATIONS[one.relation](value, one.bound) for one in bounds)
+
+
+def broken(box: BoxSpec, plan: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a plan, by column with names as names, whose values a box does not have."""
+    found = [] if box.strategy is None or plan["strategy"] in box.strategy else ["strategy"]
+    restricted = dict.fromkeys([*box.fix, *box.limit])
+    return found + [column for column in restricted if not _has(box, column, plan[column])]
+
+
+def read_framework(given: Given, near: Path | None = None) -> FrameworkSpec:
+    """Return a framework, given by name, path or content; `near` is the file that mentions it.
+
+    Raises UnknownNameError, or SpecError with all faults of the file: an unknown column, value or strategy.
+    """
+    framework = load_framework(given, _COLUMNS, near)
+    file = Path(given) if isinstance(given, str | Path) else near
+    faults: list[str] = []
+    for path, part in [((), framework), *((("runs", number), box) for number, box in enumerate(framework.runs))]:
+        for name in part.strategy or ():
+            try:
+                check_strategy(name, file, f"{framework.place(*path, 'strategy')}: strategy")
+            except InputError as error:
+                faults.append(str(error))
+        for column, values in part.fix.items():
+            try:
+                for value in values:
+                    BY_NAME[column].code(value)
+            except SpecError as error:
+                faults.append(f"{framework.place(*path, 'fix', column)}: fix: {error}")
+    if faults:
+        raise SpecError("\n".join(faults))
+    return framework

@@ -1,0 +1,138 @@
+"""A framework: the plans that a training framework runs, as boxes of strategies and choices.
+
+A box has strategies, values of choices (`fix`) and bounds on them (`limit`), in the grammar of a sweep. A framework
+runs a plan that is in any of its boxes. What a file states beside its list of boxes holds for every box.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
+
+from dsx.errors import did_you_mean
+from dsx.spec.document import Document, merged
+from dsx.spec.load import Given, Spec, statements
+from dsx.spec.locate import names
+from dsx.spec.ranges import Choices, Limits, Names
+from dsx.spec.validated import validate
+
+MOST_BOXES = 32  # each is a bit of an integer in a search
+
+
+@dataclass(frozen=True)
+class FrameworkColumns:
+    """What a framework file may mention; the validation context of a framework."""
+
+    choices: tuple[str, ...]  # columns that a box may restrict
+    job: tuple[str, ...]  # columns of the job, which no framework restricts
+    named: tuple[str, ...]  # choices with named values
+
+
+def _column(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
+    columns = info.context
+    if columns is None or name in columns.choices:
+        return name
+    if name in columns.job:
+        raise ValueError(f"{name!r} belongs to the job; expected a choice of the plan, such as 'zero_stage'")
+    raise ValueError(f"unknown column {name!r}{did_you_mean(name, columns.choices)}")
+
+
+def _number(name: str, info: ValidationInfo[FrameworkColumns | None]) -> str:
+    if info.context and name in info.context.named:
+        raise ValueError(f"{name!r} holds names; expected a column of numbers, such as 'pp'; for a name use fix")
+    return name
+
+
+Column = Annotated[str, AfterValidator(_column)]
+NumberColumn = Annotated[Column, AfterValidator(_number)]
+
+
+class BoxSpec(Spec):
+    """Plans that a framework runs: every combination of some strategies and choices."""
+
+    strategy: Names | None = None  # None: those of the framework
+    fix: dict[Column, Choices] = Field(default_factory=dict)
+    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    source: str | None = None
+
+
+class FrameworkSpec(Spec):
+    """A framework; `load_framework` creates it."""
+
+    name: str
+    description: str
+    source: str
+    strategy: Names | None = None  # None: every strategy
+    without_experts: list[str] = Field(default_factory=list)  # strategies that only models without experts can have
+    fix: dict[Column, Choices] = Field(default_factory=dict)
+    limit: dict[NumberColumn, Limits] = Field(default_factory=dict)
+    runs: Annotated[list[BoxSpec], Field(min_length=1, max_length=MOST_BOXES)]
+
+    _document: Document = PrivateAttr(default=Document({}, {(): "framework"}))
+
+    @field_validator("without_experts")
+    @classmethod
+    def _listed(cls, strategies: list[str], info: ValidationInfo) -> list[str]:
+        for name in strategies:
+            if name not in (known := info.data.get("strategy") or []):
+                raise ValueError(f"{name!r} is not among the strategies that are listed{did_you_mean(name, known)}")
+        return strategies
+
+    @field_validator("runs")
+    @classmethod
+    def _stated_once(cls, runs: list[BoxSpec], info: ValidationInfo) -> list[BoxSpec]:
+        for section in ("fix", "limit"):
+            for box in runs:
+                for column in getattr(box, section).keys() & info.data.get(section, {}).keys():
+                    raise ValueError(f"{section} states {column!r} for all boxes, and one of them states it again")
+        return runs
+
+    def boxes(self, experts: bool) -> tuple[BoxSpec, ...]:
+        """Return the boxes for models with or without experts, each with what the framework states for all of them."""
+        found: list[BoxSpec] = []
+        for box in self.runs:
+            strategy = self.strategy if box.strategy is None else box.strategy
+            if experts and strategy is not None:
+                strategy = [name for name in strategy if name not in self.without_experts]
+            stated = {"strategy": strategy, "fix": self.fix | box.fix, "limit": self.limit | box.limit}
+            found.append(box.model_copy(update=stated))
+        return tuple(found)
+
+    def strategies(self, experts: bool) -> tuple[str, ...] | None:
+        """Return the strategies that it runs on models with or without experts; None if it runs every strategy."""
+        of_boxes = [box.strategy for box in self.boxes(experts)]
+        if None in of_boxes:
+            return None
+        return tuple(dict.fromkeys(name for names_of_box in of_boxes for name in names_of_box or ()))
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether a box has every plan."""
+        return any(box.strategy is None and not (box.fix or box.limit) for box in self.boxes(experts=True))
+
+    def runs_strategy(self, name: str, experts: bool) -> bool:
+        """Return whether it runs a strategy on models with or without experts."""
+        known = self.strategies(experts)
+        return known is None or name in known
+
+    def place(self, *path: str | int) -> str:
+        """Return "file:line" of a part of the framework."""
+        return self._document.place(path)
+
+
+def load_framework(given: Given, columns: FrameworkColumns | None = None, near: Path | None = None) -> FrameworkSpec:
+    """Return a framework, given by name, path or content; `near` is the file that mentions it.
+
+    Raises UnknownNameError, or SpecError with all faults of the file.
+    """
+    document = merged(statements("frameworks", "framework", FrameworkSpec, given, near))
+    spec = validate(document, FrameworkSpec, context=columns)
+    spec._document = document
+    return spec
+
+
+def framework_names() -> Sequence[str]:
+    """Return the sorted names of the frameworks in the search path."""
+    return names("frameworks", ".yaml")

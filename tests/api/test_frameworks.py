@@ -1,0 +1,157 @@
+"""A search takes what its framework runs, under every strategy, each plan once, and says what the limits cost."""
+
+import json
+
+import pytest
+from api.small import MODEL
+
+import dsx
+from dsx.errors import SpecError, UnknownNameError
+from dsx.space.boxes import broken, read_framework
+
+# ZeRO stages 1 and 3 without interleaved pipelines: a small space that no framework here runs all of.
+FIX = "zero_stage=1,3 vpp=1 recompute=none"
+
+
+@pytest.fixture(scope="module")
+def job():
+    model = MODEL | {"dimensions": MODEL["dimensions"] | {"g": 4}}
+    return dsx.Job(model, "b200-nvs8", num_gpus=8, global_batch_size=8, assumptions="uncalibrated")
+
+
+def steps(found):
+    return [plan["step_time_s"] for plan in found.priced]
+
+
+def identity(plan):
+    return frozenset((name, value) for name, value in plan.items() if name not in ("strategy", "candidate"))
+
+
+@pytest.fixture(scope="module")
+def everything(job):
+    return dsx.best(job, 100_000, fix=FIX, framework="any", partition="even")
+
+
+def test_every_strategy_is_searched_and_each_plan_once(job, everything):
+    assert everything.searched.framework.unlimited and everything.beyond is None
+    assert {plan["strategy"] for plan in everything.plans} == set(everything.strategies)
+    assert set(everything.strategies) | set(everything.left_out) == set(dsx.names("strategies"))
+    assert everything.left_out == {"2d-expert-tp": "each plan is also one of another strategy"}
+    known = {}
+    for plan, seconds in zip(everything.plans, steps(everything), strict=True):
+        known.setdefault(identity(plan), []).append(seconds)
+    for name in ("2d", "2d-ring", "2d-no-sp"):
+        alone = dsx.best(job, 100_000, fix=FIX, framework="any", strategy=name, partition="even")
+        for plan, seconds in zip(alone.plans, steps(alone), strict=True):
+            assert pytest.approx(seconds, rel=1e-12) in known[identity(plan)]
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "deepspeed"])
+def test_a_framework_has_its_plans_of_all_and_the_others_are_outside(job, everything, name):
+    framework = read_framework(name)
+    inside = [
+        seconds
+        for plan, seconds in zip(everything.plans, steps(everything), strict=True)
+        if any(not broken(box, plan) for box in framework.boxes(experts=False))
+    ]
+    # TorchTitan has no ZeRO stage 1.
+    fix = FIX.replace("zero_stage=1,3", "zero_stage=3") if name == "torchtitan" else FIX
+    limited = dsx.best(job, 5, fix=fix, framework=name, partition="even")
+    assert steps(limited)[0] <= min(inside) * (1 + 1e-12)
+    if fix == FIX:
+        least = min(steps(limited)[0], limited.beyond.step_time_s if limited.beyond else float("inf"))
+        assert least == pytest.approx(steps(everything)[0], rel=1e-12)
+    for plan in limited.plans:
+        assert any(not broken(box, plan) for box in framework.boxes(experts=False))
+
+
+MINE = {"name": "mine", "description": "mine", "source": "mine", "strategy": ["1d"], "runs": [{"fix": {"pp": 4}}]}
+
+
+def test_what_the_limits_cost_is_a_line(job, everything):
+    found = dsx.best(job, fix=FIX, framework=MINE, partition="even")
+    other = found.beyond
+    assert other is not None and other.saved is not None
+    assert other.step_time_s == pytest.approx(steps(everything)[0], rel=1e-12)
+    lines = [line for line in str(found).splitlines() if line.startswith("without the limits of mine: ")]
+    (line,) = lines
+    assert f", {100 * other.saved:.1f} % less, with " in line
+    assert all(f"{column}={value}" in line for column, value in other.limits.items())
+    data = json.loads(json.dumps(found.to_data()))
+    assert data["framework"] == "mine" and data["strategies"] == ["1d"]
+    assert data["beyond_framework"]["step_time_s"] == other.step_time_s
+    assert data["beyond_framework"]["plan"]["candidate"] == other.plan["candidate"]
+    free = dsx.best(job, fix=FIX, framework=MINE | {"strategy": None, "runs": [{}]}, partition="even")
+    assert "limits of" not in str(free) and "no limit" not in str(free)
+    same = dsx.best(job, fix="pp=4 vpp=1", strategy="1d", framework=MINE, partition="even")
+    assert "no limit of mine costs more than 0.1 %" in str(same)
+
+
+def test_optimal_cuts_have_the_same_limits(job):
+    whole = dsx.best(job, fix=FIX, framework="any")
+    within = dsx.best(job, fix=FIX, framework=MINE)
+    assert within.beyond is not None
+    assert within.beyond.step_time_s == pytest.approx(steps(whole)[0], rel=1e-12)
+    assert {plan["pp"] for plan in within.plans} == {4}
+    cut = dsx.partition(job, FIX, framework=MINE)
+    assert cut.plan["pp"] == 4 and cut.to_data()["framework"] == "mine"
+    assert cut.step_time_s == pytest.approx(min(steps(dsx.best(job, fix=FIX, framework=MINE, partition="optimal"))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"strategy": "summa"},
+            r"^--strategy summa: framework 'megatron' does not run it \(it runs 1d, 1d-no-sp, .*\); nearest: --frame",
+        ),
+        (
+            {"fix": "schedule=zb-h1"},
+            r"schedule: framework 'megatron' does not run schedule=zb-h1 \(it runs schedule 1f1b\); nearest: "
+            "--framework torchtitan$",
+        ),
+        (
+            {"fix": "zero_stage=3 pp=2"},
+            r"framework 'megatron' runs no plan with zero_stage=3 pp=2 together; nearest: --framework torchtitan$",
+        ),
+    ],
+)
+def test_what_the_framework_does_not_run(job, settings, said):
+    for verb in (dsx.best, dsx.partition):
+        with pytest.raises(SpecError, match=said):
+            verb(job, framework="megatron", **settings)
+
+
+def test_a_sweep_has_the_plans_of_its_framework(job):
+    stated = {"model": job.model, "cluster": job.cluster, "num_gpus": 8, "global_batch_size": 8}
+    stated |= {"assumptions": "uncalibrated", "fix": {"zero_stage": [1, 3], "vpp": 1, "recompute": "none"}}
+    stated |= {"keep": "feasible", "precision": "float64"}
+    swept = dsx.sweep(stated)
+    found = dsx.best(job, 100_000, fix=FIX, partition="even")
+    assert sorted(swept.frame["step_time_s"]) == pytest.approx(steps(found), rel=1e-12)
+    assert swept.left_out == {"2d-expert-tp": "each plan is also one of another strategy"}
+    # Strategies that are named are compared: each has all its plans.
+    both = dsx.sweep(stated | {"strategy": ["1d", "2d"]}).frame
+    assert (both[both["strategy"] == "2d"]["cp"] == 1).any()
+    everything = dsx.sweep(stated | {"framework": "any"})
+    assert len(everything.frame) > len(swept.frame)
+    with pytest.raises(SpecError, match=r"^sweep: strategy summa: framework 'megatron' does not run it"):
+        dsx.sweep(stated | {"strategy": "summa"})
+    with pytest.raises(SpecError, match=r"^sweep: fix: framework 'megatron' does not run schedule=gpipe"):
+        dsx.sweep(stated | {"fix": {"schedule": "gpipe"}})
+    with pytest.raises(UnknownNameError, match="unknown framework 'megatorn'"):
+        dsx.sweep(stated | {"framework": "megatorn"})
+
+
+def test_a_set_has_its_own_framework_and_strategies(job):
+    paper = dsx.best(job.replace(assumptions="paper-2410.00273"))
+    assert paper.searched.framework.unlimited and paper.strategies == ("1d",)
+    listed = job.replace(set={"assumptions.searched_strategies": ["2d", "1d"], "assumptions.framework": "torchtitan"})
+    found = dsx.best(listed, fix="vpp=1 recompute=none")
+    assert found.searched.framework.name == "torchtitan" and set(found.strategies) <= {"1d", "2d"}
+    with pytest.raises(SpecError, match=r"assumption set 'uncalibrated': searched_strategies: unknown strategy '3d'"):
+        dsx.best(job.replace(set={"assumptions.searched_strategies": ["3d"]}))
+
+
+def test_frameworks_are_listed():
+    assert dsx.names("frameworks") == ["any", "deepspeed", "megatron", "torchtitan"]

@@ -1,0 +1,123 @@
+"""Plans of several strategies that are one: what is left out costs what is kept costs, and nothing else is left out."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.graph.library import strategy_names
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.pricing.same_plans import first_of_each_plan, numbered
+from dsx.search.space import Space
+from dsx.space.choices import KEY_COLUMNS
+from dsx.space.enumerate import BOXES
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+DIMENSIONS = {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 2048, "v": 50000}
+EXPERTS = {"x": 8, "topk": 2, "fx": 512, "capacity_percent": 100}
+BODIES = {
+    "dense": {"kind": "transformer", "options": ["rotary", "gated"], "count": 4},
+    "experts": {"kind": "transformer", "options": ["rotary"], "ffn": "experts", "count": 4},
+}
+COSTS = ("forward_s", "backward_s", "compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s", "boundary_bytes")
+COSTS += ("recompute_s", "weight_gradient_s", "replicated_gradient_s", "weight_bytes", "group_size", "group_share")
+PLAN = [name for name in KEY_COLUMNS if name != "strategy"]
+
+
+@cache
+def problem_of(body, strategies):
+    spec = {"name": body, "source": "a test", "default_sequence_length": 2048}
+    spec["dimensions"] = DIMENSIONS | (EXPERTS if body == "experts" else {})
+    spec["layers"] = [{"kind": "embedding"}, BODIES[body], {"kind": "head"}]
+    return make_problem(
+        ModelSpec.model_validate(spec), cluster_spec(SYSTEM), load_assumptions("uncalibrated"), strategies, merged=True
+    )
+
+
+def keys_of(problem):
+    return Space(replace(problem, merged=False), [16], [16]).keys
+
+
+def rows(keys, where=slice(None)):
+    return list(zip(*(keys[name][where].tolist() for name in KEY_COLUMNS), strict=True))
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    ("first", "second", "axis"),
+    [
+        ("1d", "2d", "cp"), ("2d", "2d-ring", "cp"), ("2d", "ulysses", "cp"),
+        ("1d", "1d-no-sp", "tp"), ("2d", "2d-no-sp", "tp"), ("2d", "2d-expert-tp", "tp"),
+    ],
+)  # fmt: skip
+def test_strategies_are_the_same_where_the_degree_of_the_axis_in_which_they_differ_is_one(body, first, second, axis):
+    problem = problem_of(body, (first, second))
+    keys = keys_of(problem)
+    left = first_of_each_plan(problem, keys)
+    own = {row[1:] for row in rows(left, left["strategy"] == 0)}
+    assert own == {row[1:] for row in rows(keys, keys["strategy"] == 0)}
+    others = {row[1:]: row for row in rows(keys, keys["strategy"] == 1)}
+    kept = {row[1:] for row in rows(left, left["strategy"] == 1)}
+    position = 1 + PLAN.index(axis) - 1
+    dropped = others.keys() - kept
+    assert dropped == {row for row in others if row in own and (row[position] == 1 or second_is_first(body, second))}
+    assert dropped
+
+
+def second_is_first(body, second):
+    """Whether the second strategy shards this model as the first one does."""
+    return second == "2d-expert-tp" and body == "dense"
+
+
+@pytest.mark.parametrize("body", ["dense", pytest.param("experts", marks=pytest.mark.slow)])
+def test_what_is_left_out_costs_what_is_kept(body):
+    names = tuple(dict.fromkeys(["1d", *strategy_names()]))
+    problem = problem_of(body, names)
+    keys = keys_of(problem)
+    left = first_of_each_plan(problem, keys)
+    kept = set(rows(left))
+    dropped = [row for row in rows(keys) if row not in kept]
+    position = {row: number for number, row in enumerate(rows(keys))}
+    table = price_keys(problem, keys)
+    assert len(dropped) > 50
+    same = {}
+    for row in dropped:
+        # An earlier strategy has the same plan, with all costs.
+        candidates = [position[code, *rest] for code, *rest in kept if tuple(rest) == row[1:] and code < row[0]]
+        found = [one for one in candidates if costs_alike(table, one, position[row])]
+        assert found, row
+        same.setdefault(row[0], []).append(found)
+    assert len(same) > 4
+
+
+def costs_alike(table, one, other):
+    return all(
+        np.allclose(getattr(kind, name)[..., one], getattr(kind, name)[..., other], rtol=1e-12, atol=0)
+        for kind in table
+        for name in COSTS
+    )
+
+
+def test_the_kept_key_is_in_the_boxes_of_all():
+    problem = problem_of("dense", ("1d", "2d"))
+    keys = keys_of(problem)
+    keys[BOXES] = 1 << keys["strategy"].astype(np.int64)
+    left = first_of_each_plan(problem, keys)
+    both = {row[1:] for row in rows(keys, keys["strategy"] == 0)} & {
+        row[1:] for row in rows(keys, keys["strategy"] == 1)
+    }
+    for row, boxes in zip(rows(left), left[BOXES].tolist(), strict=True):
+        assert boxes == (3 if row[1:] in both else 1 << row[0])
+
+
+def test_numbers_of_rows():
+    columns = [np.array([5, 1, 5, 0]), np.array([2, 2, 2, 70000])]
+    first, second, third, fourth = numbered(columns)
+    assert first == third and len({first, second, fourth}) == 3
+    wide = [np.arange(1 << 8) % 251 for _ in range(12)]
+    assert len(set(numbered(wide).tolist())) == 251

@@ -1,0 +1,92 @@
+"""The framework file of Megatron-LM and its launch flags agree: what one runs, the other expresses."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.pricing.problem import make_problem
+from dsx.pricing.rows import candidate_columns, column_names
+from dsx.results.launch_flags import megatron_lm, shares_of
+from dsx.search.space import Space
+from dsx.space.boxes import broken, read_framework
+from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS
+from dsx.space.plan import Plan
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.model import ModelSpec
+
+FRAMEWORK = read_framework("megatron")
+# What the set itself prices and Megatron-LM has not is no choice of a plan.
+ASSUMED = load_assumptions("uncalibrated").model_copy(
+    update={f"{axis}_overlap": 0.0 for axis in ("tp", "cp", "ep", "pp")}
+)
+DEVICE = load_cluster("h100-nvs8").device
+DIMENSIONS = {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 2048, "v": 50000}
+EXPERTS = {"x": 8, "topk": 2, "fx": 512, "capacity_percent": 100}
+BODIES = {
+    "dense": [{"kind": "transformer", "options": ["rotary", "gated"], "count": 12}],
+    "experts": [{"kind": "transformer", "count": 4}, {"kind": "transformer", "ffn": "experts", "count": 8}],
+}
+EVERYTHING = {name: choice.values for name, choice in BY_NAME.items() if choice.searched and choice.values}
+
+
+@cache
+def space_of(body, outside):
+    experts = body == "experts"
+    spec = {"name": body, "source": "a test", "default_sequence_length": 2048, "layers": BODIES[body]}
+    spec["dimensions"] = DIMENSIONS | (EXPERTS if experts else {})
+    names = FRAMEWORK.strategies(experts)
+    files = (ModelSpec.model_validate(spec), cluster_spec(SYSTEM), ASSUMED)
+    problem = make_problem(*files, names, framework=FRAMEWORK)
+    free = {"zero_replicas": [1, 2], "stored_layers": [0, 1, 2], "vpp": [1, 2, 3]}
+    problem = problem.searching({**EVERYTHING, **free})
+    return problem, Space(problem, [12, 16], [48], outside=outside)
+
+
+def plans_of(body, outside, count, seed):
+    """Random plans of the space, placed as the rank order places them."""
+    problem, space = space_of(body, outside)
+    some = np.sort(np.random.default_rng(seed).choice(space.size, count))
+    positions, choices = space.blocks.rows_at(some)
+    columns = candidate_columns(problem, space.keys, positions, choices)
+    names = column_names(problem)
+    for row in range(count):
+        plan = {name: int(columns[name][row]) for name in PLAN_COLUMNS}
+        plan |= {name: names[name][plan[name]] for name in ("strategy", *CODES)}
+        order = [axis for axis in plan["order"].split("-") if axis != "ep"]
+        shares = shares_of(plan, order)
+        if shares is not None:
+            plan |= {f"{axis}_nvs": share for axis, share in shares.items()}
+            yield problem.models[problem.strategies.index(plan["strategy"])], Plan(plan)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("body", BODIES)
+def test_every_plan_in_a_box_has_flags_that_lose_nothing(body, seed):
+    found = 0
+    for model, plan in plans_of(body, False, 300, seed):
+        launch = megatron_lm(plan, model, ASSUMED, DEVICE)
+        assert (launch.none_since, launch.lost) == ("", ()), plan
+        assert launch.flags
+        found += 1
+    assert found > 200
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("body", BODIES)
+def test_flags_lose_something_of_every_plan_in_no_box(body, seed):
+    boxes = FRAMEWORK.boxes(body == "experts")
+    found = set()
+    for model, plan in plans_of(body, True, 300, seed):
+        launch = megatron_lm(plan, model, ASSUMED, DEVICE)
+        columns = set(min((broken(box, plan) for box in boxes), key=len))
+        if columns <= {"stored_layers", "vpp"}:
+            # Flags also express stored layers that are all layers of a stage, or that its chunks share evenly. No box
+            # says so: the first plan is one without recomputation.
+            continue
+        found |= columns
+        assert launch.none_since or launch.lost, (plan, columns)
+    assert found >= {"schedule", "zero_stage", "offload"}
