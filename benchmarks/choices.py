@@ -18,7 +18,8 @@ def values(choice: Choice) -> str:
     """Return the values of a choice, as text."""
     if choice.name == "strategy":
         return "`dsx list strategies`"
-    return ", ".join(map(str, choice.values)) if choice.values else f"from {choice.least}"
+    known = ", ".join(filter(None, (*map(str, choice.main), choice.rest)))
+    return known or f"from {choice.least}"
 
 
 def of_schedule(schedule: Schedule) -> list[str]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, watcher
 from dsx.api.beyond import Beyond, beyond, beyond_text
@@ -29,7 +27,8 @@ from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
-from dsx.search.fastest import ANY, CUTS, SearchCounts, faster_outside, fastest, problems_of, spaces_of
+from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
+from dsx.search.search_spaces import spaces_of
 from dsx.search.study import Study
 from dsx.space.boxes import Limitation
 from dsx.space.plan import Plan
@@ -232,13 +231,11 @@ def best(
     spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
-        quickest = answer.plans[0]["step_time_s"] if answer.plans else None
-        outside = faster_outside(spaces, np.inf if quickest is None else quickest, advance)
     times = problems[0].operator_times
     idle = idle_rows(times, shapes_of(problems[0], spaces.within[0].keys)) if times else ()
     studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces.within, strict=True)]
     why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
-    other = beyond(found, outside, quickest)
+    other = beyond(found, answer.outside, answer.plans[0]["step_time_s"] if answer.plans else None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other)}"
     left_out = found.left_out(spaces.within)

@@ -12,8 +12,8 @@ from dsx.search.space import Limitation, Space
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
 from dsx.space.boxes import Selection
-from dsx.space.choices import CODES
 from dsx.space.plan_rules import OPTIMAL_SCHEDULES
+from dsx.space.recompute_values import FULL, NONE_CODE
 from dsx.spec.sweep import SweepSpec
 from dsx.units import format_quantity
 
@@ -99,7 +99,6 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
 
 def _settings_text(problem: Problem, optimal_cuts: bool) -> str:
     """Return how to search optimal cuts, if none are, and to recompute activations, if no plan does."""
-    *_, most = CODES["recompute"]
     cuts = "" if optimal_cuts else "stages of unequal numbers of layers (partition optimal), "
     known = problem.workload.searched.recompute
-    return cuts + (f"--set assumptions.fixed.recompute={most}, " if known == (0,) else "")
+    return cuts + (f"--set assumptions.fixed.recompute={FULL}, " if known == (NONE_CODE,) else "")

@@ -183,6 +183,13 @@ def _text(described: Mapping[str, Any]) -> str:
         for saved in kernel["saved"]:
             lines.append(f"  {saved['tensor']}: {_shown(saved['bytes'])} bytes")
     lines.append(f"  in all {_shown(described['saved_bytes'])} bytes")
+    if described["regions"]:
+        lines.append("\nregions that can be recomputed: what each frees, and what the backward repeats:")
+    for region in described["regions"]:
+        lines.append(f"  {region['name']}: frees {_shown(region['freed_bytes'])} bytes")
+        parts = [f"{label} {_shown(region[key])}" for key, label in _WORK if _shown(region[key]) != "0"]
+        moved = [f"{c['kind']} of {c['tensor']} over {c['axis']}" for c in region["collectives"]]
+        lines.append(f"      repeats  {'; '.join([*parts, *moved]) or '-'}")
     lines.append("\nweights, and the axes that reduce their gradients once a step:")
     for weight in described["weights"]:
         nested = "; one rank in ep has the same part" if weight["over_ep"] else ""

@@ -6,7 +6,8 @@ A pipeline takes at least as long as one of mean stages, and as its largest sing
 microbatches in flight that one has, those of the last stage.
 Transients are left out of the memory: they are not affine in the layers, so their mean is no bound.
 
-A looser bound leaves out sends, reduction and update, so it needs the seconds of a shard key's layers alone.
+A looser bound leaves out sends, reduction and update, so it needs the seconds of a shard key's layers alone. The
+loosest is the work of a step, shared by all GPUs: no plan of a key is faster, whatever its pipeline.
 """
 
 import functools
@@ -54,7 +55,7 @@ def cut_bounds(
 
 
 class KeySeconds(NamedTuple):
-    """The least seconds of one microbatch of any plan of a key, under each mode of recomputation; [modes, U]."""
+    """The least seconds of one microbatch of any plan of a key, under each searched recomputation; [values, U]."""
 
     whole: np.ndarray  # through all layers
     largest: np.ndarray  # through the largest single layer
@@ -63,24 +64,31 @@ class KeySeconds(NamedTuple):
 
 def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> KeySeconds:
     """Return the seconds of [U] shard keys; `kinds` has their layer costs at one hardware point."""
-    never = {*stack.first, *stack.last}
+    never = stack.embedding_and_head
     found = []
-    for mode in range(len(kinds[0].recompute_s)):
+    for value in sorted(searched.recompute):
         # A stage may store the activations of some layers, so that they are not recomputed.
-        of_body = mode if searched.stored_layers == (0,) else NONE
+        of_body = value if searched.stored_layers == (0,) else NONE
         seconds = [
-            costs.forward_s + costs.backward_s + costs.recompute_s[NONE if kind in never else of_body]
+            costs.forward_s + costs.backward_s + costs.under("recompute_s", NONE if kind in never else of_body)
             for kind, costs in enumerate(kinds)
         ]
         whole = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
         found.append((whole, *_largest_and_last_s(seconds, stack)))
-    return KeySeconds(*(np.stack(of_modes) for of_modes in zip(*found, strict=True)))
+    return KeySeconds(*(np.stack(of_values) for of_values in zip(*found, strict=True)))
+
+
+def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack) -> np.ndarray:
+    """Return the seconds of one microbatch of [U] shard keys through all layers, without recomputation."""
+    seconds = [costs.forward_s + costs.backward_s for costs in kinds]
+    return np.asarray(functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()]))
 
 
 @xp.unchecked
 def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`."""
-    whole, largest, last = (column[choices.recompute.astype(int), keys] for column in seconds)
+    value = np.searchsorted(sorted(searched.recompute), choices.recompute)
+    whole, largest, last = (column[value, keys] for column in seconds)
     send = Send(np.zeros_like(whole), np.zeros_like(whole))
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
 

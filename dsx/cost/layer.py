@@ -23,6 +23,7 @@ from dsx.cost.contention import crosses, may_contend
 from dsx.cost.groups import Group, group
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
 from dsx.cost.override import measured_or, unmeasured, weight_gradients_or
+from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time, sustained_flops
 from dsx.cost.shapes import Column, PerKernel, PerKey, PerWork
 from dsx.cost.work import LayerWork
@@ -30,7 +31,7 @@ from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_REDUCE
 from dsx.graph.notation import AXES
 from dsx.hardware.cluster import Cluster
-from dsx.records import Array, Float, record
+from dsx.records import Array, Float, record, static
 
 # The result column of an axis' communication; that of dp is priced per step, not per layer.
 COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s"}
@@ -51,16 +52,17 @@ class KernelTimes:
 
 
 _PerGroup = Float[Array, "_groups *#plans"]
-_PerMode = Float[Array, "3 *#plans"] | tuple[Column, ...]  # a tuple where a search needs only some of the modes
+_PerMode = Float[Array, "modes *#plans"] | tuple[Column, ...]  # a tuple where a search has an array for each mode
 
 
 @record
 class LayerCosts:
     """Cost of one layer for one microbatch.
 
-    The modes are those of recomputation, in the order of `dsx.graph.recomputed.MODES`. A weight group is the weights
-    that are reduced over the same ranks: dp, and `group_size` members of other axes. `group_size` is below 1 where an
-    ep group spans several data-parallel ranks. Kinds of layers differ in the number of their weight groups.
+    `modes` are those of recomputation: the values of `recompute` that do the same to the layer are one. A weight group
+    is the weights that are reduced over the same ranks: dp, and `group_size` members of other axes. `group_size` is
+    below 1 where an ep group spans several data-parallel ranks. Kinds of layers differ in the number of their weight
+    groups.
     """
 
     forward_s: Column
@@ -82,8 +84,22 @@ class LayerCosts:
     group_outer: tuple[_PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
     # Seconds of collectives on an oversubscribed tier: in the forward, and in the backward under each of the modes.
     contended_s: tuple[Column, ...] = ()  # empty if no tier can be oversubscribed
+    modes: tuple[Codes, ...] = static(default=MAIN_MODES)  # of the fields with a value per mode
+
+    def under(self, field: str, code: int) -> Column:
+        """Return a field with a value per mode under a value of `recompute`, by its code."""
+        return getattr(self, field)[self._row(code)]
+
+    def contended_backward_s(self, code: int) -> Column:
+        """Return the contended seconds of the backward under a value of `recompute`."""
+        return self.contended_s[1 + self._row(code)]
+
+    def _row(self, code: int) -> int:
+        return next(row for row, codes in enumerate(self.modes) if code in codes)
 
 
+# Fields with a value for each mode of recomputation.
+BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")
 # Fields that are tuples of arrays; empty on a network of two tiers.
 BY_TIER = ("group_outer", "contended_s")
 
@@ -130,7 +146,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     collective_s = _collective_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, collective_s, assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
-    recomputed = [kernel for kernel, is_recomputed in enumerate(work.recomputed) if is_recomputed]
+    every = range(compute.shape[1])
 
     def added(direction: int, *columns: str, kernels: Sequence[int] | None = None) -> PerKey:
         parts = [
@@ -146,19 +162,24 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     sizes = {axis: work.per_key(size) for axis, size in work.sizes.items()}
     one = xp.ones_like(nothing)
     busy_forward = busy[FORWARD] + added(FORWARD, *_COLUMNS)
-    busy_recomputed = (compute + memory)[FORWARD, np.array(recomputed, dtype=int)].sum(axis=0)
-    selective_s = work.per_key(busy_recomputed) + added(FORWARD, *_COLUMNS, kernels=recomputed)
     # The host issues kernels one after the other; a faster GPU stalls.
-    forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, range(len(work.recomputed)), assumptions))
-    backward_s = xp.maximum(busy_backward, _issue_s(work, BACKWARD, range(len(work.recomputed)), assumptions))
+    forward_s = xp.maximum(busy_forward, _issue_s(work, FORWARD, every, every, assumptions))
+    backward_s = xp.maximum(busy_backward, _issue_s(work, BACKWARD, every, every, assumptions))
     stall_s = (forward_s - busy_forward) + (backward_s - busy_backward)
+
+    def recomputed(mode: Mode) -> PerKey:
+        if len(mode.repeated) in (0, len(every)):
+            return forward_s if mode.repeated else nothing
+        communicating = (*mode.repeated, *mode.completed)
+        busy_again = (compute + memory)[FORWARD, np.array(mode.repeated, dtype=int)].sum(axis=0)
+        seconds = work.per_key(busy_again) + added(FORWARD, *_COLUMNS, kernels=communicating)
+        return xp.maximum(seconds, _issue_s(work, FORWARD, mode.repeated, communicating, assumptions))
+
     return LayerCosts(
         forward_s=forward_s,
         backward_s=backward_s,
         weight_gradient_s=work.per_key(_weight_gradients(work, rest, modelled, cluster, assumptions)),
-        recompute_s=xp.stack(
-            [nothing, xp.maximum(selective_s, _issue_s(work, FORWARD, recomputed, assumptions)), forward_s]
-        ),
+        recompute_s=xp.stack([recomputed(mode) for mode in work.modes]),
         compute_s=work.per_key(compute.sum(axis=(0, 1))) + stall_s,
         memory_s=work.per_key(memory.sum(axis=(0, 1))),
         **{name: added(FORWARD, name) + added(BACKWARD, name) for name in _COLUMNS},
@@ -172,7 +193,8 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
-        contended_s=_contended_s(work, collective_s, recomputed, cluster) if may_contend(cluster.network) else (),
+        contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
+        modes=tuple(mode.codes for mode in work.modes),
     )
 
 
@@ -196,14 +218,16 @@ def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[PerKernel, PerKe
     return num_bytes, per_kernel(accumulated_bytes(multiplies, shapes, assumptions), shapes, kernels)
 
 
-def _issue_s(work: LayerWork, direction: int, kernels: Sequence[int], assumptions: Assumptions) -> PerKey:
-    """Return the seconds that the host takes to issue the kernels and collectives of a pass.
+def _issue_s(
+    work: LayerWork, direction: int, kernels: Sequence[int], communicating: Sequence[int], assumptions: Assumptions
+) -> PerKey:
+    """Return the seconds that the host takes to issue kernels, and the collectives of those that are `communicating`.
 
     An axis of one rank has no collectives.
     """
     issued = xp.zeros_like(work.per_key(work.boundary))
     for axis in work.sizes:
-        on_axis = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in kernels]
+        on_axis = [s for s in work.shapes if s.axis == axis and s.direction == direction and s.kernel in communicating]
         if on_axis:
             issued = issued + xp.where(work.per_key(work.sizes[axis]) > 1, float(len(on_axis)), 0.0)
     launched = work.launches[direction, np.array([*kernels], dtype=int)].sum()
@@ -293,9 +317,7 @@ def _members(work: LayerWork, axis: str) -> Group:
     return group(work.per_key(work.sizes[axis]), work.shares[axis], *(shares[axis] for shares in work.outer))
 
 
-def _contended_s(
-    work: LayerWork, collective_s: Sequence[PerKey], recomputed: Sequence[int], cluster: Cluster
-) -> tuple[PerKey, ...]:
+def _contended_s(work: LayerWork, collective_s: Sequence[PerKey], cluster: Cluster) -> tuple[PerKey, ...]:
     """Return the seconds of collectives on an oversubscribed tier: in the forward, and in the backward of each mode."""
     nothing = xp.zeros_like(work.per_key(work.boundary))
     crossing = {axis: crosses(_members(work, axis), cluster.network) for axis in work.sizes}
@@ -308,9 +330,10 @@ def _contended_s(
                 total = total + crossing[shape.axis] * whole
         return total
 
-    kernels = range(len(work.recomputed))
-    forward, backward = added(FORWARD, kernels), added(BACKWARD, kernels)
-    return forward, backward, backward + added(FORWARD, recomputed), backward + forward
+    every = range(work.matrix.shape[1])
+    forward, backward = added(FORWARD, every), added(BACKWARD, every)
+    repeated = [added(FORWARD, (*mode.repeated, *mode.completed)) for mode in work.modes]
+    return forward, *(backward + seconds for seconds in repeated)
 
 
 def is_data_axis(axis: str) -> bool:

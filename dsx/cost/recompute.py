@@ -12,10 +12,8 @@ from dsx.cost import xp
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stack
-from dsx.space.choices import CODES
 from dsx.space.codes import Searched
-
-NONE = CODES["recompute"].index("none")
+from dsx.space.recompute_values import NONE_CODE as NONE
 
 ByMode = Callable[[int], PerPlan]  # (mode) -> cost of a layer under it
 
@@ -56,4 +54,4 @@ def recompute_of(choices: StepChoices, stack: Stack, searched: Searched) -> Reco
     stored = None
     if searched.stored_layers != (0,):
         stored = xp.minimum(choices.stored_layers * choices.pp / stack.num_body_layers, xp.ones_like(choices.pp))
-    return Recompute(choices.recompute, searched.recompute, stored, frozenset((*stack.first, *stack.last)))
+    return Recompute(choices.recompute, searched.recompute, stored, frozenset(stack.embedding_and_head))

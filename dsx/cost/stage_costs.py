@@ -141,7 +141,7 @@ class StageCosts:
         if not may_contend(self.cluster.network):
             return []
         return [
-            (costs.contended_s[0], self._recompute.mean(kind, costs.contended_s[1:].__getitem__))
+            (costs.contended_s[0], self._recompute.mean(kind, costs.contended_backward_s))
             for kind, costs in enumerate(self.kinds)
         ]
 
@@ -166,8 +166,8 @@ class StageCosts:
             return None
 
         def under(costs: LayerCosts, mode: int) -> PerPlan:
-            backward_s = costs.backward_s + costs.recompute_s[mode]
-            stash = costs.stash_bytes[mode]
+            backward_s = costs.backward_s + costs.under("recompute_s", mode)
+            stash = costs.under("stash_bytes", mode)
             return exposed_transfer_s(stash, costs.forward_s, backward_s, self.cluster.device, self.assumptions)
 
         found: list[PerPlan] = []
@@ -204,11 +204,13 @@ class StageCosts:
 
     def _on_average(self, name: str) -> list[PerPlan]:
         """Return, per kind, the mean over its layers of a cost that depends on the recompute mode."""
-        return [self._recompute.mean(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)]
+        return [
+            self._recompute.mean(kind, functools.partial(costs.under, name)) for kind, costs in enumerate(self.kinds)
+        ]
 
     def _largest(self, name: str) -> list[PerPlan]:
         return [
-            self._recompute.largest(kind, getattr(costs, name).__getitem__) for kind, costs in enumerate(self.kinds)
+            self._recompute.largest(kind, functools.partial(costs.under, name)) for kind, costs in enumerate(self.kinds)
         ]
 
     def _saved_bytes(self, stage: Stage) -> PerPlan:

@@ -41,6 +41,11 @@ class Stack:
         return len(self.segments) == 1 and not self.first and not self.last
 
     @property
+    def embedding_and_head(self) -> tuple[int, ...]:
+        """Kinds that only the first or only the last stage has."""
+        return (*self.first, *self.last)
+
+    @property
     def num_body_layers(self) -> PerPlan:
         """Layers without embedding and head."""
         return sum(sum(counts) for counts in self.counts)

@@ -3,18 +3,21 @@
 Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX prices it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dsx.cost import xp
+from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
-from dsx.graph.expressions import evaluate, total
+from dsx.graph.expressions import evaluate
 from dsx.graph.model import define
 from dsx.graph.notation import AXES
+from dsx.graph.recomputed import Recomputation
+from dsx.graph.saved import Saved
 from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -91,7 +94,7 @@ class LayerWork:
     shapes: tuple[CollectiveShape, ...] = static()
     reduced_over: tuple[tuple[str, ...], ...] = static()  # per weight: axes of its reduction, without dp
     multiply_shapes: tuple[MultiplyShape, ...] = static()
-    recomputed: tuple[bool, ...] = static()  # per kernel: whether selective recomputation recomputes it
+    modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash` and `working`
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
     measured: MeasuredTimes | None = None  # None without measured times
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
@@ -188,8 +191,12 @@ def layer_work(
     assumptions: AssumptionsSpec,
     sequence_length: Size,
     keys: Mapping[str, Real[Array, "works"]],
+    modes: Sequence[Codes] = MAIN_MODES,
 ) -> LayerWork:
-    """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each."""
+    """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each.
+
+    `modes` are the values of `recompute` that are priced, in groups that do the same to the layer.
+    """
     values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
     count = len(keys["microbatch_size"])
     kernels = layer.priced_kernels
@@ -211,12 +218,20 @@ def layer_work(
         return xp.stack([stack([getattr(k.work[d], field) for k in kernels]) for d in (FORWARD, BACKWARD)])
 
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
-    saved = (
-        stack([kernel.saved_bytes for kernel in layer.kernels]).sum(axis=0),
-        stack([total(saved.bytes for saved in kernel.kept) for kernel in layer.kernels]).sum(axis=0),
-        number(layer.input_bytes),
-    )
-    stash = xp.stack(saved)
+    recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
+
+    def bytes_of(tensors: Iterable[Saved]) -> PerWork:
+        return stack([saved.bytes for saved in tensors]).sum(axis=0)
+
+    saved = bytes_of(tensor for kernel in layer.kernels for tensor in kernel.saved)
+    inputs = number(layer.input_bytes)
+    stash = [inputs if one is None else bytes_of(tensor for kept in one.kept for tensor in kept) for one in recomputed]
+    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
+    working = [
+        # Full recomputation has recomputed all activations that the backward reads.
+        xp.maximum(saved - inputs, 0.0) + transient.max(axis=0) if one is None else _working(one, transient, bytes_of)
+        for one in recomputed
+    ]
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -229,8 +244,8 @@ def layer_work(
         ),
         volumes=stack([collective.bytes for collective in collectives]),
         weights=stack([weight.bytes for weight in layer.weights]),
-        stash=stash,
-        working=_working(layer, stash, stack) if assumptions.charge_transients else xp.zeros_like(stash),
+        stash=xp.stack(stash),
+        working=xp.stack(working if assumptions.charge_transients else [xp.zeros_like(size) for size in stash]),
         boundary=number(layer.boundary_bytes),
         panels=xp.asarray(keys["panels"], dtype=float),
         sizes={axis: xp.asarray(keys[axis], dtype=float) for axis in layer.axes},
@@ -239,22 +254,18 @@ def layer_work(
         shapes=collective_shapes(layer),
         reduced_over=tuple(weight.reduced_over for weight in layer.weights),
         multiply_shapes=multiply_shapes(layer),
-        recomputed=tuple(kernel.recompute_region is not None for kernel in kernels),
+        modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
         over_ep=tuple(weight.over_ep for weight in layer.weights),
     )
 
 
-def _working(layer: DerivedLayer, stash: PerMode, stack: Callable[[list[Any]], Array]) -> PerMode:
-    """Return the bytes besides the stash: those of the largest kernel, and the recomputed activations by then.
-
-    Full recomputation has recomputed all activations that the backward reads; selective, those of one region.
-    """
-    transient = stack([kernel.transient_bytes for kernel in layer.kernels])
-    largest = transient.max(axis=0)
-    selective = largest
-    kept = {saved.key for kernel in layer.kernels for saved in kernel.kept}
-    for region in {kernel.recompute_region: None for kernel in layer.kernels if kernel.recompute_region}:
-        inside = [index for index, kernel in enumerate(layer.kernels) if kernel.recompute_region == region]
-        region_bytes = [saved.bytes for i in inside for saved in layer.kernels[i].saved if saved.key not in kept]
-        selective = xp.maximum(selective, stack(region_bytes).sum(axis=0) + transient[np.asarray(inside)].max(axis=0))
-    return xp.stack([largest, selective, xp.maximum(stash[0] - stash[2], 0.0) + largest])
+def _working(
+    recomputed: Recomputation,
+    transient: Float[Array, "every_kernel works"],
+    bytes_of: Callable[[Iterable[Saved]], PerWork],
+) -> PerWork:
+    """Return the bytes besides the stash: those of the kernel with most, and the recomputed tensors by then."""
+    held = transient.copy()
+    for region in recomputed.recomputed:
+        held[region.kernels.start : region.kernels.stop] += bytes_of(region.tensors)
+    return held.max(axis=0)

@@ -4,7 +4,7 @@ import shlex
 from typing import Any
 
 from dsx.pricing.problem import Problem
-from dsx.results.launch_flags import Launch, megatron_lm
+from dsx.results.launch_flags import Launch, megatron_lm, words_of
 from dsx.space.plan import Plan
 from dsx.spec.cluster import DeviceSpec
 
@@ -27,7 +27,7 @@ def launch_text(launch: Launch, title: str) -> str:
     head = f"Megatron-LM flags of {title}:{'' if launch.flags else f' none, since {launch.none_since}'}"
     lines: list[str] = []
     for flag in launch.flags:
-        text = shlex.join(filter(None, flag))
+        text = shlex.join(words_of(flag))
         if lines and len(f"{lines[-1]} {text}") <= _WIDTH:
             lines[-1] += f" {text}"
         else:

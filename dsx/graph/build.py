@@ -23,6 +23,7 @@ from dsx.graph.notation import (
     UseSyntax,
 )
 from dsx.graph.operators import OperatorKind
+from dsx.graph.regions import RegionPath
 from dsx.graph.selection import check_known, selected
 from dsx.graph.use import declared, modified, renamed, results
 
@@ -133,8 +134,8 @@ class _Builder:
         self.roles: dict[str, str] = {}  # role -> role that is its default where the strategy does not give it
         self.inside: list[SelectedLayer] = []  # the layer and blocks being inlined, outermost first
         self.kernels = 0
-        self.regions = 0
-        self.recompute_region: tuple[str, int] | None = None  # the region around the block being inlined
+        self.num_regions = 0
+        self.regions: RegionPath = ()  # the regions around the line being read
 
     def inline(self, source: SelectedLayer, prefix: str, bound: dict[str, str], modifier: str = "") -> dict[str, str]:
         """Add the operators of `source`, used with `modifier`; return the scope: local name -> tensor name."""
@@ -156,20 +157,19 @@ class _Builder:
                 scope[tensor.name] = self.enter(tensor, prefix, outer, data=tensor.name in source.data)
         offset = self.kernels
         self.kernels += len({op.fuse for op in source.body if isinstance(op, OperatorSyntax) and op.fuse})
-        regions = self.regions
-        self.regions += len({entry.recompute_region for entry in source.body if entry.recompute_region})
-        outer = self.recompute_region
+        before, outer = self.num_regions, self.regions
+        self.num_regions += len({region for entry in source.body for region in entry.regions})
         latest = next(iter(scope.values()), None) if source.inputs else None
         self.inside.append(source)
         for entry in source.body:
-            self.recompute_region = self.region(entry, outer, regions)
+            self.regions = self.path(entry, outer, before)
             if isinstance(entry, UseSyntax):
                 latest = self.use(modified(entry, modifier), prefix, scope, latest)
             else:
                 self.operate(modified(entry, modifier), prefix, scope, offset)
                 latest = scope.get(OUTPUT, latest)
         self.inside.pop()
-        self.recompute_region = outer
+        self.regions = outer
         return scope
 
     def check_definitions(self, source: SelectedLayer) -> None:
@@ -188,15 +188,14 @@ class _Builder:
                     f"dimensions; at most {_MOST_PARTS:,} are allowed"
                 )
 
-    def region(self, entry: OperatorSyntax | UseSyntax, outer: tuple[str, int] | None, offset: int) -> Any:
-        """Return the region that a line is in: one of its own definition, or the one around the use of its block."""
-        if not entry.recompute_region:
-            return outer
-        if outer:
-            raise entry.place.error(
-                f"region {entry.recompute_region[0]!r} is used inside region {outer[0]!r}; regions do not nest"
-            )
-        return entry.recompute_region[0], entry.recompute_region[1] + offset
+    def path(self, entry: OperatorSyntax | UseSyntax, outer: RegionPath, offset: int) -> RegionPath:
+        """Return the regions that a line is in: those around the use of its block, and those of its own definition."""
+        for name, _ in entry.regions:
+            if name in dict(outer):
+                raise entry.place.error(
+                    f"region {name!r} is used inside region {name!r}; a region is not part of itself"
+                )
+        return (*outer, *((name, number + offset) for name, number in entry.regions))
 
     def enter(self, tensor: TensorSyntax, prefix: str, outer: str | None, data: bool = False) -> str:
         """Declare an input, or bind it to the tensor `outer` in the distribution that it states."""
@@ -210,9 +209,7 @@ class _Builder:
         argument = self.argument(TensorSyntax(outer, tensor.dims, (), False, tensor.place), {outer: outer})
         name = self.declare(tensor, prefix, weight=False)
         view = OperatorKind("view", ("x",), shape="view", linear="each", rearranges=True)
-        self.operators.append(
-            Operator(view, "", (argument,), (name,), None, False, tensor.place, self.recompute_region)
-        )
+        self.operators.append(Operator(view, "", (argument,), (name,), None, False, tensor.place, self.regions))
         return name
 
     def use(self, use: UseSyntax, prefix: str, scope: dict[str, str], latest: str | None) -> str:
@@ -300,7 +297,7 @@ class _Builder:
         fuse = (prefix + line.fuse[0], line.fuse[1] + offset) if line.fuse else None
         panelled = line.modifier == PANELS and self.has_panels
         names_made = tuple(scope[tensor.name] for tensor in line.outputs)
-        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.recompute_region)
+        made = Operator(kind, line.modifier, arguments, names_made, fuse, panelled, line.place, self.regions)
         self.operators.append(made)
         if len(self.operators) > _MOST_OPERATORS:
             raise line.place.error(f"one layer has more than {_MOST_OPERATORS} operators, those of its blocks included")

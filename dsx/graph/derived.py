@@ -26,8 +26,9 @@ from dsx.graph.match import (
     match,
 )
 from dsx.graph.notation import AXES, Dim, Rule
-from dsx.graph.recomputed import input_bytes, kept, transient_bytes
-from dsx.graph.saved import GRADIENT_BYTES, Regather, Saved, element_bytes, tensor_bytes
+from dsx.graph.regions import RegionPath
+from dsx.graph.saved import GRADIENT_BYTES, Read, Regather, Saved, element_bytes, listed_once, reads, tensor_bytes
+from dsx.graph.transient import transient_bytes
 
 FORWARD, BACKWARD = 0, 1
 _ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
@@ -59,10 +60,12 @@ class KernelCosts:
     runs: bool  # False for views and for operators that the assumptions do not count
     work: tuple[Work, Work]
     collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
-    saved: tuple[Saved, ...]
+    saved: tuple[Saved, ...]  # for its backward, without what an earlier kernel saves
     replicated: tuple[str, ...]  # axes whose members all do the same work
-    recompute_region: tuple[str, int] | None  # the ``recompute`` region that it is in
-    kept: tuple[Saved, ...]  # saved under selective recomputation
+    regions: RegionPath  # the ``recompute`` regions that it is in, outermost first
+    makes: tuple[str, ...]
+    reads: tuple[Read, ...]
+    saves: tuple[Saved, ...]  # everything that its backward reads
     transient_bytes: Any  # of tensors, besides the saved ones, that its backward needs
     extent: tuple[Any, Any] = field(repr=False)  # of its input: elements without the last dimension, last dimension
 
@@ -115,6 +118,11 @@ class DerivedLayer:
         return [collective for kernel in self.kernels for collective in kernel.collectives[direction]]
 
     @property
+    def region_names(self) -> tuple[str, ...]:
+        """The names of the regions that can be recomputed, in the order of the layer."""
+        return tuple(dict.fromkeys(name for kernel in self.kernels for name, _ in kernel.regions))
+
+    @property
     def priced_kernels(self) -> tuple[KernelCosts, ...]:
         """The kernels that run or communicate."""
         return tuple(kernel for kernel in self.kernels if kernel.runs or any(kernel.collectives))
@@ -141,8 +149,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         collectives[consumer.name][BACKWARD].extend(
             _collective(transfer, size, f"d {gradient.tensor}", gradient.operator) for transfer in gradient.transfers
         )
-    saved = _listed_once(kernel.saved for kernel in kernels)
-    kept_selectively = _listed_once(kept(layer, kernels))
+    saved = listed_once(kernel.saved for kernel in kernels)
     kernel_costs: list[KernelCosts] = []
     num_parts = 0
     for index, kernel in enumerate(kernels):
@@ -166,8 +173,10 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 collectives=(tuple(forward), tuple(backward)),
                 saved=saved[index],
                 replicated=_replicated(layer, kernel),
-                recompute_region=kernel.recompute_region,
-                kept=kept_selectively[index],
+                regions=kernel.regions,
+                makes=tuple(name for op in kernel.operators for name in op.outputs),
+                reads=reads(layer, kernel.operators),
+                saves=kernel.saved,
                 transient_bytes=transient_bytes(layer, kernel),
                 extent=_extent(layer, kernel),
             )
@@ -182,22 +191,12 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         kernels=tuple(kernel_costs),
         weights=_weights(layer),
         boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
-        input_bytes=input_bytes(layer),
+        input_bytes=total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs),
         rules=layer.rules,
         panelled=layer.panelled,
         letters=_letters(layer),
         divided=_divided(layer),
     )
-
-
-def _listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
-    """Return the lists of the kernels, with each tensor in the first of them alone."""
-    seen: set[tuple[str, str]] = set()
-    result: list[tuple[Saved, ...]] = []
-    for listed in lists:
-        result.append(tuple(saved for saved in listed if saved.key not in seen))
-        seen |= {saved.key for saved in listed}
-    return result
 
 
 def _collective(transfer: Transfer, size: Any, tensor: str, operator: Operator | None) -> Collective:

@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dsx.graph.derived import BACKWARD, FORWARD, Collective, KernelCosts, derive
-from dsx.graph.expressions import names, text, total
+from dsx.graph.derived import BACKWARD, FORWARD, Collective, DerivedLayer, KernelCosts, derive
+from dsx.graph.expressions import combine, names, text, total
 from dsx.graph.layer import Layer
 from dsx.graph.match import local_size
 from dsx.graph.model import amount, define
 from dsx.graph.multiplies import Multiply
 from dsx.graph.notation import Rule
+from dsx.graph.recomputed import Recomputation, recomputation
+from dsx.graph.regions import BY_NAME, CORE_ATTENTION
 
 Values = Mapping[str, int]
 
@@ -51,10 +53,9 @@ def describe(
             for weight in derived.weights
         ],
         "saved_bytes": _quantity(total(kernel.saved_bytes for kernel in derived.kernels), values),
-        "saved_bytes_selective": _quantity(
-            total(saved.bytes for kernel in derived.kernels for saved in kernel.kept), values
-        ),
+        "saved_bytes_selective": _quantity(_kept_bytes(recomputation(derived, frozenset({CORE_ATTENTION}))), values),
         "saved_bytes_full": _quantity(derived.input_bytes, values),
+        "regions": [_region(derived, name, values) for name in derived.region_names],
         "boundary_bytes": _quantity(derived.boundary_bytes, values),
         "rules": [
             {
@@ -95,11 +96,39 @@ def _kernel(kernel: KernelCosts, values: Values) -> dict[str, Any]:
         "operators": list(kernel.operators),
         "counted": kernel.runs,
         "replicated": list(kernel.replicated),
-        "recompute": kernel.recompute_region[0] if kernel.recompute_region else None,
+        "recompute": [name for name, _ in kernel.regions],
         "forward": _direction(kernel, FORWARD, values),
         "backward": _direction(kernel, BACKWARD, values),
         "saved": [
             {"tensor": " ".join(saved.key).strip(), "bytes": _quantity(saved.bytes, values)} for saved in kernel.saved
+        ],
+    }
+
+
+def _kept_bytes(recomputed: Recomputation) -> Any:
+    return total(saved.bytes for listed in recomputed.kept for saved in listed)
+
+
+def _region(layer: DerivedLayer, name: str, values: Values) -> dict[str, Any]:
+    """Return what recomputation of all regions of one name frees, and what the backward then repeats."""
+    before, after = recomputation(layer, frozenset()), recomputation(layer, frozenset({name}))
+    kept = [[saved for listed in one.kept for saved in listed] for one in (before, after)]
+    freed = total(saved.bytes for saved in kept[0] if saved.key not in after.kept_keys)
+    added = total(saved.bytes for saved in kept[1] if saved.key not in before.kept_keys)
+    repeated = [layer.kernels[index] for index in after.repeated]
+    completed = [layer.kernels[index] for index in after.completed]
+    return {
+        "name": name,
+        "megatron_lm": BY_NAME[name].megatron_lm,
+        "kernels": [kernel.name for kernel in repeated],
+        "freed_bytes": _quantity(combine("-", freed, added), values),
+        "matrix_flops": _quantity(total(kernel.work[FORWARD].matrix for kernel in repeated), values),
+        "vector_flops": _quantity(total(kernel.work[FORWARD].vector for kernel in repeated), values),
+        "bytes": _quantity(total(kernel.work[FORWARD].bytes for kernel in repeated), values),
+        "collectives": [
+            _collective(collective, values)
+            for kernel in (*repeated, *completed)
+            for collective in kernel.collectives[FORWARD]
         ],
     }
 

@@ -13,6 +13,7 @@ from dsx.graph.layer import Argument, Layer, Operator
 from dsx.graph.match import Distribution, elements
 from dsx.graph.multiplies import Multiply, forward_multiply, gradient_multiply
 from dsx.graph.operators import Effort, Formula
+from dsx.graph.regions import RegionPath
 from dsx.graph.saved import (
     Regather,
     Saved,
@@ -59,9 +60,9 @@ class Kernel:
     regathers: tuple[tuple[Operator, Regather], ...]
 
     @property
-    def recompute_region(self) -> tuple[str, int] | None:
-        """The ``recompute`` region that it is in."""
-        return self.operators[0].recompute_region
+    def regions(self) -> RegionPath:
+        """The ``recompute`` regions that it is in, outermost first."""
+        return self.operators[0].regions
 
 
 def split_into_kernels(layer: Layer) -> list[Kernel]:

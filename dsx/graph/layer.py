@@ -11,6 +11,7 @@ from dsx.graph.lexer import Place
 from dsx.graph.match import Distribution, ordered
 from dsx.graph.notation import Rule
 from dsx.graph.operators import OperatorKind
+from dsx.graph.regions import RegionPath
 
 PANELS = "panels"
 RING = "ring"
@@ -49,7 +50,7 @@ class Operator:
     fuse: tuple[str, int] | None
     panelled: bool
     place: Place
-    recompute_region: tuple[str, int] | None = None  # the ``recompute`` region that it is in
+    regions: RegionPath = ()  # the ``recompute`` regions that it is in
 
     @property
     def name(self) -> str:

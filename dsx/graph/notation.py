@@ -12,6 +12,7 @@ from typing import Any
 
 from dsx.graph.expressions import RELATIONS, evaluate, names
 from dsx.graph.lexer import Place
+from dsx.graph.regions import RegionPath
 
 # Mesh axes that may divide a dimension; the pipeline divides layers, not tensors.
 AXES = ("tp", "tp2", "cp", "ep", "dp")
@@ -59,7 +60,7 @@ class OperatorSyntax:
     arguments: tuple[TensorSyntax, ...]
     fuse: tuple[str, int] | None  # (name of its kernel, number of the kernel in the definition)
     place: Place
-    recompute_region: tuple[str, int] | None = None  # (name of its region, number of the region in the definition)
+    regions: RegionPath = ()  # the ``recompute`` regions around it; numbers count those of the definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class UseSyntax:
     place: Place
     modifier: str = ""  # replaces ``{*}`` inside the block
     parameter: str = ""  # the block parameter in ``use $parameter``; `block` is then known after the settings
-    recompute_region: tuple[str, int] | None = None
+    regions: RegionPath = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dsx.graph.notation import (
     UseSyntax,
 )
 from dsx.graph.notation import Line as Statement
+from dsx.graph.regions import BY_NAME as REGIONS_BY_NAME
 
 _WORDS = ("layer", "block", "strategy")
 _CONDITIONS = ("when", "unless")
@@ -223,15 +224,24 @@ def _statement(line: Line) -> Statement:
     if line.accept("fuse"):
         return BracketSyntax("fuse", line.name("the name of the kernel").text, first.place)
     if line.accept("recompute"):
-        return BracketSyntax("recompute", line.name("the name of the region").text, first.place)
+        return BracketSyntax("recompute", _region(line), first.place)
     if line.accept("again"):
         raise first.place.error(
-            "'again' is no longer part of the notation: a region of selective recomputation is written "
+            "'again' is no longer part of the notation: a region that can be recomputed is written "
             "'recompute NAME ... end'"
         )
     if line.accept("end"):
         return BracketSyntax("end", "", first.place)
     return _operator(line)
+
+
+def _region(line: Line) -> str:
+    name = line.word("the name of the region")
+    if name.text not in REGIONS_BY_NAME:
+        hint = did_you_mean(name.text, REGIONS_BY_NAME)
+        known = ", ".join(REGIONS_BY_NAME)
+        raise name.place.error(f"{name.text!r} is not a region that can be recomputed{hint} (known: {known})")
+    return name.text
 
 
 def _use(line: Line, place: Place) -> UseSyntax:

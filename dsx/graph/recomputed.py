@@ -1,82 +1,121 @@
-"""Activation recomputation: the tensors that a layer keeps in each mode, and the transient memory of its backward.
+"""Recomputation of regions: what a layer keeps, what its backward repeats, and what it then holds.
 
-* none: the layer keeps every tensor that its backward reads.
-* selective: the backward of a ``recompute ... end`` region keeps no tensor that the region makes. It keeps the
-  region's inputs as they were produced, and repeats the forward with its collectives (Korthikanti et al., 2022,
-  section 5: the attention core).
-* full: the layer keeps its inputs alone, and its backward repeats the whole forward.
+A region is a ``recompute ... end`` of the layer definition (`dsx.graph.regions`). If it is recomputed:
 
-Besides the kept tensors, a running backward holds transient ones: the gradients of its results and arguments, and
-tensors that it gathers a second time.
+* It keeps no tensor that it makes for its own backward. It keeps what it reads from outside, as it was produced
+  (Korthikanti et al., 2022, section 5: the attention core).
+* A region that discards its outputs keeps none of them for the backward of others either. A redistributed copy, which
+  a reader made for itself, is kept.
+* The backward repeats its forward once, with the collectives that complete its partial results.
+* The recomputed tensors exist from the backward of their last reader to that of the first kernel of the region.
+
+Full recomputation keeps the inputs of the layer alone, and repeats the whole forward.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from dsx.graph.expressions import Name, combine, product, total
-from dsx.graph.kernels import Kernel, crossing
-from dsx.graph.layer import PANELS, Layer
-from dsx.graph.match import elements
-from dsx.graph.saved import GRADIENT_BYTES, Saved, as_produced, stored, tensor_bytes
+from dsx.graph.derived import FORWARD, DerivedLayer, KernelCosts
+from dsx.graph.match import ALL_REDUCE, REDUCE, REDUCE_SCATTER
+from dsx.graph.regions import BY_NAME, outermost
+from dsx.graph.saved import Saved, listed_once
 
-MODES = ("none", "selective", "full")  # every array over the modes has this order
-
-
-def kept(layer: Layer, kernels: Iterable[Kernel]) -> list[tuple[Saved, ...]]:
-    """Return what each kernel keeps under selective recomputation; several kernels may list one tensor."""
-    kernels = list(kernels)
-    outside = {saved.key for kernel in kernels if not kernel.recompute_region for saved in kernel.saved}
-    regions: dict[tuple[str, int], set[str]] = {}
-    for kernel in kernels:
-        if kernel.recompute_region:
-            made = {name for op in kernel.operators for name in op.outputs}
-            regions.setdefault(kernel.recompute_region, set()).update(made)
-    return [
-        _inputs(layer, kernel, regions[kernel.recompute_region], outside) if kernel.recompute_region else kernel.saved
-        for kernel in kernels
-    ]
+_COMPLETING = (ALL_REDUCE, REDUCE, REDUCE_SCATTER)
+_Numbered = tuple[str, int]
 
 
-def _inputs(layer: Layer, kernel: Kernel, made: set[str], outside: set[tuple[str, str]]) -> tuple[Saved, ...]:
-    """Return the tensors that a kernel of a region reads from outside the region and that no other operator keeps."""
-    found: dict[tuple[str, str], Saved] = {}
-    for op in kernel.operators:
-        for argument in op.arguments:
-            copy = (argument.tensor, str(argument.distribution))
-            if argument.tensor in made or copy in outside:
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """The recomputed tensors of one region, which exist during the backward of some kernels."""
+
+    kernels: range  # positions in the layer
+    tensors: tuple[Saved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """A layer of which some regions are recomputed; kernels are positions in `DerivedLayer.kernels`."""
+
+    kept: tuple[tuple[Saved, ...], ...]  # of each kernel, with each tensor once
+    repeated: tuple[int, ...]  # kernels whose forward the backward repeats
+    completed: tuple[int, ...]  # other kernels whose collectives it repeats, since they complete results of a region
+    recomputed: tuple[Recomputed, ...]  # of each region
+
+    @property
+    def kept_keys(self) -> frozenset[tuple[str, str]]:
+        """The tensors that the layer keeps."""
+        return frozenset(saved.key for listed in self.kept for saved in listed)
+
+
+def recomputation(layer: DerivedLayer, chosen: frozenset[str]) -> Recomputation:
+    """Return the recomputation of the regions with these names; a name that the layer lacks has no effect."""
+    kernels = layer.kernels
+    inside = [outermost(kernel.regions, chosen) for kernel in kernels]
+    made_in = {name: region for kernel, region in zip(kernels, inside, strict=True) for name in kernel.makes}
+    kept = listed_once(_kept(kernels, inside, made_in))
+    repeated = tuple(index for index, region in enumerate(inside) if region)
+    return Recomputation(
+        kept=tuple(kept),
+        repeated=repeated,
+        completed=tuple(
+            index
+            for index, kernel in enumerate(kernels)
+            if not inside[index]
+            and any(
+                collective.kind in _COMPLETING and made_in.get(collective.tensor)
+                for collective in kernel.collectives[FORWARD]
+            )
+        ),
+        recomputed=_recomputed(kernels, inside, made_in, {saved.key for listed in kept for saved in listed}),
+    )
+
+
+def _kept(
+    kernels: Sequence[KernelCosts], inside: Sequence[_Numbered | None], made_in: Mapping[str, _Numbered | None]
+) -> list[tuple[Saved, ...]]:
+    """Return what each kernel keeps; several may list one tensor."""
+    outside = {
+        saved.key for kernel, region in zip(kernels, inside, strict=True) if not region for saved in kernel.saves
+    }
+    found: list[tuple[Saved, ...]] = []
+    for kernel, region in zip(kernels, inside, strict=True):
+        held = kernel.saves
+        if region:
+            # A copy that another kernel keeps as the region reads it is kept already.
+            reads = [read for read in kernel.reads if made_in.get(read.tensor) != region and read.copy not in outside]
+            held = tuple(read.produced for read in reads if read.produced)
+        found.append(tuple(saved for saved in held if not _discarded(saved, made_in)))
+    return found
+
+
+def _discarded(saved: Saved, made_in: Mapping[str, _Numbered | None]) -> bool:
+    """Return whether a kept tensor is the output of a recomputed region that discards it, in its produced form."""
+    tensor, form = saved.key
+    region = made_in.get(tensor)
+    return form == "" and region is not None and BY_NAME[region[0]].discards_output
+
+
+def _recomputed(
+    kernels: Sequence[KernelCosts],
+    inside: Sequence[_Numbered | None],
+    made_in: Mapping[str, _Numbered | None],
+    kept: set[tuple[str, str]],
+) -> tuple[Recomputed, ...]:
+    last_of = {region: index for index, region in enumerate(inside) if region}
+    first_of = {region: index for index, region in reversed([*enumerate(inside)]) if region}
+    ends = dict(last_of)
+    tensors: dict[_Numbered, dict[tuple[str, str], Saved]] = {region: {} for region in first_of}
+    for index, kernel in enumerate(kernels):
+        own = inside[index]
+        for saved in kernel.saves:
+            if saved.key in kept:
                 continue
-            saved, _ = stored(layer, as_produced(layer, op, argument.tensor), panelled=False)
-            if saved:
-                found[saved.key] = saved
-    return tuple(found.values())
-
-
-def input_bytes(layer: Layer) -> Any:
-    """Return the local bytes of the layer's inputs, which are all it keeps under full recomputation."""
-    return total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs)
-
-
-def transient_bytes(layer: Layer, kernel: Kernel) -> Any:
-    """Return the local bytes of the transient tensors of a kernel's backward."""
-    if all(op.costs_nothing for op in kernel.operators):
-        return 0
-    operators = list(kernel.operators)
-    inside = {name for op in operators for name in op.outputs}
-    found = [tensor_bytes(layer, name, layer.tensors[name].distribution) for name in crossing(layer, operators)]
-    seen: set[tuple[str, str]] = set()
-    for op in operators:
-        for argument in op.arguments:
-            key = (argument.tensor, str(argument.distribution))
-            tensor = layer.tensors[argument.tensor]
-            if argument.tensor in inside or key in seen:
-                continue
-            seen.add(key)
-            size = tensor_bytes(layer, argument.tensor, argument.distribution)
-            redistributed = argument.distribution != tensor.distribution
-            if redistributed and (op.panelled or argument.regathered):
-                found.append(combine("/", size, Name(PANELS)) if op.panelled else size)
-            if not (tensor.weight or tensor.data):
-                found.append(size)
-            elif tensor.weight and redistributed and not op.panelled:
-                found.append(product((GRADIENT_BYTES, elements(argument.distribution.dims))))
-    return total(found)
+            owner = made_in[saved.key[0]] if _discarded(saved, made_in) else own
+            if owner:
+                tensors[owner][saved.key] = saved
+                # A region that reads the tensor needs it from its first recomputed kernel on.
+                ends[owner] = max(ends[owner], last_of[own] if own else index)
+    return tuple(
+        Recomputed(range(first, ends[region] + 1), tuple(tensors[region].values()))
+        for region, first in sorted(first_of.items(), key=lambda entry: entry[1])
+    )

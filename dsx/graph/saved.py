@@ -5,6 +5,7 @@ panelled multiply, is kept as it was produced, and the backward redistributes it
 another name. A fused kernel keeps no inner tensor: its backward recomputes them from those that cross its border.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,15 @@ class Saved:
 
     key: tuple[str, str]  # (tensor, distribution), "" for the one in which it was produced; or (operator, "state 0")
     bytes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A tensor that a kernel reads in its forward."""
+
+    tensor: str
+    copy: tuple[str, str]  # the key of the copy that the kernel reads
+    produced: Saved | None  # the tensor as it was produced; None for a weight, which is stored anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,27 @@ def stored(layer: Layer, argument: Argument, panelled: bool) -> tuple[Saved | No
         saved, inner = stored(layer, producer.arguments[0], panelled=False)
         return saved, inner + regathers
     return Saved((tensor.name, ""), tensor_bytes(layer, tensor.name, tensor.distribution)), regathers
+
+
+def reads(layer: Layer, operators: Iterable[Operator]) -> tuple[Read, ...]:
+    """Return what some operators read, those that only they make included."""
+    found: list[Read] = []
+    for op in operators:
+        for argument in op.arguments:
+            produced, _ = stored(layer, as_produced(layer, op, argument.tensor), panelled=False)
+            found.append(Read(argument.tensor, (argument.tensor, str(argument.distribution)), produced))
+    return tuple(found)
+
+
+def listed_once(lists: Iterable[tuple[Saved, ...]]) -> list[tuple[Saved, ...]]:
+    """Return the lists of the kernels, with each tensor in the first of them alone."""
+    seen: set[tuple[str, str]] = set()
+    result: list[tuple[Saved, ...]] = []
+    for listed in lists:
+        own = {saved.key: saved for saved in listed if saved.key not in seen}
+        result.append(tuple(own.values()))
+        seen |= own.keys()
+    return result
 
 
 def as_produced(layer: Layer, operator: Operator, tensor: str) -> Argument:

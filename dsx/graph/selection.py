@@ -23,6 +23,7 @@ from dsx.graph.notation import (
     TensorSyntax,
     UseSyntax,
 )
+from dsx.graph.regions import RegionPath
 
 Numbered = tuple[str, int]
 
@@ -109,7 +110,8 @@ class _Reader:
         self.marked: dict[str, set[str]] = {"data": set(), "tied": set()}
         self.body: list[OperatorSyntax | UseSyntax] = []
         self.left_out: dict[str, str] = {}
-        self._open: dict[str, tuple[Numbered, Place]] = {}  # the kernel and the region that have no 'end' yet
+        # What has no 'end' yet: at most one kernel, and regions, outermost first.
+        self._open: dict[str, list[tuple[Numbered, Place]]] = {"fuse": [], "recompute": []}
         self._count = {"fuse": 0, "recompute": 0}
         self._thinned: set[Numbered] = set()  # kernels that lost lines to options
 
@@ -126,32 +128,38 @@ class _Reader:
             case BracketSyntax():
                 self._bracket(line)
             case UseSyntax():
-                if fuse := self._inside("fuse"):
-                    raise line.place.error(f"a block cannot be used inside a kernel; {fuse[0]!r} has no 'end' yet")
-                self.body.append(replace(line, recompute_region=self._inside("recompute")))
+                if self._fuse:
+                    raise line.place.error(
+                        f"a block cannot be used inside a kernel; {self._fuse[0]!r} has no 'end' yet"
+                    )
+                self.body.append(replace(line, regions=self._regions))
             case OperatorSyntax():
-                region = self._inside("recompute")
-                self.body.append(replace(line, fuse=self._inside("fuse"), recompute_region=region))
+                self.body.append(replace(line, fuse=self._fuse, regions=self._regions))
 
     def _bracket(self, line: BracketSyntax) -> None:
-        fuse, region = self._inside("fuse"), self._inside("recompute")
+        fuse, regions = self._fuse, self._regions
         match line.word:
             case "end":
-                if not (fuse or region):
+                if not (fuse or regions):
                     raise line.place.error("'end' without a 'fuse' or a 'recompute'")
-                del self._open["fuse" if fuse else "recompute"]
+                self._open["fuse" if fuse else "recompute"].pop()
                 return
             case "fuse" if fuse:
                 raise line.place.error(f"kernel {fuse[0]!r} has no 'end' yet; kernels do not nest")
             case "recompute" if fuse:
                 raise line.place.error(f"a kernel is recomputed as a whole; {fuse[0]!r} has no 'end' yet")
-            case "recompute" if region:
-                raise line.place.error(f"region {region[0]!r} has no 'end' yet; regions do not nest")
+            case "recompute" if line.name in dict(regions):
+                raise line.place.error(f"region {line.name!r} has no 'end' yet; a region is not part of itself")
         self._count[line.word] += 1
-        self._open[line.word] = (line.name, self._count[line.word]), line.place
+        self._open[line.word].append(((line.name, self._count[line.word]), line.place))
 
-    def _inside(self, word: str) -> Numbered | None:
-        return self._open[word][0] if word in self._open else None
+    @property
+    def _fuse(self) -> Numbered | None:
+        return self._open["fuse"][0][0] if self._open["fuse"] else None
+
+    @property
+    def _regions(self) -> RegionPath:
+        return tuple(numbered for numbered, _ in self._open["recompute"])
 
     def leave_out(self, line: Line, condition: Condition) -> None:
         """Remember the tensors of a line that does not count, for the message where another line reads one."""
@@ -162,14 +170,13 @@ class _Reader:
         elif isinstance(line, UseSyntax):
             made = {line.bindings.get(OUTPUT, OUTPUT): line.place}
         self.left_out |= {name: f"line {place.line} makes it {condition}" for name, place in made.items()}
-        if fuse := self._inside("fuse"):
-            self._thinned.add(fuse)
+        if self._fuse:
+            self._thinned.add(self._fuse)
 
     def finish(self) -> None:
         """Check that kernels and regions have an end; a kernel that options reduce to one operator is none."""
         for word, what in (("fuse", "kernel"), ("recompute", "region")):
-            if word in self._open:
-                (name, _), place = self._open[word]
+            for (name, _), place in self._open[word]:
                 raise place.error(f"{what} {name!r} has no 'end'")
         size = Counter(line.fuse for line in self.body if isinstance(line, OperatorSyntax))
         single = {fuse for fuse in self._thinned if size[fuse] == 1}

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from dsx.cost.choices import StepChoices
+from dsx.cost.recompute_modes import modes_of
 from dsx.cost.step import Workload
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import FORWARD, DerivedLayer
@@ -27,6 +28,7 @@ from dsx.runs.run_table import FURTHER
 from dsx.runs.setups import Setup
 from dsx.space.codes import searched_values
 from dsx.space.layer_layout import LAYOUT
+from dsx.space.recompute_values import MAIN
 from dsx.space.tiers import key_shares, units
 from dsx.spec.assumptions import AssumptionsSpec
 
@@ -69,7 +71,11 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     dimensions = _stacked([setup.model.dimensions for setup in own])
     columns = columns_of(own, first)
     length = columns["sequence_length"].astype(np.float64)
-    unplaced = [layer_work(layer, dimensions, spec, length, columns) for layer in first.kinds]
+    # Tables of runs have mostly these: batches with the same values share compiled code.
+    values = sorted({*range(len(MAIN)), *columns["recompute"].tolist()})
+    unplaced = [
+        layer_work(layer, dimensions, spec, length, columns, modes_of([layer], values)) for layer in first.kinds
+    ]
     tiers = _units(own)
     placed = [key_shares(columns, unit, expert_axes(first)) for unit in tiers.values()]
     works = tuple(
@@ -93,7 +99,9 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             sequence_length=length,
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
-            searched=searched_values({name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2)}),
+            searched=searched_values(
+                {name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2), "recompute": values}
+            ),
         ),
         boundaries=_boundaries(own) if LAYOUT in own[0].plan else None,
     )

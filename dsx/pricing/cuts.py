@@ -21,7 +21,7 @@ from dsx.pricing.batch import Plans, none_priced, pad, price
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents
 from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, machines, step_choices, take_rows
+from dsx.pricing.row_costs import Rows, plans_of
 from dsx.space.layer_layout import starts
 
 TILE = 16  # plans side by side: their segments fit into the cache of a core
@@ -75,8 +75,8 @@ def price_chunks(
     parts: list[StepCosts] = []
     for start in range(0, len(rows.positions), TILE * _TILES):
         here = slice(start, start + TILE * _TILES)
-        plans = _plans(problem, table, rows.take(here), dtype)
-        parts.append(price(plans, problem.workload, boundaries[..., here], dtype is np.float64))
+        plans, workload = plans_of(problem, table, rows.take(here), dtype)
+        parts.append(price(plans, workload, boundaries[..., here], dtype is np.float64))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else none_priced(dtype is np.float64)
 
 
@@ -122,11 +122,11 @@ def _price(
     for of_call, filled in _calls(order):
         with jax.enable_x64(float64):
             here = rows.take(filled)
-            plans = _plans(problem, table, here, dtype)
+            plans, workload = plans_of(problem, table, here, dtype)
             stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
             filled_tiles = np.int32(-(-len(of_call) // TILE))
-            found = _best_cuts(plans, depths, filled_tiles, problem.workload, contents, least_memory)
+            found = _best_cuts(plans, depths, filled_tiles, workload, contents, least_memory)
         parts.append(_first(len(of_call), found))
     back = np.argsort(order, kind="stable")
     if not parts:
@@ -147,15 +147,6 @@ def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for start in range(0, len(order), length):
         rows = order[start : start + length]
         yield rows, pad(rows, length)
-
-
-def _plans(problem: Problem, table: KeyCosts, rows: Rows, dtype: type) -> Plans:
-    """Return rows as plans."""
-    layers = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), rows.points, rows.positions).astype(dtype), table)
-    hardware, assumptions = jax.tree.map(lambda leaf: leaf.astype(dtype), machines(problem, rows.points))
-    tiers = [tier.name for tier in problem.cluster.network.middle]
-    choices = step_choices(rows.choices, lambda column: column.astype(dtype), tiers)
-    return Plans(layers, choices, hardware, assumptions)
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)

@@ -18,25 +18,29 @@ import numpy as np
 
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
+from dsx.cost.recompute_modes import MAIN_MODES, Codes, modes_of
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
 from dsx.graph.notation import AXES
 from dsx.pricing.batch import pad
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.problem import Problem
+from dsx.records import leaves as leaves_of
 from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
+from dsx.space.recompute_values import NONE_CODE
 from dsx.space.tiers import key_shares, units
 
 # The costs of a key table: one record for each layer kind.
 KeyCosts = tuple[LayerCosts, ...]
 
 # The columns of a key that decide its work.
+# The columns of a key that the work of a layer depends on.
 _WORK_COLUMNS = tuple(name for name in KEY_COLUMNS if not name.endswith("_nvs"))
 _WORKS = 16384  # works that are evaluated together
 _ON_NUMPY = 4096  # keys that are priced together on NumPy: their arrays fit into the cache of a core
 # Keys of a strategy at hardware points from which on they are compiled, which halves the time of the next ones.
-_COMPILED = 1 << 16
+_COMPILED = 1 << 20
 _LENGTHS = (1024, 8192)  # keys of a compiled batch
 # A weight group that a strategy lacks: no bytes, over one rank.
 _ABSENT = {"weight_bytes": 0.0, "group_size": 1.0, "group_share": 1.0, "group_outer": 1.0}
@@ -73,11 +77,16 @@ def price_keys(problem: Problem, keys: Arrays) -> KeyCosts:
 
     Leaves are NumPy float64, [H, U] or [H, J, U].
     """
-    return tuple(_price_kind(problem, layers, keys) for layers in zip(*problem.kinds, strict=True))
+    never_recomputed = problem.workload.stack.embedding_and_head
+    values = sorted({NONE_CODE, *problem.workload.searched.recompute})
+    return tuple(
+        _price_kind(problem, layers, keys, modes_of(layers, [NONE_CODE] if kind in never_recomputed else values))
+        for kind, layers in enumerate(zip(*problem.kinds, strict=True))
+    )
 
 
-def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) -> LayerCosts:
-    """Return the costs of one layer kind; `layers` has its layer under each strategy."""
+def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays, modes: Sequence[Codes]) -> LayerCosts:
+    """Return the costs of one layer kind in some modes of recomputation; `layers` has its layer under each strategy."""
     distinct: list[np.ndarray] = []  # per strategy, rows of its keys that this kind tells apart
     priced_as = np.zeros(len(keys["strategy"]), dtype=np.int64)  # [U] position among these
     for code, layer in enumerate(layers):
@@ -87,14 +96,14 @@ def _price_kind(problem: Problem, layers: Sequence[DerivedLayer], keys: Arrays) 
         distinct.append(rows)
     parts: list[LayerCosts] = []
     for code, (layer, rows) in enumerate(zip(layers, distinct, strict=True)):
-        batches = _batches(problem, code, layer, keys, rows)
+        batches = _batches(problem, code, layer, keys, rows, modes)
         if problem.num_points * len(rows) < _COMPILED:
             parts += [part for batch in batches for part in _price_on_numpy(problem, batch)]
         else:
             # One thread makes all works: several threads of NumPy code would only wait for the interpreter lock.
             compiled = map_over_devices(partial(_price_compiled, problem), batches)
             parts += [part for _, made in compiled for part in made]
-    return _assembled(parts, priced_as)
+    return _assembled(parts, priced_as, modes)
 
 
 def _distinct(problem: Problem, layer: DerivedLayer, keys: Arrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -125,14 +134,14 @@ def _depends(layer: DerivedLayer, column: str) -> bool:
 
 
 def _batches(
-    problem: Problem, code: int, layer: DerivedLayer, keys: Arrays, of_strategy: np.ndarray
+    problem: Problem, code: int, layer: DerivedLayer, keys: Arrays, of_strategy: np.ndarray, modes: Sequence[Codes]
 ) -> Iterator[_KeyBatch]:
     """Yield some rows of a strategy, a bounded number of works at a time."""
     works = _works({name: keys[name][of_strategy] for name in _WORK_COLUMNS if _depends(layer, name)})
     for start, stop in _ranges(works, _WORKS, len(works)):
         rows, which = of_strategy[start:stop], works[start:stop] - works[start]
         first = rows[np.flatnonzero(np.diff(which, prepend=-1))]
-        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()})
+        work = work_of(problem, layer, {name: column[first] for name, column in keys.items()}, modes)
         shares = {axis: keys[f"{axis}_nvs"][rows].astype(np.float64) for axis in work.shares}
         yield _KeyBatch(which, work, shares, outer_shares(problem, code, keys, rows, tuple(work.shares)))
 
@@ -152,10 +161,10 @@ def outer_shares(
     return tuple(found)
 
 
-def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays) -> LayerWork:
+def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence[Codes] = MAIN_MODES) -> LayerWork:
     """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
     given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
-    work = layer_work(*given)
+    work = layer_work(*given, modes)
     times = problem.operator_times
     return work if times is None else replace(work, measured=measured_times(times, *given))
 
@@ -199,7 +208,7 @@ def _price_compiled(problem: Problem, device: Any, batch: _KeyBatch) -> list[Lay
     return parts
 
 
-def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
+def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[Codes]) -> LayerCosts:
     """Join parts, with the same number of weight groups, and return the costs at [U] positions."""
     groups = max((part.group_size.shape[1] for part in parts), default=1)
 
@@ -216,4 +225,4 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray) -> LayerCosts:
             return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
         return joined(name, found)
 
-    return LayerCosts(**{name: column(name) for name in LayerCosts.__dataclass_fields__})
+    return LayerCosts(**{name: column(name) for name in leaves_of(LayerCosts)}, modes=tuple(modes))

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.operator_times import TimesTable, times_table
+from dsx.cost.recompute_modes import values_with_effect
 from dsx.cost.stages import Stack
 from dsx.cost.step import Workload
 from dsx.errors import SpecError, did_you_mean
@@ -209,7 +210,13 @@ def make_problem(
     machine = cluster_from_spec(cluster)
     # On two tiers a plan may have any placement, so the order has no effect.
     one_order = {"order": [0]} if not machine.network.middle else {}
-    fixed = one_order | _with_effect(models) | _fixed(assumptions) | ({"ep": [1]} if without_experts else {})
+    layers = [layer for model in models for layer in model.kinds]
+    fixed = (
+        one_order
+        | {"recompute": values_with_effect(layers)}
+        | _fixed(assumptions)
+        | ({"ep": [1]} if without_experts else {})
+    )
     own_names = tuple(built.kinds[0].strategy for built in models)
     for name in own_names:
         if own_names.count(name) > 1:
@@ -299,15 +306,6 @@ def forward_flops(
         values = unsharded(plain, model.dimensions, sequence_length)
         total += count * sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in plain.kernels)
     return float(total)
-
-
-def _with_effect(models: Sequence[Model]) -> dict[str, list[int]]:
-    """Return the recomputations that differ: selective is none if no layer has a region to recompute."""
-    choice = BY_NAME["recompute"]
-    kernels = [kernel for model in models for layer in model.kinds for kernel in layer.priced_kernels]
-    if any(kernel.recompute_region is not None for kernel in kernels):
-        return {}
-    return {choice.name: [code for code in choice.codes if choice.name_of(code) != "selective"]}
 
 
 def _fixed(assumptions: AssumptionsSpec) -> dict[str, list[int]]:

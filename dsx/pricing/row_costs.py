@@ -9,15 +9,23 @@ import numpy as np
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
+from dsx.cost.layer import BY_MODE, LayerCosts
+from dsx.cost.step import Workload
 from dsx.hardware.cluster import Cluster
 from dsx.pricing.batch import Plans, none_priced, price
 from dsx.pricing.layers import KeyCosts, price_keys
 from dsx.pricing.problem import Problem
+from dsx.records import leaves
 from dsx.space.choices import KEY_COLUMNS, STEP_COLUMNS
 from dsx.space.enumerate import Arrays
+from dsx.space.recompute_values import FULL_CODE, NONE_CODE, VALUES
 from dsx.space.tiers import choice_shares, stride_of_replicas, units
 
 _AT_ONCE = 8192  # rows: their arrays fit into the cache of a core
+
+
+# The value of `recompute` that rows are priced with: each has the layer costs of its own value under this one.
+_OWN = FULL_CODE
 
 
 class Rows(NamedTuple):
@@ -72,13 +80,48 @@ def price_plans(problem: Problem, columns: Arrays) -> StepCosts:
 def price_rows(problem: Problem, table: KeyCosts, rows: Rows) -> StepCosts:
     """Price [N] rows in float64 from a table of [H, U] layer costs."""
     results: list[StepCosts] = []
-    tiers = [tier.name for tier in problem.cluster.network.middle]
     for start in range(0, len(rows.positions), _AT_ONCE):
-        here = rows.take(slice(start, start + _AT_ONCE))
-        layers = jax.tree.map(lambda leaf, at=here: take_rows(np.asarray(leaf), at.points, at.positions), table)
-        plans = Plans(layers, step_choices(here.choices, np.asarray, tiers), *machines(problem, here.points))
-        results.append(price(plans, problem.workload))
+        results.append(price(*plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results) if results else none_priced()
+
+
+def plans_of(problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64) -> tuple[Plans, Workload]:
+    """Return [N] rows as plans, and the workload to price them with.
+
+    The workload has one value of `recompute`, under which each row has the layer costs of its own. So what is traced or
+    computed for rows does not grow with the values that are searched.
+    """
+    code = rows.choices["recompute"]
+    kinds = [_under_own_value(costs, rows, code, dtype) for costs in table]
+    columns = rows.choices | {"recompute": np.full_like(code, _OWN)}
+    tiers = [tier.name for tier in problem.cluster.network.middle]
+    choices = step_choices(columns, lambda column: column.astype(dtype), tiers)
+    hardware, assumptions = jax.tree.map(lambda leaf: leaf.astype(dtype), machines(problem, rows.points))
+    workload = problem.searching({"recompute": [VALUES[_OWN]]}).workload
+    return Plans(kinds, choices, hardware, assumptions), workload
+
+
+def _under_own_value(costs: LayerCosts, rows: Rows, code: np.ndarray, dtype: type) -> LayerCosts:
+    """Return [N] rows of [H, U] layer costs in two modes: without recomputation, and under the value of each row."""
+
+    def taken(leaf: Any) -> np.ndarray:
+        return np.asarray(leaf)[rows.points, ..., rows.positions].T.astype(dtype)
+
+    row_of = np.zeros(len(VALUES), dtype=np.int64)
+    for row, codes in enumerate(costs.modes):
+        row_of[[*codes]] = row
+    none, own = row_of[NONE_CODE], row_of[code]
+
+    def in_two_modes(name: str) -> np.ndarray:
+        leaf = np.asarray(getattr(costs, name))
+        return np.stack([leaf[rows.points, row, rows.positions] for row in (none, own)]).astype(dtype)
+
+    fields = {name: jax.tree.map(taken, getattr(costs, name)) for name in leaves(LayerCosts) if name not in BY_MODE}
+    fields |= {name: in_two_modes(name) for name in BY_MODE}
+    if costs.contended_s:
+        forward_s, *backward_s = fields["contended_s"]
+        fields["contended_s"] = (forward_s, backward_s[none], np.stack(backward_s)[own, np.arange(len(own))])
+    return LayerCosts(**fields, modes=((NONE_CODE,), (_OWN,)))
 
 
 def machines(problem: Problem, points: np.ndarray) -> tuple[Cluster, Assumptions]:

@@ -169,7 +169,7 @@ def _structure(layer: DerivedLayer, axes: Sequence[str]) -> _Structure:
             (position[shape.kernel], shape.direction, shape.linear, shape.fused, shape.of_weight, shape.grouped)
             for shape in multiply_shapes(layer)
         ),
-        tuple(layer.priced_kernels[index].recompute_region is not None for index in kernels),
+        tuple(layer.priced_kernels[index].regions for index in kernels),
         weights,
     )
     return _Structure(form, kernels, collectives)

@@ -25,6 +25,7 @@ from dsx.results.launch_settings import Flag, context_flags, expert_flags, numbe
 from dsx.space.domain_fill import numbered_shares
 from dsx.space.limits import PLACED, placed
 from dsx.space.plan import Plan
+from dsx.space.recompute_values import FULL, NONE, SELECTIVE, VALUES, megatron_lm_modules
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.spec.assumptions import AssumptionsSpec
@@ -51,10 +52,11 @@ _ZERO: dict[int, tuple[Flag, ...]] = {
     3: (*_FSDP, ("--data-parallel-sharding-strategy", "optim_grads_params"), *_OVERLAPPED),
 }
 _UNIFORM = ("--recompute-method", "uniform")
+_SELECTIVE = ("--recompute-granularity", "selective")
 _RECOMPUTE: dict[str, tuple[Flag, ...]] = {
-    "none": (),
-    "selective": (("--recompute-granularity", "selective"),),
-    "full": (("--recompute-granularity", "full"), _UNIFORM, ("--recompute-num-layers", "1")),
+    NONE: (),
+    SELECTIVE: (_SELECTIVE,),
+    FULL: (("--recompute-granularity", "full"), _UNIFORM, ("--recompute-num-layers", "1")),
 }
 # Only the distributed, precision-aware optimizer can run on the host.
 _HOST_UPDATE = (
@@ -77,10 +79,16 @@ class Launch:
     @property
     def arguments(self) -> list[str]:
         """The flags as words of a command line."""
-        return [word for flag in self.flags for word in flag if word]
+        return [word for flag in self.flags for word in words_of(flag)]
 
     def __str__(self) -> str:
         return shlex.join(self.arguments)
+
+
+def words_of(flag: Flag) -> tuple[str, ...]:
+    """Return a flag as words of a command line."""
+    name, value = flag
+    return name, *value.split()
 
 
 def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: DeviceSpec) -> Launch:
@@ -197,9 +205,9 @@ def _counted(plan: Plan, num_layers: int) -> list[Flag]:
 def _recomputed(plan: Plan, num_layers: int, uneven: bool) -> tuple[list[Flag], list[str]]:
     """Return the flags of recomputation, and what they cannot express of it."""
     mode, stored = plan["recompute"], plan["stored_layers"]
-    known = _RECOMPUTE.get(mode)
-    if known is None:
+    if mode not in VALUES:
         return [], [f"recompute={mode}"]
+    known = _RECOMPUTE[mode] if mode in _RECOMPUTE else _regions(mode)
     if not stored:
         return [*known], []
     if uneven:
@@ -218,6 +226,11 @@ def _recomputed(plan: Plan, num_layers: int, uneven: bool) -> tuple[list[Flag], 
     return [*granularity, ("--recompute-method", "block"), ("--recompute-num-layers", str(recomputed))], []
 
 
+def _regions(value: str) -> tuple[Flag, ...]:
+    """Return the flags of a value of `recompute` that is a set of regions."""
+    return _SELECTIVE, ("--recompute-modules", " ".join(megatron_lm_modules(value)))
+
+
 def _offloaded(plan: Plan, num_layers: int) -> tuple[list[Flag], list[str]]:
     """Return the flags of offload, and what they cannot express of it."""
     flags: list[Flag] = []
@@ -231,7 +244,7 @@ def _offloaded(plan: Plan, num_layers: int) -> tuple[list[Flag], list[str]]:
                 "distributed optimizer; DeepSpeed has it as zero_optimization.offload_optimizer.device=cpu"
             )
     if plan["offload"] in ("activations", "both"):
-        if plan["pp"] == 1 and plan["recompute"] == "none" and num_layers > _KEPT_LAYERS:
+        if plan["pp"] == 1 and plan["recompute"] == NONE and num_layers > _KEPT_LAYERS:
             flags.append(("--cpu-offloading-num-layers", str(num_layers - _KEPT_LAYERS)))
         else:
             lost.append(

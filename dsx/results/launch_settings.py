@@ -18,7 +18,7 @@ from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import DeviceSpec
 from dsx.spec.model import EXPERTS
 
-Flag = tuple[str, str]  # (flag, value), "" for a flag without one
+Flag = tuple[str, str]  # (flag, value): "" for a flag without one, words for a flag with several
 Settings = tuple[list[Flag], list[str]]  # flags, and what they cannot express
 
 _BF16, _FP32 = 2, 4  # bytes

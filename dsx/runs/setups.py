@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dsx.errors import PlanError
+from dsx.errors import PlanError, SpecError
 from dsx.runs.architecture import Sizes, chain_of, known_models, model_of
 from dsx.runs.defaults import fill
 from dsx.runs.fused_kernels import FUSABLE
@@ -15,10 +15,11 @@ from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.run_table import Run
-from dsx.space.choices import BY_NAME, CHOICES, CODES
+from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
 from dsx.space.plan import Plan
+from dsx.space.recompute_values import MAIN, REGION_NAMES, value_of
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS, axes_in
 from dsx.spec.assumptions import Unfusable
@@ -112,7 +113,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model = known.model(sizes, values["seq"])
     precision = _by_prefix(values["precision"], PRECISIONS, "precision")
-    recompute = _by_prefix(values["recompute"], {name: name for name in CODES["recompute"]}, "recompute")
+    recompute = _recompute(values["recompute"])
     schedule = _schedule(run)
     # One by one, so that the type checker knows that each is not a reason.
     if isinstance(cluster, Reason):
@@ -199,6 +200,16 @@ def _by_prefix(text: str, known: dict[str, str], column: str) -> str | Reason:
     if not prefixes:
         return Reason(f"{column} is not known", f"{text!r}, known: {', '.join(known)}")
     return known[max(prefixes, key=len)]
+
+
+def _recompute(text: str) -> str | Reason:
+    """Return a value of `recompute`; of none, selective and full a prefix is enough, and further words may follow."""
+    if not isinstance(known := _by_prefix(text, {name: name for name in MAIN}, "recompute"), Reason):
+        return known
+    try:
+        return value_of(text.lower())
+    except SpecError:
+        return Reason("recompute is not known", f"{text!r}, known: {', '.join((*MAIN, *REGION_NAMES))}")
 
 
 def _schedule(run: Run) -> str | Reason:

@@ -65,7 +65,7 @@ class _Search:
         varied = {*free, *limit}
         # Every other column has its default, which restricts no other column.
         choices = {
-            name: BY_NAME[name].values if name in varied else (BY_NAME[name].default,) for name in SEARCHED_COLUMNS
+            name: BY_NAME[name].main if name in varied else (BY_NAME[name].default,) for name in SEARCHED_COLUMNS
         }
         choices |= {name: values[name] for name in SEARCHED_COLUMNS if name in values}
         return Space(self.problem.searching(choices), self.num_gpus, self.global_batch_size, fix, limit)
@@ -173,7 +173,7 @@ def _rule(column: str, problem: Problem) -> str:
     rule = _RULES_OF_OPTIMAL_CUTS.get(column) if problem.optimal_cuts else None
     limits = problem.limits()
     return (rule or BY_NAME[column].rule).format(
-        layers=" or ".join(map(str, limits.even_layers)), stages=limits.max_stages, values=_or(BY_NAME[column].values)
+        layers=" or ".join(map(str, limits.even_layers)), stages=limits.max_stages, values=_or(BY_NAME[column].main)
     )
 
 

@@ -1,11 +1,13 @@
 """The fastest plans with optimal cuts, by bounds: only plans that may be among them get their exact cut.
 
-No cut of a plan beats its bound (`dsx.cost.cut_bounds`). A loose bound of every plan is cheap. The tight one is
-computed in the order of the loose ones, a share of the plans at a time, and exact cuts are found in the order of the
-tight ones, until the next bound is above the slowest plan that is kept. The result is that of
-`dsx.search.partitioned`, which cuts every plan.
+Bounds go from cheap to tight (`dsx.cost.cut_bounds`). No plan of a shard key is faster than its share of the work. So
+keys are searched in the order of this bound, a few at first, and most are left out once some plans are known. Each plan
+of the others has a loose bound, those within the limit a tight one, and exact cuts are found in the order of the tight
+ones, until the next bound is above the slowest plan that is kept. The result is that of `dsx.search.partitioned`, which
+cuts every plan.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +16,9 @@ import numpy as np
 
 from dsx.cost.cut_bounds import cut_bounds, key_seconds, least_passes_s
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, machines, step_choices, take_rows
+from dsx.pricing.row_costs import Rows, plans_of, step_choices
 from dsx.pricing.rows import joined, result_rows
+from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.row_groups import leading_rows
@@ -26,16 +28,17 @@ _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays f
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
 _CUTS = 1 << 6  # candidates that are cut first; the first few have nearly always the fastest
 _MOST_CUTS = 1 << 10  # candidates that are cut together
-_SHARES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # of the candidates whose tight bounds are computed, one after the other
+_SHARES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # of the shard keys that are searched, one after the other
 # Bounds and costs add up the same numbers in different orders.
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedCounts:
-    """How many candidates a search by bounds has, and how many of them it cut."""
+    """How many candidates a search by bounds has, and what it did with them."""
 
     candidates: int
+    bounded: int  # of the shard keys that it searched; the bounds of the others leave them out
     cut: int
 
 
@@ -46,34 +49,44 @@ def best_cuts(
 
     Candidates that take longer than `below` [s] may be missing. The problem has one hardware point.
     """
-    least = _least(source)
-    pool = _Pool(np.zeros(0), np.zeros(0, dtype=np.int64))
-    most = below * (1.0 + _ROUNDING)  # seconds of the slowest plan that may be kept
-    kept, cut, low, bounded, together = source.no_rows(), 0, -np.inf, 0, _CUTS
+    bounds = key_bounds(source.space, source.table, source.problem.workload.stack)
+    order = np.argsort(bounds, kind="stable")
+    kept, cut, bounded, first = source.no_rows(), 0, 0, 0
     for share in _SHARES:
-        rank = min(int(len(least) * share), len(least) - 1)
-        high = np.inf if share == 1 or not len(least) else float(np.partition(least, rank)[rank])
-        new = np.flatnonzero((least > low) & (least <= min(high, most)))
-        pool, bounded = pool.joined(_bounded(source, new, progress)), bounded + len(new)
-        while len(pool.bounds):
-            # A plan whose loose bound is higher may come before those above `high`.
-            reach = min(most, high) if len(kept["point"]) == top else most
-            here, pool = pool.split(min(together, int(np.searchsorted(pool.bounds, reach, "right"))))
-            if not len(here.bounds):
-                break
-            rows = _rows_at(source, np.sort(here.candidates))
-            priced = price_best_cuts(source.problem, source.table, rows, "fastest")
-            columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
-            fits = {name: column[columns["reject"] == 0] for name, column in columns.items()}
-            kept = leading_rows(joined([kept, fits]), top, ["point"], "step_time_s")
-            cut, together = cut + len(here.bounds), min(2 * together, _MOST_CUTS)
-            if len(kept["point"]) == top:
-                most = min(most, float(kept["step_time_s"][-1]) * (1.0 + _ROUNDING))
-        low = high
-        if low > most:
-            break
+        last = math.ceil(share * len(order))
+        most = _slowest(kept, top, below)
+        keys = order[first:last]
+        part = source.of_keys(np.sort(keys[bounds[keys] <= most]))
+        found, newly_cut = _best_cuts(part, top, progress, most)
+        kept = leading_rows(joined([kept, found]), top, ["point"], "step_time_s")
+        cut, bounded, first = cut + newly_cut, bounded + part.space.size, last
     progress(source.space.size - bounded)
-    return kept, BoundedCounts(source.space.size, cut)
+    return kept, BoundedCounts(source.space.size, bounded, cut)
+
+
+def _slowest(kept: Arrays, top: int, below: float) -> float:
+    """Return the most seconds of a plan that may be kept."""
+    slowest = float(kept["step_time_s"][-1]) if len(kept["point"]) == top else np.inf
+    return min(slowest, below) * (1.0 + ROUNDING)
+
+
+def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, int]:
+    """Return the fastest plans of some shard keys, and how many got their exact cut."""
+    candidates = np.flatnonzero(_least(source) <= below)
+    waiting = _bounded(source, candidates)
+    progress(source.space.size)
+    kept, cut, together = source.no_rows(), 0, _CUTS
+    while True:
+        enough = int(np.searchsorted(waiting.bounds, _slowest(kept, top, below), "right"))
+        here = waiting.candidates[cut : min(cut + together, enough)]
+        if not len(here):
+            return kept, cut
+        rows = _rows_at(source, np.sort(here))
+        priced = price_best_cuts(source.problem, source.table, rows, "fastest")
+        columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
+        fits = {name: column[columns["reject"] == 0] for name, column in columns.items()}
+        kept = leading_rows(joined([kept, fits]), top, ["point"], "step_time_s")
+        cut, together = cut + len(here), min(2 * together, _MOST_CUTS)
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
@@ -91,7 +104,7 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     kept = source.no_rows()
     for start in range(0, len(order), _MOST_CUTS):
         here = order[start : start + _MOST_CUTS]
-        if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + _ROUNDING):
+        if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
             break
         rows = _rows_at(source, np.sort(here))
         priced = price_best_cuts(source.problem, source.table, rows, "least memory")
@@ -100,20 +113,11 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     return kept
 
 
-class _Pool(NamedTuple):
+class _Waiting(NamedTuple):
     """Candidates that memory may hold, in the order of their bounds [s]."""
 
     bounds: np.ndarray
     candidates: np.ndarray
-
-    def joined(self, other: "_Pool") -> "_Pool":
-        bounds, candidates = (np.concatenate(both) for both in zip(self, other, strict=True))
-        order = np.lexsort((candidates, bounds))
-        return _Pool(bounds[order], candidates[order])
-
-    def split(self, count: int) -> "tuple[_Pool, _Pool]":
-        """Return the first `count` and the others."""
-        return _Pool(self.bounds[:count], self.candidates[:count]), _Pool(self.bounds[count:], self.candidates[count:])
 
 
 def _least(source: PricedSpace) -> np.ndarray:
@@ -121,7 +125,7 @@ def _least(source: PricedSpace) -> np.ndarray:
     if not source.space.size:
         return np.zeros(0)
     problem, blocks = source.problem, source.space.blocks
-    searched, tiers = problem.workload.searched, _tiers(problem)
+    searched, tiers = problem.workload.searched, [tier.name for tier in problem.cluster.network.middle]
     kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.table)
     seconds = key_seconds(kinds, problem.workload.stack, searched)
     found = []
@@ -132,18 +136,19 @@ def _least(source: PricedSpace) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _bounded(source: PricedSpace, candidates: np.ndarray, progress: Progress) -> _Pool:
+def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
     """Return the bounds of the step times of some candidates, without those that memory cannot hold."""
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
         rows = _rows_at(source, here)
         step_s, peak_bytes = _bounds_of(source, rows)
-        fits = peak_bytes <= source.problem.hardware.device.hbm_capacity[rows.points] * (1.0 + _ROUNDING)
+        fits = peak_bytes <= source.problem.hardware.device.hbm_capacity[rows.points] * (1.0 + ROUNDING)
         bounds.append(step_s[fits])
         kept.append(here[fits])
-        progress(len(here))
-    return _Pool(np.concatenate(bounds), np.concatenate(kept))
+    found = np.concatenate(bounds)
+    order = np.argsort(found, kind="stable")
+    return _Waiting(found[order], np.concatenate(kept)[order])
 
 
 def _rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
@@ -152,13 +157,7 @@ def _rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
 
 
 def _bounds_of(source: PricedSpace, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    problem = source.problem
-    kinds = jax.tree.map(lambda leaf: take_rows(np.asarray(leaf), rows.points, rows.positions), source.table)
-    choices = step_choices(rows.choices, lambda column: column.astype(np.float64), _tiers(problem))
-    found = cut_bounds(kinds, choices, problem.workload, *machines(problem, rows.points))
+    plans, workload = plans_of(source.problem, source.table, rows)
+    found = cut_bounds(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions)
     step_s, peak_bytes = map(np.asarray, found)
     return step_s, peak_bytes
-
-
-def _tiers(problem: Problem) -> list[str]:
-    return [tier.name for tier in problem.cluster.network.middle]

@@ -1,7 +1,8 @@
 """A space with the layer costs of its shard keys: what every search streams through."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 
 from dsx.pricing.layers import KeyCosts
@@ -9,7 +10,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import no_rows, priced_rows
 from dsx.search.space import Space
-from dsx.space.enumerate import Arrays
+from dsx.space.enumerate import Arrays, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class PricedSpace:
     def dtype(self) -> type:
         """The NumPy type of the search."""
         return np.float64 if self.float64 else np.float32
+
+    def of_keys(self, where: np.ndarray) -> "PricedSpace":
+        """Return the space of some of the shard keys."""
+        table = jax.tree.map(lambda leaf: np.asarray(leaf)[..., where], self.table)
+        return replace(self, space=self.space.of_keys(take(self.space.keys, where)), table=table)
 
     def priced_rows(self, rows: Rows) -> Arrays:
         """Return all columns of [N] rows, priced in float64."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +68,13 @@ class Space:
     def size(self) -> int:
         """The number of candidates."""
         return self.blocks.size
+
+    def searching(self, problem: Problem) -> "Space":
+        """Return the space with the searched values of `problem`, which are some of its own, of choices of the step."""
+        part = copy(self)
+        part.bounds = replace(self.bounds, searched=problem.workload.searched)
+        vars(part).pop("blocks", None)  # the blocks of all values, if they were made
+        return part
 
     def split(self, num_keys: int) -> "list[Space]":
         """Return spaces of at most `num_keys` shard keys each that together have all candidates."""

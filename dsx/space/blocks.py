@@ -12,7 +12,7 @@ share them. Any range of candidates can be made without the candidates before it
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,7 +83,8 @@ class Blocks:
         first_blocks = np.flatnonzero(changes(*of_block))
         kinds = of_block[:, first_blocks]
         domains = fill(np.array(bounds.num_gpus), bounds.limits.nvs_size).tolist()
-        tables = [_placements(kind, domains, bounds) for kind in kinds.T.tolist()]
+        of_replicas = functools.cache(functools.partial(_replica_placements, domains, bounds))
+        tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
         self.outer = _outer(kinds, tables, bounds)
         chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
@@ -189,13 +190,16 @@ class Blocks:
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
         for kind in np.unique(self._replica[block]).tolist():
             here = np.flatnonzero(self._replica[block] == kind)
-            table = np.ix_(self._microbatch[block[here]], self._dp[self._placements_of(kind)])
-            ends = np.cumsum(self._num_batches[table], axis=1)
-            column = (ends <= choice[here, None]).sum(axis=1)
-            row = np.arange(len(here))
-            before = ends[row, column] - self._num_batches[table][row, column]
+            blocks, row = np.unique(block[here], return_inverse=True)
+            table = np.ix_(self._microbatch[blocks], self._dp[self._placements_of(kind)])
+            counts = self._num_batches[table]
+            ends = np.cumsum(counts).reshape(counts.shape)
+            of_row = choice[here] + (ends[:, -1] - counts.sum(axis=1))[row]
+            cell = np.searchsorted(ends.ravel(), of_row, side="right")
+            row, column = np.divmod(cell, counts.shape[1])
+            before = ends[row, column] - counts[row, column]
             placement[here] = column + self._first_placement[kind]
-            batch[here] = self.batches[self._first_batch[table][row, column] + choice[here] - before]
+            batch[here] = self.batches[self._first_batch[table][row, column] + of_row - before]
         made = self.choices_at(placement, batch, self.microbatch_size[block])
         return self.keys[self.first_key[block] + key], made
 
@@ -207,14 +211,26 @@ def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
-def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> np.ndarray:
+def _placements(kind: Sequence[int], bounds: Bounds, of_replicas: Callable[[int, int, int], np.ndarray]) -> np.ndarray:
     """Return the placements of one kind of replica.
 
     `kind` is its model-parallel GPUs, how many of them share a fast domain, what its ep groups require
-    (`dsx.space.expert_nesting.ep_constraints`), and the boxes that have its keys. `domains` are the GPUs of a fast
-    domain that a job of each GPU count fills.
+    (`dsx.space.expert_nesting.ep_constraints`), and the boxes that have its keys. `of_replicas` is
+    `_replica_placements`, which many kinds share.
     """
     replica, share, whole, wide, near, boxes = kind
+    table = of_replicas(replica, share, boxes)
+    columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
+    # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
+    nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
+    return table[:, nested & distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)]
+
+
+def _replica_placements(domains: Sequence[int], bounds: Bounds, replica: int, share: int, boxes: int) -> np.ndarray:
+    """Return the placements of replicas of some GPUs in some boxes, whatever their ep groups require.
+
+    `domains` are the GPUs of a fast domain that a job of each GPU count fills.
+    """
     found = [np.zeros((len(PLACEMENT_COLUMNS), 0), dtype=np.int64)]
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
@@ -223,10 +239,7 @@ def _placements(kind: Sequence[int], domains: Sequence[int], bounds: Bounds) -> 
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
-    nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
-    ordered = distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)
-    return table[:, nested & ordered & bounds.keep_choices(columns) & bounds.boxes.keep(boxes, columns)]
+    return table[:, bounds.keep_choices(columns) & bounds.boxes.keep(boxes, columns)]
 
 
 def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:

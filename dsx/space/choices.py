@@ -15,6 +15,7 @@ import numpy as np
 
 from dsx.errors import SpecError, did_you_mean
 from dsx.space.divisors import all_divisors, divisors
+from dsx.space.recompute_values import JOINED, MAIN, VALUES, value_of
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import ORDERS
 from dsx.units import LARGEST_COUNT
@@ -33,6 +34,9 @@ class Choice:
     default: int | str = 1  # of a plan that does not state the choice
     values: Values = ()  # all names, or all numbers; empty: whole numbers from `least` on
     least: int = 1
+    reads: Callable[[str], str] = str  # from a name as people may write it to one of `values`; raises SpecError
+    listed: Values = ()  # the values that advice and documents list, where all are too many
+    rest: str = ""  # the other values, in words
     searched: bool = False  # whether an assumption set may fix it and a search may vary it
     # Values of a number that a search tries, from the layers of the model (`Limits.even_layers`) and from stages times
     # replicas.
@@ -45,6 +49,11 @@ class Choice:
     def names(self) -> tuple[str, ...]:
         """The names that the codes stand for; empty for a number."""
         return tuple(value for value in self.values if isinstance(value, str))
+
+    @property
+    def main(self) -> Values:
+        """The values that advice and documents list."""
+        return self.listed or self.values
 
     @property
     def codes(self) -> tuple[int, ...]:
@@ -66,6 +75,7 @@ class Choice:
         Raises SpecError for a value that the choice does not have.
         """
         if self.names:
+            value = self.reads(value) if isinstance(value, str) else value
             if value not in self.names:
                 hint = did_you_mean(str(value), self.names)
                 raise SpecError(f"{self.name} = {value!r} is not known{hint} (known: {', '.join(self.names)})")
@@ -186,7 +196,10 @@ CHOICES: tuple[Choice, ...] = (
         "step",
         "activations that the backward recomputes",
         default="none",
-        values=("none", "selective", "full"),
+        values=VALUES,
+        reads=value_of,
+        listed=MAIN,
+        rest=f"or names of regions of a layer, joined with {JOINED}",
         searched=True,
         rule="without recomputation stored_layers is 0",
     ),

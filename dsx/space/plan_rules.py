@@ -17,6 +17,7 @@ from dsx.space.divisors import all_divisors, divisors
 from dsx.space.domain_fill import exact_fill
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, EVEN, GIVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
+from dsx.space.recompute_values import NONE_CODE
 from dsx.space.schedules import SCHEDULES, codes_where, names_of
 from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
 
@@ -102,19 +103,19 @@ def _replicas_nearest(plan: Columns, limits: Limits) -> str:
 
 def _stored_fit(plan: Columns, limits: Limits) -> Any:
     # Without recomputation no layer can be exempt from it.
-    stored, recomputed = plan["stored_layers"], plan["recompute"] != CODES["recompute"].index("none")
+    stored, recomputed = plan["stored_layers"], plan["recompute"] != NONE_CODE
     return (stored == 0) | (recomputed & (stored <= limits.num_layers // plan["pp"]))
 
 
 def _stored_detail(plan: Columns, limits: Limits) -> str:
-    if CODES["recompute"][plan["recompute"]] == "none":
+    if plan["recompute"] == NONE_CODE:
         return f"stored_layers={plan['stored_layers']}, but recompute=none recomputes no layer"
     most = limits.num_layers // plan["pp"]
     return f"stored_layers={plan['stored_layers']} is more than the {most} layers of a stage"
 
 
 def _stored_nearest(plan: Columns, limits: Limits) -> str:
-    none = CODES["recompute"][plan["recompute"]] == "none"
+    none = plan["recompute"] == NONE_CODE
     return f"stored_layers={0 if none else limits.num_layers // plan['pp']}"
 
 

@@ -134,7 +134,7 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
     setting = f"{name}={value}"
     number = _setting(name, value) if name in SEARCHED_COLUMNS else _number(setting, name, value)
     if name in CODES:
-        return value
+        return BY_NAME[name].name_of(number)
     if name in DEGREES and num_gpus % number:
         nearest = nearest_of(divisors(num_gpus), number)
         raise PlanError(f"{setting} does not divide num_gpus={num_gpus}; nearest: {name}={nearest}")

@@ -10,6 +10,7 @@ from dsx.cost.columns import StepCosts
 from dsx.cost.interval import StepInterval
 from dsx.space.choices import CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
 from dsx.space.limits import DEGREES
+from dsx.space.recompute_values import JOINED
 
 COSTS = {*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__}
 PLAN = {"candidate", *PLAN_COLUMNS}
@@ -99,7 +100,7 @@ def test_rejected_plans_are_priced_and_exit_3(run, folder):
 def test_help_has_every_choice_of_a_plan(run, folder):
     words = set(re.findall(r"[\w-]+", run("evaluate", "--help").out))
     assert {*SEARCHED_COLUMNS, *DEGREES, "panels", "microbatch_size"} <= words
-    assert {name for names in CODES.values() for name in names} <= words
+    assert {part for names in CODES.values() for name in names for part in name.split(JOINED)} <= words
     assert {*SEARCHED_COLUMNS} - {"ep"} <= set(re.findall(r"\w+", run("best", "--help").out))
 
 

@@ -43,7 +43,10 @@ def test_bad_limits(run, folder, verb, limit, says):
 def test_limits_that_leave_nothing(run, folder, verb):
     done = run(verb, *JOB, "--limit", "tp>=16")
     assert done.code == 3
-    assert "the command: tp >= 16: tp divides num_gpus and obeys the rules of a searched strategy; nearest: tp = 8" in done.err
+    assert (
+        "the command: tp >= 16: tp divides num_gpus and obeys the rules of a searched strategy; nearest: tp = 8"
+        in done.err
+    )
 
 
 def test_a_limit_against_a_fixed_choice(run, folder):
@@ -61,7 +64,10 @@ def test_a_table_of_layers_has_no_columns(run, folder):
 @pytest.mark.parametrize(
     ("fix", "says"),
     [
-        ("recompute=ful", "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full)"),
+        (
+            "recompute=ful",
+            "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full, or",
+        ),
         ("zero_stage=4", "zero_stage = 4 must be one of 0, 1, 2, 3"),
         ("tp=3", "tp=3 does not divide num_gpus=8; nearest: tp=2"),
         ("microbatch_size=0", "microbatch_size must be a whole number of at least 1"),

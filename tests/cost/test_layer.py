@@ -9,6 +9,7 @@ import pytest
 from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import WeightGroup, kernel_times, layer_costs, weight_groups
+from dsx.cost.recompute_modes import Mode
 from dsx.cost.work import CollectiveShape, LayerWork, Multiplies, MultiplyShape
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, BROADCAST
 
@@ -37,7 +38,7 @@ def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **c
         "which": None,
     }
     structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": ()}
-    structure["recomputed"] = (False, True)
+    structure["modes"] = (Mode((0,), ()), Mode((1,), (1,)), Mode((2,), (0, 1)))
     return LayerWork(**fields | changes, **structure)
 
 
@@ -62,8 +63,8 @@ def test_recomputation_repeats_the_forward_of_regions_or_of_the_layer():
     assert none == 0.0
     assert selective == close(0.020 + GATHER)  # the second kernel is in a region
     assert full == close(float(found.forward_s[0]))
-    plain = layer_costs(replace(work(), recomputed=(False, False)), machine(), make_assumptions())
-    assert plain.recompute_s[:2, 0].tolist() == [0.0, 0.0]
+    plain = layer_costs(replace(work(), modes=(Mode((0, 1), ()), Mode((2,), (0, 1)))), machine(), make_assumptions())
+    assert plain.recompute_s[:1, 0].tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("num_bytes", "seconds"), [(0.0, 0.018), (8e10, 0.018 * 80 / 40)])

@@ -30,7 +30,7 @@ def work(**changes):
     fields |= dict.fromkeys(("boundary", "panels"), np.ones(3))
     fields |= dict.fromkeys(("volumes", "weights"), np.zeros((0, 3)))
     fields |= {"launches": np.ones((2, 2, 1)), "sizes": {"tp": np.ones(3)}, "shares": {"tp": np.ones(3)}}
-    structure = {"shapes": (), "reduced_over": (), "multiply_shapes": (), "recomputed": (False, False)}
+    structure = {"shapes": (), "reduced_over": (), "multiply_shapes": (), "modes": ()}
     return replace(LayerWork(multiplies=NO_MULTIPLY, which=None, **fields, **structure), **changes)
 
 

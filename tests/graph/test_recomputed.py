@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from graph.definitions import STANDARD, build, derived, fails, kernel, number
+from graph.definitions import build, derived, fails, kernel, number
 
 from dsx.cost.work import layer_work
 from dsx.graph.derived import derive
 from dsx.graph.description import describe
-from dsx.graph.recomputed import MODES
+from dsx.graph.recomputed import recomputation
 from dsx.spec.assumptions import load_assumptions
 
 # The layer of Korthikanti et al., section 4: biases, unfused attention, dropout of one byte an element.
@@ -24,7 +24,7 @@ qkv[b, s, c/tp]        = bias(z1, bqkv)
 q[b, s, h/tp, k], kk[b, s, h/tp, k], vv[b, s, h/tp, k] = view(qkv)
 k1[b, t, h/tp, k]      = view(kk)
 v1[b, t, h/tp, k]      = view(vv)
-recompute core
+recompute core-attention
 a[b, h/tp, s, t]       = einsum(q, k1)
 p[b, h/tp, s, t]       = softmax(a)
 pd[b, h/tp, s, t]      = dropout(p)
@@ -49,10 +49,19 @@ E = H * K
 SIZES = {"b": B, "s": S, "e": E, "h": H, "k": K, "f": 4 * E}
 
 
+CORE = frozenset({"core-attention"})
+
+
 def work(text, tp=1):
     keys = {"microbatch_size": np.array([B]), "panels": np.array([1]), "tp": np.array([tp]), "tp_nvs": np.array([1])}
     sizes = {name: size for name, size in SIZES.items() if name not in "bs"}
     return layer_work(derived(text), sizes, load_assumptions("default"), S, keys)
+
+
+def kept(layer, chosen, **sizes):
+    """Bytes of every tensor that is kept if some regions are recomputed."""
+    found = recomputation(layer, frozenset(chosen)).kept
+    return {saved.key: number(layer, saved.bytes, **SIZES | sizes) for listed in found for saved in listed}
 
 
 @pytest.mark.parametrize("tp", [1, 4])
@@ -74,7 +83,7 @@ def test_without_sequence_parallelism_a_part_is_not_divided():
 
 
 def test_a_layer_without_a_region_keeps_as_much_as_without_recomputation():
-    plain = work(STANDARD_LAYER.replace("recompute core\n", "").replace("end\n", "", 1))
+    plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
     none, selective, _ = plain.stash[:, 0].tolist()
     assert none == selective
     assert plain.working[0, 0] == plain.working[1, 0]
@@ -92,19 +101,19 @@ def test_transient_memory_of_each_mode():
 
 
 def test_work_without_recomputation_does_not_depend_on_the_region():
-    plain = work(STANDARD_LAYER.replace("recompute core\n", "").replace("end\n", "", 1))
+    plain = work(STANDARD_LAYER.replace("recompute core-attention\n", "").replace("end\n", "", 1))
     marked = work(STANDARD_LAYER)
     for name in ("matrix", "vector", "bytes", "volumes"):
         assert np.array_equal(getattr(plain, name), getattr(marked, name))
-    assert not any(plain.recomputed)
-    assert sum(marked.recomputed) == 4
+    assert [len(mode.repeated) for mode in plain.modes] == [0, 0, len(derived(STANDARD_LAYER).priced_kernels)]
+    assert [len(mode.repeated) for mode in marked.modes[:2]] == [0, 4]
 
 
 FUSED = """
 layer fused
 dim t = s
 input q[b, s/cp, h, k] kv[b, s/cp, h, k]
-recompute core
+recompute core-attention
 fuse attention
 k1[b, t, h, k]    = view(kv[b, s, h, k]~)
 a[b, h, s/cp, t]  = einsum(q, k1)
@@ -118,7 +127,7 @@ output[b, s/cp, h, k] = gelu(o)
 
 def test_a_fused_kernel_in_a_region_keeps_its_inputs_and_what_others_read():
     layer = derived(FUSED)
-    held = {entry.key: number(layer, entry.bytes, **SIZES, cp=2) for k in layer.kernels for entry in k.kept}
+    held = kept(layer, CORE, cp=2)
     share = 2 * B * (S // 2) * E
     assert held == {("q", ""): share, ("kv", ""): share, ("o", ""): share}
     assert len(kernel(layer, "attention").saved) == 4  # and the statistics of softmax
@@ -127,42 +136,44 @@ def test_a_fused_kernel_in_a_region_keeps_its_inputs_and_what_others_read():
 def test_a_block_may_be_used_inside_a_region():
     block = "block twice\ninput x[b, e]\nu[b, e] = gelu(x)\noutput[b, e] = gelu(u)"
     layer = build(
-        "layer a\ninput x[b, e]\nrecompute mine\nuse twice\nend\nrecompute other\nuse twice\nend", blocks=[block]
+        "layer a\ninput x[b, e]\nrecompute feed-forward\nuse twice\nend\nrecompute experts\nuse twice\nend",
+        blocks=[block],
     )
-    assert [op.recompute_region for op in layer.operators] == [("mine", 1)] * 2 + [("other", 2)] * 2
-    kept = [entry.key[0] for one in derive(layer).kernels for entry in one.kept]
-    assert kept == ["x", "twice.output"]
+    assert [op.regions for op in layer.operators] == [(("feed-forward", 1),)] * 2 + [(("experts", 2),)] * 2
+    both = recomputation(derive(layer), frozenset({"feed-forward", "experts"}))
+    assert [saved.key[0] for listed in both.kept for saved in listed] == ["x", "twice.output"]
+    assert [one.kernels for one in both.recomputed] == [range(2), range(2, 4)]
 
 
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("recompute f\n ^recompute h\ny[b] = gelu(x)\nend\nend", ["region 'f' has no 'end' yet", "do not nest"]),
-        ("fuse f\n ^recompute h\ny[b] = gelu(x)\nend\nend", ["recomputed as a whole", "'f' has no 'end' yet"]),
-        ("^recompute f\ny[b] = gelu(x)", ["region 'f' has no 'end'"]),
-        ("recompute f\nuse inner\n^recompute h\nend", ["region 'f' has no 'end' yet"]),
+        (
+            "recompute norms\n ^recompute norms\ny[b] = gelu(x)\nend\nend",
+            ["region 'norms' has no 'end' yet", "not part of itself"],
+        ),
+        ("fuse f\n ^recompute norms\ny[b] = gelu(x)\nend\nend", ["recomputed as a whole", "'f' has no 'end' yet"]),
+        ("^recompute norms\ny[b] = gelu(x)", ["region 'norms' has no 'end'"]),
+        ("^recompute norms\nuse inner\nrecompute experts\nend", ["region 'norms' has no 'end'"]),
+        ("recompute ^norm\ny[b] = gelu(x)\nend", ["'norm' is not a region", "did you mean 'norms'?", "feed-forward"]),
     ],
 )
 def test_faults_of_a_region(lines, words):
-    fails(f"layer a\ninput x[b]\n{lines}", *words)
+    block = "block inner\ninput x[b]\noutput[b] = gelu(x)"
+    fails(f"layer a\ninput x[b]\n{lines}", *words, blocks=[block])
 
 
-def test_a_region_of_a_block_inside_another_one():
-    block = "block inner\ninput x[b]\nrecompute own\noutput[b] = gelu(x)\nend"
-    with pytest.raises(Exception, match="region 'own' is used inside region 'outer'; regions do not nest"):
-        build("layer a\ninput x[b]\nrecompute outer\nuse inner\nend", blocks=[block])
-
-
-def test_the_modes_are_in_the_order_of_their_arrays():
-    assert MODES == ("none", "selective", "full")
-    assert STANDARD["dropout"].saved
+def test_a_region_of_a_block_inside_itself():
+    block = "block inner\ninput x[b]\nrecompute experts\noutput[b] = gelu(x)\nend"
+    with pytest.raises(Exception, match="region 'experts' is used inside region 'experts'; a region is not part of"):
+        build("layer a\ninput x[b]\nrecompute experts\nuse inner\nend", blocks=[block])
 
 
 def test_the_description_of_a_layer_says_what_each_mode_keeps_and_how_its_multiplies_look():
     described = describe(build(STANDARD_LAYER), "consumed", (), {"tp": 1, "activation_bytes": 2}, SIZES)
     kept = [described[name]["value"] for name in ("saved_bytes", "saved_bytes_selective", "saved_bytes_full")]
     assert kept == work(STANDARD_LAYER).stash[:, 0].tolist()
-    core = {one["name"] for one in described["kernels"] if one["recompute"] == "core"}
+    core = {one["name"] for one in described["kernels"] if one["recompute"] == ["core-attention"]}
     assert core == {"a", "p", "pd", "o"}
     (scores,) = (one["forward"]["multiplies"][0] for one in described["kernels"] if one["name"] == "a")
     sizes = [scores[name]["value"] for name in ("rows", "columns", "contracted", "batch")]

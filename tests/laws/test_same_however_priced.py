@@ -18,6 +18,7 @@ from laws.spaces import (
 from search.sweeps import study_of, swept
 from validation.cases import STRATEGIES
 
+from dsx import records
 from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
 from dsx.cost.step import step_costs
 from dsx.cost.work import layer_work
@@ -33,7 +34,7 @@ REL = 1e-13
 
 def leaves(table):
     assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
-    return {name: getattr(table, name) for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER}
+    return {name: getattr(table, name) for name in records.leaves(LayerCosts) if name not in BY_TIER}
 
 
 @pytest.mark.sampled(2)
@@ -113,7 +114,7 @@ def test_compiled_as_not_compiled(assumptions, strategy):
     step = price_rows(problem, layer, Rows(np.zeros(8, dtype=int), np.arange(8), made))
 
     arguments = (problem.model.dimensions, problem.assumptions_spec, problem.sequence_length)
-    work = layer_work(problem.layers[0], *arguments, keys)
+    work = layer_work(problem.layers[0], *arguments, keys, layer[0].modes)
     hardware, point_assumptions = problem.at_point(0)
     with jax.enable_x64(True), jax.disable_jit():
         plain_layer = layer_costs(work, hardware, point_assumptions)

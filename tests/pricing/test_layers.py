@@ -21,7 +21,7 @@ OF_GROUPS = ("weight_bytes", "group_size", "group_share")
 
 def leaves(table):
     assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
-    names = [name for name in LayerCosts.__dataclass_fields__ if name not in BY_TIER]
+    names = [name for name in LayerCosts.__dataclass_fields__ if name not in (*BY_TIER, "modes")]
     return {name: np.asarray(getattr(table, name)) for name in names}
 
 
@@ -30,8 +30,8 @@ def works(monkeypatch):
     """The numbers of works, and of distinct ones, that are evaluated together."""
     seen = []
 
-    def counted(layer, dimensions, assumptions, sequence_length, keys):
-        made = layer_work(layer, dimensions, assumptions, sequence_length, keys)
+    def counted(layer, dimensions, assumptions, sequence_length, keys, modes):
+        made = layer_work(layer, dimensions, assumptions, sequence_length, keys, modes)
         distinct = np.unique(np.stack([keys[name] for name in KEY_COLUMNS if not name.endswith("_nvs")]), axis=1)
         seen.append((made.matrix.shape[-1], distinct.shape[1]))
         return made
@@ -43,13 +43,15 @@ def works(monkeypatch):
 @pytest.mark.slow
 def test_keys_that_share_their_work_are_priced_as_keys_of_their_own(works):
     problem, space = problem_of("default", STRATEGIES), space_of("default", strategies=STRATEGIES)
-    table = leaves(price_keys(problem, space.keys)[0])
+    costs, *_ = price_keys(problem, space.keys)
+    table = leaves(costs)
     shared = sum(distinct for _, distinct in works)
     assert shared < len(space.keys["tp"])
     for code, layer in enumerate(problem.layers):
         here = np.flatnonzero(space.keys["strategy"] == code)
         keys = {name: column[here] for name, column in space.keys.items()}
-        work = layer_work(layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
+        sizes = problem.model.dimensions, problem.assumptions_spec, problem.sequence_length
+        work = layer_work(layer, *sizes, keys, costs.modes)
         assert work.which is None
         with jax.enable_x64(True):
             own = leaves(layer_costs(work, *problem.at_point(0)))

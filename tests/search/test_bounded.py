@@ -11,9 +11,10 @@ from dsx.pricing.problem import make_problem
 from dsx.search import bounded
 from dsx.search.bounded import best_cuts
 from dsx.search.dispatch import search_of
-from dsx.search.fastest import ANY, fastest, problems_of, spaces_of
+from dsx.search.fastest import ANY, fastest, problems_of
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import silent
+from dsx.search.search_spaces import spaces_of
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.model import ModelSpec

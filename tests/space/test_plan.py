@@ -119,7 +119,10 @@ def test_every_choice_has_a_setting():
         (["tp_nvs=2"], "unknown setting 'tp_nvs'"),
         (["num_microbatches=2"], "unknown setting 'num_microbatches'"),
         (["zero_stage=4"], "zero_stage = 4 must be one of 0, 1, 2, 3"),
-        (["recompute=ful"], "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full)"),
+        (
+            ["recompute=ful"],
+            "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full, or names",
+        ),
         (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1, zb-h2)"),
         (["offload=weights"], "offload = 'weights' is not known (known: none, optimizer, activations, both)"),
         (["zero_replicas=0"], "zero_replicas = 0 must be a whole number of at least 1"),

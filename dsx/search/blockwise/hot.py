@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.layer import BY_TIER, LayerCosts
+from dsx.cost.layer import BY_MODE, BY_TIER, LayerCosts
 from dsx.pricing.layers import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
 from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
@@ -28,7 +28,6 @@ from dsx.search.blockwise.tiles import (
 from dsx.search.priced_space import PricedSpace
 from dsx.space.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 
-_BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")  # columns with a value for each recompute mode
 # The padded choices and slices of a chunk, unless it has more: nearly all chunks have one shape.
 _CHOICES, _SLICES = 1 << 17, 1 << 12
 # Columns of a layer that neither the time nor the memory of a step depends on.
@@ -146,10 +145,12 @@ class HotLoop:
         parts = set(_PARTS) - self._needed
 
         def in_rows(costs: LayerCosts, name: str) -> Any:
+            if name == "modes":
+                return costs.modes
             if name in BY_TIER:
                 return tuple(np.asarray(leaf, dtype=self._dtype)[..., at] for leaf in getattr(costs, name))
             leaf = np.asarray(getattr(costs, name), dtype=self._dtype)
-            if name in _BY_MODE:
+            if name in BY_MODE:
                 # One array per mode: modes of recomputation that no plan of the search has are not even read.
                 return tuple(leaf[:, mode][..., at] for mode in range(leaf.shape[1]))
             if name == "weight_bytes":

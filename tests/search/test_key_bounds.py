@@ -1,0 +1,72 @@
+"""No plan of a shard key is faster than its bound, and a search that prices few of many keys misses none."""
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows, price_rows
+from dsx.search import fastest as searching
+from dsx.search.fastest import ANY, fastest, problems_of
+from dsx.search.key_bounds import key_bounds
+from dsx.search.protocol import silent
+from dsx.search.search_spaces import spaces_of
+from dsx.search.space import Space
+from dsx.space.boxes import read_framework
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+MODEL = {
+    "name": "small", "source": "a test", "default_sequence_length": 2048,
+    "dimensions": {"e": 1024, "h": 8, "g": 8, "k": 128, "f": 4096, "v": 50000},
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["rotary", "gated"], "count": 8},
+        {"kind": "head"},
+    ],
+}  # fmt: skip
+
+
+def problem_of(assumptions, capacity=80e9, framework=None):
+    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
+    model = ModelSpec.model_validate(MODEL)
+    frame = framework and read_framework(framework)
+    return make_problem(model, cluster, load_assumptions(assumptions), ["1d", "2d"], framework=frame, merged=True)
+
+
+@pytest.mark.parametrize("assumptions", ["default", "uncalibrated"])
+def test_no_plan_beats_the_bound_of_its_key(assumptions):
+    opened = {
+        "schedule": ["1f1b", "gpipe", "zb-h1", "zb-h2"],
+        "zero_stage": [0, 3],
+        "recompute": ["none", "full"],
+        "offload": ["none", "both"],
+    }
+    problem = problem_of(assumptions).searching(opened)
+    space = Space(problem, [8, 16], [16, 32], opened)
+    table = price_keys(problem, space.keys)
+    candidates = np.random.default_rng(0).permutation(space.size)[:20_000]
+    positions, choices = space.blocks.rows_at(candidates)
+    step_s = price_rows(problem, table, Rows(np.zeros_like(positions), positions, choices)).step_time_s
+    bounds = key_bounds(space, table, problem.workload.stack)[positions]
+    assert (bounds <= step_s * (1 + 1e-12)).all()
+    assert (bounds > 0).all()
+
+
+@pytest.mark.parametrize("capacity", [80e9, 12e9])
+def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
+    opened = {"recompute": ["none", "full"]}
+    problem = problem_of("default", capacity, "megatron").searching(opened)
+    spaces = spaces_of(problems_of(ANY, problem), 16, 32, opened)
+    expected = fastest(spaces, 5, silent)
+    monkeypatch.setattr(searching, "_MANY", 1)
+    monkeypatch.setattr(searching, "_SHARES", (1 / 16, 1 / 4))
+    keys, slowest = searching._promising_keys(spaces, 5)
+    assert len(keys) < spaces.num_keys
+    found = fastest(spaces, 5, silent)
+    assert [plan["plan"] for plan in found.plans] == [plan["plan"] for plan in expected.plans]
+    assert found.plans[-1]["step_time_s"] <= slowest
+    assert found.counts.candidates == expected.counts.candidates == spaces.size
+    assert (found.outside and found.outside["plan"]) == (expected.outside and expected.outside["plan"])

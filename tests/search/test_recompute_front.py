@@ -1,0 +1,92 @@
+"""Values of `recompute` that others dominate are not needed, and the bounds of a search know the others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.search.bounded import best_cuts
+from dsx.search.dispatch import search_of
+from dsx.search.priced_space import PricedSpace
+from dsx.search.recompute_front import of_values, undominated
+from dsx.search.space import Space
+from dsx.space.recompute_values import VALUES
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+MODEL = {
+    "name": "small", "source": "a test", "default_sequence_length": 2048,
+    "dimensions": {"e": 1024, "h": 8, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "f": 4096, "fx": 512,
+                   "fs": 512, "x": 8, "topk": 2, "v": 50000, "capacity_percent": 100},
+    "layers": [
+        {"kind": "embedding"},
+        {"kind": "transformer", "options": ["gated"], "attention": "latent-attention", "count": 2},
+        {"kind": "transformer", "options": ["shared"], "attention": "latent-attention", "ffn": "experts", "count": 4},
+        {"kind": "head"},
+    ],
+}  # fmt: skip
+FEW = {"zero_stage": [1], "vpp": [1], "ep": [1, 2], "stored_layers": [0, 2]}
+
+
+def source_of(partition="even", capacity=80e9, opened=FEW):
+    cluster = cluster_spec(SYSTEM | {"hbm_capacity": capacity})
+    problem = make_problem(
+        ModelSpec.model_validate(MODEL), cluster, load_assumptions("default"), ["1d"], partition=partition
+    ).searching(opened)
+    space = Space(problem, [8], [16], opened)
+    return PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
+
+
+def with_dominated(source, value):
+    """The costs of all kinds, where layers with experts take and keep twice as much under a value."""
+    *first, layer, head = source.table
+    row = layer.modes.index(next(codes for codes in layer.modes if VALUES.index(value) in codes))
+    factor = np.where(np.arange(len(layer.modes)) == row, 2.0, 1.0)[:, None]
+    costs = ("recompute_s", "stash_bytes", "working_bytes")
+    changed = replace(layer, **{name: factor * getattr(layer, name) for name in costs})
+    return (*first, changed, head), changed.stash_bytes[0, row]
+
+
+@pytest.mark.parametrize("share", [0.7, 1.0])
+def test_the_fastest_plan_has_no_dominated_value(share):
+    whole = source_of()
+    least = search_of(whole.problem, whole.space, whole.table).best(1)[0]
+    source = source_of(capacity=float(share * least["peak_bytes"][0]))
+    table, _ = with_dominated(source, "shared-experts")
+    values = undominated(source.problem, table)
+    problem = source.problem.searching({"recompute": [VALUES[code] for code in values]})
+    space, reduced = source.space.searching(problem), of_values(table, values)
+    assert space.size < source.space.size
+    assert len(reduced[2].modes) < len(table[2].modes)
+    expected, found = (
+        search_of(*searched).best(1)[0]["step_time_s"]
+        for searched in ((source.problem, source.space, table), (problem, space, reduced))
+    )
+    assert len(found) == 1
+    assert found.tolist() == expected.tolist()
+
+
+def test_what_dominates():
+    source = source_of()
+    norms = VALUES.index("norms")
+    assert norms in undominated(source.problem, source.table)
+    table, kept_bytes = with_dominated(source, "norms")
+    assert norms not in undominated(source.problem, table)
+    kept_bytes[-1] = 0.0  # one key at which it keeps less is enough
+    assert norms in undominated(source.problem, table)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
+def test_bounds_of_all_recomputations_find_the_best_of_all(share):
+    whole = source_of("optimal")
+    least = search_of(whole.problem, whole.space, whole.table).best(1)[0]
+    source = source_of("optimal", float(share * least["peak_bytes"][0]))
+    expected, counts = search_of(source.problem, source.space, source.table).best(5)
+    found, bounds = best_cuts(source, 5)
+    np.testing.assert_allclose(found["step_time_s"], expected["step_time_s"], rtol=1e-12)
+    assert not found["reject"].any()
+    assert bounds.candidates == counts.candidates
