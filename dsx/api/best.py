@@ -17,6 +17,7 @@ from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import job_text, only_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
+from dsx.display.memory_text import fitting, tight_text
 from dsx.display.placement import placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
@@ -118,6 +119,9 @@ class BestPlans(PricedPlans):
             plan | {"plan": dict(plan["plan"]), "launch": launch_data(self.launch(number))}
             for number, plan in enumerate(self.priced, 1)
         ]
+        capacity = self.problem.cluster.device.hbm_capacity
+        for plan, probability in zip(described, fitting(self.priced, capacity, self.job.assumptions), strict=False):
+            plan["fits_probability"] = probability
         for plan, found in zip(described, self._covered, strict=False):
             plan["operator_times"] = coverage_data(found)
         return {
@@ -140,14 +144,17 @@ class BestPlans(PricedPlans):
         if not self.priced:
             return self.infeasible
         head = searched_text(self.searched, self.strategies, self.job, self.counts)
-        table = plans_text(self.priced, with_strategy=len(self.strategies) > 1)
+        capacity, assumed = self.problem.cluster.device.hbm_capacity, self.job.assumptions
+        fits = fitting(self.priced, capacity, assumed)
+        table = plans_text(self.priced, with_strategy=len(self.strategies) > 1, fits=fits)
         parts = [
             "\n".join(filter(None, (head, self._fixed_text, left_out_text(self.left_out), table))),
             "\n".join(
                 filter(
                     None,
                     (
-                        resolution_text(self.priced, self.job.assumptions.resolution),
+                        resolution_text(self.priced, assumed.resolution),
+                        tight_text(self.priced[0], "plan 1", capacity, assumed),
                         beyond_text(self.searched, self.beyond),
                     ),
                 )

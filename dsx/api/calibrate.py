@@ -212,6 +212,7 @@ def _data(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         },
         "interval": [entry.model_dump(mode="json") for entry in found.interval],
         "coverage": {name: {"inside": c.inside, "width": c.width} for name, c in found.coverage.items()},
+        "memory_interval": found.memory and found.memory.model_dump(mode="json"),
         "resolution": found.resolution,
     }
 
@@ -254,6 +255,11 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
         stated = entry.where.model_dump(exclude_none=True)
         where = ", ".join(f"{key}: {str(value).lower()}" for key, value in stated.items()) or "any other plan"
         lines.append(f"80 % interval, {where}: {entry.low:g} to {entry.high:g} times the predicted step time")
+    if (memory := found.memory) is not None:
+        lines.append(
+            f"measured peak memory is {memory.low:g} to {memory.high:g} times the predicted one in 80 % of the rows, "
+            f"{memory.median:g} times in the median"
+        )
     if found.resolution is not None:
         lines.append(f"resolution: the measurements cannot rank plans of one job within {100 * found.resolution:.2g} %")
     lines.append(f"written: {shown(output)}")

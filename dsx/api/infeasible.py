@@ -87,13 +87,17 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
     varied = any(capacity.min() < largest for capacity in capacities)
     cuts = any(study.problem.optimal_cuts for study in searched)
     capacity = f"{'at most ' if varied else ''}{format_quantity(largest, 'bytes')}"
+    margin = nearest.problem.assumptions_spec.memory_margin
+    needed = plan["peak_bytes"] * (1 + margin)
+    room = f", {format_quantity(needed, 'bytes')} with the memory margin of {margin:g}" if margin else ""
     return (
         f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
-        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}, and a GPU has {capacity}, "
-        f"{format_quantity(plan['peak_bytes'] - largest, 'bytes')} too little "
+        f"needs {format_quantity(plan['peak_bytes'], 'bytes')}{room}, and a GPU has {capacity}, "
+        f"{format_quantity(needed - largest, 'bytes')} too little "
         f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "
-        f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, or GPUs "
-        "with more memory: --set cluster.device.hbm_capacity='...'"
+        f"{choices.text}); try {_settings_text(nearest.problem, cuts)}more GPUs, shorter sequences, "
+        f"{'no margin (--memory-margin 0), ' if margin else ''}or GPUs with more memory: "
+        "--set cluster.device.hbm_capacity='...'"
     )
 
 

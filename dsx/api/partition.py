@@ -15,6 +15,7 @@ from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import only_text
 from dsx.display.launch import launch_data, launch_of, launch_text
+from dsx.display.memory_text import tight_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
@@ -113,6 +114,7 @@ class Partition(Answer):
             f"replica has {plan['num_microbatches']}; bubble {quantity('bubble_s', priced['bubble_s'])}, memory "
             f"{quantity('peak_bytes', priced['peak_bytes'])}",
             f"{several}{plan.text} ({state})",
+            *filter(None, [tight_text(priced, "the plan", self.job.cluster.device.hbm_capacity, self.job.assumptions)]),
         ]
         return paragraphs(
             [

@@ -44,6 +44,11 @@ def text_of(
             "interval:",
         ]
         lines += [f"  - {_interval(entry)}" for entry in calibration.interval]
+    if (memory := calibration.memory) is not None:
+        lines += ["", "# Quantiles of measured / predicted peak memory; a search leaves room for the last one."]
+        lines += [f"memory_interval: {{low: {memory.low:g}, median: {memory.median:g}, high: {memory.high:g}}}"]
+        margin = f"{max(memory.high - 1, 0):.{_ERROR_DIGITS}g}"
+        lines += [f'memory_margin: {{value: {margin}, source: "the high end of memory_interval"}}']
     if calibration.resolution is not None:
         lines += ["", "# By how much the errors of two plans of one job differ, in 80 % of the pairs."]
         lines += [f"resolution: {calibration.resolution:.{_ERROR_DIGITS}g}"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsx.calibration.fit import Fit, determined
 from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, fit_to, leave_one_source_out
-from dsx.calibration.intervals import Coverage, coverage, make_intervals
+from dsx.calibration.intervals import Coverage, coverage, make_intervals, memory_interval
 from dsx.calibration.observations import Observations
 from dsx.calibration.regret import groups_of
 from dsx.calibration.report import ALL_SOURCES
@@ -16,7 +16,7 @@ from dsx.calibration.resolution import resolution
 from dsx.calibration.specialise import specialise_to
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.errors import RunTableError, SpecError
-from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec
+from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSpec
 from dsx.spec.between import Bounds
 
 MOST_FIELDS = 32
@@ -35,6 +35,7 @@ class Calibration:
     interval: list[IntervalSpec]  # empty = not known: the set keeps the interval of the base
     resolution: float | None  # None = not known
     coverage: dict[str, Coverage]  # by source
+    memory: MemoryIntervalSpec | None = None  # None = not known
     adapted: bool = False  # to a few rows of one cluster, which do not make an uncalibrated base calibrated
 
 
@@ -112,6 +113,7 @@ def _with_errors(found: Calibration, observations: Observations, held_out: HeldO
         interval=make_intervals(residuals, observations.source, observations.facts),
         resolution=resolution(groups_of(observations, held_out.predicted_s)),
         coverage=coverage(residuals, observations.source, observations.facts),
+        memory=memory_interval(*observations.memory_ratios(found.fit.values)),
     )
 
 

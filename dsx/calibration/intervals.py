@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.calibration.held_out import LEAST_SOURCES
-from dsx.calibration.weighted import weighted_quantile, weights
+from dsx.calibration.weighted import weighted_median, weighted_quantile, weights
 from dsx.cost.interval import PlanFacts, holds, step_interval
-from dsx.spec.assumptions import IntervalSpec, WhereSpec
+from dsx.spec.assumptions import IntervalSpec, MemoryIntervalSpec, WhereSpec
 
 LEVEL = 0.8  # share of the measurements in an interval
 _DIGITS = 4
@@ -41,12 +41,12 @@ def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFact
         names = np.array(source)[here]
         if len(set(names)) >= LEAST_SOURCES:
             low, high = _ends(residuals[here], names)
-            found.append(IntervalSpec(where=where, low=_rounded(low), high=_rounded(high)))
+            found.append(IntervalSpec(where=where, low=_rounded(np.exp(low)), high=_rounded(np.exp(high))))
     return found
 
 
-def _rounded(log_ratio: float) -> float:
-    return float(f"{np.exp(log_ratio):.{_DIGITS}g}")
+def _rounded(ratio: float) -> float:
+    return float(f"{ratio:.{_DIGITS}g}")
 
 
 def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
@@ -56,6 +56,20 @@ def _ends(residuals: np.ndarray, source: np.ndarray) -> tuple[float, float]:
     tail = max((1 - LEVEL) / 2 - unseen / 2, 0.0) / (1 - unseen)
     own = weights(source)
     return weighted_quantile(residuals, own, tail), -weighted_quantile(-residuals, own, tail)
+
+
+def memory_interval(ratio: np.ndarray, source: Sequence[str]) -> MemoryIntervalSpec | None:
+    """Return the quantiles of [N] ratios of measured and predicted memory; None if there are too few sources.
+
+    No number of memory is fitted, so the rows are those of a set that has not seen them.
+    """
+    if len(set(source)) < LEAST_SOURCES:
+        return None
+    own, tail = weights(np.array(source)), (1 - LEVEL) / 2
+    low, high = weighted_quantile(ratio, own, tail), -weighted_quantile(-ratio, own, tail)
+    median = weighted_median(ratio, own)
+    assert median is not None  # there are rows
+    return MemoryIntervalSpec(low=_rounded(low), median=_rounded(median), high=_rounded(high))
 
 
 def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> tuple[np.ndarray, np.ndarray]:

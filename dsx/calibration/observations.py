@@ -15,6 +15,7 @@ from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictor import facts_of
 from dsx.predict.setup_costs import pricer
 from dsx.predict.validation_rows import group_of, layout_of
+from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -68,6 +69,23 @@ class Observations:
                 with jax.enable_x64(True):
                     found[part.rows] = np.asarray(part.price(replace(part.base, **values)).step_time_s)
         return found if wanted is None else np.where(wanted, found, np.nan)
+
+    def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
+        """Return measured / predicted memory of the rows that state it, and their sources; `values` are of fields.
+
+        Predicted are the bytes that the row counts: in tensors alone, or all in use.
+        """
+        predicted = np.full(len(self.setups), np.nan)
+        for part in self.parts:
+            with jax.enable_x64(True):
+                costs = part.price(replace(part.base, **values))
+            in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in part.rows])
+            overhead = np.where(in_tensors, np.asarray(costs.overhead_bytes), 0.0)
+            predicted[part.rows] = np.asarray(costs.peak_bytes) - overhead
+        measured = [measured_bytes(setup.run) for setup in self.setups]
+        known = [row for row, size in enumerate(measured) if isinstance(size, float)]
+        ratio = np.array([measured[row] / predicted[row] for row in known])
+        return ratio, [self.source[row] for row in known]
 
     def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Price every part once, which compiles it; calls `progress` after each."""

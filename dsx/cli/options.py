@@ -83,6 +83,15 @@ Limits = Annotated[
         help="Bound of a choice that is a number, as in 'tp<=8' or 'pp>=2', quoted; repeat it for another bound.",
     ),
 ]
+MemoryMargin = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-margin",
+        metavar="SHARE",
+        help="Keep only plans that would fit if they needed this share more memory, as in 0.1 [default: that of the "
+        "assumption set, the 90 % quantile of its errors].",
+    ),
+]
 OperatorTimes = Annotated[
     str | None,
     typer.Option(
@@ -108,3 +117,8 @@ Assignments = Annotated[
     ),
 ]
 ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a result set.")]
+
+
+def with_margin(assignments: list[str] | None, margin: str | None) -> list[str]:
+    """Return the overrides of a command with its `--memory-margin`."""
+    return [*(assignments or []), *([] if margin is None else [f"assumptions.memory_margin={margin}"])]

@@ -68,6 +68,7 @@ def partition(
     strategy: options.Strategies = None,
     framework: options.Framework = None,
     limit: options.Limits = None,
+    memory_margin: options.MemoryMargin = None,
     assignments: options.Assignments = None,
     plot: Annotated[
         Path | None,
@@ -113,6 +114,7 @@ def partition(
     needed_by_table = {"--network": network, "--devices": devices}
     with_model = {"--strategy": strategy, "--sequence-length": sequence_length, "--plot": plot, "--set": assignments}
     with_model |= {"--assumptions": assumptions, "--framework": framework, "--limit": limit}
+    with_model |= {"--memory-margin": memory_margin}
     with_table = {"--width": width, "--zero": zero, "--recompute": recompute, "--optimizer": optimizer}
     _refuse_mixed(model, needed_by_model | with_model, instance, needed_by_table | with_table, settings)
     if not (model is None or cluster is None or num_gpus is None or global_batch_size is None):
@@ -120,7 +122,8 @@ def partition(
             dsx.image_format(plot)
         assumption_set = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
         sizes = (num_gpus, global_batch_size, sequence_length)
-        job = dsx.Job(model, cluster, *sizes, assumption_set, set=assignments)
+        overrides = options.with_margin(assignments, memory_margin)
+        job = dsx.Job(model, cluster, *sizes, assumption_set, set=overrides)
         dsx.keep_compiled()
         found = dsx.partition(job, settings, limit=limit, strategy=strategy, framework=framework)
         if plot is not None:

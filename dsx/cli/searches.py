@@ -35,6 +35,7 @@ def best(
         ),
     ] = None,
     limit: options.Limits = None,
+    memory_margin: options.MemoryMargin = None,
     partition: Annotated[
         options.Cut,
         typer.Option(
@@ -57,7 +58,8 @@ def best(
     cluster.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
-    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
+    overrides = options.with_margin(assignments, memory_margin)
+    job = dsx.Job(model, cluster, *sizes, assumptions, set=overrides, operator_times=operator_times)
     dsx.keep_compiled()
     found = dsx.best(job, top, fix=fix, limit=limit, strategy=strategy, framework=framework, partition=partition.value)
     if as_json:
@@ -97,6 +99,7 @@ def sweep(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the picture of 'plot' in the sweep file.")
     ] = None,
+    memory_margin: options.MemoryMargin = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -111,7 +114,7 @@ def sweep(
     if shard and plot:
         raise InputError("--plot draws the whole set, but --shard prices a share of it: give --plot with --finish")
     folder = output or Path("results") / spec_file.stem
-    overrides = assignments or []
+    overrides = options.with_margin(assignments, memory_margin)
     dsx.keep_compiled()
     if shard:
         found = dsx.sweep_shard(spec_file, folder, shard, set=overrides)

@@ -59,6 +59,7 @@ class Assumptions:
     accumulation_traffic_per_parameter: ArrayLike
     overhead: ArrayLike
     fragmentation: ArrayLike
+    memory_margin: ArrayLike
     charge_replicated_gradients: bool = static()
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)

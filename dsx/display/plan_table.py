@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, shares
+from dsx.display.quantities import cut_text, hardware_text, hardware_title, quantity, share, shares
 from dsx.display.table import table
 from dsx.units import format_quantity
 
@@ -51,11 +51,13 @@ def plans_text(
     with_settings: bool = False,
     hardware: Collection[str] = (),
     with_strategy: bool = False,
+    fits: Sequence[float] = (),
 ) -> str:
     """Return plans as a table: step time, MFU, memory and the shares of the step.
 
     `with_settings` adds the GPUs, the batch and the strategy, `with_strategy` the strategy. The strategy and hardware
-    columns are shown if they vary from plan to plan, and those in `hardware` always. The shares of a step add up to
+    columns are shown if they vary from plan to plan, and those in `hardware` always. `fits` has the probability that
+    each plan fits in memory, if it is known. The shares of a step add up to
     100 %; recompute and optimizer have a column if a plan has such a share.
     """
     several = with_strategy or len({plan["plan"]["strategy"] for plan in plans}) > 1
@@ -72,7 +74,8 @@ def plans_text(
     ]
     cut = any("stage_layers" in plan["plan"] for plan in plans)
     stages = ["layers of stages"] if cut else []
-    header = ["", *titles, "step", "MFU", "memory", *(title for _, title in named), *stages, "plan"]
+    memory = ["memory", "fits"] if fits else ["memory"]
+    header = ["", *titles, "step", "MFU", *memory, *(title for _, title in named), *stages, "plan"]
     rows = []
     for number, (plan, part) in enumerate(zip(plans, parts, strict=True), 1):
         rows.append(
@@ -83,6 +86,7 @@ def plans_text(
                 format_quantity(plan["step_time_s"], "s"),
                 quantity("mfu", plan["mfu"]),
                 format_quantity(plan["peak_bytes"], "bytes"),
+                *([share(fits[number - 1], 1)] if fits else []),
                 *(part[at] for at, _ in named),
                 *([cut_text(plan["plan"].get("stage_layers"))] if cut else []),
                 plan["plan"].text,

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.headroom import usable_bytes
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload
 from dsx.errors import PlanError
@@ -155,7 +156,8 @@ def _best_cuts(
 ) -> Any:
     def best(plan: Plans, stages: Depths) -> Any:
         costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.searched, plan.cluster, plan.assumptions)
-        return boundaries(costs, contents, plan.cluster.device.hbm_capacity, stages, least_memory)
+        usable = usable_bytes(plan.cluster.device, plan.assumptions)
+        return boundaries(costs, contents, usable, stages, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
     def tile(*of_tile: Any) -> Any:

@@ -76,7 +76,7 @@ def chain_contents(stack: Stack) -> Contents:
     return Contents(combinations, of_segment)
 
 
-def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths: Depths, least_memory: bool) -> Any:
+def boundaries(costs: StageCosts, contents: Contents, usable_bytes: Any, depths: Depths, least_memory: bool) -> Any:
     """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
     Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them. With
@@ -84,7 +84,7 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
     """
     choices = costs.choices
     num_stages = choices.pp.astype(jnp.int32)
-    chain = _chain(costs, contents, hbm_capacity, least_memory)
+    chain = _chain(costs, contents, usable_bytes, least_memory)
     num_layers = contents.of_segment.shape[0]
     whole, later = _after(chain)
 
@@ -160,7 +160,7 @@ def boundaries(costs: StageCosts, contents: Contents, hbm_capacity: Any, depths:
     return cut, jnp.isfinite(step).any()
 
 
-def _chain(costs: StageCosts, contents: Contents, hbm_capacity: Any, least_memory: bool) -> _Chain:
+def _chain(costs: StageCosts, contents: Contents, usable_bytes: Any, least_memory: bool) -> _Chain:
     stages = _stage(contents.layers)
     largest = in_flight(jnp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
     none, full = (costs.memory(stages, count).peak_bytes for count in (jnp.zeros_like(largest), largest))
@@ -172,8 +172,8 @@ def _chain(costs: StageCosts, contents: Contents, hbm_capacity: Any, least_memor
     if least_memory:
         return _Chain(of_segments(none), None, of_segments(per_microbatch), None)
     growing = per_microbatch > 0
-    max_in_flight = (hbm_capacity - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
-    max_in_flight = jnp.where(growing, max_in_flight, jnp.where(none <= hbm_capacity, jnp.inf, -jnp.inf))
+    max_in_flight = (usable_bytes - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
+    max_in_flight = jnp.where(growing, max_in_flight, jnp.where(none <= usable_bytes, jnp.inf, -jnp.inf))
     forward_s, _ = costs.passes_s
     forward = over_layers(stages.layers, forward_s)
     return _Chain(of_segments(costs.load_s(stages)), of_segments(forward), None, of_segments(max_in_flight))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.headroom import usable_bytes
 from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.pricing.cuts import layers_of_stages, price_best_cuts
 from dsx.pricing.layers import KeyCosts
@@ -69,7 +70,7 @@ def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cu
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
     # Memory is the only rule that an enumerated candidate can break.
     out_of_memory = 1 << problem.reasons.index(MEMORY)
-    fits = costs.peak_bytes <= problem.hardware.device.hbm_capacity[rows.points]
+    fits = costs.peak_bytes <= usable_bytes(problem.hardware.device, problem.assumptions)[rows.points]
     columns |= {"reject": np.where(fits, 0, out_of_memory), "point": rows.points}
     return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
 

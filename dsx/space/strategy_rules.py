@@ -19,7 +19,7 @@ from dsx.space.choices import MODEL_AXES
 from dsx.space.limits import DEGREES, Columns, Reason
 from dsx.spec.model import ALPHABET
 
-MEMORY = Reason("memory", "peak_bytes exceeds the device's hbm_capacity")
+MEMORY = Reason("memory", "peak_bytes, in a search with its margin, exceeds the device's hbm_capacity")
 VANISHES = Reason("dimension_divided_away", "a dimension is divided among more ranks than it has elements")
 
 

@@ -5,9 +5,9 @@ The space and the cost model read the fields. No code branches on the name of a 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
@@ -50,6 +50,21 @@ class WhereSpec(Spec):
 
     domains: Literal["one", "several"] | None = None  # number of fast domains of the job's GPUs
     experts: Flag | None = None  # whether the layers have experts
+
+
+class MemoryIntervalSpec(Spec):
+    """Quantiles of measured / predicted peak memory: 10 % of the measurements are below `low`, 90 % below `high`."""
+
+    low: Positive
+    median: Positive
+    high: Positive
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.low <= self.median <= self.high:
+            stated = f"{self.low:g}, {self.median:g}, {self.high:g}"
+            raise ValueError(f"low, median and high must be in order, but are {stated}")
+        return self
 
 
 class IntervalSpec(Spec):
@@ -180,8 +195,12 @@ class AssumptionsSpec(Spec):
     overhead: Bytes  # memory of the framework on every GPU
     fragmentation: NonNegative  # unused memory that the allocator holds, as a share of the activations
 
+    # A search keeps a plan that would fit if its peak memory were larger by this share; a single plan needs no margin.
+    memory_margin: NonNegative = 0.0
+
     # Known errors; a set that was never compared with measurements states none.
     interval: list[IntervalSpec] = Field(default_factory=list)  # a plan has the first entry that matches it
+    memory_interval: MemoryIntervalSpec | None = None  # of measured / predicted peak memory
     # Relative difference of step time below which the measurements cannot rank two plans of a job.
     resolution: NonNegative | None = None
     noise: Positive | None = None  # standard deviation of log(measured / predicted) after adaptation to a user's runs

@@ -164,3 +164,23 @@ def test_fixed_values_that_leave_nothing(run, folder):
     assert "the fixed choices and limits leave none" in done.err
     rule = "all degrees multiply to num_gpus, and no product of these divides 8; nearest: pp = 1"
     assert f"the command: tp = 8 and pp = 8: {rule}" in done.err
+
+
+def test_a_search_leaves_room_for_errors_of_memory(run, folder):
+    even = (*JOB, "--partition", "even")
+    plain, none = (json.loads(run("best", *even, *margin, "--json").out) for margin in ((), ("--memory-margin", "0")))
+    needed = plain["plans"][0]["peak_bytes"]
+    assert plain["feasible"] <= none["feasible"]
+    assert plain["plans"][0]["fits_probability"] > 0.9
+    capacity = f"cluster.device.hbm_capacity={1.05 * needed} B"
+    assert json.loads(run("best", *even, "--set", capacity, "--json").out)["plans"][0]["peak_bytes"] < needed
+    tight = run("best", *even, "--set", capacity, "--memory-margin", "0", "--top", 1).out
+    assert "plan 1 needs 95.2 % of the memory of a GPU and fits with a probability of" in tight
+    assert re.search(r"^1 .* GB  \d\d %  ", tight, re.MULTILINE)
+    wrong = run("best", *even, "--memory-margin", "-0.1")
+    assert wrong.code == 2
+    assert "memory_margin" in wrong.err
+    nothing = run("best", *even, "--memory-margin", "1e6")
+    assert nothing.code == 3
+    assert "with the memory margin of 1e+06, and a GPU has" in nothing.err
+    assert "try no margin" in nothing.err or "no margin (--memory-margin 0)" in nothing.err

@@ -122,7 +122,10 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
     assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
-    assert all(set(plan) == PRICED_PLAN | {"launch"} and set(plan["plan"]) == PLAN for plan in data["plans"])
+    assert all(
+        set(plan) == PRICED_PLAN | {"launch", "fits_probability"} and set(plan["plan"]) == PLAN
+        for plan in data["plans"]
+    )
     times = [plan["step_time_s"] for plan in data["plans"]]
     assert times == sorted(times)
     plan = data["plans"][0]["plan"]

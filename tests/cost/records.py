@@ -80,6 +80,7 @@ def make_assumptions(**changes):
             "optimizer_traffic_per_parameter": 0.0,
             "accumulation_traffic_per_parameter": 0.0,
             "overhead": 0.0,
+            "memory_margin": 0.0,
             "fragmentation": 0.0,
             "charge_replicated_gradients": False,
             "protocols": ("bulk",),

@@ -62,7 +62,7 @@ def problem_of(assumptions, strategies=STRATEGIES):
             "layers": [{"kind": "transformer", "count": 12}],
         }
     )
-    sets = load_assumptions(assumptions)
+    sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
     return make_problem(spec, cluster_spec(SYSTEM), sets, strategies, train_tokens=1e12).searching(USUAL)
 
 

@@ -51,7 +51,8 @@ def problem_of(layers=None, partition="optimal", assumptions="default"):
             "layers": list(map(dict, layers)) if layers else ENDS,
         }
     )
-    made = make_problem(spec, cluster_spec(SYSTEM), load_assumptions(assumptions), ("1d",), partition=partition)
+    sets = load_assumptions(assumptions, [("memory_margin", "0")])  # a search keeps what fits exactly
+    made = make_problem(spec, cluster_spec(SYSTEM), sets, ("1d",), partition=partition)
     return made.searching(USUAL)
 
 

@@ -1,0 +1,113 @@
+"""`best` finds the fastest of all plans that fit, over all choices and, with one chunk per stage, over all cuts.
+
+The referee prices every candidate of every strategy with every cut; it has no bounds, leaves no key unpriced, drops no
+value of a choice, and does not know that plans of different strategies may be the same.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws.spaces import SYSTEM
+from validation.cases import cluster_spec
+
+from dsx.cost.headroom import usable_bytes
+from dsx.pricing.cuts import price_cuts
+from dsx.pricing.layers import price_keys
+from dsx.pricing.problem import make_problem
+from dsx.pricing.row_costs import Rows, price_rows
+from dsx.search import fastest as searching
+from dsx.search.fastest import ANY, fastest, problems_of
+from dsx.search.protocol import silent
+from dsx.search.search_spaces import spaces_of
+from dsx.search.space import Space
+from dsx.space.limits import OPTIMAL
+from dsx.space.plan_rules import optimal_cut_covers
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import ModelSpec
+
+DENSE = {"kind": "transformer", "options": ["rotary", "gated"]}
+EXPERTS = {"kind": "transformer", "options": ["rotary"], "ffn": "experts"}
+DIMENSIONS = {"e": 1024, "h": 8, "g": 4, "k": 128, "f": 4096, "v": 50000}
+OF_EXPERTS = {"x": 4, "topk": 2, "fx": 1024, "capacity_percent": 100}
+STRATEGIES = ["1d", "1d-no-sp", "2d", "2d-ring", "ulysses"]
+
+
+@st.composite
+def jobs(draw):
+    """A model, a cluster, a job, and the values of its choices."""
+    dense, experts = draw(st.integers(0, 4)), draw(st.integers(0, 3))
+    body = [{**DENSE, "count": dense}] * (dense > 0) + [{**EXPERTS, "count": experts}] * (experts > 0)
+    ends = draw(st.booleans())
+    layers = [*[{"kind": "embedding"}] * ends, *(body or [DENSE]), *[{"kind": "head"}] * ends]
+    model = {"name": "small", "source": "a test", "default_sequence_length": 2048, "layers": layers}
+    model["dimensions"] = DIMENSIONS | (OF_EXPERTS if experts else {})
+    system = {"hbm_capacity": draw(st.sampled_from([3e9, 4e9, 6e9, 20e9])), "fast_size": draw(st.sampled_from([2, 4]))}
+    opened = {
+        "schedule": draw(st.sampled_from([["1f1b"], ["gpipe", "1f1b"], ["1f1b", "zb-h1"]])),
+        "zero_stage": draw(st.sampled_from([[0], [1, 3], [2]])),
+        "offload": draw(st.sampled_from([["none"], ["none", "both"]])),
+        "zero_replicas": [1],
+        "stored_layers": draw(st.sampled_from([[0], [0, 1]])),
+        "vpp": draw(st.sampled_from([[1], [1, 2, 3]])),
+        "recompute": draw(st.sampled_from([["none", "full"], ["full"], ["none", "norms", "feed-forward", "full"]])),
+    }
+    names = draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, max_size=2, unique=True))
+    return model, system, names, draw(st.sampled_from([4, 6])), draw(st.sampled_from([4, 6, 12])), opened
+
+
+def problem_for(model, system, names):
+    spec = ModelSpec.model_validate(model)
+    return make_problem(spec, cluster_spec(SYSTEM | system), load_assumptions("default"), names, merged=True)
+
+
+def every_cut(num_layers, num_stages):
+    inner = itertools.combinations(range(1, num_layers), num_stages - 1)
+    return [[0, *cut, *[num_layers] * (num_layers - num_stages + 1)] for cut in inner]
+
+
+def all_rows(problem, num_gpus, batch, opened):
+    space = Space(problem, [num_gpus], [batch], opened)
+    positions, choices = space.blocks.rows(0, space.size)
+    return price_keys(problem, space.keys), Rows(np.zeros_like(positions), positions, choices)
+
+
+def by_brute_force(problem, num_gpus, batch, opened):
+    """The least seconds of a plan that fits; infinite if there is none."""
+    usable = usable_bytes(problem.hardware.device, problem.assumptions)[0]
+    table, rows = all_rows(problem, num_gpus, batch, opened)
+    costs = [price_rows(problem, table, rows)]
+    cut = problem.with_partition(OPTIMAL)
+    table, rows = all_rows(cut, num_gpus, batch, opened)
+    covered = optimal_cut_covers(rows.choices["vpp"], rows.choices["schedule"])
+    rows = rows.take(np.flatnonzero(covered))
+    num_layers = int(cut.workload.stack.num_layers)
+    cuts = [every_cut(num_layers, pp) for pp in rows.choices["pp"].tolist()]
+    every = rows.take(np.repeat(np.arange(len(cuts)), [len(of_row) for of_row in cuts]))
+    if len(every.positions):
+        costs.append(price_cuts(cut, table, every, np.array([one for of_row in cuts for one in of_row])).costs)
+    found = [np.inf]
+    for of_rows in costs:
+        fits = of_rows.peak_bytes <= usable
+        found.append(of_rows.step_time_s[fits].min(initial=np.inf))
+    return min(found)
+
+
+@pytest.mark.parametrize("many", [1 << 30, 1], ids=["all keys are priced", "few keys are priced"])
+@pytest.mark.parametrize("examples", [12, pytest.param(150, marks=pytest.mark.slow)])
+def test_nothing_is_faster(monkeypatch, many, examples):
+    monkeypatch.setattr(searching, "_MANY", many)
+    monkeypatch.setattr(searching, "_SHARES", (1 / 8, 1 / 2))
+
+    @settings(max_examples=examples)
+    @given(job=jobs())
+    def check(job):
+        model, system, names, num_gpus, batch, opened = job
+        problem = problem_for(model, system, names).searching(opened)
+        expected = by_brute_force(problem, num_gpus, batch, opened)
+        plans = fastest(spaces_of(problems_of(ANY, problem), num_gpus, batch, opened), 1, silent).plans
+        assert (plans[0]["step_time_s"] if plans else np.inf) == pytest.approx(expected, rel=1e-9)
+
+    check()
