@@ -11,7 +11,7 @@ from dsx.cost.interval import StepInterval, plan_facts, step_interval
 from dsx.pricing.cuts import layers_of_stages, price_best_cuts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, price_rows
+from dsx.pricing.row_costs import Rows, machines, price_rows
 from dsx.space.candidate_ids import candidate_ids
 from dsx.space.choices import CHOICE_COLUMNS, CODES, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
@@ -70,7 +70,8 @@ def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cu
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])
     # Memory is the only rule that an enumerated candidate can break.
     out_of_memory = 1 << problem.reasons.index(MEMORY)
-    fits = costs.peak_bytes <= usable_bytes(problem.hardware.device, problem.assumptions)[rows.points]
+    cluster, assumptions = machines(problem, rows.points)
+    fits = costs.peak_bytes <= usable_bytes(cluster.device, assumptions)
     columns |= {"reject": np.where(fits, 0, out_of_memory), "point": rows.points}
     return columns if cuts is None else columns | {"stage_layers": layers_of_stages(cuts)}
 

@@ -17,7 +17,7 @@ import numpy as np
 from dsx.cost.cut_bounds import cut_bounds, key_seconds, least_passes_s
 from dsx.cost.headroom import usable_bytes
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.row_costs import Rows, plans_of, step_choices
+from dsx.pricing.row_costs import Rows, machines, plans_of, step_choices
 from dsx.pricing.rows import joined, result_rows
 from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
@@ -140,12 +140,12 @@ def _least(source: PricedSpace) -> np.ndarray:
 def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
     """Return the bounds of the step times of some candidates, without those that memory cannot hold."""
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
-    usable = usable_bytes(source.problem.hardware.device, source.problem.assumptions)
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
         rows = _rows_at(source, here)
         step_s, peak_bytes = _bounds_of(source, rows)
-        fits = peak_bytes <= usable[rows.points] * (1.0 + ROUNDING)
+        cluster, assumptions = machines(source.problem, rows.points)
+        fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
         bounds.append(step_s[fits])
         kept.append(here[fits])
     found = np.concatenate(bounds)
