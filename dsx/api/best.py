@@ -11,7 +11,7 @@ from dsx.api.beyond import Beyond, beyond, beyond_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.limits import LimitLike, given_limits
-from dsx.api.pipelines import say_few_pipelines
+from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
 from dsx.display.job_text import job_text, only_text, step_text
@@ -235,6 +235,7 @@ def best(
     check_fixed(found, fixed, "--fix {}".format)
     limits = given_limits(limit, fixed)
     problems = [problem.searching(fixed) for problem in stated]
+    say_inexact_schedules(problems[0])
     spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)

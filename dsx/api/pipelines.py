@@ -1,8 +1,9 @@
-"""A warning about models whose number of layers allows almost no even pipeline."""
+"""Warnings about the pipelines of a search: hardly any even one, and schedules that are priced too fast."""
 
 from dsx.pricing.problem import Problem
 from dsx.remarks import warn
 from dsx.space.divisors import all_divisors
+from dsx.space.schedules import SCHEDULES, names_of
 
 _COMMON = range(2, 17)  # numbers of stages of most pipelines
 
@@ -21,4 +22,14 @@ def say_few_pipelines(problem: Problem) -> None:
         warn(
             f"{problem.model.name} has {layers} layers between embedding and head, which {_COMMON[0]} to {_COMMON[-1]} "
             f"stages do not divide: pp is {only} in this search (partition: optimal has the others)"
+        )
+
+
+def say_inexact_schedules(problem: Problem) -> None:
+    """Warn of searched schedules whose closed form a replay of their passes exceeds; only those named are searched."""
+    searched = [SCHEDULES[code] for code in problem.workload.searched.schedule]
+    if inexact := [schedule for schedule in searched if not schedule.exact]:
+        warn(
+            f"a step of {names_of(inexact)} takes longer than its closed form: by up to a sixth with many "
+            "microbatches, several times as long with few"
         )

@@ -16,7 +16,7 @@ from dsx.api.answer import Answer, PricedPlans
 from dsx.api.arguments import Fields, assignments, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
-from dsx.api.pipelines import say_few_pipelines
+from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.searched import left_out_text
 from dsx.api.sweep_run import Shard, SweepRun
 from dsx.argument_types import file_path
@@ -148,6 +148,7 @@ def _swept(
         run = SweepRun(spec, folder, stated, watch)
         picture = None if plot is None else _picture(run, plot)
         say_few_pipelines(run.problems[0])
+        say_inexact_schedules(run.sweep.studies[0].problem)
         if not run.sweep.size:
             # Nothing is written without a candidate, so the corrected sweep can use the folder.
             why = why_infeasible(run.sweep.studies, run.problems[0], run.spec, watch=watch)
@@ -184,6 +185,7 @@ def sweep_shard(
     try:
         run = SweepRun(spec, folder, stated, watch)
         say_few_pipelines(run.problems[0])
+        say_inexact_schedules(run.sweep.studies[0].problem)
         if not run.sweep.size:
             return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))
         if (done := run.finished()) is not None:

@@ -26,6 +26,7 @@ from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.space.codes import searched_values
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
 from dsx.space.plan_rules import RULES
+from dsx.space.schedules import codes_where
 from dsx.space.strategy_rules import MEMORY, VANISHES, strategy_reasons
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
@@ -213,7 +214,7 @@ def make_problem(
     layers = [layer for model in models for layer in model.kinds]
     fixed = (
         one_order
-        | {"recompute": values_with_effect(layers)}
+        | {"recompute": values_with_effect(layers), "schedule": codes_where(lambda schedule: schedule.exact)}
         | _fixed(assumptions)
         | ({"ep": [1]} if without_experts else {})
     )

@@ -3,8 +3,9 @@
 A collective of a group of one does nothing. So strategies that differ in one axis alone are the same where the degree
 of that axis is 1, and everywhere on models without the layers in which they differ. Keys are compared by the work of
 their layers, which does not depend on the hardware: its structure without groups of one, and its numbers. The names of
-strategies have no part in it. Memory has none either: with the same kernels and collectives it differs by the copies
-that a gather in a group of one would make, and the plan counts as its first strategy has it.
+strategies have no part in it. With the same kernels and collectives, memory differs by the copies that a gather in a
+group of one would make. Nobody makes them, so the plan counts as the strategy has it that needs least memory; where
+neither does under every recomputation, it is left under both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx.cost.layer import is_data_axis
+from dsx.cost.recompute_modes import modes_of
 from dsx.cost.work import LayerWork, collective_shapes, multiply_shapes
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer
 from dsx.pricing.layers import work_of
@@ -20,6 +22,7 @@ from dsx.pricing.problem import Problem
 from dsx.space.choices import KEY_COLUMNS, MODEL_AXES
 from dsx.space.enumerate import BOXES, Arrays
 from dsx.space.expert_nesting import ep_constraints
+from dsx.space.recompute_values import NONE_CODE
 
 _ROUNDING = 1e-12  # products of the same sizes in another order
 _PLAN_COLUMNS = tuple(name for name in KEY_COLUMNS if name != "strategy")
@@ -35,7 +38,7 @@ class _Structure(NamedTuple):
 
 
 def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
-    """Return the keys without those that are the same plan as a key of an earlier strategy.
+    """Return the keys with each plan once: of the strategies that need least memory for it, the first.
 
     The key that is left is in the boxes of all of them.
     """
@@ -50,15 +53,17 @@ def first_of_each_plan(problem: Problem, keys: Arrays) -> Arrays:
     rows_of = [np.flatnonzero(keys["strategy"] == code) for code in range(len(problem.strategies))]
     for later, rows in enumerate(rows_of):
         for earlier in range(later):
-            same = comparison.same_works(earlier, later)
-            known = rows_of[earlier][~dropped[rows_of[earlier]]]
-            left = rows[~dropped[rows] & np.isin(works[rows], same)]
-            _, at_known, at_left = np.intersect1d(placed[known], placed[left], True, return_indices=True)
-            first, second = known[at_known], left[at_left]
-            alike = (nested[:, first] == nested[:, second]).all(axis=0)
-            first, second = first[alike], second[alike]
-            boxes[first] |= boxes[second]
-            dropped[second] = True
+            for same, kept, other in zip(
+                comparison.same_works(earlier, later), (rows_of[earlier], rows), (rows, rows_of[earlier]), strict=True
+            ):
+                known = kept[~dropped[kept]]
+                left = other[~dropped[other] & np.isin(works[other], same)]
+                _, at_known, at_left = np.intersect1d(placed[known], placed[left], True, return_indices=True)
+                first, second = known[at_known], left[at_left]
+                alike = (nested[:, first] == nested[:, second]).all(axis=0)
+                first, second = first[alike], second[alike]
+                boxes[first] |= boxes[second]
+                dropped[second] = True
     return {name: column[~dropped] for name, column in (keys | {BOXES: boxes}).items()}
 
 
@@ -92,8 +97,11 @@ class _Comparison:
         works, first = np.unique(self._works[rows], return_index=True)
         return works, rows[first]
 
-    def same_works(self, earlier: int, later: int) -> np.ndarray:
-        """Return the works that both strategies have, with the same numbers."""
+    def same_works(self, earlier: int, later: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the works that both strategies have, with the same numbers.
+
+        They are those of which the earlier one needs no more memory, and those of which the later one needs less.
+        """
         works, at_earlier, at_later = np.intersect1d(
             self._firsts[earlier][0], self._firsts[later][0], True, return_indices=True
         )
@@ -105,7 +113,20 @@ class _Comparison:
             axes = tuple(axis for axis, more in zip(MODEL_AXES, pattern, strict=True) if more)
             if self._form(earlier, axes) == self._form(later, axes):
                 same[here] = self._equal(earlier, later, axes, at_earlier[here], at_later[here])
-        return works[same]
+        more, less = self._memory(earlier, later, at_earlier, at_later)
+        return works[same & ~more], works[same & more & ~less]
+
+    def _memory(
+        self, earlier: int, later: int, at_earlier: np.ndarray, at_later: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return whether the earlier of two strategies needs more memory, and less, of any layer under any value."""
+        more, less = np.zeros(len(at_earlier), dtype=bool), np.zeros(len(at_earlier), dtype=bool)
+        for first, second in zip(self._of(earlier), self._of(later), strict=True):
+            for name in ("stash", "working"):
+                left, right = getattr(first, name)[:, at_earlier], getattr(second, name)[:, at_later]
+                more |= (left > right * (1 + _ROUNDING)).any(axis=0)
+                less |= (left < right * (1 - _ROUNDING)).any(axis=0)
+        return more, less
 
     def _form(self, code: int, axes: tuple[str, ...]) -> list[tuple[Any, ...]]:
         if (code, axes) not in self._structures:
@@ -131,7 +152,13 @@ class _Comparison:
         """Return the works of a strategy, per layer kind."""
         if code not in self._evaluated:
             rows = {name: column[self._firsts[code][1]] for name, column in self._keys.items()}
-            self._evaluated[code] = [work_of(self._problem, layer, rows) for layer in self._problem.kinds[code]]
+            values = {NONE_CODE, *self._problem.workload.searched.recompute}
+            self._evaluated[code] = [
+                work_of(self._problem, layer, rows, modes_of(of_strategies, values))
+                for layer, of_strategies in zip(
+                    self._problem.kinds[code], zip(*self._problem.kinds, strict=True), strict=True
+                )
+            ]
         return self._evaluated[code]
 
 

@@ -184,3 +184,10 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     assert nothing.code == 3
     assert "with the memory margin of 1e+06, and a GPU has" in nothing.err
     assert "try no margin" in nothing.err or "no margin (--memory-margin 0)" in nothing.err
+
+
+def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
+    searched = (*JOB, "--framework", "any", "--partition", "even")
+    named = run("best", *searched, "--fix", "schedule=1f1b,zb-h1")
+    assert "a step of zb-h1 takes longer than its closed form" in named.err
+    assert "closed form" not in run("best", *searched).err

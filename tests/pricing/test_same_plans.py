@@ -59,14 +59,17 @@ def test_strategies_are_the_same_where_the_degree_of_the_axis_in_which_they_diff
     problem = problem_of(body, (first, second))
     keys = keys_of(problem)
     left = first_of_each_plan(problem, keys)
-    own = {row[1:] for row in rows(left, left["strategy"] == 0)}
-    assert own == {row[1:] for row in rows(keys, keys["strategy"] == 0)}
-    others = {row[1:]: row for row in rows(keys, keys["strategy"] == 1)}
-    kept = {row[1:] for row in rows(left, left["strategy"] == 1)}
-    position = 1 + PLAN.index(axis) - 1
-    dropped = others.keys() - kept
-    assert dropped == {row for row in others if row in own and (row[position] == 1 or second_is_first(body, second))}
-    assert dropped
+    before, after = ([{row[1:] for row in rows(of, of["strategy"] == code)} for code in (0, 1)] for of in (keys, left))
+    position = PLAN.index(axis)
+    both = {row for row in before[0] & before[1] if row[position] == 1 or second_is_first(body, second)}
+    assert both
+    # Each of them is left once, unless neither strategy needs less memory for it, and all other plans are left.
+    table, position = price_keys(problem, keys), {row: number for number, row in enumerate(rows(keys))}
+    for row in after[0] & after[1] & both:
+        one, other = position[0, *row], position[1, *row]
+        assert not no_more_memory(table, one, other) and not no_more_memory(table, other, one)
+    assert both <= after[0] | after[1]
+    assert (before[0] - both, before[1] - both) == (after[0] - both, after[1] - both)
 
 
 def second_is_first(body, second):
@@ -87,9 +90,10 @@ def test_what_is_left_out_costs_what_is_kept(body):
     assert len(dropped) > 50
     same = {}
     for row in dropped:
-        # An earlier strategy has the same plan, with all costs.
-        candidates = [position[code, *rest] for code, *rest in kept if tuple(rest) == row[1:] and code < row[0]]
+        # Another strategy has the same plan, with all costs, and needs no more memory.
+        candidates = [position[code, *rest] for code, *rest in kept if tuple(rest) == row[1:]]
         found = [one for one in candidates if costs_alike(table, one, position[row])]
+        found = [one for one in found if no_more_memory(table, one, position[row])]
         assert found, row
         same.setdefault(row[0], []).append(found)
     assert len(same) > 4
@@ -100,6 +104,14 @@ def costs_alike(table, one, other):
         np.allclose(getattr(kind, name)[..., one], getattr(kind, name)[..., other], rtol=1e-12, atol=0)
         for kind in table
         for name in COSTS
+    )
+
+
+def no_more_memory(table, one, other):
+    return all(
+        (getattr(kind, name)[..., one] <= getattr(kind, name)[..., other] * (1 + 1e-12)).all()
+        for kind in table
+        for name in ("stash_bytes", "working_bytes")
     )
 
 
