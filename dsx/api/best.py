@@ -48,7 +48,7 @@ class BestPlans(PricedPlans):
     problem: Problem
     searched: Searched
     priced: Sequence[dict[str, Any]]
-    counts: SearchCounts  # number of candidates, of feasible ones, and of those that were cut
+    counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     beyond: Beyond | None  # the fastest plan that the framework does not run, if it is faster than all of these
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
@@ -126,6 +126,7 @@ class BestPlans(PricedPlans):
             plan["operator_times"] = coverage_data(found)
         return {
             "candidates": self.counts.candidates,
+            "priced": self.counts.priced,
             "feasible": self.counts.feasible,
             "cut": self.counts.cut,
             "framework": self.searched.framework.name,
@@ -174,8 +175,9 @@ def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: 
     problem, names = found.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
-    cut = f"optimal cuts of {counts.cut:,}, bounds exclude the others" if counts.cut else "bounds exclude optimal cuts"
-    done = f"{counts.feasible:,} feasible" if counts.feasible is not None else cut
+    cut = f", {counts.cut:,} of them with their optimal cut" if counts.cut else ""
+    bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
+    done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
     return (
         f"{job_text(problem, job.num_gpus)}: {counted(counts.candidates, 'candidate')} of {of}{runs}; {done}\n"
         f"{step_text(job.global_batch_size, problem.sequence_length)}"

@@ -164,12 +164,12 @@ def partition(
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
     (space,) = of_used_keys(problem, [Space(problem, [job.num_gpus], [job.global_batch_size], fixed, limits)])
-    counts, plans, rows = SearchCounts(0, 0, 0), [], {}
+    counts, plans, rows = SearchCounts(0, 0, 0, 0), [], {}
     if space.size:
         with progress(space.size, "pricing", watch) as advance:
             source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
             rows, bounded = best_cuts(source, 1, advance)
-        counts = SearchCounts(bounded.candidates, None, bounded.cut)
+        counts = SearchCounts(bounded.candidates, bounded.cut, None, bounded.cut)
         plans = priced_plans(problem, rows)
     if not plans:
         studies = [Study(problem, space, 0, {})]

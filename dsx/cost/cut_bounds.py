@@ -60,6 +60,7 @@ class KeySeconds(NamedTuple):
     whole: np.ndarray  # through all layers
     largest: np.ndarray  # through the largest single layer
     last: np.ndarray  # through the layers that the last stage always has
+    body: np.ndarray  # through all layers but embedding and head
 
 
 def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> KeySeconds:
@@ -74,7 +75,8 @@ def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -
             for kind, costs in enumerate(kinds)
         ]
         whole = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
-        found.append((whole, *_largest_and_last_s(seconds, stack)))
+        ends = functools.reduce(np.add, [seconds[kind] for kind in never], np.zeros_like(whole))
+        found.append((whole, *_largest_and_last_s(seconds, stack), whole - ends))
     return KeySeconds(*(np.stack(of_values) for of_values in zip(*found, strict=True)))
 
 
@@ -87,10 +89,28 @@ def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack) -> np.ndarray:
 @xp.unchecked
 def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`."""
-    value = np.searchsorted(sorted(searched.recompute), choices.recompute)
-    whole, largest, last = (column[value, keys] for column in seconds)
+    whole, largest, last, _ = _of_plans(seconds, keys, choices, searched)
     send = Send(np.zeros_like(whole), np.zeros_like(whole))
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
+
+
+def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
+    """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
+
+    The mean stage runs all microbatches. With several chunks per stage, the first forward of the last stage waits for
+    one chunk of each earlier stage, and so does the end of the step for the backwards of these.
+    """
+    whole, _, _, body = _of_plans(seconds, keys, choices, searched)
+    others = np.where(choices.vpp > 1, (choices.pp - 1) / choices.vpp, 0.0)
+    many = choices.num_microbatches
+    return np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)
+
+
+def _of_plans(
+    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched
+) -> tuple[np.ndarray, ...]:
+    value = np.searchsorted(sorted(searched.recompute), choices.recompute)
+    return tuple(column[value, keys] for column in seconds)
 
 
 def _largest_and_last_s(seconds: Sequence[PerPlan], stack: Stack) -> tuple[Column, Column]:

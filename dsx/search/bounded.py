@@ -8,6 +8,7 @@ cuts every plan.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from dsx.cost.cut_bounds import cut_bounds, key_seconds, least_passes_s
 from dsx.cost.headroom import usable_bytes
 from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.row_costs import Rows, machines, plans_of, step_choices
-from dsx.pricing.rows import joined, result_rows
+from dsx.pricing.rows import Counts, joined, result_rows
 from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
@@ -41,6 +42,7 @@ class BoundedCounts:
     candidates: int
     bounded: int  # of the shard keys that it searched; the bounds of the others leave them out
     cut: int
+    feasible: int  # of those that were cut
 
 
 def best_cuts(
@@ -50,44 +52,61 @@ def best_cuts(
 
     Candidates that take longer than `below` [s] may be missing. The problem has one hardware point.
     """
+    counts, bounded = Counts(0, 0), 0
+
+    def search(part: PricedSpace, most: float) -> Arrays:
+        nonlocal counts, bounded
+        found, of_part = _best_cuts(part, top, progress, most)
+        counts, bounded = counts.plus(of_part), bounded + part.space.size
+        return found
+
+    kept = by_key_bounds(source, top, below, search)
+    progress(source.space.size - bounded)
+    return kept, BoundedCounts(source.space.size, bounded, counts.candidates, counts.feasible)
+
+
+def by_key_bounds(
+    source: PricedSpace, top: int, below: float, search: Callable[[PricedSpace, float], Arrays]
+) -> Arrays:
+    """Return the `top` fastest of what `search` finds, a share of the shard keys at a time, those of least bound first.
+
+    `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
+    left out.
+    """
     bounds = key_bounds(source.space, source.table, source.problem.workload.stack)
     order = np.argsort(bounds, kind="stable")
-    kept, cut, bounded, first = source.no_rows(), 0, 0, 0
+    kept, first = source.no_rows(), 0
     for share in _SHARES:
-        last = math.ceil(share * len(order))
-        most = _slowest(kept, top, below)
+        last, most = math.ceil(share * len(order)), slowest(kept, top, below)
         keys = order[first:last]
-        part = source.of_keys(np.sort(keys[bounds[keys] <= most]))
-        found, newly_cut = _best_cuts(part, top, progress, most)
-        kept = leading_rows(joined([kept, found]), top, ["point"], "step_time_s")
-        cut, bounded, first = cut + newly_cut, bounded + part.space.size, last
-    progress(source.space.size - bounded)
-    return kept, BoundedCounts(source.space.size, bounded, cut)
+        found = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
+        kept, first = leading_rows(joined([kept, found]), top, ["point"], "step_time_s"), last
+    return kept
 
 
-def _slowest(kept: Arrays, top: int, below: float) -> float:
+def slowest(kept: Arrays, top: int, below: float) -> float:
     """Return the most seconds of a plan that may be kept."""
     slowest = float(kept["step_time_s"][-1]) if len(kept["point"]) == top else np.inf
     return min(slowest, below) * (1.0 + ROUNDING)
 
 
-def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, int]:
-    """Return the fastest plans of some shard keys, and how many got their exact cut."""
-    candidates = np.flatnonzero(_least(source) <= below)
+def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, Counts]:
+    """Return the fastest plans of some shard keys, and the counts of those that got their exact cut."""
+    candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
     waiting = _bounded(source, candidates)
     progress(source.space.size)
-    kept, cut, together = source.no_rows(), 0, _CUTS
+    kept, cut, together, feasible = source.no_rows(), 0, _CUTS, 0
     while True:
-        enough = int(np.searchsorted(waiting.bounds, _slowest(kept, top, below), "right"))
+        enough = int(np.searchsorted(waiting.bounds, slowest(kept, top, below), "right"))
         here = waiting.candidates[cut : min(cut + together, enough)]
         if not len(here):
-            return kept, cut
-        rows = _rows_at(source, np.sort(here))
+            return kept, Counts(cut, feasible)
+        rows = rows_at(source, np.sort(here))
         priced = price_best_cuts(source.problem, source.table, rows, "fastest")
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
         fits = {name: column[columns["reject"] == 0] for name, column in columns.items()}
         kept = leading_rows(joined([kept, fits]), top, ["point"], "step_time_s")
-        cut, together = cut + len(here), min(2 * together, _MOST_CUTS)
+        cut, together, feasible = cut + len(here), min(2 * together, _MOST_CUTS), feasible + len(fits["reject"])
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
@@ -98,7 +117,7 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     least = [np.zeros(0)]
     for start in range(0, source.space.size, _ROWS):
         candidates = np.arange(start, min(start + _ROWS, source.space.size))
-        least.append(_bounds_of(source, _rows_at(source, candidates))[1])
+        least.append(_bounds_of(source, rows_at(source, candidates))[1])
         progress(len(candidates))
     bounds = np.concatenate(least)
     order = np.argsort(bounds, kind="stable")
@@ -107,7 +126,7 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
         here = order[start : start + _MOST_CUTS]
         if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
             break
-        rows = _rows_at(source, np.sort(here))
+        rows = rows_at(source, np.sort(here))
         priced = price_best_cuts(source.problem, source.table, rows, "least memory")
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
         kept = leading_rows(joined([kept, columns]), 1, ["point"], "peak_bytes")
@@ -121,8 +140,11 @@ class _Waiting(NamedTuple):
     candidates: np.ndarray
 
 
-def _least(source: PricedSpace) -> np.ndarray:
-    """Return the loose bounds [s] of all candidates."""
+def loose_bounds(source: PricedSpace, bound: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return the bounds [s] of all candidates from the seconds of their keys' layers alone.
+
+    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`.
+    """
     if not source.space.size:
         return np.zeros(0)
     problem, blocks = source.problem, source.space.blocks
@@ -133,7 +155,7 @@ def _least(source: PricedSpace) -> np.ndarray:
     for start in range(0, source.space.size, _LOOSE_ROWS):
         keys, columns = blocks.rows(start, min(start + _LOOSE_ROWS, source.space.size))
         choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
-        found.append(least_passes_s(seconds, keys, choices, searched))
+        found.append(bound(seconds, keys, choices, searched))
     return np.concatenate(found)
 
 
@@ -142,7 +164,7 @@ def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
-        rows = _rows_at(source, here)
+        rows = rows_at(source, here)
         step_s, peak_bytes = _bounds_of(source, rows)
         cluster, assumptions = machines(source.problem, rows.points)
         fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
@@ -153,7 +175,8 @@ def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
     return _Waiting(found[order], np.concatenate(kept)[order])
 
 
-def _rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
+def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
+    """Return candidates of a space as rows at its first hardware point."""
     positions, choices = source.space.blocks.rows_at(candidates)
     return Rows(np.zeros_like(positions), positions, choices)
 

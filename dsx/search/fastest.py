@@ -14,8 +14,10 @@ import numpy as np
 from dsx.pricing.chain import MAX_LAYERS
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
+from dsx.pricing.rows import Counts
 from dsx.search.blockwise.blockwise import Blockwise
 from dsx.search.bounded import ROUNDING, best_cuts
+from dsx.search.bounded_even import best_even
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.search_spaces import SearchSpaces
@@ -32,8 +34,9 @@ class SearchCounts:
     """How many candidates a search has, and what it did with them."""
 
     candidates: int
-    feasible: int | None  # that fit in memory; None if a bound excluded some, which are not counted
-    cut: int  # that got their optimal cut
+    priced: int  # bounds exclude the others
+    feasible: int | None  # that fit in memory; None if some were not priced
+    cut: int  # priced ones that got their optimal cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,14 @@ def fastest(found: SearchSpaces, top: int, progress: Progress) -> Fastest:
     promising, below = _promising_keys(found, top)
     priced = found.priced(promising)
     within, counts = _fastest(priced.within, top, progress, below)
-    progress(found.size - counts.candidates)
+    left_out = found.size - counts.candidates
+    progress(left_out)
     slowest = within[0]["step_time_s"] if within else np.inf
     outside, _ = _fastest(priced.outside, 1, silent, slowest)
-    feasible = None if within and counts.candidates < found.size else counts.feasible
     return Fastest(
         plans=within,
         outside=outside[0] if outside and outside[0]["step_time_s"] < slowest else None,
-        counts=SearchCounts(found.size, feasible, counts.cut),
+        counts=SearchCounts(found.size, counts.priced, None if within and left_out else counts.feasible, counts.cut),
     )
 
 
@@ -97,19 +100,25 @@ def _fastest(
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
     """Return the fastest plans of some spaces; plans that take longer than `below` [s] may be missing."""
     plans: dict[int, dict[str, Any]] = {}
-    candidates, feasible, cut = 0, 0, 0
+    candidates, cut, counts = 0, 0, Counts(0, 0)
     for source in sources:
+        slowest = max(plan["step_time_s"] for plan in plans.values()) if len(plans) >= top else np.inf
         if source.problem.optimal_cuts:
-            slowest = max(plan["step_time_s"] for plan in plans.values()) if len(plans) >= top else np.inf
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))
-            feasible, cut = None, cut + bounded.cut
+            cut, counts = cut + bounded.cut, counts.plus(Counts(bounded.cut, bounded.feasible))
+        elif found := best_even(source, top, min(slowest, below)):
+            rows, of_few = found
+            counts = counts.plus(of_few)
+            progress(source.space.size)
         else:
-            rows, counted = Blockwise(source, 0).best(top, progress=progress)
-            feasible = None if feasible is None else feasible + counted.feasible
+            rows, of_all = Blockwise(source, 0).best(top, progress=progress)
+            counts = counts.plus(of_all)
         candidates += source.space.size
         for plan in priced_plans(source.problem, rows):
             known = plans.setdefault(plan["plan"]["candidate"], plan)
             if plan["step_time_s"] < known["step_time_s"]:
                 plans[plan["plan"]["candidate"]] = plan
     fastest_plans = sorted(plans.values(), key=lambda plan: plan["step_time_s"])[:top]
-    return fastest_plans, SearchCounts(candidates, feasible if plans else 0, cut)
+    # Where no plan fits, the others have a bound of memory that does not fit either.
+    feasible = counts.feasible if counts.candidates == candidates or not plans else None
+    return fastest_plans, SearchCounts(candidates, counts.candidates, feasible, cut)

@@ -116,12 +116,13 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     data = json.loads(done.out)
     assert done.code == 0
     assert set(data) == {
-        "schema_version", "candidates", "feasible", "cut", "framework", "strategies", "left_out", "beyond_framework",
-        "fixed", "limit", "resolution", "within_resolution", "plans",
+        "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
+        "beyond_framework", "fixed", "limit", "resolution", "within_resolution", "plans",
     }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
-    assert data["candidates"] >= data["feasible"] > 3 == len(data["plans"])
+    assert data["candidates"] >= data["priced"] > 3 == len(data["plans"])
+    assert data["feasible"] is None
     assert all(
         set(plan) == PRICED_PLAN | {"launch", "fits_probability"} and set(plan["plan"]) == PLAN
         for plan in data["plans"]
@@ -161,7 +162,7 @@ def test_best_where_nothing_is_feasible(run, folder, arguments, candidates, says
 def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     job = (*SMALL[:4], "--num-gpus", num_gpus, "--global-batch-size", batch, "--partition", "even")
     job = (*job, "--strategy", "1d", "--framework", "any")
-    data = json.loads(run("best", *job, "--json").out)
+    data = json.loads(run("best", *job, "--top", 100, "--json").out)
     assert {plan["plan"]["dp"] * plan["plan"]["pp"] for plan in data["plans"]} == {num_gpus}
     people = run("best", *job, "--top", 100).out.partition("\n\n")[0].splitlines()
     noun = "candidate" if data["candidates"] == 1 else "candidates"
