@@ -94,7 +94,7 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
 
 
 def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:
-    (cut,) = price_best_cuts(problem, *rows_of_plans(problem, columns)).cuts
+    (cut,) = price_best_cuts(problem.without_margin(), *rows_of_plans(problem, columns)).cuts
     return tuple(np.diff(cut)[: int(columns["pp"][0])].tolist())
 
 

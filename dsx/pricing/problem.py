@@ -121,6 +121,11 @@ class Problem:
         known = {name: getattr(self.workload.searched, name) for name in SEARCHED_COLUMNS}
         return replace(self, workload=replace(self.workload, searched=searched_values(known | values)))
 
+    def without_margin(self) -> "Problem":
+        """Return the problem with all memory for a plan: a search leaves room for errors of its prediction."""
+        margin = np.zeros_like(self.assumptions.memory_margin)
+        return replace(self, assumptions=replace(self.assumptions, memory_margin=margin))
+
     @property
     def nvs_size(self) -> int:
         """The GPUs of a fast domain."""
