@@ -75,7 +75,7 @@ def test_the_strategy_is_that_of_the_row_unless_another_is_given(job):
 @pytest.mark.slow
 def test_a_plan_with_a_cut_of_its_own_is_cut_again(job):
     odd = job.replace(model={**MODEL, "layers": [{"kind": "transformer", "count": 7}]})
-    plan = dsx.partition(odd, pp=2).plan
+    plan = dsx.partition(odd, pp=2, microbatch_size=1).plan
     assert sorted(plan["stage_layers"].split(",")) == ["3", "4"]
     for given in (plan, dict(plan), pd.Series(dict(plan))):
         priced = dsx.evaluate(odd, given)
