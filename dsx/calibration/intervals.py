@@ -63,12 +63,11 @@ def memory_interval(ratio: np.ndarray, source: Sequence[str]) -> MemoryIntervalS
 
     No number of memory is fitted, so the rows are those of a set that has not seen them.
     """
-    if len(set(source)) < LEAST_SOURCES:
-        return None
     own, tail = weights(np.array(source)), (1 - LEVEL) / 2
-    low, high = weighted_quantile(ratio, own, tail), -weighted_quantile(-ratio, own, tail)
     median = weighted_median(ratio, own)
-    assert median is not None  # there are rows
+    if median is None or len(set(source)) < LEAST_SOURCES:
+        return None
+    low, high = weighted_quantile(ratio, own, tail), -weighted_quantile(-ratio, own, tail)
     return MemoryIntervalSpec(low=_rounded(low), median=_rounded(median), high=_rounded(high))
 
 
