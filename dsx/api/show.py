@@ -12,10 +12,10 @@ from dsx.api.result_row import inputs_of
 from dsx.argument_types import file_path
 from dsx.display.cost_tables import costs_text
 from dsx.display.launch import launch_data, launch_text
-from dsx.display.manifest_text import hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
+from dsx.display.manifest_text import counts_text, hardware_of, kept_text, model_of, rows_text, title_of, what_if_values
 from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text
-from dsx.display.quantities import counted, hardware_text, share
+from dsx.display.quantities import counted, hardware_text
 from dsx.display.table import table
 from dsx.errors import InputError
 from dsx.graph.model import Model
@@ -161,6 +161,9 @@ def _as_data(manifest: Manifest) -> dict[str, Any]:
         "finished": manifest.finished or None,
         "dsx_version": manifest.dsx_version,
         "candidates": counts.candidates if counts else None,
+        "skipped": counts.skipped if counts else None,
+        "bounded": counts.bounded if counts else None,
+        "cut": counts.cut if counts else None,
         "feasible": counts.feasible if counts else None,
         "rejected": counts.rejected if counts else None,
         "rows": sum(part.rows for part in manifest.parts),
@@ -188,7 +191,6 @@ def _set_text(manifest: Manifest) -> str:
         ["state", f"{state}, by dsx {manifest.dsx_version}"],
     ]
     if counts:
-        part = share(counts.feasible, counts.candidates, 1)
-        rows.append(["candidates", f"{counts.candidates:,}, {counts.feasible:,} of them feasible ({part})"])
+        rows.append(["candidates", counts_text(counts)])
     rows.append(["kept", f"{kept_text(manifest)}: {rows_text(manifest)}"])
     return f"{title_of(manifest)}\n" + table(["", ""], [[f"  {name}", text] for name, text in rows], text=(0, 1))

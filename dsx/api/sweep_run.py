@@ -205,8 +205,9 @@ class SweepRun:
 
             def write(number: int, rows: Any, counts: Any) -> None:
                 # Enumerated candidates obey all rules except that of memory.
-                rejected = {MEMORY.name: counts.candidates - counts.feasible}
-                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected))
+                rejected = {MEMORY.name: counts.infeasible}
+                others = (counts.skipped, counts.bounded, counts.cut)
+                writer.write(number, rows, Counts(counts.candidates, counts.feasible, rejected, *others))
 
             self.sweep.run(missing, write, advance)
 

@@ -7,7 +7,7 @@ interruption, and several processes can share the parts of one sweep.
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ from dsx.api.searched import left_out_text
 from dsx.api.sweep_run import Shard, SweepRun
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
+from dsx.display.manifest_text import counts_text
 from dsx.display.plan_table import plans_text
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
 from dsx.progress import Watch, rate_text
 from dsx.remarks import remark
-from dsx.results.manifest import Manifest
+from dsx.results.manifest import Counts, Manifest
 from dsx.results.plan_rows import fastest
 from dsx.results.store import load
 from dsx.search.sweep_parts import size_for
@@ -66,13 +67,16 @@ class Swept(PricedPlans):
 
     folder: Path | None  # None if none was given, or nothing was written
     candidates: int  # number of candidates
-    feasible: int  # number of feasible ones
+    feasible: int  # number of those that were priced and fit
     rows: int  # number of rows that were kept
     priced: Sequence[dict[str, Any]]
     varied: Sequence[str]  # hardware columns that the sweep varies
     infeasible: str = ""  # why no candidate fits; empty if one does
     left_out: Mapping[str, str] = field(default_factory=dict)  # strategies that the sweep left out, and why
     loaded: "pd.DataFrame | None" = None  # the rows, if there is no folder
+    skipped: int = 0  # number of those that a bound of many candidates left out
+    bounded: int = 0  # number of those that their own bound left out
+    cut: int = 0  # number of those that got their optimal cut
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
@@ -89,7 +93,8 @@ class Swept(PricedPlans):
     def to_data(self) -> dict[str, Any]:
         """Return the answer as plain data; times in seconds, sizes in bytes."""
         plans = [plan | {"plan": dict(plan["plan"])} for plan in self.priced]
-        counts = {"candidates": self.candidates, "feasible": self.feasible, "rows": self.rows}
+        names = ("candidates", "skipped", "bounded", "cut", "feasible", "rows")
+        counts = {name: getattr(self, name) for name in names}
         left_out = {"left_out": dict(self.left_out)}
         return {"folder": self.folder and str(self.folder), **counts, **left_out, "plans": plans}
 
@@ -132,8 +137,7 @@ def sweep(
         except IncompleteSweep:
             raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
         rows = None if found.folder is None else load(found.folder)
-    counts = (found.candidates, found.feasible, found.rows)
-    return Swept(None, *counts, found.priced, found.varied, found.infeasible, found.left_out, rows)
+    return replace(found, folder=None, loaded=rows)
 
 
 def _swept(
@@ -258,13 +262,12 @@ def _say_idle(run: SweepRun) -> None:
 
 def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
     """Return the answer, and remark how much was priced."""
-    counts, seconds = manifest.counts, time.monotonic() - started
-    candidates, feasible = (counts.candidates, counts.feasible) if counts else (0, 0)
+    counts, seconds = manifest.counts or Counts(0, 0, {}), time.monotonic() - started
     num_rows = sum(part.rows for part in manifest.parts)
     length = run.problems[0].sequence_length
     rate = f" in {seconds:.1f} s ({rate_text(run.priced / max(seconds, 1e-9))})" if run.priced else ""
     remark(
-        f"{counted(candidates, 'candidate')}, {feasible:,} feasible; {run.priced:,} priced now{rate}; "
+        f"{counts_text(counts)}; {run.priced:,} priced now{rate}; "
         f"{steps_text(run.spec.global_batch_size, length)}; {counted(num_rows, 'row')} in {run.folder}"
     )
     if run.spec.operator_times:
@@ -274,7 +277,19 @@ def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
     plans = fastest(run.folder, _GROUPS_SHOWN if per else _SHOWN, list(dict.fromkeys(per)))
     if len(plans) == _GROUPS_SHOWN:
         remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
-    why = "" if feasible else why_infeasible(run.sweep.studies, run.problems[0], run.spec)
+    why = "" if counts.feasible else why_infeasible(run.sweep.studies, run.problems[0], run.spec)
     if run.left_out:
         remark(left_out_text(run.left_out))
-    return Swept(run.folder, candidates, feasible, num_rows, plans, varied, why, run.left_out)
+    return Swept(
+        run.folder,
+        counts.candidates,
+        counts.feasible,
+        num_rows,
+        plans,
+        varied,
+        why,
+        run.left_out,
+        skipped=counts.skipped,
+        bounded=counts.bounded,
+        cut=counts.cut,
+    )

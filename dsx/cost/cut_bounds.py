@@ -11,7 +11,7 @@ loosest is the work of a step, shared by all GPUs: no plan of a key is faster, w
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from dsx.cost.stages import Stack, even_first
 from dsx.cost.step import Workload, mean_stage, sends_of
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
+from dsx.space.plan_rules import optimal_cut_covers
 
 
 @xp.unchecked
@@ -86,9 +87,16 @@ def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack) -> np.ndarray:
     return np.asarray(functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()]))
 
 
+# Bounds [s] of plans from the seconds of their keys: `least_passes_s` or `least_even_s`.
+LooseBound = Callable[[KeySeconds, np.ndarray, StepChoices, Searched], np.ndarray]
+
+
 @xp.unchecked
 def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
-    """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`."""
+    """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`.
+
+    Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
+    """
     whole, largest, last, _ = _of_plans(seconds, keys, choices, searched)
     send = Send(np.zeros_like(whole), np.zeros_like(whole))
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
@@ -98,12 +106,17 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, se
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
     The mean stage runs all microbatches. With several chunks per stage, the first forward of the last stage waits for
-    one chunk of each earlier stage, and so does the end of the step for the backwards of these.
+    one chunk of each earlier stage, and so does the end of the step for the backwards of these. With one chunk, the
+    bound of any cut holds where it is known. Arguments are those of `least_passes_s`.
     """
     whole, _, _, body = _of_plans(seconds, keys, choices, searched)
     others = np.where(choices.vpp > 1, (choices.pp - 1) / choices.vpp, 0.0)
     many = choices.num_microbatches
-    return np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)
+    found = np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)
+    covered = optimal_cut_covers(choices.vpp, choices.schedule)
+    if not covered.any():
+        return found
+    return np.where(covered, np.maximum(found, least_passes_s(seconds, keys, choices, searched)), found)
 
 
 def _of_plans(

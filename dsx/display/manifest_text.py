@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from dsx.display.quantities import counted
+from dsx.display.quantities import counted, share
 from dsx.errors import UnitError
 from dsx.printable import printable
 from dsx.spec.keep import KeepPareto, KeepTop
@@ -14,7 +14,7 @@ from dsx.units import Dimension, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
     from dsx.graph.model import Model
-    from dsx.results.manifest import Manifest
+    from dsx.results.manifest import Counts, Manifest
 
 # Keys of a spec that are not compared: names, whose content is compared instead, and settings that change no row.
 _NOT_COMPARED = ("cluster", "strategy", "plot", "part_size")
@@ -133,3 +133,16 @@ def stated_text(value: object) -> str:
         with suppress(UnitError):
             return format_quantity(parse_quantity(value, dimension), dimension)
     return value
+
+
+def counts_text(counts: "Counts") -> str:
+    """Return how many candidates there are, how many of them bounds left out, and how many of the others fit."""
+    left_out = counts.skipped + counts.bounded
+    looked_at = counts.candidates - left_out
+    parts = [counted(counts.candidates, "candidate")]
+    if left_out:
+        parts.append(f"bounds leave out {counts.skipped:,} in blocks and {counts.bounded:,} one by one")
+    parts.append(f"{looked_at:,} priced" if left_out else "")
+    parts.append(f"{counts.cut:,} with their optimal cut" if counts.cut else "")
+    parts.append(f"{counts.feasible:,} of them feasible ({share(counts.feasible, looked_at, 1)})")
+    return ", ".join(filter(None, parts))

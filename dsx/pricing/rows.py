@@ -21,14 +21,27 @@ from dsx.spec.model import has_experts
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many candidates were priced, and how many of them fit."""
+    """How many candidates a search has, and what it did with them."""
 
     candidates: int
-    feasible: int
+    feasible: int  # that were priced and fit in memory
+    skipped: int = 0  # that a bound of many candidates leaves out
+    bounded: int = 0  # that their own bound leaves out
+    cut: int = 0  # that got their optimal cut
+
+    @property
+    def priced(self) -> int:
+        """The candidates that were looked at one by one."""
+        return self.candidates - self.skipped
+
+    @property
+    def infeasible(self) -> int:
+        """The candidates that were looked at one by one and do not fit in memory."""
+        return self.priced - self.bounded - self.feasible
 
     def plus(self, other: "Counts") -> "Counts":
         """Return the sum of two counts."""
-        return Counts(self.candidates + other.candidates, self.feasible + other.feasible)
+        return Counts(*(getattr(self, name) + getattr(other, name) for name in Counts.__dataclass_fields__))
 
 
 def column_names(problem: Problem) -> dict[str, tuple[str, ...]]:

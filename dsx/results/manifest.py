@@ -7,7 +7,8 @@ The manifest of an unfinished run states the sweep and its number of parts; the 
 folder.
 
 Not covered: older schema versions. Version 1 had no cluster column and no what-ifs, version 2 no intervals, version 3
-no zero_replicas, stored_layers and offload, version 4 no rank order; their sweeps must be run again.
+no zero_replicas, stored_layers and offload, version 4 no rank order, version 6 no counts of bounds; their sweeps must
+be run again.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from dsx.results.spec_hash import canonical, spec_hash
 from dsx.results.stated_sweep import StatedSweep, fault_of, stated_sweep, with_current_names
 from dsx.space.limits import OPTIMAL
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _MOST_NAMES = 128  # codes of a name column are int8
 _MOST_REASONS = 63  # bits of an int64
@@ -50,12 +51,17 @@ class Reason:
 class Counts:
     """The number of candidates, of feasible ones, and of rejected ones by reason.
 
-    A candidate that is rejected for two reasons counts under both.
+    A candidate that is rejected for two reasons counts under both. Where only the fastest are kept, bounds leave out
+    candidates that cannot be among them: `skipped` by a bound of many, `bounded` by a bound of their own. These are
+    neither feasible nor rejected. `cut` are those that got their optimal cut.
     """
 
     candidates: Whole
     feasible: Whole
     rejected: dict[str, Whole]
+    skipped: Whole = 0
+    bounded: Whole = 0
+    cut: Whole = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +237,10 @@ def _fault(manifest: Manifest) -> str:
 
 def total(manifest: Manifest, counts: Iterable[Counts]) -> Counts:
     """Return the sum of the counts of parts, with every reason of the set, in order."""
-    candidates = feasible = 0
+    sums = dict.fromkeys(("candidates", "feasible", "skipped", "bounded", "cut"), 0)
     rejected = {reason.name: 0 for reason in manifest.reject_reasons}
     for part in counts:
-        candidates += part.candidates
-        feasible += part.feasible
+        sums = {name: count + getattr(part, name) for name, count in sums.items()}
         for name, count in part.rejected.items():
             rejected[name] = rejected.get(name, 0) + count
-    return Counts(candidates, feasible, rejected)
+    return Counts(**sums, rejected=rejected)

@@ -164,10 +164,8 @@ def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
-        rows = rows_at(source, here)
-        step_s, peak_bytes = _bounds_of(source, rows)
-        cluster, assumptions = machines(source.problem, rows.points)
-        fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
+        step_s = fitting_bounds(source, rows_at(source, here))
+        fits = step_s < np.inf
         bounds.append(step_s[fits])
         kept.append(here[fits])
     found = np.concatenate(bounds)
@@ -179,6 +177,14 @@ def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
     """Return candidates of a space as rows at its first hardware point."""
     positions, choices = source.space.blocks.rows_at(candidates)
     return Rows(np.zeros_like(positions), positions, choices)
+
+
+def fitting_bounds(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return [N] seconds that no cut of a row is faster than; infinite where memory holds the row with no cut."""
+    step_s, peak_bytes = _bounds_of(source, rows)
+    cluster, assumptions = machines(source.problem, rows.points)
+    fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
+    return np.where(fits, step_s, np.inf)
 
 
 def _bounds_of(source: PricedSpace, rows: Rows) -> tuple[np.ndarray, np.ndarray]:

@@ -120,5 +120,5 @@ def _fastest(
                 plans[plan["plan"]["candidate"]] = plan
     fastest_plans = sorted(plans.values(), key=lambda plan: plan["step_time_s"])[:top]
     # Where no plan fits, the others have a bound of memory that does not fit either.
-    feasible = counts.feasible if counts.candidates == candidates or not plans else None
-    return fastest_plans, SearchCounts(candidates, counts.candidates, feasible, cut)
+    feasible = counts.feasible if counts.priced == candidates or not plans else None
+    return fastest_plans, SearchCounts(candidates, counts.priced, feasible, cut)

@@ -1,7 +1,7 @@
 """A search of plans with optimal cuts.
 
-Cuts are found row by row, so the space streams through as rows and not as blocks. The best plans are searched in the
-precision of the search; the contenders are then cut and priced once more in float64. A front is searched in float64.
+The fastest plans are found by bounds (`dsx.search.fastest_cuts`). For anything else the space streams through as rows,
+and each row is cut. All are searched in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +13,9 @@ import numpy as np
 
 from dsx.pricing.cuts import Goal, layers_of_stages, price_best_cuts
 from dsx.pricing.devices import map_over_devices
-from dsx.pricing.row_costs import Rows, on_tiers
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined, result_rows
+from dsx.search.fastest_cuts import fastest_cuts
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress, silent
 from dsx.search.row_groups import front_of_groups, leading_rows
@@ -22,8 +23,7 @@ from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
 
 _ROWS = 1 << 12  # candidates that a worker takes at once, over all hardware points
-_SLACK = 4  # extra rows that are priced once more, since float32 may order near-ties differently
-_MEMORY = "peak_bytes"
+_STEP_TIME, _MEMORY = "step_time_s", "peak_bytes"
 
 Reduce = Callable[[Arrays], Arrays]
 
@@ -47,21 +47,16 @@ class Partitioned:
         If the objective is `peak_bytes`, the cut of a plan is the one of least memory.
         """
         source = self.source
-        per = ["point", *(name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS))]
+        blocks = blocks or (0, len(source.space.blocks))
+        per = [name for name in per if name in (*KEY_COLUMNS, *CHOICE_COLUMNS)]
+        if objective == _STEP_TIME:
+            return fastest_cuts(source, top, per, blocks, progress)
         goal: Goal = "least memory" if objective == _MEMORY else "fastest"
 
         def leading(rows: Arrays) -> Arrays:
-            return leading_rows(rows, top + _SLACK, per, objective)
+            return leading_rows(rows, top, ["point", *per], objective)
 
-        kept, counts = self._stream(leading, source.float64, goal, progress, blocks)
-        if source.float64:
-            return leading_rows(_without_position(kept), top, per, objective), counts
-        columns = on_tiers(source.problem, kept)
-        choices = {name: columns[name] for name in columns if name in CHOICE_COLUMNS or name not in kept}
-        rows = Rows(kept["point"], kept["position"], choices)
-        priced = price_best_cuts(source.problem, source.table, rows, goal)
-        repriced = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
-        return leading_rows(_feasible(repriced), top, per, objective), counts
+        return self._stream(leading, goal, progress, blocks)
 
     def front(
         self, objectives: Sequence[str], blocks: BlockRange | None = None, progress: Progress = silent
@@ -71,8 +66,7 @@ class Partitioned:
         def front(rows: Arrays) -> Arrays:
             return front_of_groups(rows, ["point"], objectives)
 
-        kept, counts = self._stream(front, True, "fastest", progress, blocks)
-        return _without_position(kept), counts
+        return self._stream(front, "fastest", progress, blocks or (0, len(self.source.space.blocks)))
 
     def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
         """Return rows as `dsx.search.protocol.Search.rows` says.
@@ -86,12 +80,10 @@ class Partitioned:
         columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
         return _feasible(columns) if feasible else columns
 
-    def _stream(
-        self, reduce: Reduce, float64: bool, goal: Goal, progress: Progress, blocks: BlockRange | None
-    ) -> tuple[Arrays, Counts]:
-        """Reduce the feasible rows of some blocks; the result has their `position` in the key table too."""
+    def _stream(self, reduce: Reduce, goal: Goal, progress: Progress, blocks: BlockRange) -> tuple[Arrays, Counts]:
+        """Reduce the feasible rows of some blocks, in float64."""
         problem, space, table = self.source.problem, self.source.space, self.source.table
-        kept = self.source.no_rows() | {"position": np.zeros(0, dtype=np.int64)}
+        kept = self.source.no_rows()
         counts = Counts(0, 0)
 
         def run(device: Any, chunk: tuple[int, int]) -> tuple[Arrays, Counts]:
@@ -100,16 +92,16 @@ class Partitioned:
             choices = {name: np.tile(column, problem.num_points) for name, column in choices.items()}
             rows = Rows(points, np.tile(positions, problem.num_points), choices)
             with jax.default_device(device):
-                priced = price_best_cuts(problem, table, rows, goal, float64)
+                priced = price_best_cuts(problem, table, rows, goal)
             columns = result_rows(problem, space.keys, rows, priced.costs)
-            feasible = _feasible(columns | {"position": rows.positions, "cut": priced.cuts})
+            feasible = _feasible(columns | {"cut": priced.cuts})
             left = reduce(feasible)
             # Only the remaining cuts are written as text.
             stage_layers = layers_of_stages(left.pop("cut"))
             return left | {"stage_layers": stage_layers}, Counts(len(points), len(feasible["point"]))
 
         new: list[Arrays] = []
-        for _, (rows, counted) in map_over_devices(run, self._chunks(blocks or (0, len(space.blocks)))):
+        for _, (rows, counted) in map_over_devices(run, self._chunks(blocks)):
             new.append(rows)
             # New rows are merged once they are as many as the kept ones. So a row is sorted only a few times in all.
             if sum(len(part["point"]) for part in new) >= len(kept["point"]):
@@ -128,7 +120,3 @@ class Partitioned:
 
 def _feasible(rows: Arrays) -> Arrays:
     return {name: column[rows["reject"] == 0] for name, column in rows.items()}
-
-
-def _without_position(rows: Arrays) -> Arrays:
-    return {name: column for name, column in rows.items() if name != "position"}

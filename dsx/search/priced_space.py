@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
+from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.pricing.rows import no_rows, priced_rows
+from dsx.pricing.rows import no_rows, priced_rows, result_rows
 from dsx.search.space import Space
 from dsx.space.enumerate import Arrays, take
 
@@ -40,6 +42,28 @@ class PricedSpace:
     def priced_rows(self, rows: Rows) -> Arrays:
         """Return all columns of [N] rows, priced in float64."""
         return priced_rows(self.problem, self.space.keys, self.table, rows)
+
+    def fastest_rows(self, rows: Rows) -> Arrays:
+        """Return all columns of [N] rows, priced in float64, each with the fastest cut that fits.
+
+        What a row that fits with no cut costs is undefined.
+        """
+        if not self.problem.optimal_cuts:
+            return self.priced_rows(rows)
+        priced = price_best_cuts(self.problem, self.table, rows, "fastest")
+        return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
+
+    def key_seconds(self, point: int = 0) -> KeySeconds:
+        """Return the seconds of a microbatch of all shard keys at a hardware point."""
+        workload = self.problem.workload
+        return key_seconds(
+            jax.tree.map(lambda leaf: np.asarray(leaf)[point], self.table), workload.stack, workload.searched
+        )
+
+    @property
+    def loose_bound(self) -> LooseBound:
+        """The bound of step times from the seconds of shard keys alone."""
+        return least_passes_s if self.problem.optimal_cuts else least_even_s
 
     def no_rows(self) -> Arrays:
         """Return the columns of `priced_rows` without any row."""

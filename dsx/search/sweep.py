@@ -1,7 +1,8 @@
 """A sweep: prices all studies part by part and returns the rows that `keep` asks for.
 
-Every candidate is priced; nothing is pruned. Memory stays flat: each worker has the rows of one part at a time, and the
-best rows and fronts are reduced while the space streams through.
+Where only the fastest are kept, bounds leave out candidates that cannot be among them; all others are priced. Memory
+stays flat: each worker has the rows of one part at a time, and the best rows and fronts are reduced while the space
+streams through.
 """
 
 import threading

@@ -14,6 +14,7 @@ share them. Any range of candidates can be made without the candidates before it
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,10 @@ from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import OPTIMAL, Limits, fill, placed
 from dsx.space.plan_rules import RULES
 from dsx.space.tiers import choice_shares, distinct_order
+from dsx.units import LARGEST_COUNT
+
+# Whether [B] blocks times the placements of a slice are wanted, [B, P].
+Wanted = Callable[[np.ndarray, slice], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,11 @@ class Segments:
         """Return some of the segments."""
         return Segments(self.block[where], self.placement[where], self.first[where], self.length[where])
 
+    @staticmethod
+    def together(parts: "Sequence[Segments]") -> "Segments":
+        """Return the segments of several parts as one."""
+        return Segments(*(np.concatenate([getattr(part, name) for part in parts]) for name in _SEGMENT_FIELDS))
+
     def per_choice(self) -> "Segments":
         """Return one segment per choice."""
         block, placement = (np.repeat(column, self.length) for column in (self.block, self.placement))
@@ -52,6 +62,22 @@ class Segments:
         """Return the position in `Blocks.batches` of the batch size of each choice."""
         before = np.cumsum(self.length) - self.length
         return np.repeat(self.first - before, self.length) + np.arange(self.length.sum())
+
+
+_SEGMENT_FIELDS = tuple(Segments.__dataclass_fields__)
+
+
+class Places(NamedTuple):
+    """The places of N candidates in some blocks."""
+
+    block: np.ndarray  # [N] block
+    key: np.ndarray  # [N] position in the key table
+    placement: np.ndarray  # [N] column of `Blocks.placements`
+    global_batch_size: np.ndarray  # [N]
+
+    def take(self, where: np.ndarray) -> "Places":
+        """Return some of the places."""
+        return Places(*(column[where] for column in self))
 
 
 class Blocks:
@@ -127,6 +153,7 @@ class Blocks:
         lengths = np.array([len(batches) for batches in ranges], dtype=np.int64)
         where = where.reshape(len(sizes), len(degrees))
         self._num_batches, self._first_batch = lengths[where], (np.cumsum(lengths) - lengths)[where]
+        self._least_batch = np.array([batches.min(initial=LARGEST_COUNT) for batches in ranges], dtype=np.int64)[where]
 
     def _num_batches_of(self, kind: int) -> np.ndarray:
         """Return the number of batch sizes of [blocks of a kind of replica, placements of that kind]."""
@@ -135,19 +162,29 @@ class Blocks:
     def _placements_of(self, kind: int) -> slice:
         return slice(self._first_placement[kind], self._first_placement[kind + 1])
 
-    def segments(self, low: int, high: int) -> Segments:
-        """Return the choices of the blocks from `low` up to `high`, in the order of the blocks."""
+    def segments(self, low: int, high: int, wanted: Wanted | None = None) -> Segments:
+        """Return the choices of the blocks from `low` up to `high`, in the order of the blocks.
+
+        With `wanted`, they are only those segments that it returns True for.
+        """
         parts: list[list[np.ndarray]] = []
         for kind in np.unique(self._replica[low:high]).tolist():
             blocks = low + np.flatnonzero(self._replica[low:high] == kind)
-            table = np.ix_(self._microbatch[blocks], self._dp[self._placements_of(kind)])
+            placements = self._placements_of(kind)
+            table = np.ix_(self._microbatch[blocks], self._dp[placements])
             length = self._num_batches[table]
-            row, column = np.nonzero(length)
+            there = length > 0 if wanted is None else (length > 0) & wanted(blocks, placements)
+            row, column = np.nonzero(there)
             first = self._first_batch[table][row, column]
-            parts.append([blocks[row], column + self._first_placement[kind], first, length[row, column]])
+            parts.append([blocks[row], column + placements.start, first, length[row, column]])
         if not parts:
             parts.append([np.zeros(0, dtype=np.int64)] * 4)
         return Segments(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def least_batches(self, blocks: np.ndarray, placements: np.ndarray) -> np.ndarray:
+        """Return the smallest batch size of [B] blocks times [P] placements; 0 where there is none."""
+        table = np.ix_(self._microbatch[blocks], self._dp[placements])
+        return np.where(self._num_batches[table] > 0, self._least_batch[table], 0)
 
     def choices(self, segments: Segments) -> Arrays:
         """Return the choices of segments as columns."""
@@ -185,6 +222,12 @@ class Blocks:
 
     def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""
+        there = self.places_of(candidates)
+        choices = self.choices_at(there.placement, there.global_batch_size, self.microbatch_size[there.block])
+        return there.key, choices
+
+    def places_of(self, candidates: np.ndarray) -> "Places":
+        """Return the places of any [N] candidates in the blocks."""
         block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
         key, choice = np.divmod(candidates - self.first_candidate[block], self.num_choices[block])
         placement, batch = np.zeros_like(choice), np.zeros_like(choice)
@@ -200,8 +243,7 @@ class Blocks:
             before = ends[row, column] - counts[row, column]
             placement[here] = column + self._first_placement[kind]
             batch[here] = self.batches[self._first_batch[table][row, column] + of_row - before]
-        made = self.choices_at(placement, batch, self.microbatch_size[block])
-        return self.keys[self.first_key[block] + key], made
+        return Places(block, self.keys[self.first_key[block] + key], placement, batch)
 
 
 def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:

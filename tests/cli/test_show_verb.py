@@ -48,7 +48,7 @@ def test_the_set(run, swept):
     assert about["assumptions"] == "paper-2410.00273, in float32"
     assert about["sweep file"] == str(swept.parent / "sweep.yaml")
     assert about["state"].startswith("finished 20")
-    assert about["candidates"].startswith(f"{rows}, ")
+    assert about["candidates"].startswith(f"{rows} candidates, ")
     assert about["kept"].startswith(f"all: {rows} rows in ")
 
 

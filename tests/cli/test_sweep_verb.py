@@ -28,7 +28,8 @@ def test_every_keep_mode_agrees_with_all(run, folder, keep, swept_all):
     done = swept(run, f"keep={keep}", "precision=float64")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "folder", "candidates", "feasible", "rows", "left_out", "plans"}
+    counts = {"candidates", "skipped", "bounded", "cut", "feasible", "rows"}
+    assert set(data) == {"schema_version", "folder", "left_out", "plans", *counts}
     assert (data["folder"], data["candidates"]) == ("out", len(swept_all))
     frame = dsx.load("out")
     assert data["rows"] == len(frame) > 0

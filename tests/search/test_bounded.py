@@ -1,5 +1,6 @@
 """Plans by bounds are those of a search that cuts every plan; no cut beats a bound."""
 
+import jax
 import numpy as np
 import pytest
 from laws.spaces import SYSTEM
@@ -15,6 +16,7 @@ from dsx.search.dispatch import search_of
 from dsx.search.fastest import ANY, fastest, problems_of
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import silent
+from dsx.search.row_groups import leading_rows
 from dsx.search.search_spaces import spaces_of
 from dsx.search.space import Space
 from dsx.spec.assumptions import load_assumptions
@@ -66,12 +68,15 @@ def test_the_best_are_those_of_all_cuts(monkeypatch, layers, capacity):
     monkeypatch.setattr(bounded, "_ROWS", 1000)
     monkeypatch.setattr(bounded, "_CUTS", 50)
     source = source_of(layers, capacity)
-    expected, counts = search_of(source.problem, source.space, source.table).best(7)
+    search = search_of(source.problem, source.space, source.table)
+    everything = bounded.rows_at(source, np.arange(source.space.size))
+    rows = search.rows(jax.local_devices()[0], everything, feasible=True)
+    expected = leading_rows(rows, 7, [])
     found, bounds = best_cuts(source, 7)
     assert found["candidate"].tolist() == expected["candidate"].tolist()
     np.testing.assert_allclose(found["step_time_s"], expected["step_time_s"], rtol=1e-12)
     assert found["stage_layers"].tolist() == expected["stage_layers"].tolist()
-    assert counts.candidates == bounds.candidates > 2 * bounds.cut > 0
+    assert source.space.size == bounds.candidates > 2 * bounds.cut > 0
 
 
 @pytest.mark.parametrize("layers", LAYERS)

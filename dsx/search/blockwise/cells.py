@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.search.blockwise.tiles import Groups
-from dsx.space.blocks import Blocks
+from dsx.space.blocks import Blocks, Segments
 from dsx.space.enumerate import changes
 
 COUNTED = 1 << 22  # groups; counting stops beyond
@@ -32,9 +32,12 @@ class Cells:
     code: np.ndarray
 
 
-def cells_of(blocks: Blocks, groups: Groups, low: int, high: int) -> Cells:
-    """Return the cells of the blocks from `low` up to `high`, in the order of the blocks."""
-    segments = blocks.segments(low, high)
+def cells_of(blocks: Blocks, groups: Groups, low: int, high: int, segments: Segments | None = None) -> Cells:
+    """Return the cells of the blocks from `low` up to `high`, in the order of the blocks.
+
+    With `segments` of these blocks, they are the cells of their choices.
+    """
+    segments = segments or blocks.segments(low, high)
     # A segment is of one block, and its choices differ only in columns of the batch.
     parts = segments.per_choice() if groups.splits_slices else segments
     choice = _Parts.made(parts.block - low, groups.of_segments(blocks, parts), high - low)

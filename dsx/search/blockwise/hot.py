@@ -1,7 +1,7 @@
 """The hot loop on devices: the data of a search, put on each device once, and its tiles call by call."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from dsx.cost.layer import BY_MODE, BY_TIER, LayerCosts
 from dsx.pricing.layers import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
 from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
+from dsx.search.blockwise.segment_limits import SegmentLimits
 from dsx.search.blockwise.tiles import (
     BUNDLES,
     CHOICES,
@@ -22,10 +23,11 @@ from dsx.search.blockwise.tiles import (
     Chunk,
     Groups,
     KeyRows,
-    block_ranges,
+    joined_segments,
     make_chunk,
 )
 from dsx.search.priced_space import PricedSpace
+from dsx.search.protocol import BlockRange
 from dsx.space.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
 
 # The padded choices and slices of a chunk, unless it has more: nearly all chunks have one shape.
@@ -53,10 +55,11 @@ class HotLoop:
         self._lock = threading.Lock()
         self._rows: tuple[KeyCosts, dict[str, np.ndarray]] | None = None
 
-    def chunks(self, low: int, high: int) -> Iterator[Chunk]:
-        """Yield the chunks of the blocks from `low` up to `high`."""
-        for first, last in block_ranges(self.blocks, low, high):
-            yield make_chunk(self.blocks, self.rows, self.groups, first, last)
+    def chunks(self, ranges: Iterable[BlockRange], limits: SegmentLimits | None = None) -> Iterator[Chunk]:
+        """Yield the chunks of ranges of blocks, or of those segments of them that limits leave."""
+        found = limits.segments if limits else self.blocks.segments
+        for of_chunk in joined_segments(found(*blocks) for blocks in ranges):
+            yield make_chunk(self.blocks, self.rows, self.groups, of_chunk)
 
     def calls(self, device: Any, chunk: Chunk) -> Iterator[tuple[slice, Points, Common, Slices, Tiles]]:
         """Yield, for each call of a chunk, the range of its tiles and the arguments on a device.

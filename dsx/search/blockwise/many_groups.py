@@ -41,7 +41,7 @@ class ManyGroups:
 
     def contenders(self, device: Any, chunk: Chunk, worst: np.ndarray) -> tuple[list[Contenders], int]:
         """Return contenders as `FewGroups.contenders` does; each slice is one choice."""
-        cells = cells_of(self.hot.blocks, self._groups, *chunk.blocks)
+        cells = cells_of(self.hot.blocks, self._groups, *chunk.blocks, chunk.segments)
         # The padding in place of a key is never feasible.
         of_slot = self.hot.rows.of_keys(cells.of_key, *chunk.blocks, 0)
         group = np.searchsorted(self._codes, cells.code)

@@ -18,7 +18,7 @@ from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.blockwise.minima import Objective, undominated
-from dsx.search.blockwise.tiles import Chunk, Groups
+from dsx.search.blockwise.tiles import Chunk, Groups, block_ranges
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.row_groups import front_of_groups, objective_points
@@ -52,7 +52,9 @@ def front(
                 found.append(source.priced_rows(hot.candidates(chunk, tiles, np.asarray(survives))))
         return _front_of(joined(found), objectives), feasible
 
-    batches = ((chunk, _references(kept, compared, num_points)) for chunk in hot.chunks(*blocks))
+    batches = (
+        (chunk, _references(kept, compared, num_points)) for chunk in hot.chunks(block_ranges(space.blocks, *blocks))
+    )
     for (chunk, _), (found, feasible) in map_over_devices(run, batches):
         kept = _front_of(joined([kept, found]), objectives)
         counts = counts.plus(Counts(num_points * chunk.size, feasible))

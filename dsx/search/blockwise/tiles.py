@@ -6,7 +6,7 @@ which are priced together. A call has BUNDLES bundles.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,8 @@ class Groups:
     Attributes:
         of_key: [U] the part of each key.
         span: the upper bound of codes, exclusive.
+        batches: the codes of one placement, which differ in columns of the batch.
+        choices: the codes of choices. Those of keys are multiples of it.
         of_keys: whether keys of one block may belong to several groups.
     """
 
@@ -60,11 +62,13 @@ class Groups:
         self.choice_columns = [name for name in per if name not in KEY_COLUMNS]
         placed = [PLACEMENT_COLUMNS.index(name) for name in self.choice_columns if name in PLACEMENT_COLUMNS]
         # Placements are stored one by one, so there are at most as many codes as placements.
-        self._of_placement = _codes([blocks.placements[row] for row in placed], blocks.placements.shape[1])
+        self._of_placement = dense_codes([blocks.placements[row] for row in placed], blocks.placements.shape[1])
         rest = [name for name in self.choice_columns if name not in PLACEMENT_COLUMNS]
         self._values = {name: _values(name, blocks) for name in rest}
-        choices = math.prod(map(len, self._values.values())) * _count(self._of_placement)
-        of_key = _codes([keys[name] for name in per if name in KEY_COLUMNS], len(keys["tp"]))
+        self.batches = math.prod(map(len, self._values.values()))
+        choices = self.batches * _count(self._of_placement)
+        of_key = dense_codes([keys[name] for name in per if name in KEY_COLUMNS], len(keys["tp"]))
+        self.choices = choices
         self.of_key = of_key * choices
         self.span = choices * _count(of_key)
         self.of_keys = bool(self.of_key.any())
@@ -73,6 +77,10 @@ class Groups:
     def splits_slices(self) -> bool:
         """Whether the batch sizes of one placement may belong to several groups."""
         return any(name not in PLACEMENT_COLUMNS for name in self.choice_columns)
+
+    def of_placements(self, placement: np.ndarray) -> np.ndarray:
+        """Return the first code of the choices of [N] placements; each has `batches` of them."""
+        return self._of_placement[placement] * self.batches
 
     def of_segments(self, blocks: Blocks, segments: Segments) -> np.ndarray:
         """Return [S] the part of the code that all choices of a segment have."""
@@ -89,7 +97,7 @@ class Groups:
         return code
 
 
-def _codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+def dense_codes(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     """Return dense codes of `count` rows; rows that are equal in all columns have one code."""
     codes = np.zeros(count, dtype=np.int64)
     for column in columns:
@@ -114,7 +122,7 @@ def _values(column: str, blocks: Blocks) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The N choices of some blocks in M slices, and the S tiles that cover all candidates of these blocks."""
+    """N choices of some blocks in M slices, and the S tiles that cover all of their candidates."""
 
     placement: np.ndarray  # [N] column of `Blocks.placements`
     global_batch_size: np.ndarray  # [N]
@@ -125,7 +133,12 @@ class Chunk:
     row: np.ndarray  # [S] row of `KeyRows.keys`
     slices: np.ndarray  # [S] slice
     size: int  # candidates
-    blocks: tuple[int, int]  # first block, and the end
+    segments: Segments  # of its choices, in the same order
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The first block, and the end."""
+        return int(self.segments.block[0]), int(self.segments.block[-1]) + 1
 
     def choices(self, slices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (placement, global_batch_size) of [R] slices, [R, CHOICES]; the last choice is repeated."""
@@ -147,9 +160,31 @@ def block_ranges(blocks: Blocks, low: int, high: int) -> Iterator[tuple[int, int
         start, done = stop, int(ends[stop - 1])
 
 
-def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: int) -> Chunk:
-    """Return the chunk of the blocks from `low` up to `high`; each slice has choices of one group."""
-    segments = blocks.segments(low, high)
+def joined_segments(parts: Iterable[Segments]) -> Iterator[Segments]:
+    """Yield some parts together, as long as they have no more choices than a chunk; empty ones are left out."""
+    together: list[Segments] = []
+    done = 0
+    for part in parts:
+        count = int(part.length.sum())
+        if together and done + count > _CHUNK:
+            yield _in_order(together)
+            together, done = [], 0
+        if count:
+            together, done = [*together, part], done + count
+    if together:
+        yield _in_order(together)
+
+
+def _in_order(parts: Sequence[Segments]) -> Segments:
+    """Return parts of different blocks together, in the order of the blocks."""
+    return Segments.together(sorted(parts, key=lambda part: int(part.block[0])))
+
+
+def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, segments: Segments) -> Chunk:
+    """Return the chunk of some segments, at least one, in the order of the blocks.
+
+    Each slice has choices of one group.
+    """
     if groups.splits_slices:
         segments = segments.per_choice()
     code = groups.of_segments(blocks, segments)
@@ -177,6 +212,6 @@ def make_chunk(blocks: Blocks, rows: KeyRows, groups: Groups, low: int, high: in
         group=np.repeat(code[first], num_slices),
         row=row.astype(np.int32),
         slices=np.repeat(np.arange(len(length), dtype=np.int32), height),
-        size=int(blocks.first_candidate[high] - blocks.first_candidate[low]),
-        blocks=(low, high),
+        size=int((segments.length * np.diff(blocks.first_key)[segments.block]).sum()),
+        segments=segments,
     )

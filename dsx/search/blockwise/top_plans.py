@@ -1,4 +1,7 @@
-"""The best plans of a space: the hot loop prices all tiles, and the contenders are priced once more in float64.
+"""The best plans of a space: the hot loop prices the tiles, and the contenders are priced once more in float64.
+
+Where the fastest are wanted, parts of a large space are searched in waves. Segments of choices are left out whole if
+bounds say that none of their plans is as fast as those that are kept (`dsx.search.blockwise.segment_limits`).
 
 While the space streams through, contenders are kept (`dsx.search.blockwise.contenders`): slices of choices of a key if
 groups are few, single candidates if groups are many. At the end all their columns are priced in float64, some groups at
@@ -21,7 +24,9 @@ from dsx.search.blockwise.contenders import Contenders, Kept, together
 from dsx.search.blockwise.few_groups import FewGroups
 from dsx.search.blockwise.hot import HotLoop
 from dsx.search.blockwise.many_groups import ManyGroups
+from dsx.search.blockwise.segment_limits import SegmentLimits
 from dsx.search.blockwise.tiles import Chunk, Groups, block_ranges
+from dsx.search.blockwise.waves import waves
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.row_groups import leading_rows
@@ -30,6 +35,7 @@ from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 
 _SLACK = 4
+_MANY = 1 << 22  # candidates; fewer are priced sooner than bounds leave them out
 _FEW = 1 << 12  # most slices that are kept by slice
 _SPAN = 1 << 20  # most group codes that are used as group numbers without counting the groups
 _ROWS = 1 << 14  # rows that are priced in full together, unless a group has more
@@ -56,19 +62,35 @@ def best(source: PricedSpace, ranking: Ranking, blocks: BlockRange, progress: Pr
     ranking = Ranking(ranking.top, per, ranking.objective)
     finder = _finder(source, ranking, blocks)
     kept = Kept(finder.num_groups, ranking.kept, source.dtype)
-    counts = Counts(0, 0)
-    num_points = source.problem.num_points
+    first, last = source.space.blocks.first_candidate[[*blocks]].tolist()
+    num_points, counts = source.problem.num_points, Counts(0, 0)
 
     def run(device: Any, chunk: Chunk) -> tuple[list[Contenders], int]:
         with jax.enable_x64(source.float64), jax.default_device(device):
             return finder.contenders(device, chunk, kept.worst)
 
-    for chunk, (found, feasible) in map_over_devices(run, finder.hot.chunks(*blocks)):
-        kept.add(together(found))
-        counts = counts.plus(Counts(num_points * chunk.size, feasible))
-        progress(num_points * chunk.size)
+    limits = _limits(source, ranking, finder.num_groups) if last - first >= _MANY else None
+    ranges_of_all = list(block_ranges(source.space.blocks, *blocks))
+    for ranges in waves(ranges_of_all) if limits else [ranges_of_all]:
+        if limits:
+            limits.lower(kept.worst)
+        for chunk, (found, feasible) in map_over_devices(run, finder.hot.chunks(ranges, limits)):
+            kept.add(together(found))
+            counts = counts.plus(Counts(num_points * chunk.size, feasible))
+            progress(num_points * chunk.size)
+    skipped = num_points * (last - first) - counts.candidates
+    counts = counts.plus(Counts(skipped, 0, skipped))
+    progress(skipped)
     slices = kept.slices()
     return (source.no_rows() if slices is None else _winners(source, slices, ranking)), counts
+
+
+def _limits(source: PricedSpace, ranking: Ranking, num_groups: int) -> SegmentLimits | None:
+    """Return limits of what has to be priced; None if everything has."""
+    groups = Groups(source.space.keys, source.space.blocks, ranking.per)
+    if ranking.objective != "step_time_s" or num_groups != source.problem.num_points * groups.span:
+        return None
+    return SegmentLimits(source, groups)
 
 
 def _finder(source: PricedSpace, ranking: Ranking, blocks: BlockRange) -> FewGroups | ManyGroups:

@@ -23,7 +23,7 @@ PER = st.lists(st.sampled_from([*KEY_COLUMNS, *CHOICE_COLUMNS]), max_size=4, uni
 def chunks_of(blocks, groups, low, high):
     rows = KeyRows(blocks)
     ranges = list(block_ranges(blocks, low, high))
-    return rows, ranges, [make_chunk(blocks, rows, groups, *blocks_of_it) for blocks_of_it in ranges]
+    return rows, ranges, [make_chunk(blocks, rows, groups, blocks.segments(*blocks_of_it)) for blocks_of_it in ranges]
 
 
 def slices(chunk):

@@ -1,0 +1,183 @@
+"""The fastest plans of each group with optimal cuts, by bounds: only plans that may be among them are cut.
+
+The best plans of a sample of a large space limit the step times that may be kept. Then the space is searched in waves.
+Segments of choices that no key brings within the limits are left out whole, other plans by their own bounds, from the
+loosest to the tightest (`dsx.cost.cut_bounds`). What is left of a wave is cut in the order of its bounds, and lowers
+the limits of the next wave. The result is that of `dsx.search.partitioned`, which cuts every plan.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsx.pricing.devices import map_over_devices
+from dsx.pricing.row_costs import Rows, step_choices
+from dsx.pricing.rows import Counts, joined
+from dsx.search.best_first import best_first
+from dsx.search.blockwise.segment_limits import SegmentLimits
+from dsx.search.blockwise.tiles import Groups, block_ranges
+from dsx.search.blockwise.waves import waves
+from dsx.search.bounded import ROUNDING, fitting_bounds
+from dsx.search.priced_space import PricedSpace
+from dsx.search.protocol import BlockRange, Progress
+from dsx.search.row_groups import leading_rows, ranks
+from dsx.space.blocks import Blocks, Places, Segments
+from dsx.space.enumerate import Arrays
+
+_SAMPLE = 1 << 16  # candidates of the sample, over all hardware points; a space with fewer is its own sample
+_EFFORT = 1 << 10  # candidates of the sample that are cut
+_ROWS = 1 << 15  # candidates whose bounds are computed together
+
+
+class _Looked(NamedTuple):
+    """N candidates that may be kept, and the counts of those that were looked at.
+
+    Until they are cut, they count as left out by their own bounds.
+    """
+
+    point: np.ndarray  # [N] hardware point
+    places: Places  # [N]
+    group: np.ndarray  # [N] number of the group, over all hardware points
+    bounds: np.ndarray  # [N] seconds
+    counts: Counts
+
+
+def fastest_cuts(
+    source: PricedSpace, top: int, per: Sequence[str], blocks: BlockRange, progress: Progress
+) -> tuple[Arrays, Counts]:
+    """Return the best plans as `dsx.search.protocol.Search.best` says; `per` are searched columns."""
+    search = _Search(source, top, per)
+    first, last = source.space.blocks.first_candidate[[*blocks]].tolist()
+    if (last - first) * source.problem.num_points <= _SAMPLE:
+        kept, counts = search.cut(search.looked_at(np.arange(first, last)), search.no_limits)
+        progress(counts.priced)
+    else:
+        kept, counts = _in_waves(search, blocks, progress)
+        progress(counts.skipped)
+    del kept["group"]
+    return leading_rows(kept, top, ["point", *per]), counts
+
+
+def _in_waves(search: "_Search", blocks: BlockRange, progress: Progress) -> tuple[Arrays, Counts]:
+    source, of_all = search.source, search.source.space.blocks
+    first, last = of_all.first_candidate[[*blocks]].tolist()
+    sample = np.random.default_rng(0).integers(first, last, _SAMPLE // source.problem.num_points)
+    kept, _ = search.cut(search.looked_at(np.unique(sample)), search.no_limits, _EFFORT)
+    limits, by_segment = search.limits_of(kept, search.no_limits), SegmentLimits(source, search.groups)
+    kept, counts = search.no_rows, Counts(0, 0)
+    for ranges in waves(list(block_ranges(of_all, *blocks))):
+        by_segment.lower(limits)
+
+        def look(device: Any, of_range: BlockRange, limits: np.ndarray = limits) -> list[_Looked]:
+            del device
+            return [search.within(places, limits) for places in _parts(of_all, by_segment.segments(*of_range))]
+
+        looked: list[_Looked] = []
+        for _, parts in map_over_devices(look, ranges):
+            looked += parts
+            progress(sum(part.counts.priced for part in parts))
+        if looked:
+            found, counted = search.cut(looked, limits)
+            counts = counts.plus(counted)
+            kept = leading_rows(joined([kept, found]), search.top, ["group"])
+            limits = search.limits_of(kept, limits)
+    skipped = (last - first) * source.problem.num_points - counts.candidates
+    return kept, counts.plus(Counts(skipped, 0, skipped))
+
+
+def _parts(blocks: Blocks, segments: Segments) -> Iterator[Places]:
+    """Yield the candidates of some segments, a bounded number at a time."""
+    choices = segments.per_choice()
+    num_keys = np.diff(blocks.first_key)[choices.block]
+    ends = np.cumsum(num_keys)
+    start = 0
+    while start < len(ends):
+        before = int(ends[start] - num_keys[start])
+        stop = max(start + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
+        choice = np.repeat(np.arange(start, stop), num_keys[start:stop])
+        block = choices.block[choice]
+        key = np.arange(len(choice)) - (ends - num_keys)[choice] + before
+        batch = blocks.batches[choices.first[choice]]
+        yield Places(block, blocks.keys[blocks.first_key[block] + key], choices.placement[choice], batch)
+        start = stop
+
+
+class _Search:
+    """The groups of a search, and how its candidates are bounded and cut."""
+
+    def __init__(self, source: PricedSpace, top: int, per: Sequence[str]) -> None:
+        self.source, self.top = source, top
+        self.groups = Groups(source.space.keys, source.space.blocks, per)
+        self.no_limits = np.full(source.problem.num_points * self.groups.span, np.inf)
+        self.no_rows: Arrays = source.no_rows() | {"group": np.zeros(0, dtype=np.int64)}
+        self._seconds = [source.key_seconds(point) for point in range(source.problem.num_points)]
+        self._tiers = [tier.name for tier in source.problem.cluster.network.middle]
+
+    def looked_at(self, candidates: np.ndarray) -> list[_Looked]:
+        """Return some candidates at all points."""
+        blocks = self.source.space.blocks
+        starts = range(0, len(candidates), _ROWS)
+        places = [blocks.places_of(candidates[start : start + _ROWS]) for start in starts]
+        return [self.within(some, self.no_limits) for some in places]
+
+    def within(self, places: Places, limits: np.ndarray) -> _Looked:
+        """Return those candidates at all points that their bounds leave within the limits."""
+        blocks, searched = self.source.space.blocks, self.source.problem.workload.searched
+        code = self.groups.of_key[places.key]
+        code = code + self.groups.of_choices(blocks, places.placement, places.global_batch_size, places.block)
+        choices = step_choices(self._choices(places), lambda column: column.astype(np.float64), self._tiers)
+        points: list[np.ndarray] = []
+        left: list[np.ndarray] = []
+        bounds: list[np.ndarray] = []
+        infeasible = 0
+        for point, seconds in enumerate(self._seconds):
+            most = limits[point * self.groups.span + code] * (1.0 + ROUNDING)
+            here = np.flatnonzero(self.source.loose_bound(seconds, places.key, choices, searched) <= most)
+            at_point = np.full(len(here), point)
+            tight = fitting_bounds(self.source, self._rows(at_point, places.take(here)))
+            infeasible += int(np.isinf(tight).sum())
+            fast = (tight <= most[here]) & (tight < np.inf)
+            points.append(at_point[fast])
+            left.append(here[fast])
+            bounds.append(tight[fast])
+        point, here = np.concatenate(points), np.concatenate(left)
+        size = len(places.key) * len(self._seconds)
+        group = point * self.groups.span + code[here]
+        return _Looked(
+            point, places.take(here), group, np.concatenate(bounds), Counts(size, 0, bounded=size - infeasible)
+        )
+
+    def cut(self, looked: Sequence[_Looked], limits: np.ndarray, effort: int | None = None) -> tuple[Arrays, Counts]:
+        """Return the fastest plans of each group with a column `group`, and the counts of all that were looked at."""
+        there = _joined(looked)
+
+        def rows(where: np.ndarray) -> Rows:
+            return self._rows(there.point[where], there.places.take(where))
+
+        kept, cut = best_first(self.source, rows, there.bounds, there.group, self.top, limits, effort)
+        return kept, there.counts.plus(Counts(0, cut.feasible, bounded=-cut.candidates, cut=cut.candidates))
+
+    def _rows(self, point: np.ndarray, places: Places) -> Rows:
+        return Rows(point, places.key, self._choices(places))
+
+    def _choices(self, places: Places) -> Arrays:
+        blocks = self.source.space.blocks
+        size = blocks.microbatch_size[places.block]
+        return blocks.choices_at(places.placement, places.global_batch_size, size)
+
+    def limits_of(self, kept: Arrays, limits: np.ndarray) -> np.ndarray:
+        """Return the limits where groups have as many plans as are kept."""
+        lower = limits.copy()
+        last = np.flatnonzero(ranks(kept["group"]) == self.top - 1)
+        lower[kept["group"][last]] = np.minimum(lower[kept["group"][last]], kept["step_time_s"][last])
+        return lower
+
+
+def _joined(parts: Sequence[_Looked]) -> _Looked:
+    places = Places(*(np.concatenate(columns) for columns in zip(*(part.places for part in parts), strict=True)))
+    point, group, bounds = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("point", "group", "bounds")
+    )
+    return _Looked(point, places, group, bounds, functools.reduce(Counts.plus, [part.counts for part in parts]))
