@@ -2,13 +2,15 @@
 
     python benchmarks/throughput.py [--spec sweeps/large.yaml] [--repeat 5] [--json] [--write docs/performance.md]
 
-dsx prices every row of the space. The time includes enumeration and layer pricing, but not compilation: each way runs
-once before. The median of the runs is reported. The benchmark fails unless dsx, the NumPy loop and the C kernel find
-the same best plan for each GPU count.
+For the comparison dsx prices every row of the space, although it need not to find the best: a second table has searches
+of more choices by bounds, with even and with optimal cuts. The time includes enumeration and layer pricing, but not
+compilation: each way runs once before. The median of the runs is reported. The benchmark fails unless dsx, the NumPy
+loop and the C kernel find the same best plan for each GPU count.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -23,16 +25,18 @@ from typing import Any
 import baselines
 import jax
 from baselines import Result
-from sections import write_section
+from sections import table, write_section
 
 from dsx.cost.columns import StepCosts
 from dsx.pricing.problem import Problem, make_problem
-from dsx.pricing.rows import column_names
+from dsx.pricing.rows import Counts, column_names
 from dsx.results import manifest as manifests
 from dsx.results import store
+from dsx.search.blockwise import top_plans
 from dsx.search.study import make_studies
 from dsx.search.sweep import Sweep
 from dsx.space.choices import NAMED, PLAN_COLUMNS
+from dsx.space.limits import OPTIMAL
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.column_names import Columns
@@ -42,6 +46,22 @@ from dsx.spec.sweep import SweepSpec, load_sweep
 
 FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
 _WRITTEN_BATCHES = 6  # batch sizes whose rows are all written
+# The choices of the second table. With several chunks per stage cuts are even.
+OPENED = {
+    "zero_stage": [0, 1, 2, 3],
+    "recompute": ["none", "full"],
+    "offload": ["none", "optimizer", "activations", "both"],
+    "vpp": [1, 2, 4, 8],
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounded:
+    """What a search by bounds did, and its seconds."""
+
+    way: str
+    counts: Counts
+    seconds: float
 
 
 def main() -> None:
@@ -55,6 +75,8 @@ def main() -> None:
     spec, problem = _problem(options.spec)
     _, fitted = _problem(options.spec, FITTED)
     per_gpus = KeepTop(top=10, per=["num_gpus"])
+    bounded = _bounded(fitted, spec, options.repeat)
+    top_plans.MANY = sys.maxsize  # every row is priced
     results = [
         _searched(problem, spec, per_gpus, options.repeat, "dsx, best ten of each GPU count"),
         _searched(problem, spec, KeepTop(top=10), options.repeat, "dsx, best ten of all"),
@@ -76,12 +98,13 @@ def main() -> None:
         "peak memory of dsx": f"{peak} GB",
     }
     if options.json:
-        print(json.dumps({"machine": machine, "results": [dataclasses.asdict(result) for result in results]}, indent=2))
+        found = {"results": list(map(dataclasses.asdict, results)), "bounded": list(map(dataclasses.asdict, bounded))}
+        print(json.dumps({"machine": machine, **found}, indent=2))
         return
-    table = _table(machine, results)
-    print(table)
+    text = f"{_table(machine, results)}\n\n{_table_of_bounds(bounded)}"
+    print(text)
     if options.write:
-        write_section(options.write, "throughput", table)
+        write_section(options.write, "throughput", text)
 
 
 def _table(machine: dict[str, Any], results: list[Result]) -> str:
@@ -92,6 +115,21 @@ def _table(machine: dict[str, Any], results: list[Result]) -> str:
         rate = result.candidates / result.seconds / 1e6
         lines.append(f"| {result.way} | {result.candidates:,} | {result.seconds:.3g} | {rate:.3g} |")
     return "\n".join(lines)
+
+
+def _table_of_bounds(results: list[Bounded]) -> str:
+    """Return what bounds leave out as a Markdown table."""
+    rows = [
+        (
+            result.way,
+            *(f"{count:,}" for count in dataclasses.astuple(result.counts)),
+            f"{result.seconds:.3g}",
+            f"{result.counts.candidates / result.seconds / 1e6:.3g}",
+        )
+        for result in results
+    ]
+    counts = ("candidates", "feasible", "skipped in blocks", "left out one by one", "cut")
+    return table(("best ten of all, set default", *counts, "seconds", "M decided/s"), rows, 7)
 
 
 def _processor() -> str:
@@ -148,6 +186,28 @@ def _searched(problem: Problem, spec: SweepSpec, keep: Keep, repeat: int, way: s
     for number, step in zip(rows["num_gpus"].tolist(), rows["step_time_s"].tolist(), strict=True):
         best[number] = min(step, best.get(number, step))
     return Result(way, size, seconds, best)
+
+
+def _bounded(problem: Problem, spec: SweepSpec, repeat: int) -> list[Bounded]:
+    """Time searches of a space with more choices, by bounds: with all chunks, with one chunk, with optimal cuts."""
+    one_chunk = problem.searching(OPENED | {"vpp": [1]})
+    ways = {
+        "even cuts": problem.searching(OPENED),
+        "even cuts, one chunk per stage": one_chunk,
+        "optimal cuts, one chunk per stage": one_chunk.with_partition(OPTIMAL),
+    }
+    found: list[Bounded] = []
+    for way, searched in ways.items():
+
+        def run(searched: Problem = searched) -> Counts:
+            sweep = _sweep(searched, spec, KeepTop(top=10), spec.global_batch_size)
+            counts: list[Counts] = []
+            sweep.run(range(len(sweep.parts)), lambda number, rows, of_part: counts.append(of_part))
+            return functools.reduce(Counts.plus, counts)
+
+        seconds, counts = _median(run, repeat)
+        found.append(Bounded(way, counts, seconds))
+    return found
 
 
 def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:

@@ -107,7 +107,8 @@ def of_used_keys(problem: Problem, spaces: Sequence[Space]) -> list[Space]:
     keys = take(spaces[0].keys, used)
     if problem.merged:
         keys = first_of_each_plan(problem, keys)
-    found = [space.of_keys(keys) for space in spaces]
+    all_used = len(keys["tp"]) == len(spaces[0].keys["tp"])
+    found = [copy(space) if all_used else space.of_keys(keys) for space in spaces]
     for space, before in zip(found, spaces, strict=True):
         space.strategies_before = before.strategies
     return found

@@ -35,7 +35,7 @@ from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays, changes
 
 _SLACK = 4
-_MANY = 1 << 22  # candidates; fewer are priced sooner than bounds leave them out
+MANY = 1 << 22  # candidates; fewer are priced sooner than bounds leave them out
 _FEW = 1 << 12  # most slices that are kept by slice
 _SPAN = 1 << 20  # most group codes that are used as group numbers without counting the groups
 _ROWS = 1 << 14  # rows that are priced in full together, unless a group has more
@@ -69,7 +69,7 @@ def best(source: PricedSpace, ranking: Ranking, blocks: BlockRange, progress: Pr
         with jax.enable_x64(source.float64), jax.default_device(device):
             return finder.contenders(device, chunk, kept.worst)
 
-    limits = _limits(source, ranking, finder.num_groups) if last - first >= _MANY else None
+    limits = _limits(source, ranking, finder.num_groups) if last - first >= MANY else None
     ranges_of_all = list(block_ranges(source.space.blocks, *blocks))
     for ranges in waves(ranges_of_all) if limits else [ranges_of_all]:
         if limits:

@@ -88,7 +88,7 @@ def test_a_search_of_many_plans_has_limits(monkeypatch, per):
     monkeypatch.setattr(tiles, "_CHUNK", 1000)
     problem, space, table = searched()
     expected, _ = search_of(problem, space, table).best(3, per)
-    monkeypatch.setattr(top_plans, "_MANY", 0)
+    monkeypatch.setattr(top_plans, "MANY", 0)
     found, counts = search_of(problem, space, table).best(3, per)
     for name, column in expected.items():
         np.testing.assert_array_equal(found[name], column, err_msg=name)
@@ -113,7 +113,7 @@ def test_a_search_with_limits_finds_the_same(capacity, layers, batches, per, top
         patch.setattr(tiles, "_CHUNK", 300)
         patch.setattr(hot, "_CHOICES", 1024)
         expected, of_all = search_of(problem, space, table, precision).best(top, per)
-        patch.setattr(top_plans, "_MANY", 0)
+        patch.setattr(top_plans, "MANY", 0)
         told = []
         found, counts = search_of(problem, space, table, precision).best(top, per, progress=told.append)
     for name, column in expected.items():
