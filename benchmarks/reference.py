@@ -55,7 +55,7 @@ TYPES = {
     "Kind": '`"models"`, `"clusters"`, `"strategies"`, `"layers"` or `"assumptions"`',
     "Predict": "a function of setups, a model and an assumption set, which returns predictions",
     "Flag": "a pair of a flag and its value, which is empty for a flag without one",
-    "Counts": "a record: of all `candidates`, how many were `feasible`",
+    "Counts": "a record: of all `candidates`, how many were `skipped` or `bounded` by bounds, `cut` and `feasible`",
     "EllipsisType": "`...`, which leaves the argument as it is",
 }
 _LONGEST = 100  # characters of a signature on one line

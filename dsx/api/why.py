@@ -15,10 +15,9 @@ from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
-from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
-from dsx.search.dispatch import search_of
+from dsx.search.dispatch import fastest_row
 from dsx.search.space import Space
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
@@ -35,7 +34,7 @@ class Explanation(Answer):
     problem: Problem
     priced: Evaluation
     fastest: Mapping[str, Any] | None  # its `plan`, and its costs by column; None if none fits
-    counts: Counts  # number of candidates of the search, and of feasible ones
+    counts: Counts  # number of candidates of the search, and what bounds left out
 
     @property
     def plan(self) -> Plan:
@@ -108,12 +107,10 @@ class Explanation(Answer):
         if fastest is None:
             return f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits."
         if all(fastest["plan"].get(name) == self.plan.get(name) for name in ("candidate", LAYOUT)):
-            return (
-                f"It is the fastest of {counted(counts.candidates, 'candidate')}, {counts.feasible:,} of them feasible."
-            )
+            return f"It is the fastest of {counted(counts.candidates, 'candidate')} of this job and strategy."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
         return (
-            f"The fastest of {counted(counts.feasible, 'feasible candidate')} of this job and strategy takes "
+            f"The fastest of {counted(counts.candidates, 'candidate')} of this job and strategy takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
             f"this plan takes {ratio:.3g} times as long.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
@@ -149,5 +146,5 @@ def why(
 def explained(problem: Problem, priced: Evaluation) -> Explanation:
     """Return a priced plan with the fastest one of its job."""
     space = Space(problem, [priced.plan["num_gpus"]], [priced.plan["global_batch_size"]])
-    rows, counts = search_of(problem, space, price_keys(problem, space.keys)).best(1)
+    rows, counts = fastest_row(problem, space)
     return Explanation(problem, priced, next(iter(priced_plans(problem, rows)), None), counts)
