@@ -1,7 +1,8 @@
 """A search of plans with optimal cuts.
 
-The fastest plans are found by bounds (`dsx.search.fastest_cuts`). For anything else the space streams through as rows,
-and each row is cut. All are searched in float64.
+The fastest plans and the front of step time and memory are found by bounds (`dsx.search.fastest_cuts`,
+`dsx.search.front_of_cuts`). For anything else the space streams through as rows, and each row is cut. All are searched
+in float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from dsx.pricing.devices import map_over_devices
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined, result_rows
 from dsx.search.fastest_cuts import fastest_cuts
+from dsx.search.front_of_cuts import OBJECTIVES, front_of_cuts
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress, silent
 from dsx.search.row_groups import front_of_groups, leading_rows
@@ -63,10 +65,14 @@ class Partitioned:
     ) -> tuple[Arrays, Counts]:
         """Return the front as `dsx.search.protocol.Search.front` says."""
 
+        blocks = blocks or (0, len(self.source.space.blocks))
+        if {*objectives} <= {*OBJECTIVES}:
+            return front_of_cuts(self.source, objectives, list(self._chunks(blocks)), progress)
+
         def front(rows: Arrays) -> Arrays:
             return front_of_groups(rows, ["point"], objectives)
 
-        return self._stream(front, "fastest", progress, blocks or (0, len(self.source.space.blocks)))
+        return self._stream(front, "fastest", progress, blocks)
 
     def rows(self, device: Any, rows: Rows, feasible: bool) -> Arrays:
         """Return rows as `dsx.search.protocol.Search.rows` says.

@@ -52,7 +52,7 @@ def test_no_cut_beats_a_bound(layers, offload):
     source = source_of(layers, opened=OPENED | {"offload": [offload]})
     candidates = np.random.default_rng(0).permutation(source.space.size)[:600]
     some = bounded.rows_at(source, candidates)
-    step_s, peak_bytes = bounded._bounds_of(source, some)
+    step_s, peak_bytes = bounded.bounds_of(source, some)
     assert (bounded.loose_bounds(source, least_passes_s)[candidates] <= step_s * (1 + 1e-12)).all()
     fast = price_best_cuts(source.problem, source.table, some, "fastest")
     small = price_best_cuts(source.problem, source.table, some, "least memory")

@@ -1,4 +1,4 @@
-"""The fastest plans of groups with optimal cuts, by bounds, are those of a search that cuts every plan."""
+"""The fastest plans with optimal cuts, and their front, by bounds: those of a search that cuts every plan."""
 
 import jax
 import numpy as np
@@ -9,10 +9,10 @@ from search.test_bounded import LAYERS, OPENED, problem_of
 
 from dsx.pricing.layers import price_keys
 from dsx.pricing.row_costs import Rows
-from dsx.search import fastest_cuts
+from dsx.search import fastest_cuts, front_of_cuts, partitioned
 from dsx.search.blockwise import tiles
 from dsx.search.dispatch import search_of
-from dsx.search.row_groups import leading_rows
+from dsx.search.row_groups import front_of_groups, leading_rows
 from dsx.search.space import Space
 from dsx.search.study import at_points
 
@@ -55,6 +55,22 @@ def compare(layers, capacities, per, top, sample):
 def test_the_fastest_are_those_of_all_cuts(per, sample):
     counts = compare("ends", [5e9, 3e9], per, 3, sample)
     assert counts.bounded > counts.cut
+
+
+@pytest.mark.parametrize("objectives", [["step_time_s", "peak_bytes"], ["peak_bytes"]], ids="-".join)
+def test_the_front_is_that_of_all_cuts(monkeypatch, objectives):
+    monkeypatch.setattr(partitioned, "_ROWS", 200)
+    monkeypatch.setattr(front_of_cuts, "_CUTS", 32)
+    problem, space, search, rows = everything("ends", [5e9, 3e9])
+    expected = front_of_groups(rows, ["point"], objectives)
+    told = []
+    found, counts = search.front(objectives, progress=told.append)
+    for name in ("point", "candidate", "stage_layers"):
+        assert found[name].tolist() == expected[name].tolist(), name
+    for name in ("step_time_s", "peak_bytes"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+    assert counts.candidates == sum(told) == space.size * problem.num_points
+    assert 0 < counts.bounded <= counts.candidates - counts.cut
 
 
 @pytest.mark.slow
