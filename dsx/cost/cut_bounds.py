@@ -19,9 +19,9 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
-from dsx.cost.layer import LayerCosts
+from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.offload import ACTIVATIONS, offload_codes
-from dsx.cost.pipeline import Send, in_flight, least_pipeline_s
+from dsx.cost.pipeline import LayerSeconds, Send, in_flight, least_pipeline_s
 from dsx.cost.recompute import NONE
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
@@ -30,6 +30,7 @@ from dsx.cost.step import Workload, mean_stage, sends_of
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.plan_rules import optimal_cut_covers
+from dsx.space.schedules import SCHEDULES
 
 
 @xp.unchecked
@@ -62,6 +63,9 @@ class KeySeconds(NamedTuple):
     largest: np.ndarray  # through the largest single layer
     last: np.ndarray  # through the layers that the last stage always has
     body: np.ndarray  # through all layers but embedding and head
+    # The same where a forward and a backward run side by side, under the searched schedule that hides most of them.
+    overlapped_whole: np.ndarray
+    overlapped_body: np.ndarray
 
 
 def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> KeySeconds:
@@ -75,16 +79,36 @@ def key_seconds(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -
             costs.forward_s + costs.backward_s + costs.under("recompute_s", NONE if kind in never else of_body)
             for kind, costs in enumerate(kinds)
         ]
-        whole = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
-        ends = functools.reduce(np.add, [seconds[kind] for kind in never], np.zeros_like(whole))
-        found.append((whole, *_largest_and_last_s(seconds, stack), whole - ends))
+        overlapped = _overlapped_s(kinds, seconds, searched)
+        in_all = [_all_layers_s(of_layers, stack) for of_layers in (seconds, overlapped)]
+        in_body = [
+            functools.reduce(np.subtract, [of_layers[kind] for kind in never], of_all)
+            for of_layers, of_all in zip((seconds, overlapped), in_all, strict=True)
+        ]
+        found.append((in_all[0], *_largest_and_last_s(seconds, stack), in_body[0], in_all[1], in_body[1]))
     return KeySeconds(*(np.stack(of_values) for of_values in zip(*found, strict=True)))
 
 
-def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack) -> np.ndarray:
+def least_microbatch_s(kinds: Sequence[LayerCosts], stack: Stack, searched: Searched) -> np.ndarray:
     """Return the seconds of one microbatch of [U] shard keys through all layers, without recomputation."""
     seconds = [costs.forward_s + costs.backward_s for costs in kinds]
+    return _all_layers_s(_overlapped_s(kinds, seconds, searched), stack)
+
+
+def _all_layers_s(seconds: Sequence[PerPlan], stack: Stack) -> np.ndarray:
     return np.asarray(functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()]))
+
+
+def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searched: Searched) -> list[PerPlan]:
+    """Return the seconds of a forward and a backward under the searched schedule that hides most of them."""
+    found = list(seconds)
+    overlaps = {overlap for code in searched.schedule if (overlap := SCHEDULES[code].overlap)}
+    for overlap in overlaps:
+        comm_s = {axis: [getattr(costs, COMM_COLUMN[axis]) for costs in kinds] for axis in overlap.axes}
+        hidden_s = LayerSeconds(seconds, [0.0 * one for one in seconds], [], comm_s).hidden_s(overlap.axes)
+        less = [one - hidden for one, hidden in zip(seconds, hidden_s, strict=True)]
+        found = [xp.minimum(one, other) for one, other in zip(found, less, strict=True)]
+    return found
 
 
 # Bounds [s] of plans from the seconds of their keys: `least_passes_s` or `least_even_s`.
@@ -97,7 +121,7 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, 
 
     Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
     """
-    whole, largest, last, _ = _of_plans(seconds, keys, choices, searched)
+    whole, largest, last, *_ = _of_plans(seconds, keys, choices, searched)
     send = Send(np.zeros_like(whole), np.zeros_like(whole))
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
 
@@ -105,11 +129,17 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, 
 def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
-    The mean stage runs all microbatches. With several chunks per stage, the first forward of the last stage waits for
-    one chunk of each earlier stage, and so does the end of the step for the backwards of these. With one chunk, the
-    bound of any cut holds where it is known. Arguments are those of `least_passes_s`.
+    The mean stage runs all microbatches, under some schedules a forward and a backward side by side. With several
+    chunks per stage, the first forward of the last stage waits for one chunk of each earlier stage, and so does the end
+    of the step for the backwards of these. With one chunk, the bound of any cut holds where it is known. Arguments are
+    those of `least_passes_s`.
     """
-    whole, _, _, body = _of_plans(seconds, keys, choices, searched)
+    whole, _, _, body, *side_by_side = _of_plans(seconds, keys, choices, searched)
+    if overlaps := [code for code in searched.schedule if SCHEDULES[code].overlap]:
+        overlapping = np.isin(choices.schedule, overlaps)
+        whole, body = (
+            np.where(overlapping, less, all_of_it) for less, all_of_it in zip(side_by_side, (whole, body), strict=True)
+        )
     others = np.where(choices.vpp > 1, (choices.pp - 1) / choices.vpp, 0.0)
     many = choices.num_microbatches
     found = np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)

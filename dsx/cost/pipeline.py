@@ -6,7 +6,7 @@ embedding, holds 2p - 1 microbatches in flight: p of the first round of the warm
 chunk of the last stage, which has the head, holds one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
 from dsx.space.critical_path import AnyCut, Passes, PipelineView, StageView
-from dsx.space.schedules import SCHEDULES
+from dsx.space.schedules import SCHEDULES, Overlap
+from dsx.space.stage_chunks import StageChunks
 
 
 class Send(NamedTuple):
@@ -33,6 +34,7 @@ class Pipeline(NamedTuple):
     step_s: PerPlan
     pp_comm_s: PerPlan
     bubble_s: PerPlan
+    hidden_s: Mapping[str, PerPlan]  # by axis, communication of the mean stage that passes side by side hide
 
 
 class Cut(NamedTuple):
@@ -44,34 +46,67 @@ class Cut(NamedTuple):
     last: Stage
     mean: Stage
     largest: Callable[[list[PerPlan]], PerPlan]
+    of_earlier: Callable[[list[PerPlan]], list[PerPlan]]  # for each stage the maximum over the earlier ones, or -inf
+    of_later: Callable[[list[PerPlan]], list[PerPlan]]
+
+
+class LayerSeconds(NamedTuple):
+    """The seconds of one microbatch on a layer of each kind."""
+
+    forward_s: Sequence[PerPlan]
+    backward_s: Sequence[PerPlan]
+    weight_gradient_s: Sequence[PerPlan]  # the part of the backward that only computes weight gradients
+    comm_s: Mapping[str, Sequence[PerPlan]]  # by axis, the exposed part of its collectives, forward and backward
+
+    def hidden_s(self, axes: Sequence[str]) -> list[PerPlan]:
+        """Return what a forward and a backward hide that run side by side.
+
+        The collectives of `axes` in either hide behind the rest of both.
+        """
+        found = [xp.zeros_like(forward) for forward in self.forward_s]
+        for axis in axes:
+            for kind, comm_s in enumerate(self.comm_s[axis]):
+                rest_s = self.forward_s[kind] + self.backward_s[kind] - comm_s
+                found[kind] = found[kind] + xp.minimum(comm_s, rest_s)
+        return found
 
 
 def pipeline(
-    cut: Cut,
-    forward_s: Sequence[PerPlan],
-    backward_s: Sequence[PerPlan],
-    weight_gradient_s: Sequence[PerPlan],
-    send: Send,
-    choices: StepChoices,
-    searched: Searched,
+    cuts: Mapping[StageChunks, Cut], layers: LayerSeconds, send: Send, choices: StepChoices, searched: Searched
 ) -> Pipeline:
-    """Return the seconds of the pipeline from those of one microbatch on a layer of each kind.
+    """Return the seconds of the pipeline; `cuts` has the cut for each placement of chunks."""
+    mean = next(iter(cuts.values())).mean.layers
+    many, none = choices.num_microbatches, xp.zeros_like(choices.num_microbatches)
+    busy_s = many * (over_layers(mean, layers.forward_s) + over_layers(mean, layers.backward_s))
+    steps, sends, hidden = {}, {}, {}
+    views: dict[tuple[StageChunks, Overlap | None], PipelineView] = {}
+    for code in searched.schedule:
+        schedule = SCHEDULES[code]
+        alike = schedule.holds, schedule.overlap
+        if alike not in views:
+            split = any(SCHEDULES[other].by_waves for other in searched.schedule)
+            views[alike] = _view(cuts[schedule.holds], layers, send, choices, *alike, split)
+        view = views[alike]
+        steps[code] = schedule.step_s(view, xp)
+        if schedule.interleaved_s and searched.vpp != (1,):
+            steps[code] = xp.where(choices.vpp > 1, schedule.interleaved_s(view, xp), steps[code])
+        sends_wait = not (schedule.overlap and schedule.overlap.sends)
+        sends[code] = (many * choices.vpp if sends_wait else none) * send.exposed_s
+        if schedule.overlap:
+            pairs = xp.where(choices.pp > 1, schedule.overlap.num_pairs(choices.pp, many), none)
+            of_axes = {axis: over_layers(mean, layers.hidden_s([axis])) for axis in schedule.overlap.axes}
+            hidden[code] = {axis: pairs * seconds for axis, seconds in of_axes.items()}
 
-    `weight_gradient_s` is the part of the backward that only computes weight gradients.
-    """
-    mean = cut.mean.layers
-    busy_s = choices.num_microbatches * (over_layers(mean, forward_s) + over_layers(mean, backward_s))
-    view = _view(cut, forward_s, backward_s, over_layers(mean, weight_gradient_s), send, choices)
-    found = {code: SCHEDULES[code].step_s(view, xp) for code in searched.schedule}
-    if searched.vpp != (1,):
-        for code in searched.schedule:
-            chunked_s = SCHEDULES[code].interleaved_s
-            if chunked_s:
-                found[code] = xp.where(choices.vpp > 1, chunked_s(view, xp), found[code])
+    def picked(found: Mapping[int, PerPlan]) -> PerPlan:
+        return pick(searched.schedule, choices.schedule, found)
+
+    axes = sorted({axis for of_axes in hidden.values() for axis in of_axes})
+    hidden_s = {axis: picked({c: hidden.get(c, {}).get(axis, none * busy_s) for c in steps}) for axis in axes}
     # A pipeline of one stage is that stage, also in rounding.
-    step_s = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, found), busy_s)
-    sends_s = choices.num_microbatches * choices.vpp * send.exposed_s
-    return Pipeline(step_s, sends_s, xp.maximum(step_s - busy_s - sends_s, xp.zeros_like(busy_s)))
+    step_s = xp.where(choices.pp > 1, picked(steps), busy_s)
+    sends_s = picked(sends)
+    work_s = busy_s - sum(hidden_s.values(), 0.0)
+    return Pipeline(step_s, sends_s, xp.maximum(step_s - work_s - sends_s, xp.zeros_like(busy_s)), hidden_s)
 
 
 def through_stage_s(
@@ -101,6 +136,8 @@ def through_stage_s(
         vpp=choices.vpp,
         num_microbatches=choices.num_microbatches,
         largest=lambda values: values[0],
+        of_earlier=lambda values: values,
+        of_later=lambda values: values,
     )
     codes = tuple(code for code in searched.schedule if SCHEDULES[code].optimal_cut)
     return pick(codes, choices.schedule, {code: SCHEDULES[code].step_s(view, xp) for code in codes})
@@ -124,32 +161,42 @@ def least_pipeline_s(
 
 def _view(
     cut: Cut,
-    forward_s: Sequence[PerPlan],
-    backward_s: Sequence[PerPlan],
-    weights_s: PerPlan,
+    kinds: LayerSeconds,
     send: Send,
     choices: StepChoices,
+    holds: StageChunks,
+    overlap: Overlap | None,
+    split: bool,
 ) -> PipelineView:
+    """Return the pipeline of a cut; with `split` its passes have the seconds of weight gradients apart."""
     exposed_s, hidden_s = 0.5 * send.exposed_s, 0.5 * send.hidden_s  # one way
+    if overlap and overlap.sends:
+        exposed_s, hidden_s = xp.zeros_like(exposed_s), exposed_s + hidden_s
+    side_by_side_s = kinds.hidden_s(overlap.axes) if overlap else None
 
     def passes(layers: Layers, num_chunks: PerPlan, num_hidden: PerPlan = 0.0) -> Passes:
         sends_s = num_chunks * exposed_s + num_hidden * hidden_s
-        return Passes(over_layers(layers, forward_s) + sends_s, over_layers(layers, backward_s) + sends_s)
+        forward_s, backward_s = (over_layers(layers, seconds) + sends_s for seconds in kinds[:2])
+        if not split:
+            return Passes(forward_s, backward_s)
+        weights_s = over_layers(layers, kinds.weight_gradient_s)
+        saved_s = 0.0 if side_by_side_s is None else 0.5 * over_layers(layers, side_by_side_s)
+        return Passes(forward_s, backward_s, weights_s, saved_s)
 
     def view(stage: Stage) -> StageView:
         assert stage.around is not None  # every stage of a cut has a place
         position = xp.minimum(stage.position, choices.pp - 1.0)
-        later = choices.pp - 1.0 - position
+        final = holds.last(position, choices.pp, choices.vpp)
         return StageView(
             position=position,
             own=passes(stage.layers, choices.vpp),
             first=passes(stage.around.first, 1.0),
             last=passes(stage.around.last, 1.0),
             before=passes(stage.around.before, position),
-            after=passes(stage.around.after, later),
+            after=passes(stage.around.after, num_chunks - 1.0 - final),
         )
 
-    num_chunks = choices.pp * choices.vpp
+    num_chunks = holds.count(choices.pp, choices.vpp)
     everything = {kind: choices.pp * count for kind, count in cut.mean.layers.items()}
     return PipelineView(
         stages=[view(stage) for stage in cut.stages],
@@ -157,25 +204,32 @@ def _view(
         last=view(cut.last),
         whole=passes(everything, num_chunks, num_chunks - 1.0),
         hop_s=hidden_s,
-        weights_s=weights_s,
+        weights_s=over_layers(cut.mean.layers, kinds.weight_gradient_s),
         pp=choices.pp,
         vpp=choices.vpp,
         num_microbatches=choices.num_microbatches,
         largest=cut.largest,
+        of_earlier=cut.of_earlier,
+        of_later=cut.of_later,
     )
 
 
 def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
-    """Return the largest number of microbatches whose activations stage `index` holds."""
+    """Return the largest number of microbatches whose activations stage `index` holds.
+
+    Where a stage holds chunks of two chains, `index` is the chunk.
+    """
     ahead = choices.pp - index
     most: dict[int, PerPlan] = {}
     for code in searched.schedule:
         schedule = SCHEDULES[code]
-        most[code] = schedule.in_flight(ahead, choices.num_microbatches)
+        of_chain = choices.num_microbatches / schedule.holds.num_chains
+        most[code] = xp.minimum(schedule.in_flight(ahead, choices.pp, choices.num_microbatches), of_chain)
         if schedule.interleaved and searched.vpp != (1,):
             chunked = schedule.chunks_in_flight(ahead, choices.pp, choices.vpp)
+            chunked = xp.minimum(chunked, of_chain)
             most[code] = xp.where(choices.vpp > 1.0, chunked, most[code])
-    return xp.minimum(pick(searched.schedule, choices.schedule, most), choices.num_microbatches)
+    return pick(searched.schedule, choices.schedule, most)
 
 
 def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:

@@ -6,6 +6,9 @@ divided state. The ranks of a shard group are consecutive, so they fill fast dom
 gcd(d/r, t) belong to one shard group, and the others hold replicas of their shards (Zhao et al., 2023, section 3.2;
 Zhang et al., MiCS, 2022, section 3.2). ZeRO stage 0 divides nothing, so it has no replicas.
 
+A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each weight on two stages, so on twice as many
+ranks; those of the second chain share no domain with those of the first one.
+
 The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
 replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain
 as of any other weight, but no more than there are holders of the same experts in the domain.
@@ -14,21 +17,26 @@ as of any other weight, but no more than there are holders of the same experts i
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.choices import StepChoices
+from dsx.cost.choices import StepChoices, pick
 from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
 
 
 def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | None]:
     """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
+    ranks = choices.dp
+    if any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule):
+        chains = {code: xp.full_like(ranks, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
+        ranks = xp.where(choices.pp > 1, ranks * pick(searched.schedule, choices.schedule, chains), ranks)
     if searched.zero_replicas == (1,):
-        return group(choices.dp, choices.dp_nvs, *choices.dp_outer), None
+        return group(ranks, choices.dp_nvs, *choices.dp_outer), None
     replicas = xp.minimum(choices.zero_replicas, choices.dp)
     if 0 in searched.zero_stage:
         replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
-    size = choices.dp / replicas
+    size = ranks / replicas
     shares = (choices.dp_nvs, *choices.dp_outer)
     per_unit = [_gcd(size, share) for share in shares]
     return group(size, *per_unit), group(replicas, *(share / own for share, own in zip(shares, per_unit, strict=True)))

@@ -27,7 +27,7 @@ from dsx.cost.offload import (
     offloaded,
     remaining_bytes,
 )
-from dsx.cost.pipeline import in_flight_of_embedding_and_head
+from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import Recompute, recompute_of
 from dsx.cost.reduction import ReducedLayer, reduction
 from dsx.cost.shapes import PerPlan
@@ -35,6 +35,7 @@ from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Stack, Stage, even_first, over_layers
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
+from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,25 @@ class StageCosts:
 
         Without `transients`, the working memory of the largest layer, it is affine in the layers too.
         """
+        return self._memory(stage, self._in_flight_bytes(stage, microbatches), transients)
+
+    def peak_memory(self, stage: Stage, holds: StageChunks) -> Memory:
+        """Return the memory of a stage's GPU with the most microbatches in flight."""
+        choices, searched = self.choices, self.searched
+        if holds.in_rounds:
+            return self.memory(stage, in_flight(stage.position, choices, searched))
+        assert stage.around is not None  # every stage of a cut has a place
+        last = holds.last(stage.position, choices.pp, choices.vpp)
+        of_first, of_last = (
+            self._saved_bytes(stage._replace(layers=layers)) * in_flight(chunk, choices, searched)
+            for layers, chunk in ((stage.around.first, stage.position), (stage.around.last, last))
+        )
+        # One stage alone has one chunk.
+        saved = of_first + xp.where(choices.pp > 1, of_last, xp.zeros_like(of_last))
+        return self._memory(stage, saved, transients=True)
+
+    def _in_flight_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:
+        """Return the stash of all microbatches in flight on the GPU of a stage."""
         saved = self._saved_bytes(stage) * microbatches
         if self.searched.vpp != (1,):
             # Embedding and head are in one chunk, which holds another number of microbatches than the mean chunk.
@@ -66,6 +86,9 @@ class StageCosts:
             ):
                 for kind in kinds:
                     saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (held - microbatches)
+        return saved
+
+    def _memory(self, stage: Stage, saved: PerPlan, transients: bool) -> Memory:
         ranks, _ = self.shards
         return stage_memory(
             self.kinds,
@@ -110,7 +133,7 @@ class StageCosts:
             on_gpu,
         )
 
-    def reduction_and_update_s(self, first: Stage) -> tuple[PerPlan, PerPlan]:
+    def reduction_and_update_s(self, first: Stage, holds: StageChunks = IN_ROUNDS) -> tuple[PerPlan, PerPlan]:
         """Return the seconds of the reduction and of the update that a cut with this first stage adds to a step.
 
         They are those of the first stage, whose backward ends last, and at least those of the first stage of the most
@@ -119,7 +142,7 @@ class StageCosts:
         own = self.reduction_s(first), self.update_s(first)
         if first.even:
             return own
-        share = even_first(self.stack, self.choices.pp, self.choices.vpp)
+        share = even_first(self.stack, self.choices.pp, self.choices.vpp, holds)
         return xp.maximum(own[0], self.reduction_s(share)), xp.maximum(own[1], self.update_s(share))
 
     @cached_property

@@ -4,7 +4,8 @@ The layers of a model are a stack: the layers of the first stage alone (embeddin
 layers of the last stage alone (final norm, head and loss). An even cut gives every chunk of every stage the same number
 of body layers. If their number does not divide, embedding and head count as one layer each (Megatron-LM's
 account-for-embedding and account-for-loss options). If that does not divide either, the last chunks hold fewer layers.
-With vpp chunks a stage holds every pp-th chunk of the stack.
+With vpp chunks a stage holds every pp-th chunk of the stack. A schedule may place chunks otherwise
+(`dsx.space.stage_chunks`); then a stage holds two of them.
 
 Few stages of an even cut differ: the first, the last, and those at the border of two segments. One stage represents all
 others. Only these are priced.
@@ -23,6 +24,7 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.shapes import PerPlan
 from dsx.records import Array, Float, record, static
+from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
 
 
 @record
@@ -72,8 +74,8 @@ class Around(NamedTuple):
 
     first: Layers  # first chunk of the stage
     last: Layers  # last chunk of the stage
-    before: Layers  # first chunks of the earlier stages
-    after: Layers  # last chunks of the later stages
+    before: Layers  # the chunks before the first chunk
+    after: Layers  # the chunks after the last chunk
 
 
 class Stage(NamedTuple):
@@ -92,35 +94,42 @@ class EvenStages(NamedTuple):
     slowest: list[Stage]  # may take longest; the first two are the first and the last stage
 
 
-def stages(stack: Stack, pp: PerPlan, vpp: PerPlan) -> EvenStages:
-    """Return the stages of an even cut that are priced; pp and vpp broadcast."""
+def stages(
+    stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_ROUNDS, every_end: bool = False
+) -> EvenStages:
+    """Return the stages of an even cut that are priced; pp and vpp broadcast.
+
+    With `every_end`, both ends of each run of equal stages are among the slowest.
+    """
     one, none = xp.ones_like(pp), xp.zeros_like(pp)
-    if stack.uniform:
+    if stack.uniform and holds.in_rounds:
         share = xp.floor(stack.num_body_layers / pp)
         found = [_like_all(stack, share, pp, vpp, index) for index in (none, pp - 1.0)]
         return EvenStages(found[:1], found)
-    counted = none if stack.divided else _embedding_counted(stack, pp * vpp)
-    chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / (pp * vpp))
-    indices, ends_of_runs = [none, pp - 1.0], []
-    if not (stack.divided and len(stack.segments) == 1):
+    chunks = holds.count(pp, vpp)
+    counted = none if stack.divided else _embedding_counted(stack, chunks)
+    chunk = xp.ceil((stack.num_body_layers + 2.0 * counted) / chunks)
+    last = xp.maximum(xp.floor(pp / holds.num_chains) - 1.0, none)
+    indices, ends_of_runs = [none, last], []
+    if every_end or not (stack.divided and len(stack.segments) == 1):
         # Otherwise all stages have the same body layers, and the first and the last one a further layer.
-        indices.append(xp.minimum(one, pp - 1.0))
-        ends_of_runs.append(xp.maximum(pp - 2.0, none))
+        indices.append(xp.minimum(one, last))
+        ends_of_runs.append(xp.maximum(last - 1.0, none))
     begin = xp.zeros_like(stack.num_body_layers)
     for counts in stack.counts[:-1]:
         begin = begin + sum(counts)
-        position = xp.floor((begin + counted) / chunk)
-        at_border = position - pp * xp.floor(position / pp)
-        indices += [at_border, xp.minimum(at_border + 1.0, pp - 1.0)]
+        at_border = holds.stage_of(xp.floor((begin + counted) / chunk), pp, xp)
+        indices += [at_border, xp.minimum(at_border + 1.0, last)]
         ends_of_runs.append(xp.maximum(at_border - 1.0, none))
     found = [
-        _stage(stack, index, pp, chunk, counted)._replace(around=_around(stack, index, pp, vpp, chunk, counted))
-        for index in (*indices, *ends_of_runs)
-    ]
+        _stage_around(stack, index, holds, pp, vpp, chunk, counted) for index in (*indices, *ends_of_runs)
+    ]  # fmt: skip
     return EvenStages(found[: len(indices)], found)
 
 
-def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *each"]) -> Stage:
+def stages_between(
+    stack: Stack, boundaries: Float[Array, "rounds boundaries *each"], pp: PerPlan, holds: StageChunks = IN_ROUNDS
+) -> Stage:
     """Return the stages of a cut as arrays; with several chunks per stage, each has a chunk of every round.
 
     `boundaries` are those of the chunks of each round in the chain, [R, S + 1] of one plan or [R, S + 1, N] of N plans.
@@ -131,23 +140,34 @@ def stages_between(stack: Stack, boundaries: Float[Array, "rounds boundaries *ea
     position = index.reshape(-1, *[1] * (boundaries.ndim - 2))
     chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
     start, last = boundaries[0, :-1], boundaries[-1]
+    begin, end = last[:-1], last[1:]
+    if not holds.in_rounds:
+        at = xp.clip(holds.last(position, pp, 1.0), 0.0, float(len(index) - 1)).astype("int32")
+        begin, end = (xp.take_along_axis(ends, xp.broadcast_to(at, ends.shape), axis=0) for ends in (begin, end))
     around = Around(
         first={kind: xp.asarray(layers)[0] for kind, layers in chunks.items()},
-        last=layers_between(stack, last[:-1], last[1:]),
+        last=layers_between(stack, begin, end),
         before=layers_between(stack, xp.zeros_like(start), start),
-        after=layers_between(stack, last[1:], xp.zeros_like(start) + stack.num_layers),
+        after=layers_between(stack, end, xp.zeros_like(start) + stack.num_layers),
     )
-    layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
+    if holds.in_rounds:
+        layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
+    else:
+        layers = _of_both(around, pp)
     return Stage(position, layers, even=False, around=around)
 
 
-def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan) -> Stage:
+def even_first(stack: Stack, pp: PerPlan, vpp: PerPlan, holds: StageChunks = IN_ROUNDS) -> Stage:
     """Return the first stage of the most even cut, with fractions of layers if the chunks do not divide them."""
     if stack.uniform:
-        return Stage(xp.zeros_like(pp), {kind: count / pp for kind, count in stack.totals().items()}, even=False)
-    counted = _embedding_counted(stack, pp * vpp)
-    share = (stack.num_body_layers + 2.0 * counted) / (pp * vpp)
-    return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
+        share = xp.where(pp > 1, float(holds.num_chains), 1.0) / pp
+        return Stage(xp.zeros_like(pp), {kind: count * share for kind, count in stack.totals().items()}, even=False)
+    chunks = holds.count(pp, vpp)
+    counted = _embedding_counted(stack, chunks)
+    share = (stack.num_body_layers + 2.0 * counted) / chunks
+    if holds.in_rounds:
+        return _stage(stack, xp.zeros_like(pp), pp, share, counted)._replace(even=False)
+    return _stage_around(stack, xp.zeros_like(pp), holds, pp, vpp, share, counted)._replace(even=False)
 
 
 def layers_between(stack: Stack, start: PerPlan, stop: PerPlan) -> Layers:
@@ -177,9 +197,27 @@ def _like_all(stack: Stack, share: PerPlan, pp: PerPlan, vpp: PerPlan, index: Pe
     return Stage(index, mix(share), around=around)
 
 
-def _around(stack: Stack, index: PerPlan, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan) -> Around:
+def _stage_around(
+    stack: Stack, index: PerPlan, holds: StageChunks, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan
+) -> Stage:
+    """Return a stage of an even cut with `chunk` layers per chunk."""
+    around = _around(stack, index, holds, pp, vpp, chunk, counted)
+    if holds.in_rounds:
+        return _stage(stack, index, pp, chunk, counted)._replace(around=around)
+    return Stage(index, _of_both(around, pp), around=around)
+
+
+def _of_both(around: Around, pp: PerPlan) -> Layers:
+    """Return the layers of the first and the last chunk of a stage; one stage alone holds them once."""
+    again = xp.where(pp > 1, xp.ones_like(pp), xp.zeros_like(pp))
+    return {kind: layers + again * around.last[kind] for kind, layers in around.first.items()}
+
+
+def _around(
+    stack: Stack, index: PerPlan, holds: StageChunks, pp: PerPlan, vpp: PerPlan, chunk: PerPlan, counted: PerPlan
+) -> Around:
     """Return what is around a stage of an even cut with `chunk` layers per chunk."""
-    final = (vpp - 1.0) * pp + index  # its last chunk
+    final, num_chunks = holds.last(index, pp, vpp), holds.count(pp, vpp)
 
     def between(start: PerPlan, stop: PerPlan) -> Layers:
         """Return the layers of the chunks from `start` to `stop`, exclusive."""
@@ -195,14 +233,14 @@ def _around(stack: Stack, index: PerPlan, pp: PerPlan, vpp: PerPlan, chunk: PerP
         for kind in stack.first:
             layers[kind] = xp.where((start <= none) & (stop > none), one, none)
         for kind in stack.last:
-            layers[kind] = xp.where((start < pp * vpp) & (stop >= pp * vpp), one, none)
+            layers[kind] = xp.where((start < num_chunks) & (stop >= num_chunks), one, none)
         return layers
 
     return Around(
         first=between(index, index + 1.0),
         last=between(final, final + 1.0),
         before=between(xp.zeros_like(index), index),
-        after=between(final + 1.0, pp * vpp),
+        after=between(final + 1.0, num_chunks),
     )
 
 

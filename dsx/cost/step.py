@@ -9,9 +9,11 @@ keys times choices, a list of plans, or one plan.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import jax
+import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
@@ -20,15 +22,19 @@ from dsx.cost.collectives import send
 from dsx.cost.columns import StepCosts
 from dsx.cost.contention import crosses
 from dsx.cost.groups import group
-from dsx.cost.layer import LayerCosts
+from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.memory import Memory, worst
-from dsx.cost.pipeline import Cut, Pipeline, Send, in_flight, pipeline
+from dsx.cost.pipeline import Cut, LayerSeconds, Pipeline, Send, pipeline
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, over_layers, stages, stages_between
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
+from dsx.space.stage_chunks import StageChunks
+
+T = TypeVar("T")
 
 
 @record
@@ -58,22 +64,36 @@ def step_costs(
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    cut = _even(stack, choices) if boundaries is None else _cut_at(stack, choices, boundaries)
+    cuts = {
+        holds: _even(stack, choices, holds, every_end)
+        if boundaries is None
+        else _cut_at(stack, choices, boundaries, holds)
+        for holds, every_end in _placements(searched).items()
+    }
+    mean = next(iter(cuts.values())).mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
         """Return the seconds of all microbatches of a step on the mean stage, from those of a layer of each kind."""
-        layers = cut.mean.layers.items()
+        layers = mean.layers.items()
         return functools.reduce(xp.add, [(microbatches * count) * values[kind] for kind, count in layers])
 
     def column(name: str) -> Column:
         return busy([getattr(layer, name) for layer in kinds])
 
-    pipe = pipeline_of(costs, cut)
-    dp_comm, update = costs.reduction_and_update_s(cut.first)
-    memories = [costs.memory(stage, in_flight(stage.position, choices, searched)) for stage in cut.held]
-    memory = worst(memories) if boundaries is None else _worst_stage(memories)
-    # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
-    peak = cut.largest([stage.peak_bytes for stage in memories])
+    pipe = pipeline_of(costs, cuts)
+
+    def column_besides_hidden(name: str) -> Column:
+        axes = [axis for axis in pipe.hidden_s if COMM_COLUMN[axis] == name]
+        return column(name) - sum((pipe.hidden_s[axis] for axis in axes), 0.0)
+
+    of_cuts: dict[StageChunks, tuple[PerPlan, PerPlan, Memory, PerPlan]] = {}
+    for holds, cut in cuts.items():
+        memories = [costs.peak_memory(stage, holds) for stage in cut.held]
+        memory = worst(memories) if boundaries is None else _worst_stage(memories)
+        # It equals the sum of `memory`; as a maximum, a search for the peak alone need not select the parts.
+        peak = cut.largest([stage.peak_bytes for stage in memories])
+        of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds), memory, peak
+    dp_comm, update, memory, peak = _selected(of_cuts, choices, searched)
     recompute_s = busy(costs.recompute_s)
     stall = costs.stall_s
     step = pipe.step_s + dp_comm + update
@@ -83,9 +103,9 @@ def step_costs(
     return StepCosts(
         compute_s=column("compute_s"),
         memory_s=column("memory_s") if stall is None else column("memory_s") + busy(stall),
-        tp_comm_s=column("tp_comm_s"),
-        cp_comm_s=column("cp_comm_s"),
-        ep_comm_s=column("ep_comm_s"),
+        tp_comm_s=column_besides_hidden("tp_comm_s"),
+        cp_comm_s=column_besides_hidden("cp_comm_s"),
+        ep_comm_s=column_besides_hidden("ep_comm_s"),
         pp_comm_s=pipe.pp_comm_s * one,
         dp_comm_s=dp_comm * one,
         bubble_s=pipe.bubble_s * one,
@@ -104,11 +124,17 @@ def step_costs(
     )
 
 
-def pipeline_of(costs: StageCosts, cut: Cut) -> Pipeline:
-    """Return the seconds of the pipeline of a cut."""
-    weight_gradient_s = [layer.weight_gradient_s for layer in costs.kinds]
-    send = sends_of(costs, cut.mean)
-    return pipeline(cut, *costs.passes_s, weight_gradient_s, send, costs.choices, costs.searched)
+def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:
+    """Return the seconds of the pipeline; `cuts` has the cut for each placement of chunks."""
+    overlaps = [SCHEDULES[code].overlap for code in costs.searched.schedule]
+    axes = {axis for overlap in overlaps if overlap for axis in overlap.axes}
+    layers = LayerSeconds(
+        *costs.passes_s,
+        [layer.weight_gradient_s for layer in costs.kinds],
+        {axis: [getattr(layer, COMM_COLUMN[axis]) for layer in costs.kinds] for axis in sorted(axes)},
+    )
+    send = sends_of(costs, next(iter(cuts.values())).mean)
+    return pipeline(cuts, layers, send, costs.choices, costs.searched)
 
 
 def sends_of(costs: StageCosts, mean: Stage) -> Send:
@@ -126,17 +152,62 @@ def sends_of(costs: StageCosts, mean: Stage) -> Send:
     return Send(send_s - hidden_s, hidden_s)
 
 
-def _even(stack: Stack, choices: StepChoices) -> Cut:
-    found = stages(stack, choices.pp, choices.vpp)
+def _placements(searched: Searched) -> dict[StageChunks, bool]:
+    """Return the placements of chunks under the schedules of a search, and whether closed forms need every end."""
+    found: dict[StageChunks, bool] = {}
+    for code in searched.schedule:
+        schedule = SCHEDULES[code]
+        found[schedule.holds] = found.get(schedule.holds, False) or schedule.by_waves
+    return found
+
+
+def _selected(found: Mapping[StageChunks, T], choices: StepChoices, searched: Searched) -> T:
+    """Return what plans have under the placement of chunks of their schedules, of the values for each placement."""
+    (_, chosen), *others = found.items()
+    for holds, values in others:
+        codes = [code for code in searched.schedule if SCHEDULES[code].holds is holds]
+        here = functools.reduce(xp.maximum, [choices.schedule == code for code in codes])
+        chosen = jax.tree.map(functools.partial(xp.where, here), values, chosen)
+    return chosen
+
+
+def _even(stack: Stack, choices: StepChoices, holds: StageChunks, every_end: bool) -> Cut:
+    found = stages(stack, choices.pp, choices.vpp, holds, every_end)
     first, last, *_ = found.slowest
-    mean = first if stack.uniform else mean_stage(stack, choices, first.position)
-    return Cut(found.slowest, found.largest, first, last, mean, lambda values: functools.reduce(xp.maximum, values))
+    positions = [stage.position for stage in found.slowest]
+
+    def of_others(values: Sequence[PerPlan], counts: Callable[[PerPlan, PerPlan], PerPlan]) -> list[PerPlan]:
+        """Return for each stage the largest of the values of those that count."""
+        return [
+            functools.reduce(
+                xp.maximum,
+                [
+                    xp.where(counts(other, position), value, -np.inf)
+                    for other, value in zip(positions, values, strict=True)
+                ],
+            )
+            for position in positions
+        ]
+
+    return Cut(
+        stages=found.slowest,
+        held=found.largest,
+        first=first,
+        last=last,
+        mean=first if stack.uniform and holds.in_rounds else mean_stage(stack, choices, first.position),
+        largest=lambda values: functools.reduce(xp.maximum, values),
+        of_earlier=lambda values: of_others(values, lambda other, position: other < position),
+        of_later=lambda values: of_others(values, lambda other, position: other > position),
+    )
 
 
-def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"]) -> Cut:
-    found = stages_between(stack, boundaries)
+def _cut_at(
+    stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds boundaries *each"], holds: StageChunks
+) -> Cut:
+    found = stages_between(stack, boundaries, choices.pp, holds)
     each = (found.position, found.layers, found.around)
-    final = (choices.pp - 1.0).astype("int32")[None]
+    num_stages = xp.maximum(choices.pp / holds.num_chains, xp.ones_like(choices.pp))
+    final = (num_stages - 1.0).astype("int32")[None]
 
     def row(leaf: Column) -> PerPlan:
         """Return the values of the last stage of each plan."""
@@ -146,9 +217,26 @@ def _cut_at(stack: Stack, choices: StepChoices, boundaries: Float[Array, "rounds
     first = Stage(position, layers, even=False, around=around)
     position, layers, around = jax.tree.map(row, each)
     last = Stage(position, layers, even=False, around=around)
-    mean = mean_stage(stack, choices, first.position)
-    there = found.position < choices.pp  # plans with fewer stages are padded with empty ones
-    return Cut([found], [found], first, last, mean, lambda values: xp.where(there, values[0], 0.0).max(axis=0))
+    there = found.position < num_stages  # plans with fewer stages are padded with empty ones
+
+    def of_earlier(values: list[PerPlan]) -> list[PerPlan]:
+        (found,) = (xp.where(there, value, -np.inf) for value in values)
+        return [xp.concatenate([xp.full_like(found[:1], -np.inf), xp.running_maximum(found)[:-1]])]
+
+    def of_later(values: list[PerPlan]) -> list[PerPlan]:
+        (found,) = (xp.where(there, value, -np.inf) for value in values)
+        return [xp.concatenate([xp.running_maximum(found[::-1])[::-1][1:], xp.full_like(found[:1], -np.inf)])]
+
+    return Cut(
+        stages=[found],
+        held=[found],
+        first=first,
+        last=last,
+        mean=mean_stage(stack, choices, first.position),
+        largest=lambda values: xp.where(there, values[0], 0.0).max(axis=0),
+        of_earlier=of_earlier,
+        of_later=of_later,
+    )
 
 
 def _worst_stage(memories: Sequence[Memory]) -> Memory:

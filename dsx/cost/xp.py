@@ -50,6 +50,7 @@ broadcast_arrays = _operation("broadcast_arrays")
 broadcast_to = _operation("broadcast_to")
 ceil = _operation("ceil")
 clip = _operation("clip")
+concatenate = _operation("concatenate")
 floor = _operation("floor")
 full_like = _operation("full_like")
 gcd = _operation("gcd")
@@ -66,3 +67,8 @@ take_along_axis = _operation("take_along_axis")
 tensordot = _operation("tensordot")
 where = _operation("where")
 zeros_like = _operation("zeros_like")
+
+
+def running_maximum(values: Any) -> Any:
+    """Return the largest of the values so far, along the first axis."""
+    return jax.lax.cummax(values, axis=0) if _has_jax([values]) else np.maximum.accumulate(values, axis=0)

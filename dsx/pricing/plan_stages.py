@@ -17,6 +17,8 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import on_tiers, step_choices, take_rows
 from dsx.space.choices import KEY_COLUMNS
 from dsx.space.enumerate import Arrays
+from dsx.space.schedules import SCHEDULES
+from dsx.space.stage_chunks import StageChunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,22 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     workload = problem.workload
     costs = StageCosts(kinds, choices, workload.stack, workload.searched, *problem.at_point(0))
     boundaries = boundaries_of(layers, num_stages)
-    stages = stages_between(workload.stack, boundaries[..., None].astype(np.float64))
+    holds = SCHEDULES[int(columns["schedule"][0])].holds
+    stages = stages_between(workload.stack, boundaries[..., None].astype(np.float64), choices.pp, holds)
+    chunks_of_stages = _chunks(boundaries, holds)
     microbatches = in_flight(stages.position, choices, workload.searched)
+    if not holds.in_rounds:
+        last = holds.last(stages.position, choices.pp, choices.vpp)
+        microbatches = microbatches + in_flight(last, choices, workload.searched)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
+    each = {kind: layers / holds.num_chains for kind, layers in stages.layers.items()}  # that a microbatch goes through
     values: dict[str, Any] = {
-        "load_s": costs.load_s(stages),
-        "compute_s": over_layers(stages.layers, busy),
-        "comm_s": over_layers(stages.layers, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
-        "recompute_s": over_layers(stages.layers, costs.recompute_s),
-        "peak_bytes": costs.memory(stages, microbatches).peak_bytes,
+        "load_s": over_layers(each, costs.forward_backward_s),
+        "compute_s": over_layers(each, busy),
+        "comm_s": over_layers(each, [kind.tp_comm_s + kind.cp_comm_s + kind.ep_comm_s for kind in kinds]),
+        "recompute_s": over_layers(each, costs.recompute_s),
+        "peak_bytes": costs.peak_memory(stages, holds).peak_bytes,
     }
     held = np.broadcast_to(microbatches, (num_stages, 1))
     *inner, outermost = [tier.name for tier in problem.cluster.network.tiers]
@@ -85,14 +93,17 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
             link=next((name for name, count in per_unit if index % count), outermost) if index else None,
             **{name: float(column[index, 0]) for name, column in values.items()},
         )
-        for index, chunks in enumerate(_chunks(boundaries))
+        for index, chunks in enumerate(chunks_of_stages)
     )
 
 
-def _chunks(boundaries: np.ndarray) -> list[tuple[StageChunk, ...]]:
+def _chunks(boundaries: np.ndarray, holds: StageChunks) -> list[tuple[StageChunk, ...]]:
     """Return the chunks of each stage from the [R, S + 1] boundaries of all rounds."""
-    sizes = np.diff(boundaries, axis=1)
-    return [
-        tuple(StageChunk(int(first), int(size)) for first, size in zip(starts, counts, strict=True))
-        for starts, counts in zip(boundaries[:, :-1].T, sizes.T, strict=True)
-    ]
+    firsts, sizes = boundaries[:, :-1].ravel().tolist(), np.diff(boundaries, axis=1).ravel().tolist()
+    chunks = [StageChunk(int(first), int(size)) for first, size in zip(firsts, sizes, strict=True)]
+    num_rounds, num_stages = len(boundaries), boundaries.shape[1] - 1
+    stage_of = [stage for chain in holds.chains(num_stages, num_rounds) for stage in chain]
+    found: list[list[StageChunk]] = [[] for _ in range(num_stages)]
+    for stage, chunk in zip(stage_of, chunks * holds.num_chains, strict=True):
+        found[stage].append(chunk)
+    return [tuple(of_stage) for of_stage in found]

@@ -73,7 +73,7 @@ def by_key_bounds(
     `search` gets the space of some keys, and the most seconds of a plan that may be kept. Keys whose bound is above are
     left out.
     """
-    bounds = key_bounds(source.space, source.table, source.problem.workload.stack)
+    bounds = key_bounds(source.space, source.table, source.problem.workload)
     order = np.argsort(bounds, kind="stable")
     kept, first = source.no_rows(), 0
     for share in _SHARES:

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 
 from dsx.cost.cut_bounds import least_microbatch_s
-from dsx.cost.stages import Stack
+from dsx.cost.step import Workload
 from dsx.pricing.layers import KeyCosts
 from dsx.search.space import Space
 from dsx.space.expert_nesting import REPLICA_AXES
 
 
-def key_bounds(space: Space, table: KeyCosts, stack: Stack) -> np.ndarray:
+def key_bounds(space: Space, table: KeyCosts, workload: Workload) -> np.ndarray:
     """Return [U] bounds [s] of the keys of a space at the first hardware point.
 
     `table` has their [H, U] layer costs, under any values of `recompute`.
@@ -22,4 +22,4 @@ def key_bounds(space: Space, table: KeyCosts, stack: Stack) -> np.ndarray:
     gpus = np.prod(np.stack([keys[axis] for axis in REPLICA_AXES]), axis=0)
     microbatches = min(bounds.global_batch_size) / keys["microbatch_size"]
     kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], table)
-    return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, stack)
+    return microbatches * gpus / max(bounds.num_gpus) * least_microbatch_s(kinds, workload.stack, workload.searched)

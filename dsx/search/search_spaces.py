@@ -51,7 +51,7 @@ class SearchSpaces:
         """Return [U] the least seconds of a step of any plan of each shard key."""
         without_recomputation = recomputing(self.problems[0], [NONE_CODE])
         table = price_keys(without_recomputation, self.within[0].keys)
-        return key_bounds(self.within[0], table, without_recomputation.workload.stack)
+        return key_bounds(self.within[0], table, without_recomputation.workload)
 
     def priced(self, where: np.ndarray | slice) -> PricedSpaces:
         """Return the spaces of some of the shard keys with their layer costs."""

@@ -24,7 +24,8 @@ from dsx.space.divisors import all_divisors, divisors
 from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
 from dsx.space.limits import OPTIMAL, Limits, fill, placed
-from dsx.space.plan_rules import RULES
+from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
+from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import choice_shares, distinct_order
 from dsx.units import LARGEST_COUNT
 
@@ -142,13 +143,18 @@ class Blocks:
     def _make_batches(self, microbatch_size: np.ndarray, bounds: Bounds) -> None:
         """Make the ranges of batch sizes, and the tables that find the range of a microbatch size and a dp."""
         sizes, self._microbatch = np.unique(microbatch_size, return_inverse=True)
-        dp, pp, vpp = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in ("dp", "pp", "vpp"))
+        names = ("dp", "pp", "vpp", "schedule")
+        dp, pp, vpp, schedule = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in names)
         # An interleaved pipeline runs microbatches in groups of pp.
-        pairs, self._dp = np.unique(np.stack([dp, np.where(vpp > 1, pp, 1)]), axis=1, return_inverse=True)
-        degrees, groups = pairs
-        divisors = np.stack([sizes[:, None] * degrees[None], np.broadcast_to(groups, (len(sizes), len(groups)))])
-        unique, where = np.unique(divisors.reshape(2, -1), axis=1, return_inverse=True)
-        ranges = [_multiples(sequences, group, bounds) for sequences, group in unique.T.tolist()]
+        group = np.where(vpp > 1, pp, np.where(pp > 1, microbatch_groups(schedule), 1))
+        least = least_microbatches(pp, schedule)
+        distinct, self._dp = np.unique(np.stack([dp, group, least]), axis=1, return_inverse=True)
+        degrees, *needed = distinct
+        divisors = np.stack(
+            [sizes[:, None] * degrees, *(np.broadcast_to(own, (len(sizes), len(own))) for own in needed)]
+        )
+        unique, where = np.unique(divisors.reshape(3, -1), axis=1, return_inverse=True)
+        ranges = [_multiples(sequences, group, least, bounds) for sequences, group, least in unique.T.tolist()]
         self.batches = np.concatenate([*ranges, np.zeros(0, dtype=np.int64)])
         lengths = np.array([len(batches) for batches in ranges], dtype=np.int64)
         where = where.reshape(len(sizes), len(degrees))
@@ -246,10 +252,13 @@ class Blocks:
         return Places(block, self.keys[self.first_key[block] + key], placement, batch)
 
 
-def _multiples(sequences: int, group: int, bounds: Bounds) -> np.ndarray:
-    """Return the batch sizes of whole groups of `group` microbatches, of `sequences` each over all replicas."""
+def _multiples(sequences: int, group: int, least: int, bounds: Bounds) -> np.ndarray:
+    """Return the batch sizes of whole groups of `group` microbatches, of `sequences` each over all replicas.
+
+    They have at least `least` microbatches.
+    """
     batch = np.array(bounds.global_batch_size, dtype=np.int64)
-    batch = batch[batch % (sequences * group) == 0]
+    batch = batch[(batch % (sequences * group) == 0) & (batch >= sequences * least)]
     return batch[bounds.keep_choices({"global_batch_size": batch, "num_microbatches": batch // sequences})]
 
 
@@ -306,8 +315,9 @@ def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
 
     The fast domain of `limits` has room for so many of them.
     """
-    optimal, domain = limits.partition == OPTIMAL, limits.nvs_size
-    pipelines = np.arange(1, limits.max_stages + 1) if optimal else all_divisors(limits.even_layers)
+    domain = limits.nvs_size
+    any_stages = limits.partition == OPTIMAL or any(SCHEDULES[code].uneven_stages for code in searched.schedule)
+    pipelines = np.arange(1, limits.max_stages + 1) if any_stages else all_divisors(limits.even_layers)
     pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)

@@ -17,11 +17,18 @@ class Passes(NamedTuple):
 
     forward: Any
     backward: Any
+    weights: Any = 0.0  # the part of the backward that only computes weight gradients
+    hidden: Any = 0.0  # the part of either that hides behind a pass of the opposite direction
 
     @property
     def both(self) -> Any:
         """The two together."""
         return self.forward + self.backward
+
+    @property
+    def inputs(self) -> Any:
+        """The backward without weight gradients."""
+        return self.backward - self.weights
 
 
 class StageView(NamedTuple):
@@ -31,8 +38,8 @@ class StageView(NamedTuple):
     own: Passes  # all chunks of the stage
     first: Passes  # its first chunk
     last: Passes  # its last chunk
-    before: Passes  # the first chunks of the earlier stages
-    after: Passes  # the last chunks of the later stages
+    before: Passes  # the chunks before its first one: the first ones of the earlier stages
+    after: Passes  # the chunks after its last one: the last ones of the later stages, or, mirrored, of the earlier ones
 
 
 class PipelineView(NamedTuple):
@@ -48,6 +55,8 @@ class PipelineView(NamedTuple):
     vpp: Any
     num_microbatches: Any
     largest: Callable[[list[Any]], Any]  # the maximum over stages, from the values of `stages`
+    of_earlier: Callable[[list[Any]], list[Any]]  # for each stage the maximum over the earlier ones, or -inf
+    of_later: Callable[[list[Any]], list[Any]]  # likewise over the later ones
 
 
 class AnyCut(NamedTuple):
@@ -167,14 +176,3 @@ def interleaved_s(pipe: PipelineView, xp: Any) -> Any:
     between = on_last - mean_chunk_s + (many - 2.0 * pp) * (slowest - last.own.both)
     longest = pipe.largest([through(stage) for stage in pipe.stages])
     return xp.where(many > 2.0 * pp, xp.maximum(longest, between), longest)
-
-
-def zero_bubble_s(filled: float) -> ClosedForm:
-    """Return the closed form of a schedule that fills the bubble with `filled` weight gradients per other stage."""
-
-    def seconds(pipe: PipelineView, xp: Any) -> Any:
-        slowest = pipe.largest([stage.own.both for stage in pipe.stages])
-        others = pipe.whole.both - slowest - filled * (pipe.pp - 1.0) * pipe.weights_s
-        return pipe.num_microbatches * slowest + xp.maximum(others, xp.zeros_like(others))
-
-    return seconds

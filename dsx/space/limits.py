@@ -60,6 +60,11 @@ class Limits:
             found = found | (layers % chunks == 0)
         return found
 
+    def fills(self, stages: Any) -> Any:
+        """Return whether an even cut has a layer for each of so many stages, which need not divide the layers."""
+        layers = self.even_layers[-1]
+        return (stages - 1) * -(-layers // stages) < layers
+
     @property
     def layers_text(self) -> str:
         """The layers that an even cut divides, in words."""

@@ -18,7 +18,7 @@ from dsx.space.domain_fill import exact_fill
 from dsx.space.expert_nesting import REPLICA_AXES, expert_share, nesting_ranks, nests, zero_replicas_nest
 from dsx.space.limits import DEGREES, EVEN, GIVEN, OPTIMAL, PLACED, Columns, Limits, Reason, fill, placed
 from dsx.space.recompute_values import NONE_CODE
-from dsx.space.schedules import SCHEDULES, codes_where, names_of
+from dsx.space.schedules import SCHEDULES, Schedule, codes_where, names_of
 from dsx.space.tiers import ORDERS, axes_in, ep_ranks_adjacent, replicas_spanned
 
 Detail = Callable[[Columns, Limits], str]
@@ -49,6 +49,33 @@ _NESTED = (*REPLICA_AXES, "ep", "dp")
 def optimal_cut_covers(vpp: Any, schedule: Any) -> Any:
     """Return whether the optimal cut is known: for one chunk per stage, under some schedules."""
     return (vpp == 1) & np.isin(schedule, codes_where(lambda one: one.optimal_cut))
+
+
+def _per_schedule(schedule: Any, number: Callable[[Schedule], int]) -> Any:
+    return np.array([number(one) for one in SCHEDULES])[schedule]
+
+
+def microbatch_groups(schedule: Any) -> Any:
+    """Return the groups in which a schedule runs microbatches."""
+    return _per_schedule(schedule, lambda one: one.microbatches_in)
+
+
+def least_microbatches(pp: Any, schedule: Any) -> Any:
+    """Return the fewest microbatches that a schedule runs."""
+    return np.where(pp > 1, pp * _per_schedule(schedule, lambda one: one.least_microbatches), 1)
+
+
+def _uneven(plan: Columns, limits: Limits) -> Any:
+    return _per_schedule(plan["schedule"], lambda one: one.uneven_stages) & limits.fills(plan["pp"])
+
+
+def _stages_paired(pp: Any, schedule: Any) -> Any:
+    return (pp == 1) | (pp % _per_schedule(schedule, lambda one: one.holds.num_chains) == 0)
+
+
+def _enough_microbatches(pp: Any, num_microbatches: Any, schedule: Any) -> Any:
+    whole = num_microbatches % microbatch_groups(schedule) == 0
+    return (pp == 1) | (whole & (num_microbatches >= least_microbatches(pp, schedule)))
 
 
 def nearest_of(values: Iterable[int], wanted: int) -> int:
@@ -171,8 +198,8 @@ def _sequences(plan: Columns) -> int:
 RULES: tuple[PlanRule, ...] = (
     PlanRule(
         Reason("layers_not_divisible", "pp does not divide the number of layers, nor that with embedding and head"),
-        ("pp",),
-        lambda plan, limits: (limits.partition != EVEN) | limits.divides(plan["pp"]),
+        ("pp", "schedule"),
+        lambda plan, limits: (limits.partition != EVEN) | limits.divides(plan["pp"]) | _uneven(plan, limits),
         lambda plan, limits: f"pp={plan['pp']} does not divide {limits.layers_text}",
         lambda plan, limits: f"pp={nearest_of(all_divisors(limits.even_layers), plan['pp'])}",
     ),
@@ -309,5 +336,23 @@ RULES: tuple[PlanRule, ...] = (
             f"order={ORDERS[plan['order']]} does not number consecutively"
         ),
         lambda plan, limits: f"order={ORDERS[0]}",
+    ),
+    PlanRule(
+        Reason("stages_not_in_groups", "a schedule of two directions needs an even number of stages"),
+        ("pp", "schedule"),
+        lambda plan, limits: _stages_paired(plan["pp"], plan["schedule"]),
+        lambda plan, limits: f"pp={plan['pp']} with schedule={_schedule(plan)}, which needs an even number of stages",
+        lambda plan, limits: f"pp={plan['pp'] + 1}, or schedule={SCHEDULES[0].name}",
+    ),
+    PlanRule(
+        Reason("microbatches_too_few", "the schedule needs more microbatches for each stage, or an even number"),
+        ("pp", "schedule", "num_microbatches"),
+        lambda plan, limits: _enough_microbatches(plan["pp"], plan["num_microbatches"], plan["schedule"]),
+        lambda plan, limits: (
+            f"schedule={_schedule(plan)} on {plan['pp']} stages needs at least "
+            f"{least_microbatches(plan['pp'], plan['schedule'])} microbatches"
+            f"{', an even number' if microbatch_groups(plan['schedule']) > 1 else ''}, not {plan['num_microbatches']}"
+        ),
+        lambda plan, limits: f"schedule={SCHEDULES[0].name}",
     ),
 )

@@ -1,13 +1,14 @@
 """Pipeline schedules, one record each: what a schedule adds to the work of the stages, and its names elsewhere.
 
-`dsx.space.critical_path` has the seconds of a step. With p equal stages and m microbatches, they are those of m
-microbatches of a stage and the bubble: (p-1)(T_F + T_B) in 1F1B and GPipe, with T_B the whole backward, and a v-th of
-it with v chunks per stage (Narayanan et al., SC21, section 2.2). Zero-bubble H1 fills the drain with weight gradients
-and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W apart from T_B). H2 starts more forwards early and
-saves another (p-1)T_W.
+`dsx.space.critical_path`, `dsx.space.zero_bubble` and `dsx.space.dual_pipe` have the seconds of a step. With p equal
+stages and m microbatches, they are those of m microbatches of a stage and the bubble: (p-1)(T_F + T_B) in 1F1B and
+GPipe, with T_B the whole backward, and a v-th of it with v chunks per stage (Narayanan et al., SC21, section 2.2).
+Zero-bubble H1 fills the drain with weight gradients and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W
+apart from T_B). H2 starts more forwards early and saves another (p-1)T_W. DualPipe has (p/2-1)(T_FB + T_B - 3T_W), with
+T_FB a forward and a backward side by side (arXiv 2412.19437, table 2).
 Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
-`ahead` in 1F1B and H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al., 2022,
-section 4).
+`ahead` in 1F1B; p in H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al.,
+2022, section 4). In DualPipe a stage holds as many of each of its chunks as 1F1B on the stage of that chunk: p + 1.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,24 +22,40 @@ from dsx.space.critical_path import (
     gpipe_s,
     interleaved_s,
     one_forward_one_backward_s,
-    zero_bubble_s,
 )
-from dsx.space.passes import Order, gpipe, one_forward_one_backward, zero_bubble
+from dsx.space.dual_pipe import dual_pipe, dual_pipe_s, num_pairs
+from dsx.space.passes import Order, gpipe, one_forward_one_backward
+from dsx.space.stage_chunks import IN_ROUNDS, MIRRORED, StageChunks
+from dsx.space.zero_bubble import filled_s, greedy, zero_bubble_h1, zero_bubble_h1_s
 
 
-def _ahead(ahead: Any, num_microbatches: Any) -> Any:
-    del num_microbatches
+def _ahead(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del num_stages, num_microbatches
     return ahead
 
 
-def _all(ahead: Any, num_microbatches: Any) -> Any:
-    del ahead
+def _all(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del ahead, num_stages
     return num_microbatches
 
 
-def _twice_ahead(ahead: Any, num_microbatches: Any) -> Any:
-    del num_microbatches
+def _as_many_as_stages(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del ahead, num_microbatches
+    return num_stages
+
+
+def _twice_ahead(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del num_stages, num_microbatches
     return 2.0 * ahead - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What a schedule hides, as passes of opposite directions run side by side."""
+
+    axes: tuple[str, ...]  # whose collectives hide behind the rest of both passes
+    sends: bool  # whether all of a send hides
+    num_pairs: Callable[[Any, Any], Any]  # (p, m) -> pairs of passes of a stage in a step, the mean over stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +64,19 @@ class Schedule:
 
     name: str
     passes: Callable[[int, int, int], list[Order]]  # (p, m, chunks per stage) -> the order of each stage
-    in_flight: Callable[[Any, Any], Any]  # (ahead, m) -> microbatches whose activations a stage holds
+    in_flight: Callable[[Any, Any, Any], Any]  # (ahead, p, m) -> microbatches whose activations a stage holds
     step_s: ClosedForm  # seconds of all passes
     interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
     exact: bool = True  # whether the closed forms are those of a replay, but for rare unequal stages; else not searched
     weight_versions: int = 1  # versions of its weights that a stage keeps
+    holds: StageChunks = IN_ROUNDS  # which chunks a stage holds
+    overlap: Overlap | None = None
+    by_waves: bool = False  # whether the closed forms need both ends of each run of equal stages
+    # Whether a search tries numbers of stages that do not divide the layers; then the last stages hold fewer of them.
+    uneven_stages: bool = False
+    # What it can run. Stages are a multiple of the number of chains.
+    least_microbatches: int = 0  # for each stage
+    microbatches_in: int = 1  # groups of so many
     # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
     # what each stage causes with its own layers.
     any_cut_s: Callable[[AnyCut, Any], Any] | None = None
@@ -89,15 +114,33 @@ SCHEDULES: tuple[Schedule, ...] = (
     Schedule("gpipe", gpipe, _all, gpipe_s),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
     Schedule(
-        "zb-h1", zero_bubble(lambda num_stages: num_stages), _ahead, zero_bubble_s(2.0), exact=False, aliases=("zb-1p",)
+        "zb-h1",
+        zero_bubble_h1,
+        _as_many_as_stages,
+        zero_bubble_h1_s,
+        by_waves=True,
+        least_microbatches=1,
+        aliases=("zb-1p",),
     ),
     Schedule(
         "zb-h2",
-        zero_bubble(lambda num_stages: 2 * num_stages - 1),
+        greedy(lambda num_stages: 2 * num_stages - 1),
         _twice_ahead,
-        zero_bubble_s(3.0),
+        filled_s(3.0),
         exact=False,
         aliases=("zb-2p",),
+    ),
+    Schedule(
+        "dualpipe",
+        dual_pipe,
+        _ahead,
+        dual_pipe_s,
+        holds=MIRRORED,
+        overlap=Overlap(("ep",), sends=True, num_pairs=num_pairs),
+        by_waves=True,
+        uneven_stages=True,
+        least_microbatches=2,
+        microbatches_in=2,
     ),
 )
 

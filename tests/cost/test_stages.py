@@ -137,7 +137,7 @@ def test_kinds_that_alternate_are_mixed_evenly():
 
 def test_stages_hold_the_layers_between_their_boundaries():
     made = stack(2, 3)  # embedding, two dense layers, three with experts, head
-    found = stages_between(made, jnp.asarray([[0.0, 1.0, 4.0, 6.0, 7.0, 7.0]]))
+    found = stages_between(made, jnp.asarray([[0.0, 1.0, 4.0, 6.0, 7.0, 7.0]]), jnp.asarray(4.0))
     assert found.position.tolist() == [0, 1, 2, 3, 4]
     held = {kind: layers.tolist() for kind, layers in found.layers.items()}
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}

@@ -46,7 +46,11 @@ def jobs(draw):
     model["dimensions"] = DIMENSIONS | (OF_EXPERTS if experts else {})
     system = {"hbm_capacity": draw(st.sampled_from([3e9, 4e9, 6e9, 20e9])), "fast_size": draw(st.sampled_from([2, 4]))}
     opened = {
-        "schedule": draw(st.sampled_from([["1f1b"], ["gpipe", "1f1b"], ["1f1b", "zb-h1"]])),
+        "schedule": draw(
+            st.sampled_from(
+                [["1f1b"], ["gpipe", "1f1b"], ["1f1b", "zb-h1"], ["dualpipe", "1f1b"], ["zb-h1", "dualpipe"]]
+            )
+        ),
         "zero_stage": draw(st.sampled_from([[0], [1, 3], [2]])),
         "offload": draw(st.sampled_from([["none"], ["none", "both"]])),
         "zero_replicas": [1],

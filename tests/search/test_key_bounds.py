@@ -50,7 +50,7 @@ def test_no_plan_beats_the_bound_of_its_key(assumptions):
     candidates = np.random.default_rng(0).permutation(space.size)[:20_000]
     positions, choices = space.blocks.rows_at(candidates)
     step_s = price_rows(problem, table, Rows(np.zeros_like(positions), positions, choices)).step_time_s
-    bounds = key_bounds(space, table, problem.workload.stack)[positions]
+    bounds = key_bounds(space, table, problem.workload)[positions]
     assert (bounds <= step_s * (1 + 1e-12)).all()
     assert (bounds > 0).all()
 

@@ -70,12 +70,20 @@ def settings_of(given, pp, dp, microbatches, holders):
         for zero, recompute, schedule in product(searched.zero_stage, searched.recompute, searched.schedule):
             if (pp == 1 and schedule != searched.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
                 continue
+            if pp > 1 and not runs(CODES["schedule"][schedule], pp, microbatches):
+                continue
             replicas = searched.zero_replicas or range(1, dp + 1)
             replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
             layers = given.limits.num_layers // pp
             stored = [n for n in searched.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
             for others in product(replicas, stored, searched.offload, searched.order):
                 yield vpp, zero, recompute, schedule, *others
+
+
+def runs(schedule, pp, microbatches):
+    if schedule == "dualpipe":
+        return pp % 2 == 0 and microbatches % 2 == 0 and microbatches >= 2 * pp
+    return schedule != "zb-h1" or microbatches >= pp
 
 
 def tuples(positions, choices):

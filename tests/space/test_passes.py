@@ -2,21 +2,25 @@
 
 import itertools
 
+import numpy as np
 import pytest
-from space.replay import replay
+from space.replay import passes_of, replay
 
-from dsx.space.passes import Pass, gpipe, one_forward_one_backward, stage_of, zero_bubble
+from dsx.space.dual_pipe import dual_pipe
+from dsx.space.passes import Pass, gpipe, one_forward_one_backward
 from dsx.space.schedules import SCHEDULES
+from dsx.space.stage_chunks import IN_ROUNDS, MIRRORED
+from dsx.space.zero_bubble import greedy, zero_bubble_h1
 
-H1, H2 = zero_bubble(lambda num_stages: num_stages), zero_bubble(lambda num_stages: 2 * num_stages - 1)
-ZERO_BUBBLE = [schedule.passes for schedule in SCHEDULES if "zb" in schedule.name]
-LETTERS = {"forward": "F", "backward": "B", "weights": "W"}
+H1, H2 = zero_bubble_h1, greedy(lambda num_stages: 2 * num_stages - 1)
+LETTERS = {"forward": "F", "backward": "B", "inputs": "I", "weights": "W"}
 
 
 def text(order, num_stages=None):
     """An order as "F0 F1 B0"; with several chunks, the chunk of the stage as a letter: "F0a F0b"."""
     chunk = (lambda done: "abcdef"[done.chunk // num_stages]) if num_stages else lambda _: ""
-    return " ".join(f"{LETTERS[done.kind]}{done.microbatch}{chunk(done)}" for done in order)
+    items = [[f"{LETTERS[done.kind]}{done.microbatch}{chunk(done)}" for done in passes_of(item)] for item in order]
+    return " ".join("&".join(passes) for passes in items)
 
 
 def test_1f1b_by_hand():
@@ -36,17 +40,45 @@ def test_interleaved_1f1b_by_hand():
     assert text(second, 2) == "F0a F1a F0b B0b F1b B1b B0a B1a"
 
 
-def test_zero_bubble_by_hand():
-    """The last stage puts its weight gradients off, so that the first can begin its backwards early."""
-    first, second = H1(2, 2)
-    assert text(first) == "F0 F1 B0 W0 B1 W1"
-    assert text(second) == "F0 B0 F1 B1 W0 W1"
+def test_zero_bubble_h1_by_hand():
+    """Qi et al., arXiv 2401.10241, figure 2: of four stages the last one puts its weight gradients off by three."""
+    first, second, third, last = H1(4, 5)
+    assert text(first) == "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4"
+    assert text(second) == "F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 I3 W2 I4 W3 W4"
+    assert text(third) == "F0 F1 I0 F2 I1 F3 I2 W0 F4 I3 W1 I4 W2 W3 W4"
+    assert text(last) == "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"
+
+
+def test_zero_bubble_h2_by_hand():
+    first, second = H2(2, 3)
+    assert text(first) == "F0 F1 F2 I0 W0 I1 W1 I2 W2"
+    assert text(second) == "F0 I0 F1 I1 F2 I2 W0 W1 W2"
+
+
+def test_dual_pipe_by_hand():
+    """Of four stages: the order of the code by DeepSeek, and its mirror image on the other half."""
+    orders = dual_pipe(4, 8)
+    outer = "F0a F1a F2a F0b I0b W0b F1b F3a&B1b F2b&B0a B2b F3b&B1a B3b I2a W2a I3a W3a"
+    inner = "F0a F0b F1a F1b F2a B0b F2b&B0a F3a&B1b F3b&B1a B2b B2a I3b I3a W3b W3a"
+    assert [text(order, 4) for order in orders[:2]] == [outer, inner]
+    other_way = str.maketrans("ab", "ba")
+    assert [text(order, 4).translate(other_way) for order in orders[2:]] == [inner, outer]
+
+
+@pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([2, 4, 6, 8, 16], [0, 2, 10, 40])])
+def test_the_bubble_of_dual_pipe_is_that_of_its_paper(num_stages, more):
+    """Table 2 there, (p/2-1)(T_FB + T_B - 3 T_W), with T_F = T_W and T_B = 2 T_W, on the first stage."""
+    seconds = {"forward": 1.0, "backward": 2.0, "inputs": 1.0, "weights": 1.0}
+    num_microbatches = 2 * num_stages + more
+    orders = dual_pipe(num_stages, num_microbatches)
+    found = replay(orders, lambda kind, _: seconds[kind], holds=MIRRORED)
+    assert found == 3 * num_microbatches + (num_stages / 2 - 1) * (3 + 2 - 3)
 
 
 @pytest.mark.parametrize("schedule", [gpipe, one_forward_one_backward, H1, H2])
 @pytest.mark.parametrize(("num_stages", "num_microbatches"), [*itertools.product([1, 2, 3, 5], [1, 2, 4, 7])])
 def test_every_stage_runs_every_pass_of_its_chunk_once(schedule, num_stages, num_microbatches):
-    kinds = ("forward", "backward", "weights") if schedule in (H1, H2) else ("forward", "backward")
+    kinds = ("forward", "inputs", "weights") if schedule in (H1, H2) else ("forward", "backward")
     for stage, order in enumerate(schedule(num_stages, num_microbatches)):
         assert sorted(order) == sorted(Pass(kind, at, stage) for kind in kinds for at in range(num_microbatches))
 
@@ -88,19 +120,50 @@ def test_zero_bubble_h2_leaves_the_start_of_the_stages(num_stages):
     assert found == 3 * num_microbatches + num_stages - 1
 
 
-def most_held(order):
-    """Return how many microbatches a stage holds at most, from their forward to their backward."""
-    held = itertools.accumulate({"forward": 1, "backward": -1, "weights": 0}[done.kind] for done in order)
+@pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([2, 4, 6, 16], [0, 2, 18])])
+def test_dual_pipe_runs_every_pass_of_both_its_chunks_once(num_stages, more):
+    each = num_stages + more // 2
+    for stage, order in enumerate(dual_pipe(num_stages, 2 * each)):
+        found = [done for item in order for done in passes_of(item)]
+        for chunk in (stage, 2 * num_stages - 1 - stage):
+            of_chunk = [done for done in found if done.chunk == chunk]
+            whole, inputs = (
+                [done.microbatch for done in of_chunk if done.kind == kind] for kind in ("backward", "inputs")
+            )
+            assert sorted(whole + inputs) == [*range(each)]
+            for kind, numbers in (("forward", range(each)), ("weights", sorted(inputs))):
+                assert sorted(done.microbatch for done in of_chunk if done.kind == kind) == [*numbers]
+
+
+def most_held(order, of_chunk=None):
+    """Return how many microbatches a stage holds at most, from their forward until all gradients are computed."""
+    passes = [done for item in order for done in passes_of(item) if of_chunk in (None, done.chunk)]
+    held = itertools.accumulate(
+        {"forward": 1, "backward": -1, "inputs": 0, "weights": -1}[done.kind] for done in passes
+    )
     return max(held)
 
 
 @pytest.mark.parametrize(
-    "schedule", [schedule for schedule in SCHEDULES if schedule.passes not in ZERO_BUBBLE], ids=lambda one: one.name
+    "schedule", [one for one in SCHEDULES if one.holds is IN_ROUNDS and one.exact], ids=lambda one: one.name
 )
 @pytest.mark.parametrize(("num_stages", "num_microbatches"), [*itertools.product([1, 2, 5, 8], [1, 3, 8, 20])])
 def test_microbatches_in_flight_are_those_of_the_closed_form(schedule, num_stages, num_microbatches):
     for stage, order in enumerate(schedule.passes(num_stages, num_microbatches, 1)):
-        assert most_held(order) == min(schedule.in_flight(num_stages - stage, num_microbatches), num_microbatches)
+        in_flight = schedule.in_flight(num_stages - stage, num_stages, num_microbatches)
+        assert most_held(order) == min(in_flight, num_microbatches)
+
+
+@pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([2, 4, 16], [0, 2, 18])])
+def test_chunks_in_flight_of_dual_pipe(num_stages, more):
+    """Each chunk holds as many as the stage of that chunk in 1F1B; a stage holds p + 1 (table 2 of the paper)."""
+    num_microbatches = 2 * num_stages + more
+    (schedule,) = [one for one in SCHEDULES if one.passes is dual_pipe]
+    for stage, order in enumerate(dual_pipe(num_stages, num_microbatches)):
+        assert most_held(order) == num_stages + 1
+        for chunk in (stage, 2 * num_stages - 1 - stage):
+            ahead = num_stages - chunk % num_stages
+            assert most_held(order, chunk) == schedule.in_flight(ahead, num_stages, num_microbatches)
 
 
 @pytest.mark.parametrize(("num_stages", "num_chunks"), [*itertools.product([2, 4, 8], [2, 3])])
@@ -117,8 +180,25 @@ def test_what_a_schedule_cannot_run():
     with pytest.raises(ValueError, match="gpipe has one chunk per stage, not 2"):
         gpipe(2, 2, 2)
     with pytest.raises(ValueError, match="zero-bubble schedule has one chunk"):
+        H2(2, 2, 2)
+    with pytest.raises(ValueError, match="zb-h1 has one chunk"):
         H1(2, 2, 2)
+    for wrong in ((3, 6), (4, 7), (4, 6), (4, 8, 2)):
+        with pytest.raises(ValueError, match="DualPipe runs an even number of stages"):
+            dual_pipe(*wrong)
+
+
+@pytest.mark.parametrize(("holds", "num_chunks"), [(IN_ROUNDS, 1), (IN_ROUNDS, 3), (MIRRORED, 1)])
+def test_the_chunks_of_a_stage(holds, num_chunks):
+    """A stage finds its first and last chunk, and those are on it."""
+    chain, *_ = holds.chains(6, num_chunks)
+    assert len(chain) == holds.count(6, num_chunks)
+    for stage in range(6):
+        own = {of_chain.index(stage) for of_chain in holds.chains(6, num_chunks)}
+        last = holds.last(stage, 6, num_chunks)
+        assert stage in own and (chain[last] == stage or last in own)
 
 
 def test_the_stage_of_a_chunk():
-    assert [stage_of(chunk, 3) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [IN_ROUNDS.stage_of(chunk, 3, np) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [MIRRORED.stage_of(chunk, 4, np) for chunk in range(4)] == [0, 1, 1, 0]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.layer import BY_MODE, BY_TIER, LayerCosts
+from dsx.cost.layer import BY_MODE, BY_TIER, COMM_COLUMN, LayerCosts
 from dsx.pricing.layers import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
 from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
@@ -29,10 +29,11 @@ from dsx.search.blockwise.tiles import (
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange
 from dsx.space.choices import PLACEMENT_COLUMNS, SEARCHED_COLUMNS
+from dsx.space.schedules import SCHEDULES
 
 # The padded choices and slices of a chunk, unless it has more: nearly all chunks have one shape.
 _CHOICES, _SLICES = 1 << 17, 1 << 12
-# Columns of a layer that neither the time nor the memory of a step depends on.
+# Columns of a layer that neither the time nor the memory of a step depends on, unless a schedule hides one.
 _PARTS = ("compute_s", "memory_s", "tp_comm_s", "cp_comm_s", "ep_comm_s")
 
 
@@ -51,6 +52,8 @@ class HotLoop:
         keys = source.space.keys
         self._columns = {name: keys[name] for name in columns if name in keys}
         self._table, self._needed = source.table, {*columns}
+        overlaps = [SCHEDULES[code].overlap for code in source.problem.workload.searched.schedule]
+        self._overlapped = {COMM_COLUMN[axis] for overlap in overlaps if overlap for axis in overlap.axes}
         self._devices: dict[Any, tuple[Points, Common, dict[str, Any]]] = {}
         self._lock = threading.Lock()
         self._rows: tuple[KeyCosts, dict[str, np.ndarray]] | None = None
@@ -145,7 +148,7 @@ class HotLoop:
         count = len(self.rows.keys)
         at = np.zeros((power_of_two(count), self.rows.keys.shape[1]), dtype=np.int64)
         at[:count] = self.rows.keys
-        parts = set(_PARTS) - self._needed
+        parts = set(_PARTS) - self._needed - self._overlapped
 
         def in_rows(costs: LayerCosts, name: str) -> Any:
             if name == "modes":
