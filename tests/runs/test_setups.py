@@ -95,7 +95,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ),
         ({"oom": "1"}, "out of memory, but with a time", "oom=True, measured_iter_s=3.5"),
         ({"schedule": "zb-h1", "vpp": "2"}, "vpp with a schedule that has no virtual stages", "schedule=zb-h1, vpp=2"),
-        ({"schedule": "dualpipe"}, "schedule is not known", "'dualpipe', known: 1f1b, 1f1b-i, "),
+        ({"schedule": "chimera"}, "schedule is not known", "'chimera', known: 1f1b, 1f1b-i, "),
         ({"heads": "24", "kv_heads": "24"}, "hidden is not a multiple of heads, and head_dim is blank", "hidden=4096"),
     ],
 )
