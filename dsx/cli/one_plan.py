@@ -39,7 +39,7 @@ def evaluate(
     zero_stage (0 to 3), zero_replicas (replicas of what ZeRO divides), recompute (none, selective, full, or regions
     joined with +: core-attention, norms, latent-up-projection, expert-activation, shared-experts, feed-forward,
     experts), stored_layers (layers of a stage that are not recomputed), schedule (1f1b, gpipe, zb-h1, zb-h2,
-    dualpipe), offload (none, optimizer, activations, both) and the order of ranks, order (tp-cp-ep-dp-pp,
+    dualpipe, zb-v), offload (none, optimizer, activations, both) and the order of ranks, order (tp-cp-ep-dp-pp,
     tp-cp-ep-pp-dp).
 
     stage_layers states the layers of each stage, embedding and head included (stage_layers=21,20,20,21), or is

@@ -129,10 +129,10 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, 
 def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
-    The mean stage runs all microbatches, under some schedules a forward and a backward side by side. With several
-    chunks per stage, the first forward of the last stage waits for one chunk of each earlier stage, and so does the end
-    of the step for the backwards of these. With one chunk, the bound of any cut holds where it is known. Arguments are
-    those of `least_passes_s`.
+    The mean stage runs all microbatches, under some schedules a forward and a backward side by side. Interleaved,
+    the first forward of the last stage waits for one chunk of each earlier stage, and so does the end of the step for
+    the backwards of these. With one chunk, the bound of any cut holds where it is known. Arguments are those of
+    `least_passes_s`.
     """
     whole, _, _, body, *side_by_side = _of_plans(seconds, keys, choices, searched)
     if overlaps := [code for code in searched.schedule if SCHEDULES[code].overlap]:
@@ -140,7 +140,8 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, se
         whole, body = (
             np.where(overlapping, less, all_of_it) for less, all_of_it in zip(side_by_side, (whole, body), strict=True)
         )
-    others = np.where(choices.vpp > 1, (choices.pp - 1) / choices.vpp, 0.0)
+    interleaved = np.isin(choices.schedule, [code for code in searched.schedule if SCHEDULES[code].interleaved])
+    others = np.where((choices.vpp > 1) & interleaved, (choices.pp - 1) / choices.vpp, 0.0)
     many = choices.num_microbatches
     found = np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)
     covered = optimal_cut_covers(choices.vpp, choices.schedule)

@@ -214,17 +214,18 @@ def _view(
     )
 
 
-def in_flight(index: PerPlan, choices: StepChoices, searched: Searched) -> PerPlan:
+def in_flight(index: PerPlan, choices: StepChoices, searched: Searched, last: bool = False) -> PerPlan:
     """Return the largest number of microbatches whose activations stage `index` holds.
 
-    Where a stage holds chunks of two chains, `index` is the chunk.
+    Where a stage holds two chunks that are not in rounds, they are those of its first chunk, or of its `last` one.
     """
     ahead = choices.pp - index
     most: dict[int, PerPlan] = {}
     for code in searched.schedule:
         schedule = SCHEDULES[code]
         of_chain = choices.num_microbatches / schedule.holds.num_chains
-        most[code] = xp.minimum(schedule.in_flight(ahead, choices.pp, choices.num_microbatches), of_chain)
+        count = (last and schedule.in_flight_of_last) or schedule.in_flight
+        most[code] = xp.minimum(count(ahead, choices.pp, choices.num_microbatches), of_chain)
         if schedule.interleaved and searched.vpp != (1,):
             chunked = schedule.chunks_in_flight(ahead, choices.pp, choices.vpp)
             chunked = xp.minimum(chunked, of_chain)

@@ -66,10 +66,9 @@ class StageCosts:
         if holds.in_rounds:
             return self.memory(stage, in_flight(stage.position, choices, searched))
         assert stage.around is not None  # every stage of a cut has a place
-        last = holds.last(stage.position, choices.pp, choices.vpp)
         of_first, of_last = (
-            self._saved_bytes(stage._replace(layers=layers)) * in_flight(chunk, choices, searched)
-            for layers, chunk in ((stage.around.first, stage.position), (stage.around.last, last))
+            self._saved_bytes(stage._replace(layers=layers)) * in_flight(stage.position, choices, searched, last)
+            for layers, last in ((stage.around.first, False), (stage.around.last, True))
         )
         # One stage alone has one chunk.
         saved = of_first + xp.where(choices.pp > 1, of_last, xp.zeros_like(of_last))

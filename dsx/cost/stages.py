@@ -142,7 +142,8 @@ def stages_between(
     start, last = boundaries[0, :-1], boundaries[-1]
     begin, end = last[:-1], last[1:]
     if not holds.in_rounds:
-        at = xp.clip(holds.last(position, pp, 1.0), 0.0, float(len(index) - 1)).astype("int32")
+        in_round = holds.last(position, pp, 1.0) - (len(boundaries) - 1) * pp
+        at = xp.clip(in_round, 0.0, float(len(index) - 1)).astype("int32")
         begin, end = (xp.take_along_axis(ends, xp.broadcast_to(at, ends.shape), axis=0) for ends in (begin, end))
     around = Around(
         first={kind: xp.asarray(layers)[0] for kind, layers in chunks.items()},

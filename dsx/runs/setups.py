@@ -34,6 +34,7 @@ PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
 _WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.aliases)}
 _SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
 _INTERLEAVED = [schedule.name for schedule in SCHEDULES if schedule.interleaved]
+_CHUNKS = {schedule.name: schedule.num_chunks for schedule in SCHEDULES}
 _USUAL = SCHEDULES[0].name  # if a row states none
 
 
@@ -129,7 +130,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     layout = _layout(values, model)
     if isinstance(layout, Reason):
         return layout
-    if values["vpp"] > 1 and schedule not in _INTERLEAVED:
+    if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
     # With fused attention there are no scores to recompute. Recipes of fully sharded data parallelism call it selective
     # to keep attention, every other multiply and a layer's input: 7.25 of the 17 tokens-by-hidden tensors of a Llama 3

@@ -145,8 +145,7 @@ class Blocks:
         sizes, self._microbatch = np.unique(microbatch_size, return_inverse=True)
         names = ("dp", "pp", "vpp", "schedule")
         dp, pp, vpp, schedule = (self.placements[PLACEMENT_COLUMNS.index(name)] for name in names)
-        # An interleaved pipeline runs microbatches in groups of pp.
-        group = np.where(vpp > 1, pp, np.where(pp > 1, microbatch_groups(schedule), 1))
+        group = np.where(pp > 1, microbatch_groups(pp, vpp, schedule), 1)
         least = least_microbatches(pp, schedule)
         distinct, self._dp = np.unique(np.stack([dp, group, least]), axis=1, return_inverse=True)
         degrees, *needed = distinct

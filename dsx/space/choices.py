@@ -154,7 +154,7 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         tried=_divisors_of_layers,
         rule="vpp divides the layers of a stage, {layers} / pp; vpp above 1 needs pp above 1, schedule 1f1b, and a "
-        "num_microbatches that pp divides",
+        "num_microbatches that pp divides; schedule zb-v needs vpp 2",
     ),
     Choice(
         "panels",
@@ -222,7 +222,7 @@ CHOICES: tuple[Choice, ...] = (
         values=tuple(schedule.name for schedule in SCHEDULES),
         searched=True,
         no_effect=lambda plan: plan["pp"] == 1,
-        rule="vpp above 1 needs schedule 1f1b",
+        rule="vpp above 1 needs schedule 1f1b, or zb-v with vpp 2",
     ),
     Choice(
         "offload",

@@ -55,9 +55,10 @@ def _per_schedule(schedule: Any, number: Callable[[Schedule], int]) -> Any:
     return np.array([number(one) for one in SCHEDULES])[schedule]
 
 
-def microbatch_groups(schedule: Any) -> Any:
-    """Return the groups in which a schedule runs microbatches."""
-    return _per_schedule(schedule, lambda one: one.microbatches_in)
+def microbatch_groups(pp: Any, vpp: Any, schedule: Any) -> Any:
+    """Return the groups in which a schedule runs microbatches; interleaved pipelines run them in groups of pp."""
+    interleaved = (vpp > 1) & _per_schedule(schedule, lambda one: one.interleaved)
+    return np.where(interleaved, pp, _per_schedule(schedule, lambda one: one.microbatches_in))
 
 
 def least_microbatches(pp: Any, schedule: Any) -> Any:
@@ -74,7 +75,7 @@ def _stages_paired(pp: Any, schedule: Any) -> Any:
 
 
 def _enough_microbatches(pp: Any, num_microbatches: Any, schedule: Any) -> Any:
-    whole = num_microbatches % microbatch_groups(schedule) == 0
+    whole = num_microbatches % microbatch_groups(pp, 1, schedule) == 0
     return (pp == 1) | (whole & (num_microbatches >= least_microbatches(pp, schedule)))
 
 
@@ -85,6 +86,11 @@ def nearest_of(values: Iterable[int], wanted: int) -> int:
 
 def _interleaved(plan: Columns) -> Any:
     return np.isin(plan["schedule"], codes_where(lambda one: one.interleaved))
+
+
+def _chunks(plan: Columns) -> Any:
+    """Return the chunks per stage of schedules that are not interleaved; one stage has one."""
+    return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda one: one.num_chunks), 1)
 
 
 def _schedule(plan: Columns) -> str:
@@ -222,18 +228,24 @@ RULES: tuple[PlanRule, ...] = (
         _chunks_nearest,
     ),
     PlanRule(
-        Reason("chunks_without_1f1b", f"vpp is above 1, but only {_INTERLEAVED} can be interleaved"),
-        ("vpp", "schedule"),
-        lambda plan, limits: (plan["vpp"] == 1) | _interleaved(plan),
+        Reason(
+            "chunks_without_1f1b",
+            f"vpp is not the chunks per stage of the schedule, and only {_INTERLEAVED} can be interleaved",
+        ),
+        ("pp", "vpp", "schedule"),
+        lambda plan, limits: _interleaved(plan) | (plan["vpp"] == _chunks(plan)),
         lambda plan, limits: (
             f"vpp={plan['vpp']} with schedule={_schedule(plan)}, but only {_INTERLEAVED} can be interleaved"
         ),
-        lambda plan, limits: f"vpp=1, or schedule={_INTERLEAVED}",
+        lambda plan, limits: f"vpp={int(_chunks(plan))}, or schedule={_INTERLEAVED}",
     ),
     PlanRule(
         Reason("microbatches_not_in_groups", "vpp is above 1, but pp does not divide the number of microbatches"),
-        ("pp", "vpp", "num_microbatches"),
-        lambda plan, limits: (plan["vpp"] == 1) | (plan["num_microbatches"] % plan["pp"] == 0),
+        ("pp", "vpp", "schedule", "num_microbatches"),
+        lambda plan, limits: (
+            ~_interleaved(plan)
+            | (plan["num_microbatches"] % microbatch_groups(plan["pp"], plan["vpp"], plan["schedule"]) == 0)
+        ),
         lambda plan, limits: (
             f"vpp={plan['vpp']} runs microbatches in groups of pp, but pp={plan['pp']} "
             f"does not divide the {plan['num_microbatches']} microbatches"
@@ -350,8 +362,8 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: _enough_microbatches(plan["pp"], plan["num_microbatches"], plan["schedule"]),
         lambda plan, limits: (
             f"schedule={_schedule(plan)} on {plan['pp']} stages needs at least "
-            f"{least_microbatches(plan['pp'], plan['schedule'])} microbatches"
-            f"{', an even number' if microbatch_groups(plan['schedule']) > 1 else ''}, not {plan['num_microbatches']}"
+            f"{least_microbatches(plan['pp'], plan['schedule'])} microbatches, in groups of "
+            f"{microbatch_groups(plan['pp'], 1, plan['schedule'])}, not {plan['num_microbatches']}"
         ),
         lambda plan, limits: f"schedule={SCHEDULES[0].name}",
     ),

@@ -5,10 +5,12 @@ stages and m microbatches, they are those of m microbatches of a stage and the b
 GPipe, with T_B the whole backward, and a v-th of it with v chunks per stage (Narayanan et al., SC21, section 2.2).
 Zero-bubble H1 fills the drain with weight gradients and saves 2(p-1)T_W (Qi et al., 2024, table 2, which counts T_W
 apart from T_B). H2 starts more forwards early and saves another (p-1)T_W. DualPipe has (p/2-1)(T_FB + T_B - 3T_W), with
-T_FB a forward and a backward side by side (arXiv 2412.19437, table 2).
+T_FB a forward and a backward side by side (arXiv 2412.19437, table 2). ZB-V has none but the first forwards of the
+earlier stages if T_F = T_W = T_B / 2 (arXiv 2405.15362, section 3.2).
 Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
 `ahead` in 1F1B; p in H1; 2 `ahead` - 1 in H2; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al.,
-2022, section 4). In DualPipe a stage holds as many of each of its chunks as 1F1B on the stage of that chunk: p + 1.
+2022, section 4). In DualPipe a stage holds as many of each of its chunks as 1F1B on the stage of that chunk: p + 1. In
+ZB-V it holds 2p, as many of the far chunk.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +27,8 @@ from dsx.space.critical_path import (
 )
 from dsx.space.dual_pipe import dual_pipe, dual_pipe_s, num_pairs
 from dsx.space.passes import Order, gpipe, one_forward_one_backward
-from dsx.space.stage_chunks import IN_ROUNDS, MIRRORED, StageChunks
+from dsx.space.stage_chunks import FOLDED, IN_ROUNDS, MIRRORED, StageChunks
+from dsx.space.zb_v import zb_v, zb_v_s
 from dsx.space.zero_bubble import filled_s, greedy, zero_bubble_h1, zero_bubble_h1_s
 
 
@@ -42,6 +45,16 @@ def _all(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
 def _as_many_as_stages(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
     del ahead, num_microbatches
     return num_stages
+
+
+def _with_far_chunk(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del num_microbatches
+    return num_stages + ahead - 1.0
+
+
+def _of_far_chunk(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
+    del num_microbatches
+    return num_stages - ahead + 1.0
 
 
 def _twice_ahead(ahead: Any, num_stages: Any, num_microbatches: Any) -> Any:
@@ -69,7 +82,10 @@ class Schedule:
     interleaved_s: ClosedForm | None = None  # the same with several chunks per stage; None if it cannot have several
     exact: bool = True  # whether the closed forms are those of a replay, but for rare unequal stages; else not searched
     weight_versions: int = 1  # versions of its weights that a stage keeps
+    num_chunks: int = 1  # chunks per stage, unless it is interleaved
     holds: StageChunks = IN_ROUNDS  # which chunks a stage holds
+    # Of the last one of two chunks that are not in rounds; then `in_flight` is of the first one.
+    in_flight_of_last: Callable[[Any, Any, Any], Any] | None = None
     overlap: Overlap | None = None
     by_waves: bool = False  # whether the closed forms need both ends of each run of equal stages
     # Whether a search tries numbers of stages that do not divide the layers; then the last stages hold fewer of them.
@@ -136,11 +152,23 @@ SCHEDULES: tuple[Schedule, ...] = (
         _ahead,
         dual_pipe_s,
         holds=MIRRORED,
+        in_flight_of_last=_of_far_chunk,
         overlap=Overlap(("ep",), sends=True, num_pairs=num_pairs),
         by_waves=True,
         uneven_stages=True,
         least_microbatches=2,
         microbatches_in=2,
+    ),
+    Schedule(
+        "zb-v",
+        zb_v,
+        _with_far_chunk,
+        zb_v_s,
+        num_chunks=2,
+        holds=FOLDED,
+        in_flight_of_last=_of_far_chunk,
+        by_waves=True,
+        least_microbatches=2,
     ),
 )
 

@@ -40,3 +40,11 @@ MIRRORED = StageChunks(
     stage_of=lambda chunk, num_stages, xp: xp.minimum(chunk, num_stages - 1 - chunk),
     num_chains=2,
 )
+
+# A chain that turns back on the last stage, in the shape of a V: stage i holds chunks i and 2p - 1 - i.
+FOLDED = StageChunks(
+    chains=lambda num_stages, _: [[*range(num_stages), *range(num_stages)[::-1]]],
+    count=lambda num_stages, _: 2 * num_stages,
+    last=lambda stage, num_stages, _: 2 * num_stages - 1 - stage,
+    stage_of=lambda chunk, num_stages, xp: xp.minimum(chunk, 2 * num_stages - 1 - chunk),
+)

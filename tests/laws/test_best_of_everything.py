@@ -48,7 +48,14 @@ def jobs(draw):
     opened = {
         "schedule": draw(
             st.sampled_from(
-                [["1f1b"], ["gpipe", "1f1b"], ["1f1b", "zb-h1"], ["dualpipe", "1f1b"], ["zb-h1", "dualpipe"]]
+                [
+                    ["1f1b"],
+                    ["gpipe", "1f1b"],
+                    ["1f1b", "zb-h1"],
+                    ["dualpipe", "1f1b"],
+                    ["zb-h1", "dualpipe"],
+                    ["zb-v", "1f1b"],
+                ]
             )
         ),
         "zero_stage": draw(st.sampled_from([[0], [1, 3], [2]])),

@@ -61,7 +61,7 @@ BOUNDS = st.builds(
         [
             Searched(),
             Searched(vpp=()),
-            Searched(vpp=(1, 2, 4), schedule=(0, 1, 2)),
+            Searched(vpp=(1, 2, 4), schedule=(0, 1, 2, 5)),
             Searched(zero_stage=(0, 3), recompute=(0, 2), schedule=(2,)),
             Searched(zero_stage=(0, 1), zero_replicas=(), offload=(0, 3)),
             Searched(zero_stage=(2,), zero_replicas=(2, 3), recompute=(0, 2), stored_layers=()),

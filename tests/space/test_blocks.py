@@ -65,12 +65,12 @@ def settings_of(given, pp, dp, microbatches, holders):
     """Every (vpp, zero_stage, recompute, schedule, zero_replicas, stored_layers, offload, order) of a pipeline."""
     searched = given.searched
     for vpp in searched.vpp or divisors(given.limits.num_layers):
-        if vpp > 1 and (pp == 1 or given.limits.num_layers % (pp * vpp) or microbatches % pp):
+        if vpp > 1 and (pp == 1 or given.limits.num_layers % (pp * vpp)):
             continue
         for zero, recompute, schedule in product(searched.zero_stage, searched.recompute, searched.schedule):
-            if (pp == 1 and schedule != searched.schedule[0]) or (vpp > 1 and CODES["schedule"][schedule] != "1f1b"):
+            if pp == 1 and schedule != searched.schedule[0]:
                 continue
-            if pp > 1 and not runs(CODES["schedule"][schedule], pp, microbatches):
+            if pp > 1 and not runs(CODES["schedule"][schedule], pp, vpp, microbatches):
                 continue
             replicas = searched.zero_replicas or range(1, dp + 1)
             replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
@@ -80,10 +80,14 @@ def settings_of(given, pp, dp, microbatches, holders):
                 yield vpp, zero, recompute, schedule, *others
 
 
-def runs(schedule, pp, microbatches):
+def runs(schedule, pp, vpp, microbatches):
+    if schedule == "1f1b":
+        return vpp == 1 or microbatches % pp == 0
+    if schedule == "zb-v":
+        return vpp == 2 and microbatches >= 2 * pp
     if schedule == "dualpipe":
-        return pp % 2 == 0 and microbatches % 2 == 0 and microbatches >= 2 * pp
-    return schedule != "zb-h1" or microbatches >= pp
+        return vpp == 1 and pp % 2 == 0 and microbatches % 2 == 0 and microbatches >= 2 * pp
+    return vpp == 1 and (schedule != "zb-h1" or microbatches >= pp)
 
 
 def tuples(positions, choices):

@@ -9,7 +9,8 @@ from space.replay import passes_of, replay
 from dsx.space.dual_pipe import dual_pipe
 from dsx.space.passes import Pass, gpipe, one_forward_one_backward
 from dsx.space.schedules import SCHEDULES
-from dsx.space.stage_chunks import IN_ROUNDS, MIRRORED
+from dsx.space.stage_chunks import FOLDED, IN_ROUNDS, MIRRORED
+from dsx.space.zb_v import zb_v
 from dsx.space.zero_bubble import greedy, zero_bubble_h1
 
 H1, H2 = zero_bubble_h1, greedy(lambda num_stages: 2 * num_stages - 1)
@@ -63,6 +64,42 @@ def test_dual_pipe_by_hand():
     assert [text(order, 4) for order in orders[:2]] == [outer, inner]
     other_way = str.maketrans("ab", "ba")
     assert [text(order, 4).translate(other_way) for order in orders[2:]] == [inner, outer]
+
+
+def test_zb_v_by_hand():
+    """Of two stages: the second one has the middle chunks; the first one ends with gradients of the first chunk."""
+    first, second = zb_v(2, 4)
+    assert text(first, 2) == (
+        "F0a F1a F2a F0b I0b W0b F1b I1b W1b F3a I0a W0a F2b I2b W2b I1a W1a F3b I3b W3b I2a W2a I3a W3a"
+    )
+    assert (
+        text(second, 2)
+        == "F0a F0b F1a F1b I0b W0b F2a I0a W0a F2b I1b W1b F3a I1a W1a F3b I2b W2b I2a I3b I3a W2a W3b W3a"
+    )
+
+
+@pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([1, 2, 3, 8, 16], [0, 1, 10])])
+def test_equal_passes_of_zb_v_wait_for_the_first_forward_alone(num_stages, more):
+    num_microbatches = 2 * num_stages + more
+    orders = zb_v(num_stages, num_microbatches)
+    assert replay(orders, lambda *_: 1.0, holds=FOLDED) == 6 * num_microbatches + num_stages - 1
+    for stage, order in enumerate(orders):
+        chunks = stage, 2 * num_stages - 1 - stage
+        every = itertools.product(("forward", "inputs", "weights"), range(num_microbatches), chunks)
+        assert sorted(order) == sorted(Pass(*done) for done in every)
+
+
+@pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([2, 3, 16], [0, 1, 10])])
+def test_chunks_in_flight_of_zb_v(num_stages, more):
+    """Twice as many of half a stage as the first stage of 1F1B; as many of the last chunk as the closed form has."""
+    (schedule,) = [one for one in SCHEDULES if one.passes is zb_v]
+    for stage, order in enumerate(zb_v(num_stages, 2 * num_stages + more)):
+        of_both = [
+            count(num_stages - stage, num_stages, 2 * num_stages + more)
+            for count in (schedule.in_flight, schedule.in_flight_of_last)
+        ]
+        assert most_held(order) == sum(of_both) == 2 * num_stages
+        assert most_held(order, 2 * num_stages - 1 - stage) == of_both[1]
 
 
 @pytest.mark.parametrize(("num_stages", "more"), [*itertools.product([2, 4, 6, 8, 16], [0, 2, 10, 40])])
@@ -161,9 +198,10 @@ def test_chunks_in_flight_of_dual_pipe(num_stages, more):
     (schedule,) = [one for one in SCHEDULES if one.passes is dual_pipe]
     for stage, order in enumerate(dual_pipe(num_stages, num_microbatches)):
         assert most_held(order) == num_stages + 1
-        for chunk in (stage, 2 * num_stages - 1 - stage):
-            ahead = num_stages - chunk % num_stages
-            assert most_held(order, chunk) == schedule.in_flight(ahead, num_stages, num_microbatches)
+        position = min(stage, num_stages - 1 - stage)
+        near, far = (stage, 2 * num_stages - 1 - stage)[:: 1 if stage == position else -1]
+        for chunk, count in ((near, schedule.in_flight), (far, schedule.in_flight_of_last)):
+            assert most_held(order, chunk) == count(num_stages - position, num_stages, num_microbatches)
 
 
 @pytest.mark.parametrize(("num_stages", "num_chunks"), [*itertools.product([2, 4, 8], [2, 3])])
@@ -183,12 +221,15 @@ def test_what_a_schedule_cannot_run():
         H2(2, 2, 2)
     with pytest.raises(ValueError, match="zb-h1 has one chunk"):
         H1(2, 2, 2)
+    for wrong in ((2, 3), (2, 4, 1), (2, 4, 3)):
+        with pytest.raises(ValueError, match="ZB-V has two chunks per stage"):
+            zb_v(*wrong)
     for wrong in ((3, 6), (4, 7), (4, 6), (4, 8, 2)):
         with pytest.raises(ValueError, match="DualPipe runs an even number of stages"):
             dual_pipe(*wrong)
 
 
-@pytest.mark.parametrize(("holds", "num_chunks"), [(IN_ROUNDS, 1), (IN_ROUNDS, 3), (MIRRORED, 1)])
+@pytest.mark.parametrize(("holds", "num_chunks"), [(IN_ROUNDS, 1), (IN_ROUNDS, 3), (MIRRORED, 1), (FOLDED, 2)])
 def test_the_chunks_of_a_stage(holds, num_chunks):
     """A stage finds its first and last chunk, and those are on it."""
     chain, *_ = holds.chains(6, num_chunks)
@@ -202,3 +243,4 @@ def test_the_chunks_of_a_stage(holds, num_chunks):
 def test_the_stage_of_a_chunk():
     assert [IN_ROUNDS.stage_of(chunk, 3, np) for chunk in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert [MIRRORED.stage_of(chunk, 4, np) for chunk in range(4)] == [0, 1, 1, 0]
+    assert [FOLDED.stage_of(chunk, 2, np) for chunk in range(4)] == [0, 1, 1, 0]

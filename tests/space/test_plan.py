@@ -123,7 +123,7 @@ def test_every_choice_has_a_setting():
             ["recompute=ful"],
             "recompute = 'ful' is not known; did you mean 'full'? (known: none, selective, full, or names",
         ),
-        (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1, zb-h2, dualpipe)"),
+        (["schedule=2"], "schedule = 2 is not known (known: 1f1b, gpipe, zb-h1, zb-h2, dualpipe, zb-v)"),
         (["offload=weights"], "offload = 'weights' is not known (known: none, optimizer, activations, both)"),
         (["zero_replicas=0"], "zero_replicas = 0 must be a whole number of at least 1"),
         (["stored_layers=-1"], "stored_layers = -1 must be a whole number of at least 0"),
