@@ -70,8 +70,7 @@ class StageCosts:
             self._saved_bytes(stage._replace(layers=layers)) * in_flight(stage.position, choices, searched, last)
             for layers, last in ((stage.around.first, False), (stage.around.last, True))
         )
-        # One stage alone has one chunk.
-        saved = of_first + xp.where(choices.pp > 1, of_last, xp.zeros_like(of_last))
+        saved = of_first + holds.two_chunks(choices.pp, xp) * of_last
         return self._memory(stage, saved, transients=True)
 
     def _in_flight_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:

@@ -154,7 +154,7 @@ def stages_between(
     if holds.in_rounds:
         layers = {kind: xp.asarray(of_rounds).sum(axis=0) for kind, of_rounds in chunks.items()}
     else:
-        layers = _of_both(around, pp)
+        layers = _of_both(around, holds, pp)
     return Stage(position, layers, even=False, around=around)
 
 
@@ -205,12 +205,12 @@ def _stage_around(
     around = _around(stack, index, holds, pp, vpp, chunk, counted)
     if holds.in_rounds:
         return _stage(stack, index, pp, chunk, counted)._replace(around=around)
-    return Stage(index, _of_both(around, pp), around=around)
+    return Stage(index, _of_both(around, holds, pp), around=around)
 
 
-def _of_both(around: Around, pp: PerPlan) -> Layers:
-    """Return the layers of the first and the last chunk of a stage; one stage alone holds them once."""
-    again = xp.where(pp > 1, xp.ones_like(pp), xp.zeros_like(pp))
+def _of_both(around: Around, holds: StageChunks, pp: PerPlan) -> Layers:
+    """Return the layers of the first and the last chunk of a stage."""
+    again = holds.two_chunks(pp, xp)
     return {kind: layers + again * around.last[kind] for kind, layers in around.first.items()}
 
 

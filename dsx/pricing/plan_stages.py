@@ -71,7 +71,8 @@ def stages_of_plan(problem: Problem, columns: Arrays, layers: Sequence[int]) -> 
     chunks_of_stages = _chunks(boundaries, holds)
     microbatches = in_flight(stages.position, choices, workload.searched)
     if not holds.in_rounds:
-        microbatches = microbatches + in_flight(stages.position, choices, workload.searched, last=True)
+        of_last = in_flight(stages.position, choices, workload.searched, last=True)
+        microbatches = 0.5 * (microbatches + of_last)
     stalls = costs.stall_s or [0.0] * len(kinds)
     busy = [kind.compute_s + kind.memory_s + stall for kind, stall in zip(kinds, stalls, strict=True)]
     each = {kind: layers / holds.num_chains for kind, layers in stages.layers.items()}  # that a microbatch goes through

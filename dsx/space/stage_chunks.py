@@ -19,6 +19,11 @@ class StageChunks:
     stage_of: Callable[[Any, Any, Any], Any]  # (chunk, p, xp) -> stage
     num_chains: int = 1  # with two, a stage holds a chunk of each, and each has half of the microbatches
 
+    def two_chunks(self, num_stages: Any, xp: Any) -> Any:
+        """Return 1.0 where a stage that does not hold chunks in rounds has two, else 0.0: two chains of one stage."""
+        one = xp.ones_like(num_stages)
+        return xp.where(num_stages > self.num_chains - 1.0, one, 0.0 * one)
+
     @property
     def in_rounds(self) -> bool:
         """Whether stage i holds chunks i, p + i, ..."""
