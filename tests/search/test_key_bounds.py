@@ -39,7 +39,7 @@ def problem_of(assumptions, capacity=80e9, framework=None):
 @pytest.mark.parametrize("assumptions", ["default", "uncalibrated"])
 def test_no_plan_beats_the_bound_of_its_key(assumptions):
     opened = {
-        "schedule": ["1f1b", "gpipe", "zb-h1", "zb-h2"],
+        "schedule": ["1f1b", "gpipe", "zb-h1", "zb-h2", "dualpipe", "zb-v"],
         "zero_stage": [0, 3],
         "recompute": ["none", "full"],
         "offload": ["none", "both"],
