@@ -216,7 +216,7 @@ def best(
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
         partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
-            optimal cut where it is known, which is for vpp=1, and evenly elsewhere.
+            best cut that is known (optimal for vpp=1, balanced above), and evenly where none is.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
@@ -243,7 +243,7 @@ def best(
         answer = fastest(spaces, most, advance)
     times = problems[0].operator_times
     idle = idle_rows(times, shapes_of(problems[0], spaces.within[0].keys)) if times else ()
-    studies = [Study(problem, space, 0, {}) for problem, space in zip(problems, spaces.within, strict=True)]
+    studies = [Study(problem, space, 0, {}) for problem, space in zip(spaces.problems, spaces.within, strict=True)]
     why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
     other = beyond(found, answer.outside, answer.plans[0]["step_time_s"] if answer.plans else None)
     if why and other:

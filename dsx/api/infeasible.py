@@ -60,7 +60,7 @@ def _pipelines_text(problem: Problem) -> str:
         return f"pp must divide the {' or '.join(map(str, problem.limits().even_layers))} layers"
     return (
         f"pp is at most {problem.limits().max_stages}, the layers with embedding and head, and partition optimal "
-        f"covers {OPTIMAL_SCHEDULES} with vpp = 1"
+        f"covers {OPTIMAL_SCHEDULES}"
     )
 
 

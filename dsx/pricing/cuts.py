@@ -1,42 +1,39 @@
-"""Optimal cuts of rows: find the cut of each row, price it, and write it down as text.
+"""Best cuts of rows: find the cut of each row, price it, and write it down as text.
 
-Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
-shape and share what is compiled. Empty tiles are skipped.
+A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`), one with several the best of its
+balanced and its even cuts (`dsx.pricing.balanced_cut`).
 """
 
-import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.columns import StepCosts
 from dsx.cost.headroom import usable_bytes
 from dsx.cost.stage_costs import StageCosts
-from dsx.cost.step import Workload
 from dsx.errors import PlanError
-from dsx.pricing.batch import Plans, none_priced, pad, price
+from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
+from dsx.pricing.batch import none_priced, price
+from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
-from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents
 from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, plans_of
+from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.space.layer_layout import starts
 
-TILE = 16  # plans side by side: their segments fit into the cache of a core
-_TILES = 64  # of a call
-# Registers of 512 bits where the processor has them; XLA's default is 256.
-_COMPILER = {"xla_cpu_prefer_vector_width": 512}
+_AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
 # The cut that is best for a row: of those that fit the fastest, the one of least memory, or that if none fits.
 Goal = Literal["fastest", "least memory", "fastest, else least memory"]
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """The costs of N rows as NumPy arrays, and the boundaries of their cuts [N, L + 1] of a chain of L layers."""
+class Priced(NamedTuple):
+    """The costs of N rows as NumPy arrays, and the boundaries of their chunks [N, L + 1] in a chain of L layers.
+
+    Chunk c of stage i is interval c p + i of the chain. Boundaries after the last chunk are L.
+    """
 
     costs: StepCosts
     cuts: np.ndarray
@@ -45,40 +42,38 @@ class Priced:
 def price_best_cuts(
     problem: Problem, table: KeyCosts, rows: Rows, goal: Goal = "fastest, else least memory", float64: bool = True
 ) -> Priced:
-    """Find and price the optimal cut of [N] rows, in float64 or float32.
+    """Find and price the best cut of [N] rows, in float64 or float32.
 
-    With the goal "fastest" a row that fits with no cut has no cut, and its costs are infinite.
+    With the goal "fastest" the costs of a row that fits with no cut are infinite.
     """
-    priced, fits = _price(problem, table, rows, float64, goal == "least memory")
-    rest = np.flatnonzero(~fits)
-    if not len(rest):
-        return priced
-    if goal == "fastest":
-        return replace(priced, costs=jax.tree.map(lambda column: np.where(fits, column, np.inf), priced.costs))
-    smallest, _ = _price(problem, table, rows.take(rest), float64, True)
-
-    def put(column: np.ndarray, values: np.ndarray) -> np.ndarray:
-        column[rest] = values
-        return column
-
-    return Priced(jax.tree.map(put, priced.costs, smallest.costs), put(priced.cuts, smallest.cuts))
+    dtype = np.float64 if float64 else np.float32
+    several = rows.choices["vpp"] > 1
+    which = np.flatnonzero(~several), np.flatnonzero(several)
+    of_one = _optimal(problem, table, rows.take(which[0]), goal, dtype)
+    of_several = _balanced(problem, table, rows.take(which[1]), goal, dtype)
+    back = np.argsort(np.concatenate(which))
+    return jax.tree.map(lambda *columns: np.concatenate(columns)[back], of_one, of_several)
 
 
-def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray) -> Priced:
-    """Price [N] rows with the given cuts [N, L + 1], in float64."""
-    return Priced(price_chunks(problem, table, rows, cuts.T[None]), cuts)
+def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
+    """Price [N] rows with the given cuts [N, L + 1]."""
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    order = np.lexsort((pp, vpp))  # rows that are priced together have as many chunks, and about as many stages
+    parts = [none_priced(dtype is np.float64)]
+    for of_rounds in np.split(order, np.flatnonzero(np.diff(vpp[order])) + 1):
+        for start in range(0, len(of_rounds), _AT_ONCE):
+            here = of_rounds[start : start + _AT_ONCE]
+            parts.append(price_chunks(problem, table, rows.take(here), _rounds(cuts[here], pp[here], vpp[here]), dtype))
+    back = np.argsort(order)
+    return Priced(jax.tree.map(lambda *columns: np.concatenate(columns)[back], *parts), cuts)
 
 
 def price_chunks(
     problem: Problem, table: KeyCosts, rows: Rows, boundaries: np.ndarray, dtype: type = np.float64
 ) -> StepCosts:
     """Price [N] rows with the given chunks, [R, S + 1, N] boundaries (`dsx.cost.stages.stages_between`)."""
-    parts: list[StepCosts] = []
-    for start in range(0, len(rows.positions), TILE * _TILES):
-        here = slice(start, start + TILE * _TILES)
-        plans, workload = plans_of(problem, table, rows.take(here), dtype)
-        parts.append(price(plans, workload, boundaries[..., here], dtype is np.float64))
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts) if parts else none_priced(dtype is np.float64)
+    plans, workload = plans_of(problem, table, rows, dtype)
+    return price(plans, workload, boundaries, dtype is np.float64)
 
 
 def boundaries_of(layers: Sequence[int], pp: int) -> np.ndarray:
@@ -88,7 +83,7 @@ def boundaries_of(layers: Sequence[int], pp: int) -> np.ndarray:
 
 
 def layers_of_stages(cuts: np.ndarray) -> np.ndarray:
-    """Return [N] cuts as text: the layers of each stage, "21,20,20,21"."""
+    """Return [N] cuts as text: the layers of each chunk, "21,20,20,21"."""
     # Rows as bytes are sorted several times as fast as rows of numbers.
     as_bytes = np.ascontiguousarray(cuts, dtype=np.int16).view(np.dtype((np.void, 2 * cuts.shape[1]))).ravel()
     _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
@@ -111,66 +106,64 @@ def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
     return cuts
 
 
-def _price(
-    problem: Problem, table: KeyCosts, rows: Rows, float64: bool, least_memory: bool
-) -> tuple[Priced, np.ndarray]:
-    """Return the priced rows, and the mask of rows that fit."""
-    dtype = np.float64 if float64 else np.float32
-    contents = chain_contents(problem.workload.stack)
-    contents = Contents(contents.layers.astype(dtype), contents.of_segment)
-    order = np.argsort(rows.choices["pp"], kind="stable")
-    parts: list[Any] = []
-    for of_call, filled in _calls(order):
-        with jax.enable_x64(float64):
-            here = rows.take(filled)
-            plans, workload = plans_of(problem, table, here, dtype)
-            stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
-            depths = Depths(stages.min(axis=1), stages.max(axis=1))
-            filled_tiles = np.int32(-(-len(of_call) // TILE))
-            found = _best_cuts(plans, depths, filled_tiles, workload, contents, least_memory)
-        parts.append(_first(len(of_call), found))
-    back = np.argsort(order, kind="stable")
-    if not parts:
-        none = np.zeros((0, contents.of_segment.shape[0] + 1), np.int32)
-        return Priced(none_priced(float64), none), np.zeros(0, dtype=bool)
-    cuts, fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *parts)
-    return Priced(price_chunks(problem, table, rows, cuts.T[None], dtype), cuts), fits
+def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
+    """Price the optimal cuts of rows with one chunk per stage."""
+    cuts, fits = scanned_cuts(problem, table, rows, dtype, least_memory=goal == "least memory")
+    rest = np.flatnonzero(~fits)
+    if goal == "fastest, else least memory" and len(rest):
+        cuts[rest], _ = scanned_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
+    priced = price_cuts(problem, table, rows, cuts, dtype)
+    return _finite_where(fits, priced) if goal == "fastest" else priced
 
 
-def _first(count: int, found: Any) -> Any:
-    """Return the first rows of all leaves, as NumPy arrays."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], found)
+def _balanced(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
+    """Price the best of three cuts of rows with several chunks per stage: balanced chunks, balanced stages, even.
+
+    Where none fits, it is the one that needs least memory.
+    """
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    cluster, assumptions = machines(problem, rows.points)
+    usable = np.asarray(usable_bytes(cluster.device, assumptions))
+    of_chunks, of_stages = _balanced_cuts(problem, table, rows)
+    even, divides = even_cuts(problem.limits(), pp, vpp)
+    found = price_cuts(problem, table, rows, of_chunks, dtype)
+    for cuts, there in ((of_stages, True), (even, divides)):
+        new = np.flatnonzero(there & (cuts != found.cuts).any(axis=1))
+        other = price_cuts(problem, table, rows.take(new), cuts[new], dtype)
+        known = jax.tree.map(lambda column, new=new: column[new], found.costs)
+        better = _better(other.costs, known, usable[new], goal)
+        for column, values in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
+            column[new[better]] = values[better]
+    return _finite_where(np.asarray(found.costs.peak_bytes) <= usable, found) if goal == "fastest" else found
 
 
-def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the rows of each call, and the same rows padded to the length of a call with the last one."""
-    length = TILE * _TILES
-    for start in range(0, len(order), length):
-        rows = order[start : start + length]
-        yield rows, pad(rows, length)
+def _better(costs: StepCosts, known: StepCosts, usable: np.ndarray, goal: Goal) -> np.ndarray:
+    """Return where a cut is better than the known one: by seconds if one of them fits, else by memory."""
+    one, other = (
+        np.where((here.peak_bytes <= usable) & (goal != "least memory"), here.step_time_s, np.inf)
+        for here in (costs, known)
+    )
+    return (one < other) | (np.isinf(one) & np.isinf(other) & (costs.peak_bytes < known.peak_bytes))
 
 
-@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
-def _best_cuts(
-    plans: Plans, depths: Depths, filled_tiles: Any, workload: Workload, contents: Contents, least_memory: bool
-) -> Any:
-    def best(plan: Plans, stages: Depths) -> Any:
-        costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.searched, plan.cluster, plan.assumptions)
-        usable = usable_bytes(plan.cluster.device, plan.assumptions)
-        return boundaries(costs, contents, usable, stages, least_memory)
+@xp.unchecked
+def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cuts that balance chunks before stages, and those that balance stages alone."""
+    plans, workload = plans_of(problem, table, rows)
+    costs = StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+    chain = chain_of(workload.stack, costs.forward_backward_s)
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
+    return balanced_cuts(chain, pp, vpp, least), balanced_cuts(chain, pp, vpp, np.full_like(least, np.inf))
 
-    @jax.jit  # traced once for its shapes and its values
-    def tile(*of_tile: Any) -> Any:
-        return jax.vmap(best, in_axes=(-1, None))(*of_tile)
 
-    def empty(*of_tile: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
+def _rounds(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
+    """Return the [R, S + 1, N] boundaries of R rounds of chunks of cuts that have as many; the others are empty."""
+    first = pp[:, None] * np.arange(vpp[0])
+    stage = np.minimum(np.arange(pp.max() + 1), pp[:, None])
+    at = first[:, :, None] + stage[:, None, :]
+    return np.take_along_axis(cuts[:, None], at, axis=2).transpose(1, 2, 0)
 
-    def filled(numbered: Any) -> Any:
-        number, of_tile = numbered
-        return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
 
-    # The rows of a tile are the last axis. The tiles become the first axis, which `map` runs over.
-    tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), plans)
-    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (tiles, depths)))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:
+    return priced._replace(costs=jax.tree.map(lambda column: np.where(fits, column, np.inf), priced.costs))

@@ -77,7 +77,7 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
         problem, workload=replace(problem.workload, searched=searched_values({n: [codes[n]] for n in SEARCHED_COLUMNS}))
     )
     columns = _columns(problem, codes)
-    if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["vpp"], codes["schedule"])):
+    if not layers and problem.optimal_cuts and bool(optimal_cut_covers(codes["schedule"])):
         layers = _optimal_cut(problem, columns)
     priced = cost_columns(_with_layout(problem, columns, layers) if layers else price_plans(problem, columns))
     priced |= interval_columns(problem, columns["num_gpus"], priced["step_time_s"])
@@ -95,7 +95,7 @@ def price_plan(problem: Problem, plan: Plan) -> Evaluation:
 
 def _optimal_cut(problem: Problem, columns: Arrays) -> tuple[int, ...]:
     (cut,) = price_best_cuts(problem.without_margin(), *rows_of_plans(problem, columns)).cuts
-    return tuple(np.diff(cut)[: int(columns["pp"][0])].tolist())
+    return tuple(np.diff(cut)[: int(columns["pp"][0] * columns["vpp"][0])].tolist())
 
 
 def _with_layout(problem: Problem, columns: Arrays, layers: Sequence[int]) -> StepCosts:

@@ -184,6 +184,7 @@ def _or(values: Sequence[Any]) -> str:
 # These replace the rules of the choices if cuts are optimal.
 _RULES_OF_OPTIMAL_CUTS: dict[str, str] = {
     "pp": "pp divides num_gpus and is at most {stages}, the layers with embedding and head",
-    "vpp": "partition optimal covers only vpp = 1",
+    "vpp": "vpp above 1 needs pp above 1, at most {stages} chunks of all stages, schedule 1f1b, and a num_microbatches "
+    "that pp divides; a search tries divisors of the layers, with embedding and head or without",
     "schedule": f"partition optimal covers only {OPTIMAL_SCHEDULES}",
 }

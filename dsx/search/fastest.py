@@ -1,7 +1,7 @@
 """The fastest plans of one job, with even cuts, with optimal cuts, or with either.
 
-Optimal cuts are known for one chunk per stage and some schedules (`dsx.space.plan_rules.optimal_cut_covers`). A search
-of any cut gives these plans their optimal cut, and the others an even one.
+Best cuts are known for some schedules (`dsx.space.plan_rules.optimal_cut_covers`): optimal ones for one chunk per
+stage, balanced ones for several. A search of any cut gives these plans their best cut, and the others an even one.
 """
 
 import math
@@ -49,10 +49,7 @@ class Fastest:
 
 
 def problems_of(cut: str, problem: Problem) -> list[Problem]:
-    """Return the problem of each kind of cut that a search takes; `problem` has even cuts.
-
-    Even cuts come first: they are priced at once, and few other plans can then be faster.
-    """
+    """Return the problem of each kind of cut that a search takes, best cuts last; `problem` has even cuts."""
     if cut != ANY:
         return [problem.with_partition(cut)]
     # A longer chain has no optimal cut.

@@ -18,7 +18,6 @@ from dsx.space.boxes import Limitation, Selection
 from dsx.space.enumerate import take
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.recompute_values import NONE_CODE
-from dsx.spec.ranges import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +72,16 @@ class SearchSpaces:
 def spaces_of(
     problems: Sequence[Problem], num_gpus: int, global_batch_size: int, fix: Selection, limit: Limitation | None = None
 ) -> SearchSpaces:
-    """Return the space of each problem. Plans with an optimal cut have no even one too, as far as schedules allow."""
-    first, limit = problems[0], limit or {}
-    all_covered = all(optimal_cut_covers(1, schedule) for schedule in first.workload.searched.schedule)
-    rest = {"vpp": [*limit.get("vpp", ()), Limit(">=", 2)]} if len(problems) > 1 and all_covered else {}
+    """Return the space of each problem; of the last one alone, if its cuts are optimal and all schedules have one."""
+    if problems[-1].optimal_cuts and bool(optimal_cut_covers(problems[-1].workload.searched.schedule).all()):
+        problems = problems[-1:]
+    first = problems[0]
     spaces: list[Space] = []
     limited = first.framework is not None and not first.framework.unlimited
     for outside in (False, True) if limited else (False,):
         for problem in problems:
             keys = spaces[0].keys if spaces else None
-            here = limit if problem.optimal_cuts else {**limit, **rest}
-            spaces.append(Space(problem, [num_gpus], [global_batch_size], fix, here, outside, keys))
+            spaces.append(Space(problem, [num_gpus], [global_batch_size], fix, limit, outside, keys))
     # The keys that have plans are the same, and found faster, with few values of `recompute`.
     few = recomputing(first, representatives(first))
     used = of_used_keys(first, [space.searching(few) for space in spaces])

@@ -20,10 +20,10 @@ import numpy as np
 
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
-from dsx.space.divisors import all_divisors, divisors
+from dsx.space.divisors import divisors
 from dsx.space.enumerate import BOXES, Arrays, Bounds, changes, cross, grid, take
 from dsx.space.expert_nesting import REPLICA_AXES, ep_constraints
-from dsx.space.limits import OPTIMAL, Limits, fill, placed
+from dsx.space.limits import Limits, fill, placed
 from dsx.space.plan_rules import RULES, least_microbatches, microbatch_groups
 from dsx.space.schedules import SCHEDULES
 from dsx.space.tiers import choice_shares, distinct_order
@@ -314,9 +314,9 @@ def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
 
     The fast domain of `limits` has room for so many of them.
     """
-    domain = limits.nvs_size
-    any_stages = limits.partition == OPTIMAL or any(SCHEDULES[code].uneven_stages for code in searched.schedule)
-    pipelines = np.arange(1, limits.max_stages + 1) if any_stages else all_divisors(limits.even_layers)
+    domain, pipelines = limits.nvs_size, limits.stage_counts
+    if any(SCHEDULES[code].uneven_stages for code in searched.schedule):
+        pipelines = np.arange(1, limits.max_stages + 1)
     pp, pp_nvs = grid(pipelines[rest % pipelines == 0], divisors(domain))
     dp, dp_nvs = rest // pp, domain // pp_nvs
     good = (pp % pp_nvs == 0) & (dp % dp_nvs == 0)
@@ -325,7 +325,7 @@ def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
     for choice in CROSSED:
         values = getattr(searched, choice.name)
         if choice.tried and not values:
-            values = choice.tried(limits.even_layers, rest)
+            values = choice.tried(limits.tried_layers, rest)
         table = cross(table, choice.name, np.array(values))
         for rule in RULES:
             if choice.name in rule.reads and table.keys() >= {*rule.reads}:

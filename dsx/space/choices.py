@@ -38,7 +38,7 @@ class Choice:
     listed: Values = ()  # the values that advice and documents list, where all are too many
     rest: str = ""  # the other values, in words
     searched: bool = False  # whether an assumption set may fix it and a search may vary it
-    # Values of a number that a search tries, from the layers of the model (`Limits.even_layers`) and from stages times
+    # Values of a number that a search tries, from layers of the model (`Limits.tried_layers`) and from stages times
     # replicas.
     tried: Callable[[Sequence[int], int], Any] | None = None
     no_effect: Callable[[Mapping[str, Any]], Any] | None = None  # plans that cost the same with every value

@@ -1,12 +1,13 @@
 """The limits that rules compare a plan with, and the GPUs of a fast domain that its shares fill."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dsx.space.choices import MODEL_AXES
+from dsx.space.divisors import all_divisors
 from dsx.space.expert_nesting import REPLICA_AXES
 from dsx.space.layer_layout import Chain
 
@@ -75,6 +76,16 @@ class Limits:
     def max_stages(self) -> int:
         """Stages of the deepest pipeline: every layer is a stage."""
         return self.num_layers if self.partition == EVEN else self.chain.num_layers
+
+    @property
+    def stage_counts(self) -> np.ndarray:
+        """The numbers of stages that the layers may be cut into."""
+        return all_divisors(self.even_layers) if self.partition == EVEN else np.arange(1, self.max_stages + 1)
+
+    @property
+    def tried_layers(self) -> Sequence[int]:
+        """The numbers of layers whose divisors a search tries as chunks per stage."""
+        return self.even_layers if self.partition == EVEN else range(self.num_layers, self.chain.num_layers + 1)
 
 
 def fill(num_gpus: Any, nvs_size: int) -> Any:

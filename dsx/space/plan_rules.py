@@ -46,9 +46,9 @@ _DOMAIN = tuple(f"{axis}_nvs" for axis in PLACED)
 _NESTED = (*REPLICA_AXES, "ep", "dp")
 
 
-def optimal_cut_covers(vpp: Any, schedule: Any) -> Any:
-    """Return whether the optimal cut is known: for one chunk per stage, under some schedules."""
-    return (vpp == 1) & np.isin(schedule, codes_where(lambda one: one.optimal_cut))
+def optimal_cut_covers(schedule: Any) -> Any:
+    """Return whether plans of a schedule have a best cut: an optimal one, or with several chunks a balanced one."""
+    return np.isin(schedule, codes_where(lambda one: one.optimal_cut))
 
 
 def _per_schedule(schedule: Any, number: Callable[[Schedule], int]) -> Any:
@@ -99,12 +99,18 @@ def _schedule(plan: Columns) -> str:
 
 def _chunks_divide(plan: Columns, limits: Limits) -> Any:
     pp, vpp = plan["pp"], plan["vpp"]
-    return (vpp == 1) | ((pp > 1) & ((limits.partition == GIVEN) | limits.divides(pp * vpp)))
+    if limits.partition == EVEN:
+        whole = limits.divides(pp * vpp)
+    else:
+        whole = (limits.partition == GIVEN) | (pp * vpp <= limits.chain.num_layers)
+    return (vpp == 1) | ((pp > 1) & whole)
 
 
 def _chunks_detail(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
         return f"vpp={plan['vpp']} needs a pipeline, but pp=1"
+    if limits.partition != EVEN:
+        return f"pp={plan['pp']} * vpp={plan['vpp']} chunks are more than the {limits.chain.num_layers} layers"
     return f"pp={plan['pp']} * vpp={plan['vpp']} does not divide {limits.layers_text}"
 
 
@@ -112,6 +118,8 @@ def _chunks_nearest(plan: Columns, limits: Limits) -> str:
     if plan["pp"] == 1:
         return "vpp=1"
     pp = plan["pp"]
+    if limits.partition != EVEN:
+        return f"vpp={max(limits.chain.num_layers // pp, 1)}"
     whole = [layers // pp for layers in limits.even_layers if layers % pp == 0]
     return f"vpp={nearest_of(all_divisors(whole or [1]), plan['vpp'])}"
 
@@ -210,18 +218,19 @@ RULES: tuple[PlanRule, ...] = (
         lambda plan, limits: f"pp={nearest_of(all_divisors(limits.even_layers), plan['pp'])}",
     ),
     PlanRule(
-        Reason(
-            "cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES} with vpp = 1"
-        ),
-        ("vpp", "schedule"),
-        lambda plan, limits: (limits.partition != OPTIMAL) | optimal_cut_covers(plan["vpp"], plan["schedule"]),
+        Reason("cut_not_covered", f"no optimal cut is known; partition optimal covers {OPTIMAL_SCHEDULES}"),
+        ("schedule",),
+        lambda plan, limits: (limits.partition != OPTIMAL) | optimal_cut_covers(plan["schedule"]),
         lambda plan, limits: (
-            f"no optimal cut is known for vpp={plan['vpp']} with schedule={_schedule(plan)}; "
-            "the plan is priced with the even cut"
+            f"no optimal cut is known for schedule={_schedule(plan)}; the plan is priced with the even cut"
         ),
     ),
     PlanRule(
-        Reason("chunks_not_divisible", "vpp does not divide the layers of a stage, or is above 1 with pp = 1"),
+        Reason(
+            "chunks_not_divisible",
+            "vpp does not divide the layers of a stage (partition optimal: makes more chunks than layers), or is above "
+            "1 with pp = 1",
+        ),
         ("pp", "vpp"),
         _chunks_divide,
         _chunks_detail,

@@ -257,7 +257,7 @@ def test_what_leaves_no_candidate_is_said_with_its_place(run, folder, stated, sa
 
 
 def test_what_a_set_holds_fixed_may_leave_no_candidate(run, folder):
-    done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3")
+    done = run("best", *JOB, "--set", "assumptions.fixed.vpp=3", "--partition", "even")
     assert done.code == 3
     assert (
         "assumption set 'default': fixed: vpp = 3: vpp divides the layers of a stage, 8 / pp; vpp above 1 needs"

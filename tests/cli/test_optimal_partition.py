@@ -187,7 +187,7 @@ def test_its_picture(run, place):
         ((*JOB, "pp"), 2, "'pp' is not a setting of a plan"),
         ((*JOB, "pp=2", "pp=3"), 2, "pp is given twice"),
         ((*JOB, "schedule=gpip"), 2, "schedule = 'gpip' is not known; did you mean 'gpipe'?"),
-        ((*JOB, "vpp=2"), 3, "the command: vpp = 2: partition optimal covers only vpp = 1; nearest: vpp = 1"),
+        ((*JOB, "vpp=99"), 3, "the command: vpp = 99: vpp above 1 needs pp above 1, at most"),
         (
             (*JOB, "schedule=zb-h1"),
             2,

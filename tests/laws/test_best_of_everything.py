@@ -1,6 +1,7 @@
 """`best` finds the fastest of all plans that fit, over all choices and, with one chunk per stage, over all cuts.
 
-The referee prices every candidate of every strategy with every cut; it has no bounds, leaves no key unpriced, drops no
+The referee prices every candidate of every strategy with every cut, or, with several chunks per stage, with the cuts
+that these get; it has no bounds, leaves no key unpriced, drops no
 value of a choice, and does not know that plans of different strategies may be the same.
 """
 
@@ -14,7 +15,7 @@ from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
 from dsx.cost.headroom import usable_bytes
-from dsx.pricing.cuts import price_cuts
+from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
@@ -92,8 +93,10 @@ def by_brute_force(problem, num_gpus, batch, opened):
     costs = [price_rows(problem, table, rows)]
     cut = problem.with_partition(OPTIMAL)
     table, rows = all_rows(cut, num_gpus, batch, opened)
-    covered = optimal_cut_covers(rows.choices["vpp"], rows.choices["schedule"])
-    rows = rows.take(np.flatnonzero(covered))
+    rows = rows.take(np.flatnonzero(optimal_cut_covers(rows.choices["schedule"])))
+    several = rows.choices["vpp"] > 1
+    costs.append(price_best_cuts(cut, table, rows.take(several)).costs)
+    rows = rows.take(~several)
     num_layers = int(cut.workload.stack.num_layers)
     cuts = [every_cut(num_layers, pp) for pp in rows.choices["pp"].tolist()]
     every = rows.take(np.repeat(np.arange(len(cuts)), [len(of_row) for of_row in cuts]))

@@ -183,6 +183,20 @@ def plan_of_flags(arguments):
     return settings | {"vpp": len(pieces) // pp}, [*map(len, pieces)]
 
 
+@pytest.mark.parametrize("body", JOBS)
+@pytest.mark.parametrize("chunks", ["pp=3", "pp=4 vpp=2", "pp=3 vpp=4"])
+def test_launch_flags_of_a_best_cut_give_it_back(body, chunks):
+    plan = f"tp=2 {chunks} dp={GPUS // 2 // int(chunks[3])} zero_stage=1 recompute=none"
+    found = dsx.evaluate(JOBS[body], plan, partition="optimal")
+    _, letters = plan_of_flags(found.launch.arguments)
+    if letters is None:
+        return  # an even cut has no layout
+    flag = as_flags(found.launch.arguments)["--pipeline-model-parallel-layout"]
+    back = dsx.evaluate(JOBS[body], plan, stage_layers=flag)
+    assert back.plan["stage_layers"] == found.plan["stage_layers"]
+    assert back.costs == pytest.approx(found.costs, rel=EXACT, abs=1e-15, nan_ok=True)
+
+
 @settings(max_examples=10)
 @given(layouts())
 def test_launch_flags_give_the_plan_back(drawn):

@@ -69,7 +69,7 @@ def test_an_order_numbers_the_replicas_of_an_ep_group_consecutively():
 @pytest.mark.parametrize(
     ("fix", "setting", "nearest"),
     [
-        ({"vpp": [2]}, "vpp = 2", "vpp = 1"),
+        ({"vpp": [18]}, "vpp = 18", "vpp = 17"),
         ({"schedule": ["zb-h1"]}, "schedule = zb-h1", "schedule = 1f1b"),
         ({"pp": [64]}, "pp = 64", "pp = 32"),
     ],
