@@ -131,8 +131,7 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, se
 
     The mean stage runs all microbatches, under some schedules a forward and a backward side by side. Interleaved,
     the first forward of the last stage waits for one chunk of each earlier stage, and so does the end of the step for
-    the backwards of these. With one chunk, the bound of any cut holds where it is known. Arguments are those of
-    `least_passes_s`.
+    the backwards of these. A bound of any cut, where it is known, holds too. Arguments are those of `least_passes_s`.
     """
     whole, _, _, body, *side_by_side = _of_plans(seconds, keys, choices, searched)
     if overlaps := [code for code in searched.schedule if SCHEDULES[code].overlap]:
@@ -144,7 +143,7 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, se
     others = np.where((choices.vpp > 1) & interleaved, (choices.pp - 1) / choices.vpp, 0.0)
     many = choices.num_microbatches
     found = np.maximum(many * whole / choices.pp, (many + others) * body / choices.pp)
-    covered = optimal_cut_covers(choices.vpp, choices.schedule)
+    covered = optimal_cut_covers(choices.schedule)
     if not covered.any():
         return found
     return np.where(covered, np.maximum(found, least_passes_s(seconds, keys, choices, searched)), found)
