@@ -107,7 +107,7 @@ def _lines(total: int, what: str, interval_s: float, show: Callable[[str], None]
         nonlocal done, last
         done += more
         now = time.monotonic()
-        if now - last >= interval_s and done < total:
+        if now - last >= interval_s and 0 < done < total:
             last = now
             rate = done / (now - start)
             left = (total - done) / rate

@@ -95,8 +95,8 @@ class BestPlans(PricedPlans):
     @property
     def _fixed_text(self) -> str:
         stated = " ".join(f"{name}={value}" for name, value in self.fixed.items())
-        only = only_text(self.fix, self.limit)
-        return f"{only and f'{only}; '}not searched: {stated or 'nothing'} (--fix searches other values)"
+        rest = f"not searched: {stated} (--fix searches other values)" if stated else ""
+        return "; ".join(filter(None, (only_text(self.fix, self.limit), rest)))
 
     @property
     def _nonempty(self) -> Sequence[dict[str, Any]]:
@@ -202,8 +202,8 @@ def best(
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
         dsx.best(job, fix="vpp=1 offload=none,optimizer", limit="tp<=8", strategy="1d,2d")
 
-    The assumption set fixes some choices (`fixed` of the answer), such as offload; `fix` searches other values of them,
-    or fewer of a choice that is searched.
+    The assumption set fixes some choices (`fixed` of the answer), such as the schedule; `fix` searches other values of
+    them, or fewer of a choice that is searched.
 
     Args:
         job: the model, the cluster, the GPUs and the batch.
@@ -215,8 +215,8 @@ def best(
             A plan that several strategies have is searched once, under the first of them.
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
-        partition: how layers are divided into pipeline stages: evenly, by the optimal cut of each plan, or any: by the
-            best cut that is known (optimal for vpp=1, balanced above), and evenly where none is.
+        partition: how layers are divided into pipeline stages: evenly, by the best cut of each plan that is known
+            (optimal for vpp=1, balanced above), or any: by the optimal cut for vpp=1, and evenly elsewhere.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or

@@ -20,18 +20,15 @@ from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
 from dsx.errors import NothingFeasible
-from dsx.pricing.evaluate import priced_plans
-from dsx.pricing.layers import price_keys
+from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
 from dsx.remarks import remark
 from dsx.results.launch_flags import Launch
-from dsx.search.bounded import best_cuts
-from dsx.search.fastest import SearchCounts
-from dsx.search.priced_space import PricedSpace
-from dsx.search.space import Space, of_used_keys
+from dsx.search.fastest import SearchCounts, fastest, problems_of
+from dsx.search.search_spaces import spaces_of
 from dsx.search.study import Study
 from dsx.space.boxes import Limitation
 from dsx.space.layer_layout import LAYOUT, layers_of_chunks
@@ -158,24 +155,19 @@ def partition(
     given = given_plan(fix, choices, checked(job))
     names = strategy_names(given.strategy if strategy is None else strategy)
     found = searched(job.inputs, names, framework, job.sequence_length)
-    stated = found.problem.with_partition(OPTIMAL)
+    (stated,) = problems_of(OPTIMAL, found.problem)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
     check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
-    (space,) = of_used_keys(problem, [Space(problem, [job.num_gpus], [job.global_batch_size], fixed, limits)])
-    counts, plans, rows = SearchCounts(0, 0, 0, 0), [], {}
-    if space.size:
-        with progress(space.size, "pricing", watch) as advance:
-            source = PricedSpace(problem, space, price_keys(problem, space.keys), "float64")
-            rows, bounded = best_cuts(source, 1, advance)
-        counts = SearchCounts(bounded.candidates, bounded.cut, None, bounded.cut)
-        plans = priced_plans(problem, rows)
-    if not plans:
-        studies = [Study(problem, space, 0, {})]
+    spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits, with_outside=False)
+    with progress(spaces.size, "pricing", watch) as advance:
+        answer = fastest(spaces, 1, advance)
+    if not answer.plans:
+        studies = [Study(problem, space, 0, {}) for space in spaces.within]
         raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
-    (plan,) = plans
+    (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
-    left_out = found.left_out([space])
-    cut = stages_of_plan(problem, rows, layers)
-    return Partition(job, problem, found, left_out, plan, cut, counts, fixed, limits)
+    left_out = found.left_out(spaces.within)
+    cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
+    return Partition(job, problem, found, left_out, plan, cut, answer.counts, fixed, limits)

@@ -4,7 +4,8 @@ A pipeline takes at least as long as one of mean stages, and as its largest sing
 (`dsx.space.critical_path`). A cut adds at least the reduction and the update of the most even first stage
 (`StageCosts.reduction_and_update_s`). The fullest GPU holds at least the mean of all stages, each with the fewest
 microbatches in flight that one has, those of the last stage.
-Transients are left out of the memory: they are not affine in the layers, so their mean is no bound.
+Transients are left out of the memory: they are not affine in the layers, so their mean is no bound. So are activations
+that are offloaded.
 
 A looser bound leaves out sends, reduction and update, so it needs the seconds of a shard key's layers alone. The
 loosest is the work of a step, shared by all GPUs: no plan of a key is faster, whatever its pipeline.
@@ -20,17 +21,34 @@ from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
-from dsx.cost.offload import ACTIVATIONS, offload_codes
+from dsx.cost.offload import ACTIVATIONS, offloaded
 from dsx.cost.pipeline import LayerSeconds, Send, in_flight, least_pipeline_s
 from dsx.cost.recompute import NONE
 from dsx.cost.shapes import Column, PerPlan
 from dsx.cost.stage_costs import StageCosts
-from dsx.cost.stages import Stack, even_first
-from dsx.cost.step import Workload, mean_stage, sends_of
+from dsx.cost.stages import Stack, Stage, even_first
+from dsx.cost.step import Workload, even_cuts, mean_stage, pipeline_of, sends_of
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.schedules import SCHEDULES
+
+# Bounds and costs add up the same numbers in different orders.
+ROUNDING = 1e-12
+
+
+class CutBounds(NamedTuple):
+    """Bounds of the parts of a step [s] and of the fullest GPU [bytes]."""
+
+    pipeline_s: PerPlan
+    reduction_s: PerPlan
+    update_s: PerPlan
+    peak_bytes: PerPlan
+
+    @property
+    def step_s(self) -> PerPlan:
+        """The bound of the whole step."""
+        return self.pipeline_s + self.reduction_s + self.update_s
 
 
 @xp.unchecked
@@ -40,20 +58,72 @@ def cut_bounds(
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-) -> tuple[PerPlan, PerPlan]:
-    """Return bounds below the step time [s] and the peak memory [bytes] of plans with any cut."""
+    even: bool = False,
+) -> CutBounds:
+    """Return bounds below the seconds and the memory of plans with any cut, or with the `even` one.
+
+    Schedules without an optimal cut share reduction and update in their own ways, so even cuts have no bound of these.
+    """
     stack, searched = workload.stack, workload.searched
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
     last = choices.pp - 1.0
     mean, share = mean_stage(stack, choices, last), even_first(stack, choices.pp, choices.vpp)
+    if even:
+        pipeline_s = pipeline_of(costs, even_cuts(stack, choices, searched)).step_s
+        step_s = (pipeline_s, xp.zeros_like(pipeline_s), xp.zeros_like(pipeline_s))
+    else:
+        step_s = (_least_pipeline_s(costs, mean), costs.reduction_s(share), costs.update_s(share))
+    fewest = in_flight(last, choices, searched)
+    # What stays on a GPU of offloaded activations is not affine in the layers.
+    fewest = offloaded(ACTIVATIONS, choices, searched, lambda: xp.zeros_like(fewest), fewest)
+    return CutBounds(*step_s, costs.memory(mean, fewest, transients=False).peak_bytes)
+
+
+@xp.unchecked
+def stages_hold_all(
+    kinds: Sequence[LayerCosts],
+    choices: StepChoices,
+    workload: Workload,
+    cluster: Cluster,
+    assumptions: Assumptions,
+    most_s: float,
+    most_bytes: np.ndarray,
+) -> np.ndarray:
+    """Return whether N plans may have a cut of which the pipeline takes `most_s` and each GPU has `most_bytes` [N].
+
+    A stage holds no more seconds of body layers than its memory has room for, if all its layers were of the kind that
+    needs least bytes per second; and none that alone makes the pipeline too long (`dsx.space.critical_path`). All
+    stages together must hold the whole body. Plans with several chunks per stage always may.
+    """
+    stack, searched = workload.stack, workload.searched
+    costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
+    body = {kind: count for kind, count in stack.totals().items() if kind not in stack.embedding_and_head}
+    seconds = costs.forward_backward_s
+    whole_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
+    index = np.arange(int(choices.pp.max(initial=1)), dtype=float)[:, None]
+    later = choices.pp - 1.0 - index
+    # The others than one microbatch, which goes through all stages, and those that run while it is on later stages.
+    alone = choices.num_microbatches - 1.0 - later
+    held = np.where(later >= 0, in_flight(np.minimum(index, choices.pp - 1.0), choices, searched), 1.0)
+    held = offloaded(ACTIVATIONS, choices, searched, lambda: np.zeros_like(held), held)
+    room_s = np.zeros_like(whole_s)
+    for kind in body:
+        one = Stage(choices.pp - 1.0, {other: np.full_like(whole_s, other == kind) for other in stack.totals()})
+        nothing = costs.memory(one, np.zeros_like(whole_s), transients=False)
+        stash = costs.memory(one, np.ones_like(whole_s), transients=False).peak_bytes - nothing.peak_bytes
+        state = nothing.peak_bytes - nothing.overhead_bytes
+        room_s = np.maximum(room_s, seconds[kind] * (most_bytes - nothing.overhead_bytes) / (state + held * stash))
+    with np.errstate(divide="ignore"):
+        slow_s = np.where(alone >= 1.0, (most_s - whole_s) / alone, np.inf)
+    of_stages = np.where(later >= 0, np.minimum(room_s, slow_s), 0.0).sum(axis=0)
+    body_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in body.items()])
+    return (choices.vpp > 1) | (of_stages >= body_s * (1.0 - 1e-9))
+
+
+def _least_pipeline_s(costs: StageCosts, mean: Stage) -> PerPlan:
+    largest_s, last_s = _largest_and_last_s(costs.forward_backward_s, costs.stack)
     send = sends_of(costs, mean)
-    largest_s, last_s = _largest_and_last_s(costs.forward_backward_s, stack)
-    passes_s = least_pipeline_s(costs.load_s(mean), largest_s, last_s, send, choices, searched)
-    step_s = passes_s + costs.reduction_s(share) + costs.update_s(share)
-    if offload_codes(ACTIVATIONS, searched):  # what stays on a GPU is not affine in the layers
-        return step_s, xp.zeros_like(step_s)
-    held = costs.memory(mean, in_flight(last, choices, searched), transients=False)
-    return step_s, held.peak_bytes
+    return least_pipeline_s(costs.load_s(mean), largest_s, last_s, send, costs.choices, costs.searched)
 
 
 class KeySeconds(NamedTuple):

@@ -64,12 +64,7 @@ def step_costs(
     stack, searched = workload.stack, workload.searched
     microbatches = choices.num_microbatches
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    cuts = {
-        holds: _even(stack, choices, holds, every_end)
-        if boundaries is None
-        else _cut_at(stack, choices, boundaries, holds)
-        for holds, every_end in _placements(searched).items()
-    }
+    cuts = even_cuts(stack, choices, searched) if boundaries is None else _cuts_at(stack, choices, searched, boundaries)
     mean = next(iter(cuts.values())).mean
 
     def busy(values: Sequence[PerPlan]) -> Column:
@@ -150,6 +145,17 @@ def sends_of(costs: StageCosts, mean: Stage) -> Send:
         mean_s = xp.maximum(mean_s - shared * taken, xp.zeros_like(mean_s))
     hidden_s = assumptions.pp_overlap * xp.minimum(send_s, mean_s / choices.vpp)
     return Send(send_s - hidden_s, hidden_s)
+
+
+def even_cuts(stack: Stack, choices: StepChoices, searched: Searched) -> dict[StageChunks, Cut]:
+    """Return the even cuts of plans, for each placement of chunks."""
+    return {holds: _even(stack, choices, holds, every_end) for holds, every_end in _placements(searched).items()}
+
+
+def _cuts_at(
+    stack: Stack, choices: StepChoices, searched: Searched, boundaries: Float[Array, "rounds boundaries *each"]
+) -> dict[StageChunks, Cut]:
+    return {holds: _cut_at(stack, choices, boundaries, holds) for holds in _placements(searched)}
 
 
 def _placements(searched: Searched) -> dict[StageChunks, bool]:

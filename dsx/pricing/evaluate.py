@@ -116,6 +116,13 @@ def named_row(problem: Problem, columns: Arrays, row: int) -> Plan:
     return Plan(values | ({LAYOUT: columns[LAYOUT][row]} if LAYOUT in columns else {}))
 
 
+def columns_of(problem: Problem, plan: Plan) -> Arrays:
+    """Return a plan as one row of columns, names as codes."""
+    known = column_names(problem)
+    values = {name: plan[name] for name in PLAN_COLUMNS}
+    return {name: np.array([known[name].index(value) if name in NAMED else value]) for name, value in values.items()}
+
+
 def priced_plans(problem: Problem, rows: Arrays) -> list[dict[str, Any]]:
     """Return the feasible rows of a search as records, in the form of a printed evaluation."""
     costs = (*StepCosts.__dataclass_fields__, *StepInterval.__dataclass_fields__)

@@ -10,29 +10,28 @@ cuts every plan.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from dsx.cost.cut_bounds import cut_bounds, key_seconds, least_passes_s
+from dsx.cost.cut_bounds import ROUNDING, CutBounds, cut_bounds, key_seconds, least_passes_s, stages_hold_all
 from dsx.cost.headroom import usable_bytes
 from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.row_costs import Rows, machines, plans_of, step_choices
 from dsx.pricing.rows import Counts, joined, result_rows
+from dsx.search.best_first import fastest_first
 from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
 from dsx.search.row_groups import leading_rows
+from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays
+from dsx.space.recompute_values import NONE_CODE
 
 _ROWS = 1 << 13  # candidates whose bounds are computed together: their arrays fit into the cache of a core
 _LOOSE_ROWS = 1 << 16  # candidates whose loose bounds are computed together
-_CUTS = 1 << 6  # candidates that are cut first; the first few have nearly always the fastest
-_MOST_CUTS = 1 << 10  # candidates that are cut together
+_CUTS = 1 << 10  # candidates that are cut together
 _SHARES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # of the shard keys that are searched, one after the other
-# Bounds and costs add up the same numbers in different orders.
-ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +76,22 @@ def by_key_bounds(
     order = np.argsort(bounds, kind="stable")
     kept, first = source.no_rows(), 0
     for share in _SHARES:
-        last, most = math.ceil(share * len(order)), slowest(kept, top, below)
+        last, most = math.ceil(share * len(order)), below * (1.0 + ROUNDING)
         keys = order[first:last]
         found = search(source.of_keys(np.sort(keys[bounds[keys] <= most])), most)
         kept, first = leading_rows(joined([kept, found]), top, ["point"], "step_time_s"), last
+        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
     return kept
-
-
-def slowest(kept: Arrays, top: int, below: float) -> float:
-    """Return the most seconds of a plan that may be kept."""
-    slowest = float(kept["step_time_s"][-1]) if len(kept["point"]) == top else np.inf
-    return min(slowest, below) * (1.0 + ROUNDING)
 
 
 def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, Counts]:
     """Return the fastest plans of some shard keys, and the counts of those that got their exact cut."""
     candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
-    waiting = _bounded(source, candidates)
+    bounds, candidates = _bounded(source, candidates)
+    few = may_have_cuts(source, rows_at(source, candidates), below)
+    bounds, candidates = bounds[few], candidates[few]
     progress(source.space.size)
-    kept, cut, together, feasible = source.no_rows(), 0, _CUTS, 0
-    while True:
-        enough = int(np.searchsorted(waiting.bounds, slowest(kept, top, below), "right"))
-        here = waiting.candidates[cut : min(cut + together, enough)]
-        if not len(here):
-            return kept, Counts(cut, feasible)
-        rows = rows_at(source, np.sort(here))
-        priced = price_best_cuts(source.problem, source.table, rows, "fastest")
-        columns = result_rows(source.problem, source.space.keys, rows, priced.costs, priced.cuts)
-        fits = {name: column[columns["reject"] == 0] for name, column in columns.items()}
-        kept = leading_rows(joined([kept, fits]), top, ["point"], "step_time_s")
-        cut, together, feasible = cut + len(here), min(2 * together, _MOST_CUTS), feasible + len(fits["reject"])
+    return fastest_first(source, lambda here: rows_at(source, np.sort(candidates[here])), bounds, top, below)
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
@@ -117,13 +102,13 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     least = [np.zeros(0)]
     for start in range(0, source.space.size, _ROWS):
         candidates = np.arange(start, min(start + _ROWS, source.space.size))
-        least.append(bounds_of(source, rows_at(source, candidates))[1])
+        least.append(np.asarray(bounds_of(source, rows_at(source, candidates)).peak_bytes))
         progress(len(candidates))
     bounds = np.concatenate(least)
     order = np.argsort(bounds, kind="stable")
     kept = source.no_rows()
-    for start in range(0, len(order), _MOST_CUTS):
-        here = order[start : start + _MOST_CUTS]
+    for start in range(0, len(order), _CUTS):
+        here = order[start : start + _CUTS]
         if len(kept["point"]) and bounds[here[0]] > kept["peak_bytes"][0] * (1.0 + ROUNDING):
             break
         rows = rows_at(source, np.sort(here))
@@ -133,34 +118,32 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     return kept
 
 
-class _Waiting(NamedTuple):
-    """Candidates that memory may hold, in the order of their bounds [s]."""
-
-    bounds: np.ndarray
-    candidates: np.ndarray
-
-
-def loose_bounds(source: PricedSpace, bound: Callable[..., np.ndarray]) -> np.ndarray:
+def loose_bounds(source: PricedSpace, bound: Callable[..., np.ndarray], recomputed: bool = True) -> np.ndarray:
     """Return the bounds [s] of all candidates from the seconds of their keys' layers alone.
 
-    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`.
+    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`. Candidates that are not `recomputed` are
+    bounded as if no layer was.
     """
     if not source.space.size:
         return np.zeros(0)
     problem, blocks = source.problem, source.space.blocks
     searched, tiers = problem.workload.searched, [tier.name for tier in problem.cluster.network.middle]
     kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.table)
+    if not recomputed:
+        searched = with_values(searched, {"recompute": (NONE_CODE,)})
     seconds = key_seconds(kinds, problem.workload.stack, searched)
     found = []
     for start in range(0, source.space.size, _LOOSE_ROWS):
         keys, columns = blocks.rows(start, min(start + _LOOSE_ROWS, source.space.size))
+        if not recomputed:
+            columns["recompute"] = np.full_like(columns["recompute"], NONE_CODE)
         choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
         found.append(bound(seconds, keys, choices, searched))
     return np.concatenate(found)
 
 
-def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
-    """Return the bounds of the step times of some candidates, without those that memory cannot hold."""
+def _bounded(source: PricedSpace, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds [s] of some candidates in order, and the candidates, without those that memory cannot hold."""
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
@@ -170,7 +153,7 @@ def _bounded(source: PricedSpace, candidates: np.ndarray) -> _Waiting:
         kept.append(here[fits])
     found = np.concatenate(bounds)
     order = np.argsort(found, kind="stable")
-    return _Waiting(found[order], np.concatenate(kept)[order])
+    return found[order], np.concatenate(kept)[order]
 
 
 def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
@@ -181,15 +164,32 @@ def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
 
 def fitting_bounds(source: PricedSpace, rows: Rows) -> np.ndarray:
     """Return [N] seconds that no cut of a row is faster than; infinite where memory holds the row with no cut."""
-    step_s, peak_bytes = bounds_of(source, rows)
+    bounds = bounds_of(source, rows)
+    return np.where(bounds.peak_bytes <= most_bytes(source, rows), bounds.step_s, np.inf)
+
+
+def may_have_cuts(source: PricedSpace, rows: Rows, below: float) -> np.ndarray:
+    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [s]."""
+    found = [np.zeros(0, dtype=bool)]
+    for start in range(0, len(rows.positions), _ROWS):
+        here = rows.take(slice(start, start + _ROWS))
+        plans, workload = plans_of(source.problem, source.table, here)
+        most = most_bytes(source, here)
+        found.append(
+            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, below, most)
+        )
+    return np.concatenate(found)
+
+
+def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
+    """Return the most bytes that a bound of [N] rows may have."""
     cluster, assumptions = machines(source.problem, rows.points)
-    fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
-    return np.where(fits, step_s, np.inf)
+    return np.asarray(usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING))
 
 
-def bounds_of(source: PricedSpace, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return what no cut of [N] rows beats: seconds of a step, and bytes of the fullest GPU."""
+def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:
+    """Return the bounds of [N] rows as NumPy arrays; those of even cuts if the problem has no others."""
     plans, workload = plans_of(source.problem, source.table, rows)
-    found = cut_bounds(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions)
-    step_s, peak_bytes = map(np.asarray, found)
-    return step_s, peak_bytes
+    even = not source.problem.optimal_cuts
+    found = cut_bounds(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, even)
+    return CutBounds(*map(np.asarray, found))

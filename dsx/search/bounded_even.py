@@ -7,18 +7,13 @@ for spaces of which bounds leave few plans, and gives up on others.
 import numpy as np
 
 from dsx.cost.cut_bounds import least_even_s
-from dsx.pricing.rows import Counts, joined
-from dsx.search.bounded import by_key_bounds, loose_bounds, rows_at, slowest
+from dsx.pricing.rows import Counts
+from dsx.search.best_first import fastest_first
+from dsx.search.bounded import by_key_bounds, loose_bounds, rows_at
 from dsx.search.priced_space import PricedSpace
-from dsx.search.row_groups import leading_rows
 from dsx.space.enumerate import Arrays
 
 _FEW = 1 << 18  # plans that are priced sooner than a search is compiled
-_FIRST, _MOST = 1 << 9, 1 << 13  # plans that are priced together
-
-
-class _TooMany(Exception):
-    """Bounds leave more than a few plans."""
 
 
 def best_even(source: PricedSpace, top: int, below: float) -> tuple[Arrays, Counts] | None:
@@ -33,22 +28,19 @@ def best_even(source: PricedSpace, top: int, below: float) -> tuple[Arrays, Coun
         nonlocal counts
         bounds = loose_bounds(part, least_even_s)
         candidates = np.flatnonzero(bounds <= most)
-        candidates = candidates[np.argsort(bounds[candidates], kind="stable")]
-        kept, start, together = part.no_rows(), 0, _FIRST
-        while True:
-            enough = int(np.searchsorted(bounds[candidates], slowest(kept, top, most), "right"))
-            here = candidates[start : min(start + together, enough)]
-            if not len(here):
-                return kept
-            if counts.candidates + len(here) > _FEW:
-                raise _TooMany
-            columns = part.priced_rows(rows_at(part, np.sort(here)))
-            fits = {name: column[columns["reject"] == 0] for name, column in columns.items()}
-            counts = counts.plus(Counts(len(here), len(fits["reject"])))
-            kept = leading_rows(joined([kept, fits]), top, ["point"], "step_time_s")
-            start, together = start + len(here), min(2 * together, _MOST)
+        found, of_part = fastest_first(
+            part, lambda here: rows_at(part, np.sort(candidates[here])), bounds[candidates], top, most, _FEW
+        )
+        counts = counts.plus(of_part)
+        if counts.candidates >= _FEW:
+            raise _TooManyError
+        return found
 
     try:
         return by_key_bounds(source, top, below, search), counts
-    except _TooMany:
+    except _TooManyError:
         return None
+
+
+class _TooManyError(Exception):
+    """Bounds leave more than a few plans."""

@@ -1,31 +1,39 @@
 """The fastest plans of one job, with even cuts, with optimal cuts, or with either.
 
 Best cuts are known for some schedules (`dsx.space.plan_rules.optimal_cut_covers`): optimal ones for one chunk per
-stage, balanced ones for several. A search of any cut gives these plans their best cut, and the others an even one.
+stage, balanced ones for several. A search of any cut gives plans with one chunk per stage their optimal cut, and the
+others an even one: bounds of several chunks per stage leave too many plans of which to find the balanced cut.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dsx.cost.cut_bounds import ROUNDING
 from dsx.pricing.chain import MAX_LAYERS
 from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import Counts
+from dsx.search.best_variants import best_variants
 from dsx.search.blockwise.blockwise import Blockwise
-from dsx.search.bounded import ROUNDING, best_cuts
+from dsx.search.bounded import best_cuts
 from dsx.search.bounded_even import best_even
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
-from dsx.search.search_spaces import SearchSpaces
+from dsx.search.search_spaces import PricedSpaces, SearchSpaces
+from dsx.space.boxes import Boxes
+from dsx.space.choices import Choice
 from dsx.space.limits import EVEN, OPTIMAL
 
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
 _MANY = 1 << 15  # shard keys; fewer are priced in the time that it takes to choose from them
+_OUTSIDE = "zero_replicas"  # of the choices that are searched last, the one that is varied outside of a framework
+_SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 _SHARES = (1 / 256, 1 / 64, 1 / 16)  # of many shard keys that are searched first
 
 
@@ -37,6 +45,13 @@ class SearchCounts:
     priced: int  # bounds exclude the others
     feasible: int | None  # that fit in memory; None if some were not priced
     cut: int  # priced ones that got their optimal cut
+
+    def plus(self, other: "SearchCounts") -> "SearchCounts":
+        """Return the sum of two counts."""
+        feasible = None if self.feasible is None or other.feasible is None else self.feasible + other.feasible
+        return SearchCounts(
+            self.candidates + other.candidates, self.priced + other.priced, feasible, self.cut + other.cut
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +73,62 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
 
 
 def fastest(found: SearchSpaces, top: int, progress: Progress) -> Fastest:
-    """Return the `top` fastest feasible plans of a search, and what it found outside of the framework."""
+    """Return the `top` fastest feasible plans of a search, and what it found outside of the framework.
+
+    Some choices are searched last (`dsx.space.variants`). If fewer plans fit with their defaults, those that take
+    longer than all of these are left out.
+    """
     promising, below = _promising_keys(found, top)
     priced = found.priced(promising)
     within, counts = _fastest(priced.within, top, progress, below)
+    if not within and any(choice.name == _SAVES_MEMORY for choice in found.varied):
+        return fastest(found.enumerating(_SAVES_MEMORY), top, silent)
+    boxes = found.whole[0].boxes
+    within, of_variants = _with_variants(priced, priced.within, found.varied, boxes, within, top)
+    counts = counts.plus(of_variants)
     left_out = found.size - counts.candidates
     progress(left_out)
     slowest = within[0]["step_time_s"] if within else np.inf
     outside, _ = _fastest(priced.outside, 1, silent, slowest)
+    if priced.outside:
+        every = [*priced.within, *priced.outside]
+        few = [choice for choice in found.varied if choice.name == _OUTSIDE]
+        outside, _ = _with_variants(priced, every, few, boxes.inverted(), outside or within[:1], 1)
     return Fastest(
         plans=within,
         outside=outside[0] if outside and outside[0]["step_time_s"] < slowest else None,
-        counts=SearchCounts(found.size, counts.priced, None if within and left_out else counts.feasible, counts.cut),
+        counts=replace(counts, candidates=found.size, feasible=None if within and left_out else counts.feasible),
     )
+
+
+def _with_variants(
+    priced: PricedSpaces,
+    sources: Sequence[PricedSpace],
+    varied: Sequence[Choice],
+    boxes: Boxes,
+    plans: list[dict[str, Any]],
+    top: int,
+) -> tuple[list[dict[str, Any]], SearchCounts]:
+    """Return the `top` fastest of some plans and of the variants in some boxes of all plans of `sources`.
+
+    Variants that are slower than all of `plans` may be missing. The counts are those of the variants.
+    """
+    counts = SearchCounts(0, 0, 0, 0)
+    for source, problem in zip(sources, itertools.cycle(priced.whole)) if varied and plans else ():
+        below = plans[-1]["step_time_s"]
+        rows, of_source = best_variants(source, problem, varied, boxes, top, below)
+        cut = of_source.candidates if problem.optimal_cuts else 0
+        counts = counts.plus(SearchCounts(of_source.candidates, of_source.candidates, of_source.feasible, cut))
+        plans = _leading([*plans, *priced_plans(problem, rows)], top)
+    return plans, counts
+
+
+def _leading(plans: Sequence[dict[str, Any]], top: int) -> list[dict[str, Any]]:
+    """Return the `top` fastest plans, each once: with its fastest cut."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan in sorted(plans, key=lambda plan: plan["step_time_s"]):
+        found.setdefault(plan["plan"]["candidate"], plan)
+    return [*found.values()][:top]
 
 
 def _promising_keys(found: SearchSpaces, top: int) -> tuple[np.ndarray, float]:
@@ -96,10 +154,10 @@ def _fastest(
     sources: Sequence[PricedSpace], top: int, progress: Progress, below: float
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
     """Return the fastest plans of some spaces; plans that take longer than `below` [s] may be missing."""
-    plans: dict[int, dict[str, Any]] = {}
+    plans: list[dict[str, Any]] = []
     candidates, cut, counts = 0, 0, Counts(0, 0)
     for source in sources:
-        slowest = max(plan["step_time_s"] for plan in plans.values()) if len(plans) >= top else np.inf
+        slowest = plans[-1]["step_time_s"] if len(plans) == top else np.inf
         if source.problem.optimal_cuts:
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))
             cut, counts = cut + bounded.cut, counts.plus(Counts(bounded.cut, bounded.feasible))
@@ -111,11 +169,7 @@ def _fastest(
             rows, of_all = Blockwise(source, 0).best(top, progress=progress)
             counts = counts.plus(of_all)
         candidates += source.space.size
-        for plan in priced_plans(source.problem, rows):
-            known = plans.setdefault(plan["plan"]["candidate"], plan)
-            if plan["step_time_s"] < known["step_time_s"]:
-                plans[plan["plan"]["candidate"]] = plan
-    fastest_plans = sorted(plans.values(), key=lambda plan: plan["step_time_s"])[:top]
+        plans = _leading([*plans, *priced_plans(source.problem, rows)], top)
     # Where no plan fits, the others have a bound of memory that does not fit either.
     feasible = counts.feasible if counts.priced == candidates or not plans else None
-    return fastest_plans, SearchCounts(candidates, counts.priced, feasible, cut)
+    return plans, SearchCounts(candidates, counts.priced, feasible, cut)

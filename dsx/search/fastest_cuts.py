@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsx.cost.cut_bounds import ROUNDING
 from dsx.pricing.devices import map_over_devices
 from dsx.pricing.row_costs import Rows, step_choices
 from dsx.pricing.rows import Counts, joined
@@ -19,7 +20,7 @@ from dsx.search.best_first import best_first
 from dsx.search.blockwise.segment_limits import SegmentLimits
 from dsx.search.blockwise.tiles import Groups, block_ranges
 from dsx.search.blockwise.waves import waves
-from dsx.search.bounded import ROUNDING, fitting_bounds
+from dsx.search.bounded import fitting_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.row_groups import leading_rows, ranks

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.cut_bounds import ROUNDING
 from dsx.pricing.devices import map_over_devices
-from dsx.pricing.row_costs import Rows, machines
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined
 from dsx.search.blockwise.waves import waves
-from dsx.search.bounded import ROUNDING, bounds_of
+from dsx.search.bounded import bounds_of, most_bytes
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress
 from dsx.search.row_groups import front_of_groups
@@ -50,9 +50,9 @@ def front_of_cuts(
 
 def _front_of_chunk(source: PricedSpace, objectives: Sequence[str], rows: Rows, known: Arrays) -> tuple[Arrays, Counts]:
     """Return the front of [N] rows and of what is known, and the counts of the rows."""
-    step_s, peak_bytes = bounds_of(source, rows)
-    cluster, assumptions = machines(source.problem, rows.points)
-    fits = peak_bytes <= usable_bytes(cluster.device, assumptions) * (1.0 + ROUNDING)
+    bounds = bounds_of(source, rows)
+    step_s, peak_bytes = np.asarray(bounds.step_s), np.asarray(bounds.peak_bytes)
+    fits = peak_bytes <= most_bytes(source, rows)
     left = np.flatnonzero(fits)
     left = left[np.argsort(step_s[left], kind="stable")]
     cut = feasible = 0

@@ -23,6 +23,7 @@ class PricedSpace:
     space: Space
     table: KeyCosts  # [H, U] layer costs of the key table, in float64
     precision: str  # "float32" or "float64"
+    compiled_for: Problem | None = None  # with more searched values; what is compiled then serves several searches
 
     @property
     def float64(self) -> bool:
@@ -50,7 +51,7 @@ class PricedSpace:
         """
         if not self.problem.optimal_cuts:
             return self.priced_rows(rows)
-        priced = price_best_cuts(self.problem, self.table, rows, "fastest")
+        priced = price_best_cuts(self.compiled_for or self.problem, self.table, rows, "fastest")
         return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
 
     def key_seconds(self, point: int = 0) -> KeySeconds:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsx.space.boxes import Boxes, Filter
 from dsx.space.choices import CHOICE_COLUMNS, CROSSED, PLACEMENT_COLUMNS
 from dsx.space.codes import Searched
 from dsx.space.divisors import divisors
@@ -91,6 +92,8 @@ class Blocks:
         num_choices: [B] choices of a block.
         first_candidate: [B+1] first candidate of each block, and the end.
         placements: [len(PLACEMENT_COLUMNS), P] placements, sorted by kind of replica.
+        ep_replicas: [P] replicas that the ep groups of the keys of a placement span.
+        boxes: [P] boxes of the framework that have the keys of a placement, as bits.
         outer: {<axis>_<tier>: [P]} stages and replicas in a unit of each tier between fast domain and outermost tier.
         divided: whether the chunks of all pipelines divide the body layers, without embedding and head.
         batches: ranges of batch sizes, one for each product of dp and microbatch size that divides them.
@@ -113,10 +116,12 @@ class Blocks:
         of_replicas = functools.cache(functools.partial(_replica_placements, domains, bounds))
         tables = [_placements(kind, bounds, of_replicas) for kind in kinds.T.tolist()]
         self.placements = np.concatenate(tables, axis=1) if tables else np.zeros((len(PLACEMENT_COLUMNS), 0), np.int64)
+        counts = [table.shape[1] for table in tables]
+        self.ep_replicas, self.boxes = np.repeat(kinds[[2, 5]], counts, axis=1)
         self.outer = _outer(kinds, tables, bounds)
         chunks = self.placements[PLACEMENT_COLUMNS.index("pp")] * self.placements[PLACEMENT_COLUMNS.index("vpp")]
         self.divided = bool((bounds.limits.num_layers % chunks == 0).all())
-        self._first_placement = np.concatenate([[0], np.cumsum([table.shape[1] for table in tables], dtype=np.int64)])
+        self._first_placement = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._replica = np.cumsum(np.isin(np.arange(len(begins)), first_blocks)) - 1  # [B] kind of replica
         self._make_batches(microbatch_size, bounds)
 
@@ -231,6 +236,15 @@ class Blocks:
         choices = self.choices_at(there.placement, there.global_batch_size, self.microbatch_size[there.block])
         return there.key, choices
 
+    def size_with(self, weights: np.ndarray) -> int:
+        """Return the number of candidates where each placement counts [P] `weights` times."""
+        num_keys = np.diff(self.first_key)
+        found = 0
+        for kind in np.unique(self._replica).tolist():
+            of_blocks = self._num_batches_of(kind) @ weights[self._placements_of(kind)]
+            found += int(of_blocks @ num_keys[self._replica == kind])
+        return found
+
     def places_of(self, candidates: np.ndarray) -> "Places":
         """Return the places of any [N] candidates in the blocks."""
         block = np.searchsorted(self.first_candidate, candidates, side="right") - 1
@@ -271,9 +285,13 @@ def _placements(kind: Sequence[int], bounds: Bounds, of_replicas: Callable[[int,
     replica, share, whole, wide, near, boxes = kind
     table = of_replicas(replica, share, boxes)
     columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    # Each ZeRO replica has whole ep groups, so it holds each expert the same number of times.
-    nested = (columns["dp"] % (whole * columns["zero_replicas"]) == 0) & (np.gcd(wide, columns["dp_nvs"]) == near)
+    nested = zero_replicas_of_whole_groups(columns, whole) & (np.gcd(wide, columns["dp_nvs"]) == near)
     return table[:, nested & distinct_order(columns, bounds.searched.order, replica // share, bounds.units, whole)]
+
+
+def zero_replicas_of_whole_groups(columns: Arrays, ep_replicas: np.ndarray | int) -> np.ndarray:
+    """Return where each ZeRO replica has whole ep groups, so that it holds each expert the same number of times."""
+    return columns["dp"] % (ep_replicas * columns["zero_replicas"]) == 0
 
 
 def _replica_placements(domains: Sequence[int], bounds: Bounds, replica: int, share: int, boxes: int) -> np.ndarray:
@@ -285,11 +303,23 @@ def _replica_placements(domains: Sequence[int], bounds: Bounds, replica: int, sh
     for number, domain in zip(bounds.num_gpus, domains, strict=True):
         if number % replica == 0 and domain % share == 0:
             limits = replace(bounds.limits, nvs_size=domain // share)
-            replicas = _replicas(number // replica, limits, bounds.searched)
+            kept = _Kept(bounds.keep_choices, bounds.boxes, boxes)
+            replicas = _replicas(number // replica, limits, bounds.searched, kept)
             found.append(np.concatenate([np.full_like(replicas[:1], number), replicas]))
     table = np.concatenate(found, axis=1)
-    columns = dict(zip(PLACEMENT_COLUMNS, table, strict=True))
-    return table[:, bounds.keep_choices(columns) & bounds.boxes.keep(boxes, columns)]
+    return table[:, bounds.keep_choices(dict(zip(PLACEMENT_COLUMNS, table, strict=True)))]
+
+
+class _Kept(NamedTuple):
+    """Which placements a search keeps."""
+
+    choices: Filter
+    boxes: Boxes
+    of_keys: int  # the boxes that have the keys
+
+    def mask(self, table: Arrays) -> np.ndarray:
+        """Return the [N] mask of the rows that are kept, as far as their columns tell."""
+        return self.choices(table) & self.boxes.keep(self.of_keys, table)
 
 
 def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> Arrays:
@@ -309,8 +339,8 @@ def _outer(kinds: np.ndarray, tables: Sequence[np.ndarray], bounds: Bounds) -> A
 
 
 @functools.lru_cache(maxsize=4096)
-def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
-    """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas.
+def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept) -> np.ndarray:
+    """Return [columns of a placement after num_gpus, N] ways to have `rest` stages times replicas, of those kept.
 
     The fast domain of `limits` has room for so many of them.
     """
@@ -332,6 +362,10 @@ def _replicas(rest: int, limits: Limits, searched: Searched) -> np.ndarray:
                 table = take(table, rule.holds(table, limits))
         if choice.no_effect:
             table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
+        # A plan outside all boxes may get there with a later choice.
+        if not kept.boxes.outside:
+            table = take(table, kept.mask(table))
+    table = take(table, kept.mask(table))
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # the cache shares it
     return made

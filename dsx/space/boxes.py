@@ -65,6 +65,7 @@ class Box:
 
     keys: Filter
     choices: Filter
+    restricted: frozenset[str] = frozenset()  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ class Boxes:
                 found |= box.choices(choices)
         return ~found if self.outside else found
 
+    @property
+    def restricted(self) -> frozenset[str]:
+        """The columns that a box restricts."""
+        return frozenset[str]().union(*(box.restricted for box in self.boxes))
+
     def inverted(self) -> "Boxes":
         """Return the plans in no box."""
         return replace(self, outside=not self.outside)
@@ -108,7 +114,11 @@ def _box(spec: BoxSpec, strategies: Sequence[str]) -> Box:
     fix: dict[str, Sequence[int | str]] = dict(_codes(spec))
     if spec.strategy is not None:
         fix["strategy"] = [code for code, name in enumerate(strategies) if name in spec.strategy]
-    return Box(selecting(KEY_COLUMNS, fix, spec.limit), selecting(CHOICE_COLUMNS, fix, spec.limit))
+    return Box(
+        selecting(KEY_COLUMNS, fix, spec.limit),
+        selecting(CHOICE_COLUMNS, fix, spec.limit),
+        frozenset({*fix, *spec.limit}),
+    )
 
 
 def _codes(spec: BoxSpec) -> dict[str, list[int]]:

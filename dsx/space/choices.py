@@ -43,6 +43,7 @@ class Choice:
     tried: Callable[[Sequence[int], int], Any] | None = None
     no_effect: Callable[[Mapping[str, Any]], Any] | None = None  # plans that cost the same with every value
     rule: str = ""  # what a search requires of a value; {layers}, {stages}: of the model; {values}: all values
+    varied_last: bool = False  # whether a search by bounds first takes the default only (`dsx.space.variants`)
     later: bool = False  # added after candidates had ids; older plans have the default
 
     @property
@@ -189,6 +190,7 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         tried=_divisors_of_ranks,
         rule="zero_replicas divides dp and the number of ranks with the same experts; it is 1 with ZeRO stage 0",
+        varied_last=True,
         later=True,
     ),
     Choice(
@@ -212,6 +214,7 @@ CHOICES: tuple[Choice, ...] = (
         searched=True,
         tried=_up_to_layers,
         rule="stored_layers is at most the layers of a stage, {layers} / pp; it is 0 without recomputation",
+        varied_last=True,
         later=True,
     ),
     Choice(
@@ -232,6 +235,7 @@ CHOICES: tuple[Choice, ...] = (
         values=("none", "optimizer", "activations", "both"),
         searched=True,
         rule="offload is one of {values}",
+        varied_last=True,
         later=True,
     ),
     Choice(

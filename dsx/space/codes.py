@@ -30,6 +30,11 @@ def searched_values(values: Mapping[str, Iterable[Any]]) -> Searched:
     return Searched(**{name: tuple(map(int, values.get(name, BY_NAME[name].codes))) for name in SEARCHED_COLUMNS})
 
 
+def with_values(searched: Searched, values: Mapping[str, tuple[int, ...]]) -> Searched:
+    """Return the choices of a search with other values of some columns."""
+    return Searched(**{**{name: getattr(searched, name) for name in SEARCHED_COLUMNS}, **values})
+
+
 def first_searched(known: Searched, choice: Choice) -> int:
     """Return the code that a plan has where it does not state a choice: the default, if the search may take it."""
     codes = getattr(known, choice.name)

@@ -10,6 +10,8 @@ from api.small import MODEL, SWEEP
 import dsx
 from dsx.errors import InputError, NothingFeasible, SpecError
 
+USUAL = "zero_replicas=1 stored_layers=0 offload=none"  # of these a search takes other values last
+
 
 def test_an_answer_shows_itself(found):
     assert repr(found) == f"<BestPlans>\n{found}"
@@ -123,7 +125,7 @@ def test_a_frame_without_plans_has_its_columns(job, nothing):
 
 def test_a_plan_with_an_even_cut_is_beside_one_with_a_layout():
     deep = dsx.Job("deepseek-v2", "h100-nvs8", 64, 256)
-    both = dsx.best(deep, 60, fix="zero_stage=1 recompute=none schedule=1f1b,gpipe", framework="any")
+    both = dsx.best(deep, 60, fix=f"zero_stage=1 recompute=none schedule=1f1b,gpipe {USUAL}", framework="any")
     layouts = both.frame["stage_layers"]
     assert 0 < layouts.isna().sum() < len(layouts) == 60
     assert " even " in str(both)
@@ -186,8 +188,8 @@ def test_what_a_user_should_know_is_a_warning_of_the_logger(job, caplog, capsys)
 
 
 def test_several_strategies_are_one_search(job):
-    both = dsx.best(job, 30, strategy="1d,2d", partition="even")
-    alone = [dsx.best(job, 30, strategy=name, partition="even") for name in ("1d", "2d")]
+    both = dsx.best(job, 30, fix=USUAL, strategy="1d,2d", partition="even")
+    alone = [dsx.best(job, 30, fix=USUAL, strategy=name, partition="even") for name in ("1d", "2d")]
     # A plan of 2d without context parallelism is one of 1d.
     assert both.counts.candidates < sum(found.counts.candidates for found in alone)
     own = [*alone[0].priced, *(plan for plan in alone[1].priced if plan["plan"]["cp"] > 1)]
@@ -196,8 +198,8 @@ def test_several_strategies_are_one_search(job):
     assert [plan["step_time_s"] for plan in both.priced] == pytest.approx(steps[:30], rel=1e-12)
     assert {plan["strategy"] for plan in both.plans} == {"1d", "2d"}
     head, *_ = str(both).splitlines()
-    assert head.endswith(f"2 strategies, 1d, 2d; {both.counts.feasible:,} feasible")
-    assert dsx.best(job, 30, strategy=["1d", "2d"], partition="even") == both
+    assert " 2 strategies, 1d, 2d; " in head
+    assert dsx.best(job, 30, fix=USUAL, strategy=["1d", "2d"], partition="even") == both
     for number, plan in enumerate(both.plans[:5], 1):
         again = dsx.evaluate(job, both.frame.iloc[number - 1])
         assert again.plan["candidate"] == plan["candidate"] and again.launch.flags == both.launch(number).flags

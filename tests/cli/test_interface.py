@@ -131,7 +131,10 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert times == sorted(times)
     plan = data["plans"][0]["plan"]
     settings = [f"{name}={plan[name]}" for name in ("tp", "cp", "pp", "dp", "microbatch_size")]
-    settings += [f"{name}={plan[name]}" for name in ("vpp", "zero_stage", "recompute")]
+    settings += [
+        f"{name}={plan[name]}"
+        for name in ("vpp", "zero_stage", "zero_replicas", "recompute", "stored_layers", "offload")
+    ]
     settings += [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "cp", "pp", "dp")]
     again = json.loads(run("evaluate", *SMALL, "--strategy", "2d", *settings, "--json").out)
     assert again["plan"] == plan
@@ -162,6 +165,8 @@ def test_best_where_nothing_is_feasible(run, folder, arguments, candidates, says
 def test_few_and_prime_gpus(run, folder, num_gpus, batch):
     job = (*SMALL[:4], "--num-gpus", num_gpus, "--global-batch-size", batch, "--partition", "even")
     job = (*job, "--strategy", "1d", "--framework", "any")
+    for usual in ("zero_replicas=1", "stored_layers=0", "offload=none"):
+        job = (*job, "--fix", usual)
     data = json.loads(run("best", *job, "--top", 100, "--json").out)
     assert {plan["plan"]["dp"] * plan["plan"]["pp"] for plan in data["plans"]} == {num_gpus}
     people = run("best", *job, "--top", 100).out.partition("\n\n")[0].splitlines()

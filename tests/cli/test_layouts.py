@@ -90,10 +90,11 @@ def test_layouts_of_a_result_set(run, place, model):
 
 @pytest.mark.parametrize("model", SOME)
 def test_layouts_of_a_search(run, place, model):
-    best = json.loads(run("best", *JOB, "--model", f"{model}.yaml", "--partition", OPTIMAL, "--json", "--top", 30).out)
+    job = (*JOB, "--model", f"{model}.yaml")
+    best = json.loads(run("best", *job, "--partition", OPTIMAL, "--fix", "pp=4", "--json").out)
     found = layouts(best["plans"])
     assert found
-    held = json.loads(run("partition", *JOB, "--model", f"{model}.yaml", "pp=4", "--json").out)
+    held = json.loads(run("partition", *job, "pp=4", "--json").out)
     for plan, step_time_s, layout in (*found[:6], *layouts([held])):
         check(model, plan, step_time_s, layout)
 

@@ -21,7 +21,14 @@ TIME_PARTS = (
     "recompute_s", "optimizer_s",
 )  # fmt: skip
 # One value for each of the choices that `default` searches, as in the paper's set: the spaces stay small.
-USUAL = {"zero_stage": [1], "recompute": ["none"], "vpp": [1]}
+USUAL = {
+    "zero_stage": [1],
+    "zero_replicas": [1],
+    "recompute": ["none"],
+    "stored_layers": [0],
+    "vpp": [1],
+    "offload": ["none"],
+}
 MEMORY_PARTS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")
 
 SYSTEM = {

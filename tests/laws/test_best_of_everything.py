@@ -15,7 +15,7 @@ from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
 from dsx.cost.headroom import usable_bytes
-from dsx.pricing.cuts import price_best_cuts, price_cuts
+from dsx.pricing.cuts import price_cuts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
@@ -60,14 +60,16 @@ def jobs(draw):
             )
         ),
         "zero_stage": draw(st.sampled_from([[0], [1, 3], [2]])),
-        "offload": draw(st.sampled_from([["none"], ["none", "both"]])),
-        "zero_replicas": [1],
-        "stored_layers": draw(st.sampled_from([[0], [0, 1]])),
+        "offload": draw(st.sampled_from([["none"], ["none", "both"], None])),
+        "zero_replicas": draw(st.sampled_from([[1], None])),
+        "stored_layers": draw(st.sampled_from([[0], [0, 1], None])),
         "vpp": draw(st.sampled_from([[1], [1, 2, 3]])),
         "recompute": draw(st.sampled_from([["none", "full"], ["full"], ["none", "norms", "feed-forward", "full"]])),
     }
     names = draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, max_size=2, unique=True))
-    return model, system, names, draw(st.sampled_from([4, 6])), draw(st.sampled_from([4, 6, 12])), opened
+    # What is not named is searched last.
+    named = {column: values for column, values in opened.items() if values}
+    return model, system, names, draw(st.sampled_from([4, 6])), draw(st.sampled_from([4, 6, 12])), named
 
 
 def problem_for(model, system, names):
@@ -93,10 +95,8 @@ def by_brute_force(problem, num_gpus, batch, opened):
     costs = [price_rows(problem, table, rows)]
     cut = problem.with_partition(OPTIMAL)
     table, rows = all_rows(cut, num_gpus, batch, opened)
-    rows = rows.take(np.flatnonzero(optimal_cut_covers(rows.choices["schedule"])))
-    several = rows.choices["vpp"] > 1
-    costs.append(price_best_cuts(cut, table, rows.take(several)).costs)
-    rows = rows.take(~several)
+    covered = optimal_cut_covers(rows.choices["schedule"]) & (rows.choices["vpp"] == 1)
+    rows = rows.take(np.flatnonzero(covered))
     num_layers = int(cut.workload.stack.num_layers)
     cuts = [every_cut(num_layers, pp) for pp in rows.choices["pp"].tolist()]
     every = rows.take(np.repeat(np.arange(len(cuts)), [len(of_row) for of_row in cuts]))

@@ -301,11 +301,8 @@ def placement():
 
 
 def space():
-    return {
-        "candidates": Space(
-            problem("llama-3-8b").searching({"vpp": [1], "zero_stage": [1], "recompute": ["none"]}), [8], [8]
-        ).size
-    }
+    usual = {"zero_stage": [1], "zero_replicas": [1], "recompute": ["none"], "vpp": [1], "offload": ["none"]}
+    return {"candidates": Space(problem("llama-3-8b").searching(usual), [8], [8]).size}
 
 
 def assumptions():

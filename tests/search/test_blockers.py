@@ -100,7 +100,7 @@ def test_each_of_several_wrong_settings_is_named():
 def test_limits_and_fixed_choices_of_an_assumption_set():
     assert blame(limit={"pp": [Limit(">=", 100)]}) == [("limit", "pp >= 100", "pp = 32", True)]
     assert blame(fixed=("vpp=3",)) == [("fixed", "vpp = 3", "vpp = 2", True)]
-    assert blame(limit={"zero_replicas": [Limit(">=", 2), Limit("<=", 4)]}) == [
+    assert blame(limit={"zero_replicas": [Limit(">=", 2), Limit("<=", 4)]}, fixed=("zero_replicas=1",)) == [
         ("fixed", "zero_replicas = 1", "zero_replicas = 2", True),
         ("limit", "zero_replicas >= 2 and zero_replicas <= 4", "zero_replicas = 1", True),
     ]

@@ -1,0 +1,161 @@
+"""The fastest variants of plans (`dsx.space.variants`), by bounds.
+
+A pipeline takes no less time with offload, and no less than without any recomputation, whatever ZeRO shards. So a plan
+is bounded once for each offload, at one ZeRO replica, which needs least memory. Of the layers that store their
+activations it is bounded with the most that memory may hold, which makes the fastest pipeline unless they go to the
+host. Only the variants of plans that may be fast enough then are made.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsx.cost.cut_bounds import ROUNDING
+from dsx.cost.offload import ACTIVATIONS, offload_codes
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows
+from dsx.pricing.rows import Counts, joined
+from dsx.search.best_first import fastest_first
+from dsx.search.bounded import bounds_of, fitting_bounds, loose_bounds, may_have_cuts, most_bytes, rows_at
+from dsx.search.priced_space import PricedSpace
+from dsx.search.row_groups import leading_rows
+from dsx.space.boxes import Boxes
+from dsx.space.choices import Choice
+from dsx.space.codes import with_values
+from dsx.space.enumerate import Arrays
+from dsx.space.variants import Variants
+
+_ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit into the cache of a core
+_REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
+
+
+def best_variants(
+    source: PricedSpace, problem: Problem, varied: Sequence[Choice], boxes: Boxes, top: int, below: float
+) -> tuple[Arrays, Counts]:
+    """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
+
+    Args:
+        source: the plans whose variants are searched; they have the defaults of the choices `varied`.
+        problem: that of `source`, with all searched values of these choices.
+        varied: the choices, in the order of `CROSSED`.
+        boxes: those that have the variants.
+        top: how many to return.
+        below: variants that take longer [s] may be missing.
+    """
+    priced = replace(source, problem=problem)
+    kept, counts = priced.no_rows(), Counts(0, 0)
+    loose = {recomputed: loose_bounds(source, source.loose_bound, recomputed) for recomputed in (True, False)}
+    for values in _alike(problem, varied):
+        searched = with_values(problem.workload.searched, values)
+        whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
+        made = Variants(source.space.blocks, replace(source.space.bounds, boxes=boxes), varied, searched)
+        stored = searched.stored_layers != (0,)
+        most = below * (1.0 + ROUNDING)
+        originals = _Originals(source, whole, made, np.flatnonzero(loose[not stored] <= most), most)
+        rows, bounds = originals.variants()
+        found, of_part = fastest_first(priced, rows.take, bounds, top, below)
+        kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
+        below = min(below, float(kept["step_time_s"][-1])) if len(kept["point"]) == top else below
+    return kept, counts
+
+
+def _alike(problem: Problem, varied: Sequence[Choice]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Yield values of choices whose variants are bounded alike: one offload, and stored layers in all or in none."""
+    names, searched = [choice.name for choice in varied], problem.workload.searched
+    stored = getattr(searched, _STORED) or tuple(range(problem.num_layers + 1))
+    groups = [{_STORED: (0,)}, {_STORED: tuple(value for value in stored if value)}] if _STORED in names else [{}]
+    for code in searched.offload if _OFFLOAD in names else (None,):
+        of_offload = {} if code is None else {_OFFLOAD: (code,)}
+        yield from (group | of_offload for group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Originals:
+    """Plans whose variants are searched."""
+
+    source: PricedSpace
+    whole: PricedSpace  # with the values of the variants
+    made: Variants
+    candidates: np.ndarray  # plans of the source that may be fast enough
+    most: float  # seconds of a step
+
+    def variants(self) -> tuple[Rows, np.ndarray]:
+        """Return [N] variants that may be fast enough, and their bounds [s]."""
+        parts, bounds = [rows_at(self.source, self.candidates[:0])], [np.zeros(0)]
+        for candidates, most_stored in self._fast():
+            origin, columns = self.made.of(self.source.space.blocks.places_of(candidates).placement)
+            rows = _with(rows_at(self.source, candidates).take(origin), columns)
+            few = np.flatnonzero(rows.choices[_STORED] <= most_stored[origin])
+            rows, origin = rows.take(few), origin[few]
+            rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
+            for start in range(0, len(rows.positions), _ROWS):
+                part = rows.take(slice(start, start + _ROWS))
+                least_s = fitting_bounds(self.whole, part)
+                few = np.flatnonzero(least_s <= self.most)
+                part, least_s = part.take(few), least_s[few]
+                if self.whole.problem.optimal_cuts:
+                    few = np.flatnonzero(may_have_cuts(self.whole, part, self.most))
+                    part, least_s = part.take(few), least_s[few]
+                parts.append(part)
+                bounds.append(least_s)
+        points, positions, choices = zip(*parts, strict=True)
+        return Rows(np.concatenate(points), np.concatenate(positions), joined(choices)), np.concatenate(bounds)
+
+    def _fast(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
+        have = self.made.count[self.source.space.blocks.places_of(self.candidates).placement] > 0
+        candidates = self.candidates[have] if len(have) else self.candidates
+        searched = self.whole.problem.workload.searched
+        for start in range(0, len(candidates), _ROWS):
+            here = candidates[start : start + _ROWS]
+            rows = _with(rows_at(self.source, here), {_OFFLOAD: np.full(len(here), searched.offload[0])})
+            if searched.stored_layers == (0,):
+                fast = self._may_be_fast(rows)
+            else:
+                rows, fast = self._with_most_stored(rows)
+            yield here[fast], rows.choices[_STORED][fast]
+
+    @property
+    def _moves_activations(self) -> bool:
+        return bool(offload_codes(ACTIVATIONS, self.whole.problem.workload.searched))
+
+    def _promising(self, rows: Rows, origin: np.ndarray) -> np.ndarray:
+        """Return which [N] variants of the plans at `origin` may be fast enough, whatever their ZeRO replicas."""
+        stored = rows.choices[_STORED]
+        _, first, of_variant = np.unique(
+            origin * (stored.max(initial=0) + 1) + stored, return_index=True, return_inverse=True
+        )
+        few = rows.take(first)
+        few = _with(few, {_REPLICAS: np.ones_like(few.choices[_REPLICAS])})
+        starts = range(0, len(first), _ROWS)
+        fast = [self._may_be_fast(few.take(slice(start, start + _ROWS))) for start in starts]
+        return np.concatenate([np.zeros(0, dtype=bool), *fast])[of_variant]
+
+    def _may_be_fast(self, rows: Rows) -> np.ndarray:
+        """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
+        bounds = bounds_of(self.whole, rows)
+        fits = bounds.peak_bytes <= most_bytes(self.whole, rows)
+        return np.asarray(fits & (bounds.pipeline_s + bounds.update_s <= self.most))
+
+    def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
+        """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.
+
+        The bound of the memory is affine in these layers. Rounded up, they may take a little more memory than there is.
+        """
+        layers = self.whole.problem.num_layers // rows.choices["pp"]
+        one, every = (_with(rows, {_STORED: stored}) for stored in (np.ones_like(layers), np.maximum(layers, 1)))
+        of_one, of_all = (bounds_of(self.whole, some).peak_bytes for some in (one, every))
+        room, more = most_bytes(self.whole, rows) - of_one, of_all - of_one
+        share = np.divide(room, more, out=np.ones_like(room), where=more > np.maximum(room, 0.0))
+        most = 1 + np.ceil(np.clip(share, 0.0, 1.0) * (layers - 1)).astype(np.int64)
+        if self._moves_activations:
+            # Stored activations may be moved to the host more slowly than they are recomputed.
+            return every, np.asarray(room >= 0)
+        rows = _with(rows, {_STORED: most})
+        bounds = bounds_of(self.whole, rows)
+        return rows, np.asarray((room >= 0) & (bounds.pipeline_s + bounds.update_s <= self.most))
+
+
+def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:
+    return rows._replace(choices={**rows.choices, **columns})

@@ -1,0 +1,127 @@
+"""Variants of plans: the same plan with other values of the choices that a search by bounds looks at last.
+
+These choices do not change the seconds of the passes of a pipeline, or only make them longer than without
+recomputation. So a search bounds a plan once, and looks at its variants only where the bound allows. Their number
+multiplies the space, but the bounds of few plans are computed.
+
+What variants a candidate has depends on its placement alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dsx.space.blocks import Blocks, zero_replicas_of_whole_groups
+from dsx.space.boxes import Boxes, compatible
+from dsx.space.choices import CROSSED, PLACEMENT_COLUMNS, Choice
+from dsx.space.codes import Searched
+from dsx.space.enumerate import Arrays, Bounds, changes, cross, take
+from dsx.space.plan_rules import RULES
+from dsx.spec.framework import BoxSpec
+
+VARIED = tuple(choice for choice in CROSSED if choice.varied_last)
+
+
+class Variants:
+    """The variants of the candidates of some blocks, which have the defaults of the choices `varied`.
+
+    Attributes:
+        count: [P] variants of each placement, without itself.
+    """
+
+    def __init__(self, blocks: Blocks, bounds: Bounds, varied: Sequence[Choice], searched: Searched) -> None:
+        """Make the variants in the boxes of `bounds`; `searched` has the values of the choices."""
+        placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
+        placements |= {"ep_replicas": blocks.ep_replicas, "boxes": blocks.boxes}
+        read = ["ep_replicas", "boxes", *sorted(_read(varied, bounds.boxes))]
+        first, self._class = _classes([placements[name] for name in read])
+        self._columns = _crossed({name: placements[name][first] for name in read}, bounds, varied, searched)
+        origin = self._columns.pop("origin")
+        self._count = np.bincount(origin, minlength=len(first))
+        self._first = np.cumsum(self._count) - self._count
+        self.count = self._count[self._class]
+
+    def of(self, placement: np.ndarray) -> tuple[np.ndarray, Arrays]:
+        """Return the variants of [N] placements: the position of the original of each, and the varied columns."""
+        of_class = self._class[placement]
+        count = self._count[of_class]
+        origin = np.repeat(np.arange(len(placement)), count)
+        within = np.arange(len(origin)) - np.repeat(np.cumsum(count) - count, count)
+        return origin, take(self._columns, np.repeat(self._first[of_class], count) + within)
+
+
+def varied_last(searched: Searched, named: Sequence[str], boxes: Sequence[BoxSpec]) -> tuple[Choice, ...]:
+    """Return the choices of a search that it can look at last, in the order of `CROSSED`.
+
+    Not those that the search names, nor any if the framework runs a plan, but not the same one with the defaults.
+    """
+    found = tuple(
+        choice
+        for choice in VARIED
+        if choice.name not in named and getattr(searched, choice.name) != (choice.default_code,)
+    )
+    names = [choice.name for choice in found]
+    usual = [box for box in boxes if compatible(box, {choice.name: [choice.default] for choice in found})]
+    return found if all(any(_has(one, box, names) for one in usual) for box in boxes) else ()
+
+
+def _has(box: BoxSpec, other: BoxSpec, leaving_out: Sequence[str]) -> bool:
+    """Return whether a box has all plans of another one, whatever the values of some columns."""
+    fixed = all(
+        column in leaving_out or (column in other.fix and {*other.fix[column]} <= {*values})
+        for column, values in box.fix.items()
+    )
+    limited = all(
+        column in leaving_out or {*bounds} <= {*other.limit.get(column, ())} for column, bounds in box.limit.items()
+    )
+    strategies = box.strategy is None or (other.strategy is not None and {*other.strategy} <= {*box.strategy})
+    return fixed and limited and strategies
+
+
+def _read(varied: Sequence[Choice], boxes: Boxes) -> set[str]:
+    """Return the columns of a placement that decide which variants it has."""
+    names = {choice.name for choice in varied}
+    rules = [{*rule.reads} for rule in RULES if names & {*rule.reads} and {*rule.reads} <= {*PLACEMENT_COLUMNS}]
+    return names.union({"dp"}, *rules, boxes.restricted) & {*PLACEMENT_COLUMNS}
+
+
+def _classes(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the position of the first row of each class of equal rows, and [P] the class of each row."""
+    order = np.lexsort(columns)
+    begins = changes(*(column[order] for column in columns))
+    of_row = np.empty(len(order), dtype=np.int64)
+    of_row[order] = np.cumsum(begins) - 1
+    return order[begins], of_row
+
+
+def _crossed(table: Arrays, bounds: Bounds, varied: Sequence[Choice], searched: Searched) -> Arrays:
+    """Return the variants of placements, in their order, by the varied columns and `origin`."""
+    names = [choice.name for choice in varied]
+    usual = {choice.name: choice.default_code for choice in varied}
+    ranks = int(np.lcm.reduce(np.unique(table["dp"]))) if len(table["dp"]) else 1
+    table = {name: column for name, column in table.items() if name not in names}
+    table["origin"] = np.arange(len(table["boxes"]))
+    for choice in varied:
+        values: Sequence[int] = getattr(searched, choice.name)
+        if choice.tried and not values:
+            values = choice.tried(bounds.limits.even_layers, ranks)
+        table = cross(table, choice.name, np.array(values))
+        for rule in RULES:
+            if choice.name in rule.reads and table.keys() >= {*rule.reads}:
+                table = take(table, rule.holds(table, bounds.limits))
+        if choice.name == "zero_replicas":
+            table = take(table, zero_replicas_of_whole_groups(table, table["ep_replicas"]))
+        if not bounds.boxes.outside:
+            table = take(table, _in_boxes(table, bounds.boxes))
+    other = np.zeros(len(table["origin"]), dtype=bool)
+    for name in names:
+        other |= table[name] != usual[name]
+    table = take(table, other & _in_boxes(table, bounds.boxes))
+    return {name: table[name] for name in ("origin", *names)}
+
+
+def _in_boxes(table: Mapping[str, np.ndarray], boxes: Boxes) -> np.ndarray:
+    found = np.zeros(len(table["boxes"]), dtype=bool)
+    for of_keys in np.unique(table["boxes"]).tolist():
+        found |= (table["boxes"] == of_keys) & boxes.keep(of_keys, table)
+    return found
