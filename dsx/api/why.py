@@ -14,11 +14,11 @@ from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
-from dsx.pricing.evaluate import Evaluation, evaluate_plan, priced_plans
+from dsx.pricing.evaluate import Evaluation, evaluate_plan
 from dsx.pricing.problem import Problem
-from dsx.pricing.rows import Counts
-from dsx.search.dispatch import fastest_row
-from dsx.search.space import Space
+from dsx.search.fastest import SearchCounts, fastest
+from dsx.search.protocol import silent
+from dsx.search.search_spaces import spaces_of
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
 from dsx.units import format_quantity
@@ -34,7 +34,7 @@ class Explanation(Answer):
     problem: Problem
     priced: Evaluation
     fastest: Mapping[str, Any] | None  # its `plan`, and its costs by column; None if none fits
-    counts: Counts  # number of candidates of the search, and what bounds left out
+    counts: SearchCounts  # number of candidates of the search, and of those that were priced
 
     @property
     def plan(self) -> Plan:
@@ -145,6 +145,6 @@ def why(
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:
     """Return a priced plan with the fastest one of its job."""
-    space = Space(problem, [priced.plan["num_gpus"]], [priced.plan["global_batch_size"]])
-    rows, counts = fastest_row(problem, space)
-    return Explanation(problem, priced, next(iter(priced_plans(problem, rows)), None), counts)
+    spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {}, with_outside=False)
+    found = fastest(spaces, 1, silent)
+    return Explanation(problem, priced, next(iter(found.plans), None), found.counts)
