@@ -48,7 +48,9 @@ def beyond_text(found: Searched, other: Beyond | None) -> str:
     if found.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
-        return f"no limit of {name} costs more than {share(_WORTH_SAYING, 1, 1)}"
+        # Plans outside of a framework are not searched over every choice (`dsx.search.fastest`).
+        apart = "a limit of schedule, offload or stored_layers apart, which --framework any and --fix search"
+        return f"no limit of {name} costs more than {share(_WORTH_SAYING, 1, 1)}, {apart}"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     names = " and ".join(map(printable, other.frameworks))
