@@ -5,7 +5,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from laws.spaces import assert_rows_equal, hardware, on, problem_of
+from laws.spaces import USUAL, assert_rows_equal, hardware, on, problem_of
 from search.sweeps import everything
 from validation.cases import priced
 
@@ -19,12 +19,14 @@ FIELDS = sorted(_numbers())
 REAL = [path for path in FIELDS if not field(path).integer]
 INPUTS = ("llama-3-8b", "h100-nvs8", "default")
 GPUS, BATCHES = [8, 16], [16]
+# Some candidates use the link to the host, gather weights and recompute: all facts count, and the space is small.
+CHOICES = USUAL | {"zero_stage": [1, 3], "recompute": ["none", "full"], "offload": ["none", "both"]}
 
 
 @cache
 def problem_with(*assignments):
     """The problem under `--set`."""
-    return load_inputs(*INPUTS, split_overrides(assignments)).problem(["1d"], 2048)
+    return load_inputs(*INPUTS, split_overrides(assignments)).problem(["1d"], 2048).searching(CHOICES)
 
 
 def stated(path):
