@@ -21,7 +21,8 @@ from dsx.spec.assumptions import AssumptionsSpec, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.what_if import field
 
-DEFAULT, _ = load_fitted("default")
+# Only the layers between embedding and head: the fitted numbers price them too, and much less is compiled.
+DEFAULT = load_assumptions("default").model_copy(update={"uncounted_layers": ["embedding", "head"]})
 TRUE = {"matrix_efficiency": 0.65, "hbm_efficiency": 0.75, "net_efficiency": 0.5, "launch_latency": 12e-6}
 BETWEEN = {
     "matrix_efficiency": Bounds(0.5, 1.0),

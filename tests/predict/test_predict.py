@@ -156,20 +156,37 @@ def test_all_packaged_models_together_are_priced_as_alone(tmp_path):
         assert_alike(found, row, predict([asked[row]], DEFAULT))
 
 
-def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path):
-    layouts = (
-        {"stage_layers": "20,14"},
-        {"stage_layers": "10,9,9,6", "pp": "4", "dp": "2"},
-        {"stage_layers": "Et*16|t*16L"},
-    )
-    changes = (*layouts, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
+LAYOUTS = (
+    {"stage_layers": "20,14"},
+    {"stage_layers": "10,9,9,6", "pp": "4", "dp": "2"},
+    {"stage_layers": "Et*16|t*16L"},
+)
+MORE_LAYOUTS = (*LAYOUTS, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
+
+
+# What a fit compiles takes seconds for each batch.
+@pytest.mark.parametrize(
+    ("changes", "rows_of_batches"),
+    [
+        (LAYOUTS, [[0, 1, 2]]),
+        pytest.param(MORE_LAYOUTS, [[0, 1, 2], [3], [4]], marks=pytest.mark.slow),
+    ],
+    ids=["one chunk", "with two chunks and none stated"],
+)
+def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, rows_of_batches):
     asked = setups(read_runs(write(tmp_path / "runs.csv", *changes)))
     found, (made, _) = predict(asked, DEFAULT), batches(asked, DEFAULT)
-    assert sorted(batch.rows.tolist() for batch in made) == [[0, 1, 2], [3], [4]]
+    assert sorted(batch.rows.tolist() for batch in made) == rows_of_batches
     for batch in made:
         with jax.enable_x64(True):
             times = pricer(batch)(assumptions_from_spec(batch.spec)).step_time_s
         np.testing.assert_allclose(times, found.step_time_s[batch.rows], rtol=1e-12)
+
+
+def test_each_stated_layout_is_a_layout_of_its_own(tmp_path):
+    asked = setups(read_runs(write(tmp_path / "runs.csv", *MORE_LAYOUTS)))
+    found, (made, _) = predict(asked, DEFAULT), batches(asked, DEFAULT)
+    assert sorted(batch.rows.tolist() for batch in made) == [[0, 1, 2], [3], [4]]
     assert found.step_time_s[2] == pytest.approx(found.step_time_s[4], rel=1e-9)  # an even layout
     assert len({layout_of(setup) for setup in asked}) == 5
 
