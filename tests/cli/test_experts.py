@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from laws.spaces import USUAL
 
 import dsx
 
@@ -16,6 +17,8 @@ layers:
   - {kind: head, count: 1}
 """
 JOB = ("--model", "mixture.yaml", "--cluster", "h100-nvs8", "--num-gpus", 16, "--global-batch-size", 32)
+ONE = (*JOB, "--strategy", "1d")
+FEW = tuple(word for name, (value,) in USUAL.items() for word in ("--set", f"assumptions.fixed.{name}={value}"))
 SWEEP = """model: mixture.yaml
 cluster: h100-nvs8
 num_gpus: 16
@@ -32,7 +35,7 @@ def mixture(folder):
 
 
 def test_best_searches_it_and_evaluate_says_the_same(run):
-    data = json.loads(run("best", *JOB, "--json", "--top", 1).out)
+    data = json.loads(run("best", *ONE, *FEW, "--json", "--top", 1).out)
     plan = data["plans"][0]["plan"]
     assert plan["ep"] > 1
     flags = data["plans"][0]["launch"]["megatron_lm"]["flags"]
@@ -42,7 +45,7 @@ def test_best_searches_it_and_evaluate_says_the_same(run):
     settings += [f"nvs.{axis}={plan[f'{axis}_nvs']}" for axis in ("tp", "pp", "dp")]
     settings += [f"{name}={plan[name]}" for name in ("vpp", "zero_stage", "recompute")]
     cut = "optimal" if "stage_layers" in plan else "even"
-    again = json.loads(run("evaluate", *JOB, *settings, "--partition", cut, "--json").out)
+    again = json.loads(run("evaluate", *ONE, *settings, "--partition", cut, "--json").out)
     assert again["plan"] == plan
     assert again["step_time_s"] == pytest.approx(data["plans"][0]["step_time_s"], rel=1e-12)
     assert again["reject"] == []
@@ -50,15 +53,15 @@ def test_best_searches_it_and_evaluate_says_the_same(run):
 
 @pytest.mark.slow
 def test_best_holds_it_fixed(run):
-    data = json.loads(run("best", *JOB, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
+    data = json.loads(run("best", *ONE, "--json", "--top", 3, "--set", "assumptions.fixed.ep=1").out)
     assert {plan["plan"]["ep"] for plan in data["plans"]} == {1}
-    done = run("best", *JOB, "--set", "assumptions.fixed.epp=1")
+    done = run("best", *ONE, "--set", "assumptions.fixed.epp=1")
     assert done.code != 0
     assert "'fixed' cannot fix 'epp'; did you mean 'ep'?" in done.err
 
 
 def test_why_says_what_experts_miss(run):
-    data = json.loads(run("why", *JOB, "ep=8", "pp=4", "dp=4", "nvs.dp=4", "nvs.pp=2", "--json").out)
+    data = json.loads(run("why", *ONE, *FEW, "ep=8", "pp=4", "dp=4", "nvs.dp=4", "nvs.pp=2", "--json").out)
     assert data["why"] == [
         {
             "reason": "experts_not_nested",
@@ -66,9 +69,9 @@ def test_why_says_what_experts_miss(run):
         }
     ]
     assert data["best"]["plan"]["ep"] >= 1
-    text = run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8", "nvs.ep=4").out
+    text = run("why", *ONE, *FEW, "ep=8", "dp=16", "nvs.dp=8", "nvs.ep=4").out
     assert "expert_share_not_nested: nvs.ep=4, but with nvs.dp=8 a fast domain has 8 of the 8" in text
-    assert "fits, and breaks no rule" in run("why", *JOB, "ep=8", "dp=16", "nvs.dp=8").out
+    assert "fits, and breaks no rule" in run("why", *ONE, *FEW, "ep=8", "dp=16", "nvs.dp=8").out
 
 
 @pytest.mark.slow

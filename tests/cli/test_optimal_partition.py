@@ -17,11 +17,13 @@ SWEEP = """model: heavy-head.yaml
 cluster: b200-nvs8
 num_gpus: [8, 12]
 global_batch_size: 24
+strategy: 1d
 partition: optimal
 fix: {vpp: 1, zero_stage: 1, recompute: none}
 keep: all
 """
 JOB = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 12, "--global-batch-size", 24)
+JOB += ("--strategy", "1d")
 FLAG = "--pipeline-model-parallel-layout"
 
 
@@ -136,7 +138,7 @@ def test_the_order_of_ranks_is_part_of_the_plan(run, place):
     tree = "{kind: fat_tree, levels: [{name: leaf, units: 2, oversubscription: 4}, {name: spine}]}"
     job = ("--model", "heavy-head.yaml", "--cluster", "b200-nvs8", "--num-gpus", 64, "--global-batch-size", 64)
     job += ("--strategy", "1d", "--set", f"cluster.network.topology={tree}")
-    job += ("pp=4", "tp=8", "microbatch_size=1", "nvs.tp=8", "--json")
+    job += ("pp=4", "vpp=1", "tp=8", "microbatch_size=1", "nvs.tp=8", "--json")
     found = {
         order: json.loads(run("partition", *job, f"order={order}").out)
         for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
