@@ -138,7 +138,7 @@ def runs(schedule, rng):
     return num_stages, fewest + more // schedule.microbatches_in * schedule.microbatches_in
 
 
-def errors_by_waves(schedule, cut, send_s, count=200):
+def errors_by_waves(schedule, cut, send_s, count):
     """Return the errors of random pipelines of a schedule that splits the backward."""
     rng = random.Random(3)
     found = []
@@ -152,7 +152,7 @@ def errors_by_waves(schedule, cut, send_s, count=200):
     return np.array(found)
 
 
-def errors(schedule, send_s, count=400, chunked=False):
+def errors(schedule, send_s, count, chunked=False):
     """Return the errors of random pipelines whose sends take up to `send_s`, where a mean chunk takes a second."""
     rng = random.Random(3)
     found = []
@@ -180,27 +180,32 @@ def test_equal_chunks_are_exact():
 
 
 def test_gpipe_of_unequal_stages_is_exact():
-    assert np.abs(errors(BY_NAME["gpipe"], 0.2)).max() < 1e-12
+    assert np.abs(errors(BY_NAME["gpipe"], 0.2, 100)).max() < 1e-12
 
 
 @pytest.mark.parametrize("schedule", [one for one in SCHEDULES if one.by_waves], ids=lambda one: one.name)
 def test_equal_stages_are_exact_by_waves(schedule):
     rng = random.Random(1)
-    for _ in range(100):
+    for _ in range(30):
         num_stages, many = runs(schedule, rng)
         shares = Shares(rng.uniform(0.2, 0.5), rng.uniform(0.1, 0.4), rng.uniform(0, 0.1) if schedule.overlap else 0)
         chunks = [1.0] * (num_stages * schedule.num_chunks)
         assert error(schedule, chunks, num_stages, many, shares) == pytest.approx(0, abs=1e-12)
 
 
+# Few pipelines show that a closed form is wrong; docs/model/pipeline.md is about many, each a replay of milliseconds.
+FEW_AND_MANY = pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.slow)])
+
+
 # The share of pipelines that may be off by 1 %, and the most that one may be off; docs/model/pipeline.md quotes them.
+@FEW_AND_MANY
 @pytest.mark.parametrize("send_s", [0.0, 0.01])
 @pytest.mark.parametrize("cut", [stages_of_a_cut, stages_of_kinds], ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize(
     ("name", "share", "most"), [("zb-h1", 0.005, 0.011), ("dualpipe", 0.01, 0.03), ("zb-v", 0.02, 0.035)]
 )
-def test_unequal_stages_by_waves(name, cut, send_s, share, most):
-    found = np.abs(errors_by_waves(BY_NAME[name], cut, send_s))
+def test_unequal_stages_by_waves(name, cut, send_s, share, most, count):
+    found = np.abs(errors_by_waves(BY_NAME[name], cut, send_s, count // 2))
     assert (found > 0.01).mean() <= share
     assert found.max() <= most
 
@@ -223,12 +228,17 @@ def test_a_schedule_that_is_not_exact_takes_longer_than_its_closed_form(schedule
 
 
 # The share of pipelines that may be off by 1 %, and the most that one may be off; docs/model/pipeline.md quotes them.
-@pytest.mark.parametrize(
-    ("send_s", "chunked", "share", "most"),
-    [(0.0, False, 0.005, 0.03), (0.01, False, 0.005, 0.03), (0.0, True, 0.005, 0.06), (0.01, True, 0.01, 0.065)],
-)
-def test_unequal_stages_of_1f1b(send_s, chunked, share, most):
-    found = np.abs(errors(ONE_F_ONE_B, send_s, chunked=chunked))
+@pytest.mark.parametrize("send_s", [0.0, 0.01])
+def test_unequal_stages_of_1f1b(send_s):
+    found = np.abs(errors(ONE_F_ONE_B, send_s, 400))
+    assert (found > 0.01).mean() <= 0.005
+    assert found.max() <= 0.03
+
+
+@FEW_AND_MANY
+@pytest.mark.parametrize(("send_s", "share", "most"), [(0.0, 0.005, 0.06), (0.01, 0.01, 0.065)])
+def test_unequal_chunks_of_1f1b(send_s, share, most, count):
+    found = np.abs(errors(ONE_F_ONE_B, send_s, count, chunked=True))
     assert (found > 0.01).mean() <= share
     assert found.max() <= most
 
