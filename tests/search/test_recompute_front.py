@@ -29,7 +29,7 @@ MODEL = {
         {"kind": "head"},
     ],
 }  # fmt: skip
-FEW = {"zero_stage": [1], "vpp": [1], "ep": [1, 2], "stored_layers": [0, 2]}
+FEW = {"zero_stage": [1], "zero_replicas": [1], "vpp": [1], "ep": [1, 2], "stored_layers": [0, 2], "offload": ["none"]}
 
 
 def source_of(partition="even", capacity=80e9, opened=FEW):
