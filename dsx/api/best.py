@@ -59,7 +59,7 @@ class BestPlans(PricedPlans):
     @property
     def strategies(self) -> tuple[str, ...]:
         """The strategies that were searched."""
-        return tuple(name for name in self.searched.own if name not in self.left_out)
+        return tuple(name for name in self.searched.problem.strategies if name not in self.left_out)
 
     @property
     def fixed(self) -> dict[str, int | str]:
@@ -228,7 +228,7 @@ def best(
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
     names = strategy_names(given.strategy if strategy is None else strategy)
-    found = searched(job.inputs, names, framework, job.sequence_length, outside=True)
+    found = searched(job.inputs, names, framework, job.sequence_length)
     stated = problems_of(partition, found.problem)
     most = count("top", top)
     *_, widest = stated  # optimal cuts allow the most pipelines
@@ -242,11 +242,11 @@ def best(
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
     times = problems[0].operator_times
-    idle = idle_rows(times, shapes_of(problems[0], spaces.within[0].keys)) if times else ()
-    studies = [Study(problem, space, 0, {}) for problem, space in zip(spaces.problems, spaces.within, strict=True)]
+    idle = idle_rows(times, shapes_of(problems[0], spaces.keys)) if times else ()
+    studies = [Study(part.problem, part.space, 0, {}) for part in spaces.parts]
     why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
-    other = beyond(found, answer.outside, answer.plans[0]["step_time_s"] if answer.plans else None)
+    other = beyond(found, job, names, partition, fixed, limits, answer.plans[0] if answer.plans else None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other)}"
-    left_out = found.left_out(spaces.within)
+    left_out = found.left_out(spaces.spaces)
     return BestPlans(job, problems[0], found, answer.plans, answer.counts, left_out, other, idle, why, fixed, limits)

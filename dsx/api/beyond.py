@@ -1,26 +1,35 @@
-"""What the limits of a framework cost: the fastest plan that it does not run."""
+"""What the limits of a framework cost: the fastest plan that another framework runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsx.api.searched import Searched, frameworks_of, limits_broken
+import numpy as np
+
+from dsx.api.job import Job
+from dsx.api.searched import Searched, limits_broken, other_frameworks, searched
 from dsx.display.quantities import quantity, share
+from dsx.errors import InputError
 from dsx.printable import printable
+from dsx.search.fastest import fastest, problems_of
+from dsx.search.search_spaces import spaces_of
+from dsx.space.boxes import Limitation, Selection, broken
 from dsx.space.plan import Plan
+from dsx.spec.framework import FrameworkSpec
+from dsx.spec.model import has_experts
 
 _WORTH_SAYING = 0.001  # of the step time
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """The fastest plan outside a framework, where it is faster than all that the framework runs."""
+    """The fastest plan of other frameworks, where it is faster than all that the framework of a search runs."""
 
     plan: Plan
     step_time_s: float  # [s]
     saved: float | None  # of the step time of the fastest plan that the framework runs; None if none fits
     limits: Mapping[str, Any]  # the choices of the plan that the framework does not run
-    frameworks: Sequence[str]  # other frameworks that run the plan
+    frameworks: Sequence[str]  # that run the plan
 
     def to_data(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -33,29 +42,72 @@ class Beyond:
         }
 
 
-def beyond(found: Searched, priced: Mapping[str, Any] | None, fastest: float | None) -> Beyond | None:
-    """Return a priced plan outside the framework; `fastest` is the step time [s] of the fastest plan inside."""
-    if priced is None:
+def beyond(
+    found: Searched,
+    job: Job,
+    strategies: Sequence[str],
+    partition: str,
+    fix: Selection,
+    limit: Limitation,
+    best: Mapping[str, Any] | None,
+) -> Beyond | None:
+    """Return the fastest plan that a framework other than that of a search runs, if it is faster than the `best` there.
+
+    The other arguments are those of the search. The frameworks are those with limits in the search path.
+    """
+    if found.framework.unlimited:
         return None
-    plan, seconds = priced["plan"], priced["step_time_s"]
-    saved = None if fastest is None else 1 - seconds / fastest
-    return Beyond(plan, seconds, saved, limits_broken(found, plan), frameworks_of(found, plan))
+    least, plan = np.inf if best is None else best["step_time_s"], None
+    others = _limited(found.framework)
+    for other in others:
+        if (faster := _fastest_of(other, job, strategies, partition, fix, limit, least)) is not None:
+            least, plan = faster["step_time_s"], faster["plan"]
+    if plan is None:
+        return None
+    experts = has_experts(found.problem.model.dimensions)
+    run_it = [one.name for one in others if any(not broken(box, plan) for box in one.boxes(experts))]
+    saved = None if best is None else 1 - least / best["step_time_s"]
+    return Beyond(plan, least, saved, limits_broken(found, plan), run_it)
+
+
+def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
+    return [other for other in other_frameworks(framework) if not other.unlimited]
+
+
+def _fastest_of(
+    framework: FrameworkSpec,
+    job: Job,
+    strategies: Sequence[str],
+    partition: str,
+    fix: Selection,
+    limit: Limitation,
+    below: float,
+) -> Mapping[str, Any] | None:
+    """Return the fastest plan that a framework runs, if it takes less than `below` [s]."""
+    experts = has_experts(job.model.dimensions)
+    run = [name for name in strategies if framework.runs_strategy(name, experts)]
+    if strategies and not run:
+        return None
+    try:
+        found = searched(job.inputs, run, framework, job.sequence_length)
+    except InputError:
+        return None  # it runs no strategy that the model can have
+    problems = [problem.searching(fix) for problem in problems_of(partition, found.problem)]
+    plans = fastest(spaces_of(problems, job.num_gpus, job.global_batch_size, fix, limit), 1, below=below).plans
+    return plans[0] if plans and plans[0]["step_time_s"] < below else None
 
 
 def beyond_text(found: Searched, other: Beyond | None) -> str:
     """Return what the limits of the framework cost in a line; empty for a framework without limits."""
-    name = printable(found.framework.name)
     if found.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
-        # Plans outside of a framework are not searched over every choice (`dsx.search.fastest`).
-        apart = "a limit of schedule, offload or stored_layers apart, which --framework any and --fix search"
-        return f"no limit of {name} costs more than {share(_WORTH_SAYING, 1, 1)}, {apart}"
+        names = " or ".join(printable(one.name) for one in _limited(found.framework)) or "another framework"
+        of = f"no plan of {names} saves more than {share(_WORTH_SAYING, 1, 1)}"
+        return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     names = " and ".join(map(printable, other.frameworks))
-    runs = f"{names} run{'s' if len(other.frameworks) == 1 else ''} it" if names else "no framework here runs it"
     return (
-        f"without the limits of {name}: {quantity('step_time_s', other.step_time_s)}{less}, with {choices} "
-        f"({other.plan.text}); {runs}"
+        f"{names} would take {quantity('step_time_s', other.step_time_s)}{less}, with {choices} ({other.plan.text})"
     )

@@ -56,7 +56,7 @@ class Partition(Answer):
     @property
     def strategies(self) -> tuple[str, ...]:
         """The strategies that were searched."""
-        return tuple(name for name in self.searched.own if name not in self.left_out)
+        return tuple(name for name in self.searched.problem.strategies if name not in self.left_out)
 
     @property
     def plan(self) -> Plan:
@@ -160,14 +160,14 @@ def partition(
     check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
-    spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits, with_outside=False)
+    spaces = spaces_of([problem], job.num_gpus, job.global_batch_size, fixed, limits)
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, 1, advance)
     if not answer.plans:
-        studies = [Study(problem, space, 0, {}) for space in spaces.within]
+        studies = [Study(problem, space, 0, {}) for space in spaces.spaces]
         raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
     (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
-    left_out = found.left_out(spaces.within)
+    left_out = found.left_out(spaces.spaces)
     cut = stages_of_plan(problem, columns_of(problem, plan["plan"]), layers)
     return Partition(job, problem, found, left_out, plan, cut, answer.counts, fixed, limits)

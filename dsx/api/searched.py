@@ -30,7 +30,6 @@ class Searched:
 
     problem: Problem
     framework: FrameworkSpec
-    own: tuple[str, ...]  # strategies that the framework runs; the first ones of the problem
     not_built: Mapping[str, str]  # strategy -> why it cannot be built for the model
     named: bool  # whether the search names its strategies
 
@@ -39,7 +38,7 @@ class Searched:
         if self.named:
             return {}
         found = dict(self.not_built)
-        for code, name in enumerate(self.own):
+        for code, name in enumerate(self.problem.strategies):
             if not any(code in space.strategies for space in spaces):
                 merged = any(code in space.strategies_before for space in spaces)
                 found[name] = _NOT_ITS_OWN if merged else _NO_DEGREES
@@ -54,7 +53,6 @@ def searched(
     train_tokens: float | None = None,
     *,
     merged: bool = True,
-    outside: bool = False,
     place: str = "--strategy",
 ) -> Searched:
     """Return what a search takes.
@@ -66,7 +64,6 @@ def searched(
         sequence_length: tokens, by default that of the model.
         train_tokens: tokens of the whole training.
         merged: whether a plan that several strategies have is searched once.
-        outside: whether the problem also has the strategies that the framework does not run, after the others.
         place: what names the strategies.
 
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
@@ -81,37 +78,35 @@ def searched(
     models: dict[str, Model] = {}
     faults: dict[str, InputError] = {}
     for name in names:
-        if not strategies and not (outside or frame.runs_strategy(name, experts)):
+        if not strategies and not frame.runs_strategy(name, experts):
             continue
         try:
             models[name] = priceable_model(inputs.model, assumed, name, inputs.near)
         except InputError as error:
             if strategies:
                 raise
-            if frame.runs_strategy(name, experts):
-                faults[name] = error
-    own = {name: built for name, built in models.items() if frame.runs_strategy(_name(built), experts)}
-    if foreign := [name for name in strategies if name not in own]:
-        raise SpecError(f"{place} {foreign[0]}: {_not_run(frame, _name(models[foreign[0]]), experts)}")
-    if not own and faults:
+            faults[name] = error
+    for name, built in models.items():
+        if not frame.runs_strategy(_name(built), experts):
+            raise SpecError(f"{place} {name}: {_not_run(frame, _name(built), experts)}")
+    if not models and faults:
         raise next(iter(faults.values()))
-    if not own:
+    if not models:
         raise SpecError(f"framework {frame.name!r} runs none of the strategies {', '.join(names)}")
-    ordered = {**own, **models}
     files = (inputs.model, inputs.cluster, assumed)
     problem = make_problem(
         *files,
-        list(ordered),
+        list(models),
         sequence_length,
         train_tokens,
         inputs.near,
         inputs.operator_times,
         framework=frame,
         merged=merged,
-        models=tuple(ordered.values()),
+        models=tuple(models.values()),
     )
     not_built = {name: str(error).splitlines()[0] for name, error in faults.items()}
-    return Searched(problem, frame, problem.strategies[: len(own)], not_built, named=bool(strategies))
+    return Searched(problem, frame, not_built, named=bool(strategies))
 
 
 def _name(model: Model) -> str:
@@ -119,7 +114,7 @@ def _name(model: Model) -> str:
 
 
 def _not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
-    others = [other.name for other in _others(framework) if other.runs_strategy(strategy, experts)]
+    others = [other.name for other in other_frameworks(framework) if other.runs_strategy(strategy, experts)]
     runs = ", ".join(framework.strategies(experts) or ())
     only = (
         f" on models with{'' if experts else 'out'} experts" if framework.runs_strategy(strategy, not experts) else ""
@@ -127,7 +122,7 @@ def _not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
     return f"framework {printable(framework.name)!r} does not run it{only} (it runs {runs}); {_nearest(others)}"
 
 
-def _others(framework: FrameworkSpec) -> list[FrameworkSpec]:
+def other_frameworks(framework: FrameworkSpec) -> list[FrameworkSpec]:
     """Return the other frameworks in the search path, those with limits first."""
     found: list[FrameworkSpec] = []
     for name in framework_names():
@@ -148,7 +143,7 @@ def check_fixed(found: Searched, fix: Selection, place: Callable[[str], str]) ->
     `place` gives the place of a column.
     """
     frame, experts = found.framework, has_experts(found.problem.model.dimensions)
-    boxes = plans_of(frame, found.own, experts)
+    boxes = plans_of(frame, found.problem.strategies, experts)
     for column, values in fix.items():
         for value in values:
             wanted = {column: [value]}
@@ -170,8 +165,8 @@ def _running(found: Searched, fix: Selection, experts: bool) -> list[str]:
     """Return the names of the other frameworks that run a strategy of the search with these values."""
     return [
         other.name
-        for other in _others(found.framework)
-        if any(compatible(box, fix) for box in plans_of(other, found.own, experts))
+        for other in other_frameworks(found.framework)
+        if any(compatible(box, fix) for box in plans_of(other, found.problem.strategies, experts))
     ]
 
 
@@ -187,16 +182,6 @@ def limits_broken(found: Searched, plan: Mapping[str, Any]) -> dict[str, Any]:
     boxes = found.framework.boxes(has_experts(found.problem.model.dimensions))
     columns = min((broken(box, plan) for box in boxes), key=len)
     return {column: plan[column] for column in columns}
-
-
-def frameworks_of(found: Searched, plan: Mapping[str, Any]) -> list[str]:
-    """Return the names of the other frameworks with limits that run a plan."""
-    experts = has_experts(found.problem.model.dimensions)
-    return [
-        other.name
-        for other in _others(found.framework)
-        if not other.unlimited and any(not broken(box, plan) for box in other.boxes(experts))
-    ]
 
 
 def left_out_text(left_out: Mapping[str, str]) -> str:

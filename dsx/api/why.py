@@ -145,6 +145,6 @@ def why(
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:
     """Return a priced plan with the fastest one of its job."""
-    spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {}, with_outside=False)
-    found = fastest(spaces, 1, silent)
+    spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {})
+    found = fastest(spaces, 1)
     return Explanation(problem, priced, next(iter(found.plans), None), found.counts)

@@ -21,7 +21,7 @@ from dsx.graph.library import kernel_names, load_operators
 from dsx.graph.model import Model, build_model, counted, layer_of, unsharded
 from dsx.hardware.cluster import Cluster, anonymous, cluster_from_spec
 from dsx.pricing.chain import check_length
-from dsx.space.boxes import Boxes, boxes_of
+from dsx.space.boxes import Boxes, boxes_of, run_by
 from dsx.space.choices import BY_NAME, SEARCHED_COLUMNS
 from dsx.space.codes import searched_values
 from dsx.space.limits import EVEN, OPTIMAL, Limits, Reason
@@ -224,6 +224,9 @@ def make_problem(
         | ({"ep": [1]} if without_experts else {})
     )
     own_names = tuple(built.kinds[0].strategy for built in models)
+    searched = searched_values(fixed)
+    if framework is not None:
+        searched = run_by(framework, own_names, has_experts(model.dimensions), searched)
     for name in own_names:
         if own_names.count(name) > 1:
             raise SpecError(f"two strategies have the name {name!r}: rename one of them in its definition")
@@ -241,7 +244,7 @@ def make_problem(
             sequence_length=float(length),
             forward_flops=forward_flops(model, models[0], assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
-            searched=searched_values(fixed),
+            searched=searched,
         ),
         sequence_length=length,
         operator_times=operator_times and _table(operator_times, assumptions, models, near),

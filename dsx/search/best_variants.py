@@ -20,7 +20,6 @@ from dsx.search.best_first import fastest_first
 from dsx.search.bounded import bounds_of, fitting_bounds, loose_bounds, may_have_cuts, most_bytes, rows_at
 from dsx.search.priced_space import PricedSpace
 from dsx.search.row_groups import leading_rows
-from dsx.space.boxes import Boxes
 from dsx.space.choices import Choice
 from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays
@@ -31,7 +30,7 @@ _REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
 
 
 def best_variants(
-    source: PricedSpace, problem: Problem, varied: Sequence[Choice], boxes: Boxes, top: int, below: float
+    source: PricedSpace, problem: Problem, varied: Sequence[Choice], top: int, below: float
 ) -> tuple[Arrays, Counts]:
     """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
 
@@ -39,7 +38,6 @@ def best_variants(
         source: the plans whose variants are searched; they have the defaults of the choices `varied`.
         problem: that of `source`, with all searched values of these choices.
         varied: the choices, in the order of `CROSSED`.
-        boxes: those that have the variants.
         top: how many to return.
         below: variants that take longer [s] may be missing.
     """
@@ -49,7 +47,7 @@ def best_variants(
     for values in _alike(problem, varied):
         searched = with_values(problem.workload.searched, values)
         whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
-        made = Variants(source.space.blocks, replace(source.space.bounds, boxes=boxes), varied, searched)
+        made = Variants(source.space.blocks, source.space.bounds, varied, searched)
         stored = searched.stored_layers != (0,)
         most = below * (1.0 + ROUNDING)
         originals = _Originals(source, whole, made, np.flatnonzero(loose[not stored] <= most), most)

@@ -5,7 +5,6 @@ stage, balanced ones for several. A search of any cut gives plans with one chunk
 others an even one: bounds of several chunks per stage leave too many plans of which to find the balanced cut.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,17 +21,14 @@ from dsx.search.best_variants import best_variants
 from dsx.search.blockwise.blockwise import Blockwise
 from dsx.search.bounded import best_cuts
 from dsx.search.bounded_even import best_even
-from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
-from dsx.search.search_spaces import PricedSpaces, SearchSpaces
-from dsx.space.boxes import Boxes
+from dsx.search.search_spaces import PricedPart, SearchSpaces
 from dsx.space.choices import Choice
 from dsx.space.limits import EVEN, OPTIMAL
 
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
 _MANY = 1 << 15  # shard keys; fewer are priced in the time that it takes to choose from them
-_OUTSIDE = "zero_replicas"  # of the choices that are searched last, the one that is varied outside of a framework
 _SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 _SHARES = (1 / 256, 1 / 64, 1 / 16)  # of many shard keys that are searched first
 
@@ -58,8 +54,7 @@ class SearchCounts:
 class Fastest:
     """The fastest plans of a search as records, in the form of a printed evaluation, and its counts."""
 
-    plans: list[dict[str, Any]]  # that the framework runs
-    outside: dict[str, Any] | None  # the fastest plan that it does not run, if it is faster than all of them
+    plans: list[dict[str, Any]]
     counts: SearchCounts
 
 
@@ -72,54 +67,40 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
     return [problem, problem.with_partition(OPTIMAL)] if short else [problem]
 
 
-def fastest(found: SearchSpaces, top: int, progress: Progress) -> Fastest:
-    """Return the `top` fastest feasible plans of a search, and what it found outside of the framework.
+def fastest(found: SearchSpaces, top: int, progress: Progress = silent, below: float = np.inf) -> Fastest:
+    """Return the `top` fastest feasible plans of a search; plans that take longer than `below` [s] may be missing.
 
     Some choices are searched last (`dsx.space.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
-    promising, below = _promising_keys(found, top)
-    priced = found.priced(promising)
-    within, counts = _fastest(priced.within, top, progress, below)
-    if not within and any(choice.name == _SAVES_MEMORY for choice in found.varied):
-        return fastest(found.enumerating(_SAVES_MEMORY), top, silent)
-    boxes = found.whole[0].boxes
-    within, of_variants = _with_variants(priced, priced.within, found.varied, boxes, within, top)
+    promising, most = _promising_keys(found, top, below)
+    parts = found.priced(promising)
+    plans, counts = _fastest(parts, top, progress, most)
+    if not plans and below == np.inf and any(choice.name == _SAVES_MEMORY for choice in found.varied):
+        return fastest(found.enumerating(_SAVES_MEMORY), top)
+    plans, of_variants = _with_variants(parts, found.varied, plans, top, below)
     counts = counts.plus(of_variants)
     left_out = found.size - counts.candidates
     progress(left_out)
-    slowest = within[0]["step_time_s"] if within else np.inf
-    outside, _ = _fastest(priced.outside, 1, silent, slowest)
-    if priced.outside:
-        every = [*priced.within, *priced.outside]
-        few = [choice for choice in found.varied if choice.name == _OUTSIDE]
-        outside, _ = _with_variants(priced, every, few, boxes.inverted(), outside or within[:1], 1)
-    return Fastest(
-        plans=within,
-        outside=outside[0] if outside and outside[0]["step_time_s"] < slowest else None,
-        counts=replace(counts, candidates=found.size, feasible=None if within and left_out else counts.feasible),
-    )
+    feasible = None if left_out and (plans or below < np.inf) else counts.feasible
+    return Fastest(plans, replace(counts, candidates=found.size, feasible=feasible))
 
 
 def _with_variants(
-    priced: PricedSpaces,
-    sources: Sequence[PricedSpace],
-    varied: Sequence[Choice],
-    boxes: Boxes,
-    plans: list[dict[str, Any]],
-    top: int,
+    parts: Sequence[PricedPart], varied: Sequence[Choice], plans: list[dict[str, Any]], top: int, below: float
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
-    """Return the `top` fastest of some plans and of the variants in some boxes of all plans of `sources`.
+    """Return the `top` fastest of some plans and of the variants of all plans of some parts.
 
-    Variants that are slower than all of `plans` may be missing. The counts are those of the variants.
+    Variants that are slower than all of `plans`, or than `below` [s], may be missing. The counts are those of the
+    variants.
     """
     counts = SearchCounts(0, 0, 0, 0)
-    for source, problem in zip(sources, itertools.cycle(priced.whole)) if varied and plans else ():
-        below = plans[-1]["step_time_s"]
-        rows, of_source = best_variants(source, problem, varied, boxes, top, below)
-        cut = of_source.candidates if problem.optimal_cuts else 0
-        counts = counts.plus(SearchCounts(of_source.candidates, of_source.candidates, of_source.feasible, cut))
-        plans = _leading([*plans, *priced_plans(problem, rows)], top)
+    for whole, source in parts if varied and (plans or below < np.inf) else ():
+        slowest = plans[-1]["step_time_s"] if plans else below
+        rows, of_part = best_variants(source, whole, varied, top, slowest)
+        cut = of_part.candidates if whole.optimal_cuts else 0
+        counts = counts.plus(SearchCounts(of_part.candidates, of_part.candidates, of_part.feasible, cut))
+        plans = _leading([*plans, *priced_plans(whole, rows)], top)
     return plans, counts
 
 
@@ -131,32 +112,33 @@ def _leading(plans: Sequence[dict[str, Any]], top: int) -> list[dict[str, Any]]:
     return [*found.values()][:top]
 
 
-def _promising_keys(found: SearchSpaces, top: int) -> tuple[np.ndarray, float]:
+def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.ndarray, float]:
     """Return the shard keys that may have one of the `top` fastest plans, and the seconds that none of these exceeds.
 
-    Of few keys they are all. Of many, no plan of the others is as fast as some plans of the most promising ones.
+    Of few keys they are all. Of many, no plan of the others is as fast as some plans of the most promising ones, or as
+    `below` [s].
     """
     every = np.arange(found.num_keys)
-    if len(every) < _MANY:
-        return every, np.inf
+    if len(every) < _MANY and below == np.inf:
+        return every, below
     bounds = found.key_bounds()
     order = np.argsort(bounds, kind="stable")
-    for share in _SHARES:
+    for share in _SHARES if below == np.inf else ():
         few = found.priced(np.sort(order[: math.ceil(share * len(order))]))
-        plans, _ = _fastest(few.within[-1:], top, silent, np.inf)
+        plans, _ = _fastest(few[-1:], top, silent, below)
         if len(plans) == top:
-            slowest = plans[-1]["step_time_s"]
-            return np.flatnonzero(bounds <= slowest * (1.0 + ROUNDING)), slowest
-    return every, np.inf
+            below = plans[-1]["step_time_s"]
+            break
+    return np.flatnonzero(bounds <= below * (1.0 + ROUNDING)), below
 
 
 def _fastest(
-    sources: Sequence[PricedSpace], top: int, progress: Progress, below: float
+    parts: Sequence[PricedPart], top: int, progress: Progress, below: float
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
-    """Return the fastest plans of some spaces; plans that take longer than `below` [s] may be missing."""
+    """Return the fastest plans of some parts; plans that take longer than `below` [s] may be missing."""
     plans: list[dict[str, Any]] = []
     candidates, cut, counts = 0, 0, Counts(0, 0)
-    for source in sources:
+    for _, source in parts:
         slowest = plans[-1]["step_time_s"] if len(plans) == top else np.inf
         if source.problem.optimal_cuts:
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))

@@ -1,4 +1,4 @@
-"""The spaces of a search for the fastest plans of a job: one for each kind of cut, within the framework and outside.
+"""The spaces of a search for the fastest plans of a job: one for each way in which its plans are cut.
 
 They share their shard keys. The layers of a key are priced only when a search takes the key.
 """
@@ -6,6 +6,7 @@ They share their shard keys. The layers of a key are priced only when a search t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,79 +19,90 @@ from dsx.search.space import Space, of_used_keys
 from dsx.space.boxes import Limitation, Selection
 from dsx.space.choices import Choice
 from dsx.space.codes import with_values
-from dsx.space.enumerate import take
+from dsx.space.enumerate import Arrays, take
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.recompute_values import NONE_CODE
+from dsx.space.schedules import SCHEDULES
 from dsx.space.variants import Variants, varied_last
 from dsx.spec.model import has_experts
-from dsx.spec.ranges import Limit
+from dsx.spec.ranges import Limit, Relation
 
 
-@dataclass(frozen=True, slots=True)
-class PricedSpaces:
-    """The spaces of some shard keys with their layer costs, without values of `recompute` that others dominate."""
+class SearchedSpace(NamedTuple):
+    """The plans of a search that are cut in one way."""
 
-    within: Sequence[PricedSpace]
-    outside: Sequence[PricedSpace]
-    whole: Sequence[Problem]  # the problems with all searched values of the choices that are searched last
+    whole: Problem  # with all searched values of the choices that are searched last
+    problem: Problem  # with their defaults
+    space: Space
+
+
+class PricedPart(NamedTuple):
+    """The plans of some shard keys that are cut in one way, without values of `recompute` that others dominate."""
+
+    whole: Problem  # with all searched values of the choices that are searched last
+    source: PricedSpace
 
 
 @dataclass(frozen=True)
 class SearchSpaces:
-    """The spaces of a search, one for each problem."""
+    """The spaces of a search."""
 
-    whole: Sequence[Problem]  # they differ in their cuts alone
-    problems: Sequence[Problem]  # with the defaults of the choices `varied`
+    problem: Problem  # of all spaces but for their cuts, with the defaults of the choices `varied`
     varied: Sequence[Choice]  # those whose other values are searched last, as variants of plans
-    within: Sequence[Space]  # plans that the framework runs
-    outside: Sequence[Space]  # all other plans; none for a framework without limits
+    parts: Sequence[SearchedSpace]
+
+    @property
+    def spaces(self) -> list[Space]:
+        """The space of each part."""
+        return [part.space for part in self.parts]
+
+    @property
+    def keys(self) -> Arrays:
+        """The shard keys of all spaces."""
+        return self.parts[0].space.keys
 
     @property
     def num_keys(self) -> int:
         """The number of shard keys."""
-        return len(self.within[0].keys["tp"])
+        return len(self.keys["tp"])
 
     @cached_property
     def size(self) -> int:
-        """The number of candidates that the framework runs, with all variants."""
-        return sum(space.size for space in self.within) + sum(
-            space.blocks.size_with(Variants(space.blocks, space.bounds, self.varied, problem.workload.searched).count)
-            for problem, space in zip(self.whole, self.within, strict=True)
-            if self.varied
-        )
+        """The number of candidates, with all variants."""
+        size = sum(space.size for space in self.spaces)
+        for whole, _, space in self.parts if self.varied else ():
+            variants = Variants(space.blocks, space.bounds, self.varied, whole.workload.searched)
+            size += space.blocks.size_with(variants.count)
+        return size
 
     def enumerating(self, name: str) -> "SearchSpaces":
         """Return the spaces with all values of one of the choices `varied`, which is then searched like the others."""
-        values = {name: getattr(self.whole[0].workload.searched, name)}
-        problems = [_with_values(problem, values) for problem in self.problems]
-        every = [*problems, *problems[: len(self.outside)]]
-        spaces = [space.searching(problem) for space, problem in zip((*self.within, *self.outside), every, strict=True)]
+        values = {name: getattr(self.parts[0].whole.workload.searched, name)}
+        parts: list[SearchedSpace] = []
+        for whole, problem, space in self.parts:
+            changed = _with_values(problem, values)
+            parts.append(SearchedSpace(whole, changed, space.searching(changed)))
         varied = tuple(choice for choice in self.varied if choice.name != name)
-        return SearchSpaces(self.whole, problems, varied, spaces[: len(problems)], spaces[len(problems) :])
+        return SearchSpaces(_with_values(self.problem, values), varied, parts)
 
     def key_bounds(self) -> np.ndarray:
         """Return [U] the least seconds of a step of any plan of each shard key."""
-        without_recomputation = recomputing(self.problems[0], [NONE_CODE])
-        table = price_keys(without_recomputation, self.within[0].keys)
-        return key_bounds(self.within[0], table, without_recomputation.workload)
+        without_recomputation = recomputing(self.problem, [NONE_CODE])
+        table = price_keys(without_recomputation, self.keys)
+        return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
-    def priced(self, where: np.ndarray | slice) -> PricedSpaces:
+    def priced(self, where: np.ndarray | slice) -> list[PricedPart]:
         """Return the spaces of some of the shard keys with their layer costs."""
-        first, keys = self.problems[0], take(self.within[0].keys, where)
-        table = price_keys(first, keys)
-        values = undominated(first, table)
+        keys = take(self.keys, where)
+        table = price_keys(self.problem, keys)
+        values = undominated(self.problem, table)
         table = of_values(table, values)
-        problems, whole = (
-            [recomputing(problem, values) for problem in stated] for stated in (self.problems, self.whole)
-        )
-
-        def of_keys(spaces: Sequence[Space]) -> list[PricedSpace]:
-            return [
-                PricedSpace(problem, space.of_keys(keys).searching(problem), table, "float64", every)
-                for problem, every, space in zip(problems, whole, spaces, strict=bool(spaces))
-            ]
-
-        return PricedSpaces(of_keys(self.within), of_keys(self.outside), whole)
+        found: list[PricedPart] = []
+        for whole, problem, space in self.parts:
+            few = recomputing(problem, values)
+            source = PricedSpace(few, space.of_keys(keys).searching(few), table, "float64", recomputing(whole, values))
+            found.append(PricedPart(recomputing(whole, values), source))
+        return found
 
 
 def spaces_of(
@@ -99,43 +111,56 @@ def spaces_of(
     global_batch_size: int,
     fix: Selection,
     limit: Limitation | None = None,
-    with_outside: bool = True,
 ) -> SearchSpaces:
-    """Return the space of each problem.
+    """Return the spaces of problems that differ in their cuts alone.
 
-    Where there are several, a plan with one chunk per stage has its optimal cut, and no even one too as far as
-    schedules allow. A plan with several chunks has the even cut: its bounds are tight, and it costs little to price.
-
-    `with_outside` asks for the plans that the framework does not run.
+    Where there are several, a plan with one chunk per stage has its optimal cut if one is known for its schedule. The
+    others have an even cut: its bounds are tight, and it costs little to price.
     """
-    whole = problems
-    one_chunk, chunks = _limits_of_chunks(whole, limit or {})
-    boxes = [] if whole[0].framework is None else whole[0].framework.boxes(has_experts(whole[0].model.dimensions))
-    varied = varied_last(whole[0].workload.searched, [*fix, *(limit or ())], boxes)
-    usual = {choice.name: (choice.default_code,) for choice in varied}
-    problems = [_with_values(problem, usual) for problem in whole]
     first = problems[0]
-    spaces: list[Space] = []
-    limited = first.framework is not None and not first.framework.unlimited
-    for outside in (False, True) if limited and with_outside else (False,):
-        for problem in problems:
-            keys = spaces[0].keys if spaces else None
-            here = one_chunk if problem.optimal_cuts else chunks
-            spaces.append(Space(problem, [num_gpus], [global_batch_size], fix, here, outside, keys))
+    boxes = [] if first.framework is None else first.framework.boxes(has_experts(first.model.dimensions))
+    varied = varied_last(first.workload.searched, [*fix, *(limit or ())], boxes)
+    usual = {choice.name: (choice.default_code,) for choice in varied}
+    usually = _with_values(first, usual)
+    unscheduled = {name: values for name, values in fix.items() if name != "schedule"}  # parts have their own schedules
+    parts: list[SearchedSpace] = []
+    for whole, limited in _parts(problems, limit or {}):
+        problem = _with_values(whole, usual)
+        keys = parts[0].space.keys if parts else None
+        space = Space(problem, [num_gpus], [global_batch_size], unscheduled, limited, keys)
+        parts.append(SearchedSpace(whole, problem, space))
     # The keys that have plans are the same, and found faster, with few values of `recompute`.
-    few = recomputing(first, representatives(first))
-    used = of_used_keys(first, [space.searching(few) for space in spaces])
-    spaces = [space.searching(first) for space in used]
-    return SearchSpaces(whole, problems, varied, spaces[: len(problems)], spaces[len(problems) :])
+    few = representatives(usually)
+    used = of_used_keys(usually, [space.searching(recomputing(problem, few)) for _, problem, space in parts])
+    return SearchSpaces(
+        usually,
+        varied,
+        [part._replace(space=space.searching(part.problem)) for part, space in zip(parts, used, strict=True)],
+    )
 
 
-def _limits_of_chunks(problems: Sequence[Problem], limit: Limitation) -> tuple[Limitation, Limitation]:
-    """Return the limits of the plans with optimal cuts and of those with even ones."""
+def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem, Limitation]]:
+    """Return the problem of each way to cut a plan, and the limits of its plans; optimal cuts come last."""
     if len(problems) == 1:
-        return limit, limit
-    one = {**limit, "vpp": [*limit.get("vpp", ()), Limit("<=", 1)]}
-    covered = bool(optimal_cut_covers(problems[-1].workload.searched.schedule).all())
-    return one, {**limit, "vpp": [*limit.get("vpp", ()), Limit(">=", 2)]} if covered else limit
+        return [(problems[0], limit)]
+    even, optimal = problems
+    schedules = even.workload.searched.schedule
+    covered = tuple(code for code in schedules if optimal_cut_covers(code))
+    others = tuple(code for code in schedules if code not in covered)
+    found: list[tuple[Problem, Limitation]] = []
+    if any(SCHEDULES[code].interleaved for code in covered):
+        found.append((_with_values(even, {"schedule": covered}), _limited(limit, "vpp", ">=", 2)))
+    if others:
+        # One stage has no schedule, so that its plans are those of the first one.
+        few = _limited(limit, "pp", ">=", 2) if covered else limit
+        found.append((_with_values(even, {"schedule": others}), few))
+    if covered:
+        found.append((_with_values(optimal, {"schedule": covered}), _limited(limit, "vpp", "<=", 1)))
+    return found
+
+
+def _limited(limit: Limitation, column: str, relation: Relation, bound: int) -> Limitation:
+    return {**limit, column: [*limit.get(column, ()), Limit(relation, bound)]}
 
 
 def _with_values(problem: Problem, values: Mapping[str, tuple[int, ...]]) -> Problem:

@@ -20,8 +20,7 @@ from dsx.space.tiers import units
 class Space:
     """All candidates of a problem at given GPU counts and batch sizes, as keys and blocks.
 
-    With `outside`, they are those that the framework of the problem does not run. `keys` are those of another space
-    that differs in its cuts, in limits of choices or in `outside` alone.
+    `keys` are those of another space that differs in its cuts, its searched values or its limits of choices alone.
     """
 
     def __init__(
@@ -31,7 +30,6 @@ class Space:
         global_batch_size: Sequence[int],
         fix: Selection | None = None,
         limit: Limitation | None = None,
-        outside: bool = False,
         keys: Arrays | None = None,
     ) -> None:
         problem.check_sizes(num_gpus)
@@ -51,7 +49,7 @@ class Space:
             expert_axes=problem.expert_axes,
             tiers=tuple(tier.name for tier in problem.cluster.network.middle),
             units=units(problem.cluster.network),
-            boxes=problem.boxes.inverted() if outside else problem.boxes,
+            boxes=problem.boxes,
         )
         if keys is None:
             dimensions = problem.model.dimensions

@@ -362,10 +362,7 @@ def _replicas(rest: int, limits: Limits, searched: Searched, kept: _Kept) -> np.
                 table = take(table, rule.holds(table, limits))
         if choice.no_effect:
             table = take(table, ~choice.no_effect(table) | (table[choice.name] == values[0]))
-        # A plan outside all boxes may get there with a later choice.
-        if not kept.boxes.outside:
-            table = take(table, kept.mask(table))
-    table = take(table, kept.mask(table))
+        table = take(table, kept.mask(table))
     made = np.stack([table[name] for name in PLACEMENT_COLUMNS[1:]])
     made.flags.writeable = False  # the cache shares it
     return made

@@ -1,11 +1,12 @@
 """The boxes of a framework as filters of a search, and whether a plan is in one of them.
 
 A box is a filter of shard keys and a filter of choices. Each key knows which boxes have it, as a set of bits, and the
-choices of a block are those that one of these boxes has. So a search has each plan of overlapping boxes once.
+choices of a block are those that one of these boxes has. So a search has each plan of overlapping boxes once. Boxes
+that restrict keys alike share a bit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ import numpy as np
 from dsx.errors import InputError, SpecError
 from dsx.graph.expressions import RELATIONS
 from dsx.graph.library import check_strategy
-from dsx.space.choices import BY_NAME, CHOICE_COLUMNS, KEY_COLUMNS, NAMED, PLACEMENT_COLUMNS, PLAN_COLUMNS
+from dsx.space.choices import (
+    BY_NAME,
+    CHOICE_COLUMNS,
+    KEY_COLUMNS,
+    NAMED,
+    PLACEMENT_COLUMNS,
+    PLAN_COLUMNS,
+    SEARCHED_COLUMNS,
+)
+from dsx.space.codes import Searched, with_values
 from dsx.spec.framework import BoxSpec, FrameworkColumns, FrameworkSpec, load_framework
 from dsx.spec.load import Given
 from dsx.spec.ranges import Limit
@@ -61,19 +71,18 @@ def _one_of(column: np.ndarray, values: Sequence[int | str]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Every combination of some shard keys and some choices."""
+    """Every combination of some shard keys and the choices that one of some filters keeps."""
 
     keys: Filter
-    choices: Filter
+    choices: tuple[Filter, ...]
     restricted: frozenset[str] = frozenset()  # columns
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """The plans of a framework, or with `outside` all others."""
+    """The plans of a framework."""
 
     boxes: tuple[Box, ...]
-    outside: bool = False
 
     def of_keys(self, keys: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return [U] the boxes that have each key: bit i is box i."""
@@ -87,42 +96,57 @@ class Boxes:
         found = np.zeros(len(next(iter(choices.values()))), dtype=bool)
         for bit, box in enumerate(self.boxes):
             if boxes >> bit & 1:
-                found |= box.choices(choices)
-        return ~found if self.outside else found
+                for choices_of_box in box.choices:
+                    found |= choices_of_box(choices)
+        return found
 
     @property
     def restricted(self) -> frozenset[str]:
         """The columns that a box restricts."""
         return frozenset[str]().union(*(box.restricted for box in self.boxes))
 
-    def inverted(self) -> "Boxes":
-        """Return the plans in no box."""
-        return replace(self, outside=not self.outside)
 
-
-EVERYTHING = Boxes((Box(selecting((), {}, {}), selecting((), {}, {})),))
+EVERYTHING = Boxes((Box(selecting((), {}, {}), (selecting((), {}, {}),)),))
 
 
 def boxes_of(framework: FrameworkSpec | None, strategies: Sequence[str], experts: bool) -> Boxes:
     """Return the boxes of a framework for a model with or without `experts`; without one, everything is in a box."""
     if framework is None:
         return EVERYTHING
-    return Boxes(tuple(_box(box, strategies) for box in framework.boxes(experts)))
+    alike: dict[str, list[BoxSpec]] = {}
+    for box in framework.boxes(experts):
+        of_keys = [(name, part[name]) for part in (box.fix, box.limit) for name in sorted(part) if name in KEY_COLUMNS]
+        alike.setdefault(repr((box.strategy, of_keys)), []).append(box)
+    return Boxes(tuple(_box(specs, strategies) for specs in alike.values()))
 
 
-def _box(spec: BoxSpec, strategies: Sequence[str]) -> Box:
-    fix: dict[str, Sequence[int | str]] = dict(_codes(spec))
-    if spec.strategy is not None:
-        fix["strategy"] = [code for code, name in enumerate(strategies) if name in spec.strategy]
-    return Box(
-        selecting(KEY_COLUMNS, fix, spec.limit),
-        selecting(CHOICE_COLUMNS, fix, spec.limit),
-        frozenset({*fix, *spec.limit}),
-    )
+def _box(specs: Sequence[BoxSpec], strategies: Sequence[str]) -> Box:
+    """Return the plans of boxes that restrict keys alike."""
+    first, restricted = specs[0], frozenset[str]().union(*({*spec.fix, *spec.limit} for spec in specs))
+    fix: dict[str, Sequence[int | str]] = dict(_codes(first))
+    if first.strategy is not None:
+        fix["strategy"] = [code for code, name in enumerate(strategies) if name in first.strategy]
+        restricted |= {"strategy"}
+    choices = tuple(selecting(CHOICE_COLUMNS, _codes(spec), spec.limit) for spec in specs)
+    return Box(selecting(KEY_COLUMNS, fix, first.limit), choices, restricted)
 
 
 def _codes(spec: BoxSpec) -> dict[str, list[int]]:
     return {column: [BY_NAME[column].code(value) for value in values] for column, values in spec.fix.items()}
+
+
+def run_by(framework: FrameworkSpec, strategies: Sequence[str], experts: bool, searched: Searched) -> Searched:
+    """Return searched values without those that a framework runs with none of some strategies.
+
+    A column of which it runs none is left alone: the search has no plan, and says why.
+    """
+    boxes = [_codes(box) for box in plans_of(framework, strategies, experts)]
+    found: dict[str, tuple[int, ...]] = {}
+    for column in (name for name in SEARCHED_COLUMNS if all(name in box for box in boxes)):
+        run = {code for box in boxes for code in box[column]}
+        known = getattr(searched, column) or sorted(run)
+        found[column] = tuple(code for code in known if code in run) or known
+    return with_values(searched, found)
 
 
 def plans_of(framework: FrameworkSpec, strategies: Sequence[str], experts: bool) -> list[BoxSpec]:

@@ -111,12 +111,11 @@ def _crossed(table: Arrays, bounds: Bounds, varied: Sequence[Choice], searched: 
                 table = take(table, rule.holds(table, bounds.limits))
         if choice.name == "zero_replicas":
             table = take(table, zero_replicas_of_whole_groups(table, table["ep_replicas"]))
-        if not bounds.boxes.outside:
-            table = take(table, _in_boxes(table, bounds.boxes))
+        table = take(table, _in_boxes(table, bounds.boxes))
     other = np.zeros(len(table["origin"]), dtype=bool)
     for name in names:
         other |= table[name] != usual[name]
-    table = take(table, other & _in_boxes(table, bounds.boxes))
+    table = take(table, other)
     return {name: table[name] for name in ("origin", *names)}
 
 

@@ -27,6 +27,7 @@ USUAL = {
     "recompute": ["none"],
     "stored_layers": [0],
     "vpp": [1],
+    "schedule": ["1f1b"],
     "offload": ["none"],
 }
 MEMORY_PARTS = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "overhead_bytes")

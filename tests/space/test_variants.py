@@ -42,8 +42,8 @@ def test_plans_and_variants_are_the_space(framework):
     problem = problem_of(framework)
     whole = Space(problem, [8], [16])
     expected = candidates(whole.keys, *whole.blocks.rows(0, whole.size))
-    spaces = spaces_of([problem], 8, 16, {}, with_outside=False)
-    (space,) = spaces.within
+    spaces = spaces_of([problem], 8, 16, {})
+    (space,) = spaces.spaces
     every = np.arange(space.size)
     found = candidates(space.keys, *space.blocks.rows_at(every))
     assert spaces.varied and len(found) < len(expected)
