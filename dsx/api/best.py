@@ -50,7 +50,7 @@ class BestPlans(PricedPlans):
     priced: Sequence[dict[str, Any]]
     counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
-    beyond: Beyond | None  # the fastest plan that the framework does not run, if it is faster than all of these
+    beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
@@ -202,8 +202,8 @@ def best(
         dsx.evaluate(found.job, found.plan)         # the fastest one, part by part
         dsx.best(job, fix="vpp=1 offload=none,optimizer", limit="tp<=8", strategy="1d,2d")
 
-    The assumption set fixes some choices (`fixed` of the answer), such as the schedule; `fix` searches other values of
-    them, or fewer of a choice that is searched.
+    An assumption set may fix choices (`fixed` of the answer); `fix` searches other values of them, or fewer of a choice
+    that is searched. `beyond` of the answer is the fastest plan of the other frameworks, if it is faster.
 
     Args:
         job: the model, the cluster, the GPUs and the batch.

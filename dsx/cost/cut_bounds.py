@@ -35,6 +35,7 @@ from dsx.space.schedules import SCHEDULES
 
 # Bounds and costs add up the same numbers in different orders.
 ROUNDING = 1e-12
+_SLACK = 1e-9  # of a quotient of such sums
 
 
 class CutBounds(NamedTuple):
@@ -93,31 +94,42 @@ def stages_hold_all(
 
     A stage holds no more seconds of body layers than its memory has room for, if all its layers were of the kind that
     needs least bytes per second; and none that alone makes the pipeline too long (`dsx.space.critical_path`). All
-    stages together must hold the whole body. Plans with several chunks per stage always may.
+    stages together must hold the whole body. They must hold the layers of each kind too, of which a stage has a whole
+    number. Plans with several chunks per stage always may.
     """
     stack, searched = workload.stack, workload.searched
     costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    body = {kind: count for kind, count in stack.totals().items() if kind not in stack.embedding_and_head}
+    totals = stack.totals()
     seconds = costs.forward_backward_s
-    whole_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in stack.totals().items()])
+    whole_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in totals.items()])
     index = np.arange(int(choices.pp.max(initial=1)), dtype=float)[:, None]
     later = choices.pp - 1.0 - index
     # The others than one microbatch, which goes through all stages, and those that run while it is on later stages.
     alone = choices.num_microbatches - 1.0 - later
+    with np.errstate(divide="ignore"):
+        slow_s = np.where(alone >= 1.0, (most_s - whole_s) / alone, np.inf)
     held = np.where(later >= 0, in_flight(np.minimum(index, choices.pp - 1.0), choices, searched), 1.0)
     held = offloaded(ACTIVATIONS, choices, searched, lambda: np.zeros_like(held), held)
     room_s = np.zeros_like(whole_s)
-    for kind in body:
-        one = Stage(choices.pp - 1.0, {other: np.full_like(whole_s, other == kind) for other in stack.totals()})
-        nothing = costs.memory(one, np.zeros_like(whole_s), transients=False)
-        stash = costs.memory(one, np.ones_like(whole_s), transients=False).peak_bytes - nothing.peak_bytes
-        state = nothing.peak_bytes - nothing.overhead_bytes
-        room_s = np.maximum(room_s, seconds[kind] * (most_bytes - nothing.overhead_bytes) / (state + held * stash))
-    with np.errstate(divide="ignore"):
-        slow_s = np.where(alone >= 1.0, (most_s - whole_s) / alone, np.inf)
+    hold = choices.vpp > 0
+    for of_segment, counts in zip(stack.segments, stack.counts, strict=True):
+        rooms: list[np.ndarray] = []
+        for kind in of_segment:
+            one = Stage(choices.pp - 1.0, {other: np.full_like(whole_s, other == kind) for other in totals})
+            nothing = costs.memory(one, np.zeros_like(whole_s), transients=False)
+            stash = costs.memory(one, np.ones_like(whole_s), transients=False).peak_bytes - nothing.peak_bytes
+            state = nothing.peak_bytes - nothing.overhead_bytes
+            rooms.append(seconds[kind] * (most_bytes - nothing.overhead_bytes) / (state + held * stash))
+        room_s = functools.reduce(np.maximum, rooms, room_s)
+        # Alternating kinds count as their mix, so only layers of a single kind come in whole numbers.
+        if len(of_segment) == 1:
+            (kind,), (count,), (own_s,) = of_segment, counts, rooms
+            layers = np.floor(np.minimum(own_s, slow_s) / seconds[kind] * (1.0 + _SLACK))
+            hold &= np.where(later >= 0, layers, 0.0).sum(axis=0) >= count
     of_stages = np.where(later >= 0, np.minimum(room_s, slow_s), 0.0).sum(axis=0)
-    body_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in body.items()])
-    return (choices.vpp > 1) | (of_stages >= body_s * (1.0 - 1e-9))
+    never = stack.embedding_and_head
+    body_s = functools.reduce(np.add, [count * seconds[kind] for kind, count in totals.items() if kind not in never])
+    return (choices.vpp > 1) | (hold & (of_stages >= body_s * (1.0 - _SLACK)))
 
 
 def _least_pipeline_s(costs: StageCosts, mean: Stage) -> PerPlan:

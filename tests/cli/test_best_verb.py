@@ -85,9 +85,9 @@ def test_other_sets_tell_nothing(run, folder):
 def test_shares_of_a_step_add_up(run, folder):
     def shown(*settings):
         choices = [word for setting in settings for word in ("--set", f"assumptions.fixed.{setting}")]
-        _, _, _, header, *rows = (
-            run("best", *ONE, "--partition", "even", *choices).out.partition("\n\n")[0].splitlines()
-        )
+        table = run("best", *ONE, "--partition", "even", *choices).out.partition("\n\n")[0].splitlines()
+        rows = table[next(number for number, line in enumerate(table) if " compute " in line) :]
+        header = rows.pop(0)
         titles = header[header.index("compute") :].split()[:-1]
         percent = [[int(word) for word in re.findall(r" (\d+) %", row)] for row in rows]
         return titles, [row[-len(titles) :] for row in percent]
@@ -125,19 +125,21 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
 
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     even = (*ONE, "--framework", "any", "--partition", "even", "--fix", "zero_replicas=1", "--fix", "stored_layers=0")
+    even = (*even, "--fix", "schedule=1f1b")
     plain = json.loads(run("best", *even, "--fix", "offload=none", "--json").out)
-    assert plain["fixed"] == {"schedule": "1f1b"}
+    assert plain["fixed"] == {}
     one = ("--fix", "offload=none", "--fix", "recompute=none", "--fix", "zero_stage=1")
     fewer = json.loads(run("best", *even, *one, "--json").out)
     assert plain["candidates"] == 20 * fewer["candidates"]  # five values of recompute, ZeRO stage 0 to 3
     assert plain["plans"][0]["step_time_s"] <= fewer["plans"][0]["step_time_s"]
     wider = json.loads(run("best", *even, "--fix", "offload=none,optimizer", "--json").out)
     assert wider["candidates"] == 2 * plain["candidates"]
-    everything = json.loads(run("best", *ONE, "--fix", "schedule=1f1b", "--json").out)
+    everything = json.loads(run("best", *ONE, "--json").out)
     assert everything["fixed"] == {} and everything["candidates"] > plain["candidates"]
     only = json.loads(run("best", *ONE, "--fix", "tp=2", "--json").out)
     assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
-    said = run("best", *ONE, "--fix", "recompute=none,full").out.splitlines()[2]
+    of_set = ("--set", "assumptions.fixed.schedule=1f1b")
+    said = run("best", *ONE, *of_set, "--fix", "recompute=none,full").out.splitlines()[2]
     assert said == "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)"
 
 
