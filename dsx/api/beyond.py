@@ -11,7 +11,7 @@ from dsx.api.searched import Searched, limits_broken, other_frameworks, searched
 from dsx.display.quantities import quantity, share
 from dsx.errors import InputError
 from dsx.printable import printable
-from dsx.search.fastest import fastest, problems_of
+from dsx.search.fastest import fastest_below, problems_of
 from dsx.search.search_spaces import spaces_of
 from dsx.space.boxes import Limitation, Selection, broken
 from dsx.space.plan import Plan
@@ -93,7 +93,7 @@ def _fastest_of(
     except InputError:
         return None  # it runs no strategy that the model can have
     problems = [problem.searching(fix) for problem in problems_of(partition, found.problem)]
-    plans = fastest(spaces_of(problems, job.num_gpus, job.global_batch_size, fix, limit), 1, below=below).plans
+    plans, _ = fastest_below(spaces_of(problems, job.num_gpus, job.global_batch_size, fix, limit), 1, below)
     return plans[0] if plans and plans[0]["step_time_s"] < below else None
 
 

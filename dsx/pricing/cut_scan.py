@@ -1,7 +1,8 @@
 """The optimal cuts of rows with one chunk per stage by the scan over stages, compiled.
 
 Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
-shape and share what is compiled. Empty tiles are skipped.
+shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step is most of what there is to
+compile, so for few rows NumPy computes it.
 """
 
 import functools
@@ -12,17 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.headroom import usable_bytes
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload
 from dsx.pricing.batch import Plans, pad
 from dsx.pricing.layers import KeyCosts
-from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents
+from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents, of_first_stage_s
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
 
 TILE = 16  # plans side by side: their segments fit into the cache of a core
 _TILES = 64  # of a call
+_FEW = 1 << 14  # rows of a call, of which NumPy computes the first stages sooner than they are compiled
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 _COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
@@ -47,7 +50,12 @@ def scanned_cuts(
             stages = here.choices["pp"].reshape(-1, TILE).astype(np.int32)
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
             filled_tiles = np.int32(-(-len(of_call) // TILE))
-            cuts, fits = _best_cuts(plans, depths, filled_tiles, workload, contents, least_memory)
+            first_s = None
+            if len(order) <= _FEW and not least_memory:
+                alone, _ = plans_of(problem, table, rows.take(of_call), dtype)
+                missing = len(filled) - len(of_call)
+                first_s = np.pad(_first_s(alone, workload, contents), [(0, 0), (0, missing)], mode="edge")
+            cuts, fits = _best_cuts(plans, depths, first_s, filled_tiles, workload, contents, least_memory)
         parts.append((np.asarray(cuts)[: len(of_call)], np.asarray(fits)[: len(of_call)]))
     back = np.argsort(order, kind="stable")
     cuts, fits = (np.concatenate(columns)[back] for columns in zip(*parts, strict=True))
@@ -62,18 +70,32 @@ def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield rows, pad(rows, length)
 
 
+@xp.unchecked
+def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray:
+    return np.asarray(of_first_stage_s(_costs(plans, workload), contents))
+
+
+def _costs(plans: Plans, workload: Workload) -> StageCosts:
+    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+
+
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
 def _best_cuts(
-    plans: Plans, depths: Depths, filled_tiles: Any, workload: Workload, contents: Contents, least_memory: bool
+    plans: Plans,
+    depths: Depths,
+    first_s: Any,
+    filled_tiles: Any,
+    workload: Workload,
+    contents: Contents,
+    least_memory: bool,
 ) -> Any:
-    def best(plan: Plans, stages: Depths) -> Any:
-        costs = StageCosts(plan.kinds, plan.choices, workload.stack, workload.searched, plan.cluster, plan.assumptions)
+    def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
         usable = usable_bytes(plan.cluster.device, plan.assumptions)
-        return boundaries(costs, contents, usable, stages, least_memory)
+        return boundaries(_costs(plan, workload), contents, usable, stages, of_first, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
     def tile(*of_tile: Any) -> Any:
-        return jax.vmap(best, in_axes=(-1, None))(*of_tile)
+        return jax.vmap(best, in_axes=(-1, -1, None))(*of_tile)
 
     def empty(*of_tile: Any) -> Any:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(tile, *of_tile))
@@ -83,6 +105,6 @@ def _best_cuts(
         return jax.lax.cond(number < filled_tiles, tile, empty, *of_tile)
 
     # The rows of a tile are the last axis. The tiles become the first axis, which `map` runs over.
-    tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), plans)
-    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (tiles, depths)))
+    tiles = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(*leaf.shape[:-1], -1, TILE), -2, 0), (plans, first_s))
+    found = jax.lax.map(filled, (jnp.arange(_TILES, dtype=jnp.int32), (*tiles, depths)))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)

@@ -17,12 +17,14 @@ from dsx.cost.stage_costs import StageCosts
 from dsx.errors import PlanError
 from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
 from dsx.pricing.batch import none_priced, price
+from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.space.layer_layout import starts
 
+_FEW = 1 << 13  # rows that probes cut sooner than a scan is compiled
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
 # The cut that is best for a row: of those that fit the fastest, the one of least memory, or that if none fits.
@@ -108,12 +110,25 @@ def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
 
 def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
     """Price the optimal cuts of rows with one chunk per stage."""
-    cuts, fits = scanned_cuts(problem, table, rows, dtype, least_memory=goal == "least memory")
+    cuts, fits = _optimal_cuts(problem, table, rows, dtype, least_memory=goal == "least memory")
     rest = np.flatnonzero(~fits)
     if goal == "fastest, else least memory" and len(rest):
-        cuts[rest], _ = scanned_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
+        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
+
+
+def _optimal_cuts(
+    problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit."""
+    if len(rows.positions) > _FEW:
+        return scanned_cuts(problem, table, rows, dtype, least_memory)
+    cuts, fits, left = probed_cuts(problem, table, rows, least_memory)
+    rest = np.flatnonzero(left)
+    if len(rest):
+        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), dtype, least_memory)
+    return cuts, fits
 
 
 def _balanced(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:

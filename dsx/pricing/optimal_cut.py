@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.cost import xp
 from dsx.cost.pipeline import in_flight, through_stage_s
 from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, layers_between, over_layers
@@ -52,10 +53,10 @@ class Depths(NamedTuple):
     deepest: Any
 
 
-class _Chain(NamedTuple):
-    """All segments of the chain of one plan, [N, N] by first and last layer."""
+class Segments(NamedTuple):
+    """Layers of a chain as stages of one plan or of several: [C] combinations of layers, or [C, plans]."""
 
-    load: Any  # seconds of a microbatch, or bytes; infinite where there is no such segment
+    load: Any  # seconds of a microbatch, or bytes
     forward: Any  # seconds of the forward of a microbatch; None where memory is minimised
     per_microbatch: Any  # added to the objective by each microbatch in flight; None if nothing is added
     max_in_flight: Any  # microbatches in flight that fit into memory; None if memory has no limit
@@ -76,15 +77,19 @@ def chain_contents(stack: Stack) -> Contents:
     return Contents(combinations, of_segment)
 
 
-def boundaries(costs: StageCosts, contents: Contents, usable_bytes: Any, depths: Depths, least_memory: bool) -> Any:
+def boundaries(
+    costs: StageCosts, contents: Contents, usable_bytes: Any, depths: Depths, first_s: Any, least_memory: bool
+) -> Any:
     """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
-    Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them. With
-    `least_memory` the result is the cut of least memory, whether it fits or not.
+    Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them.
+    `first_s` is `of_first_stage_s`, or None to compute it. With `least_memory` the result is the cut of least memory,
+    whether it fits or not.
     """
     choices = costs.choices
     num_stages = choices.pp.astype(jnp.int32)
     chain = _chain(costs, contents, usable_bytes, least_memory)
+    ties = rounding(chain.load.dtype)
     num_layers = contents.of_segment.shape[0]
     whole, later = _after(chain)
 
@@ -95,7 +100,7 @@ def boundaries(costs: StageCosts, contents: Contents, usable_bytes: Any, depths:
     mean = mean_stage(costs.stack, choices, jnp.zeros_like(choices.pp))
     send = sends_of(costs, mean)
 
-    def objective(here: _Chain, later: tuple[Any, Any], stage: Any) -> Any:
+    def objective(here: Segments, later: tuple[Any, Any], stage: Any) -> Any:
         """Return what segments cause as stage `stage` from the end, infinite where they do not fit."""
         held = in_flight_on(stage)
         if here.forward is None:
@@ -135,11 +140,13 @@ def boundaries(costs: StageCosts, contents: Contents, usable_bytes: Any, depths:
     def end_of(layer: Any, left: Any, allowed: Any) -> Any:
         """Return the end of the first of the `left` stages: the allowed one nearest to an equal share."""
         alone = chain.load[layer]
-        distance = jnp.abs(alone - alone[-1] / left.astype(alone.dtype))
-        return 1 + jnp.argmin(jnp.where(allowed, distance, jnp.inf)).astype(jnp.int32)
+        distance = jnp.where(allowed, jnp.abs(alone - alone[-1] / left.astype(alone.dtype)), jnp.inf)
+        return 1 + jnp.argmax(distance <= distance.min() + ties * alone[-1]).astype(jnp.int32)
 
     worst = from_layer(jnp.int32(0), num_stages)
-    step = worst if least_memory else worst + _of_first_stage_s(costs, contents)
+    step = worst
+    if not least_memory:
+        step = worst + (of_first_stage_s(costs, contents) if first_s is None else first_s)
     # Compared values must be computed once: a copy that the compiler fuses elsewhere may round differently.
     worst, step = jax.lax.optimization_barrier((worst, jnp.where(jnp.isfinite(worst), step, jnp.inf)))
 
@@ -152,34 +159,45 @@ def boundaries(costs: StageCosts, contents: Contents, usable_bytes: Any, depths:
         # Boundaries after the last stage of a plan are the end of the chain.
         return cut.at[index + 1].set(jnp.where(left > 0, end, num_layers))
 
-    equal = jnp.where(step == step.min(), worst, jnp.inf)
-    slowest = equal.min()
-    end = end_of(jnp.int32(0), num_stages, equal == slowest)
+    equal = jnp.where(step <= step.min() * (1.0 + ties), worst, jnp.inf)
+    slowest = equal.min() * (1.0 + ties)
+    end = end_of(jnp.int32(0), num_stages, equal <= slowest)
     cut = jnp.full(num_layers + 1, num_layers, jnp.int32).at[0].set(0).at[1].set(end)
     cut = jax.lax.fori_loop(1, depths.deepest, backward, cut)
     return cut, jnp.isfinite(step).any()
 
 
-def _chain(costs: StageCosts, contents: Contents, usable_bytes: Any, least_memory: bool) -> _Chain:
-    stages = _stage(contents.layers)
-    largest = in_flight(jnp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
-    none, full = (costs.memory(stages, count).peak_bytes for count in (jnp.zeros_like(largest), largest))
+def rounding(dtype: Any) -> float:
+    """Return the relative difference of sums that rounding alone may tell apart."""
+    return 16.0 * float(np.finfo(dtype).eps)
+
+
+def segments(costs: StageCosts, layers: Any, usable_bytes: Any, least_memory: bool) -> Segments:
+    """Return what combinations of layers cost as a stage; `layers` is [K, C], or [K, C, 1] for several plans."""
+    stages = _stage(layers)
+    largest = in_flight(xp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
+    none, full = (costs.memory(stages, count).peak_bytes for count in (xp.zeros_like(largest), largest))
     per_microbatch = (full - none) / largest
+    if least_memory:
+        return Segments(none, None, per_microbatch, None)
+    growing = per_microbatch > 0
+    max_in_flight = (usable_bytes - none) / xp.where(growing, per_microbatch, xp.ones_like(none))
+    unlimited = xp.full_like(none, np.inf)
+    max_in_flight = xp.where(growing, max_in_flight, xp.where(none <= usable_bytes, unlimited, -unlimited))
+    forward_s, _ = costs.passes_s
+    return Segments(costs.load_s(stages), over_layers(stages.layers, forward_s), None, max_in_flight)
+
+
+def _chain(costs: StageCosts, contents: Contents, usable_bytes: Any, least_memory: bool) -> Segments:
+    """Return all segments of the chain of one plan, [N, N] by first and last layer; infinite where there is none."""
 
     def of_segments(values: Any) -> Any:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
-    if least_memory:
-        return _Chain(of_segments(none), None, of_segments(per_microbatch), None)
-    growing = per_microbatch > 0
-    max_in_flight = (usable_bytes - none) / jnp.where(growing, per_microbatch, jnp.ones_like(none))
-    max_in_flight = jnp.where(growing, max_in_flight, jnp.where(none <= usable_bytes, jnp.inf, -jnp.inf))
-    forward_s, _ = costs.passes_s
-    forward = over_layers(stages.layers, forward_s)
-    return _Chain(of_segments(costs.load_s(stages)), of_segments(forward), None, of_segments(max_in_flight))
+    return jax.tree.map(of_segments, segments(costs, contents.layers, usable_bytes, least_memory))
 
 
-def _after(chain: _Chain) -> tuple[Passes, tuple[Any, Any]]:
+def _after(chain: Segments) -> tuple[Passes, tuple[Any, Any]]:
     """Return the passes of a microbatch through the chain, and [N + 1] forward and backward from each layer on."""
     if chain.forward is None:
         return Passes(0.0, 0.0), (jnp.zeros(len(chain.load) + 1), jnp.zeros(len(chain.load) + 1))
@@ -187,9 +205,10 @@ def _after(chain: _Chain) -> tuple[Passes, tuple[Any, Any]]:
     return Passes(forward[0], both[0] - forward[0]), (forward, both - forward)
 
 
-def _of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
-    """Return [N] the seconds that a first stage adds to the end of a step, by its last layer."""
-    first = _stage(contents.layers[:, contents.of_segment[0]])
+def of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
+    """Return [N] or [N, plans] the seconds that a first stage adds to the end of a step, by its last layer."""
+    ends = contents.layers[:, contents.of_segment[0]]
+    first = _stage(ends.reshape(*ends.shape, *[1] * np.ndim(costs.choices.pp)))
     return sum(costs.reduction_and_update_s(first))
 
 

@@ -67,23 +67,30 @@ def problems_of(cut: str, problem: Problem) -> list[Problem]:
     return [problem, problem.with_partition(OPTIMAL)] if short else [problem]
 
 
-def fastest(found: SearchSpaces, top: int, progress: Progress = silent, below: float = np.inf) -> Fastest:
-    """Return the `top` fastest feasible plans of a search; plans that take longer than `below` [s] may be missing.
+def fastest(found: SearchSpaces, top: int, progress: Progress = silent) -> Fastest:
+    """Return the `top` fastest feasible plans of a search.
 
     Some choices are searched last (`dsx.space.variants`). If fewer plans fit with their defaults, those that take
     longer than all of these are left out.
     """
+    plans, counts = fastest_below(found, top, np.inf, progress)
+    left_out = found.size - counts.candidates
+    progress(left_out)
+    feasible = None if left_out and plans else counts.feasible
+    return Fastest(plans, replace(counts, candidates=found.size, feasible=feasible))
+
+
+def fastest_below(
+    found: SearchSpaces, top: int, below: float, progress: Progress = silent
+) -> tuple[list[dict[str, Any]], SearchCounts]:
+    """Return what `fastest` does, without plans that take longer than `below` [s], and the counts of what it priced."""
     promising, most = _promising_keys(found, top, below)
     parts = found.priced(promising)
     plans, counts = _fastest(parts, top, progress, most)
     if not plans and below == np.inf and any(choice.name == _SAVES_MEMORY for choice in found.varied):
-        return fastest(found.enumerating(_SAVES_MEMORY), top)
+        return fastest_below(found.enumerating(_SAVES_MEMORY), top, below)
     plans, of_variants = _with_variants(parts, found.varied, plans, top, below)
-    counts = counts.plus(of_variants)
-    left_out = found.size - counts.candidates
-    progress(left_out)
-    feasible = None if left_out and (plans or below < np.inf) else counts.feasible
-    return Fastest(plans, replace(counts, candidates=found.size, feasible=feasible))
+    return plans, counts.plus(of_variants)
 
 
 def _with_variants(
