@@ -10,6 +10,7 @@ from dsx.api.job import Job
 from dsx.api.searched import Searched, limits_broken, other_frameworks, searched
 from dsx.display.quantities import quantity, share
 from dsx.errors import InputError
+from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.search.fastest import fastest_below, problems_of
 from dsx.search.search_spaces import spaces_of
@@ -60,7 +61,7 @@ def beyond(
     least, plan = np.inf if best is None else best["step_time_s"], None
     others = _limited(found.framework)
     for other in others:
-        if (faster := _fastest_of(other, job, strategies, partition, fix, limit, least)) is not None:
+        if (faster := _fastest_of(other, found.problem, job, strategies, partition, fix, limit, least)) is not None:
             least, plan = faster["step_time_s"], faster["plan"]
     if plan is None:
         return None
@@ -76,6 +77,7 @@ def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
 
 def _fastest_of(
     framework: FrameworkSpec,
+    problem: Problem,
     job: Job,
     strategies: Sequence[str],
     partition: str,
@@ -83,16 +85,17 @@ def _fastest_of(
     limit: Limitation,
     below: float,
 ) -> Mapping[str, Any] | None:
-    """Return the fastest plan that a framework runs, if it takes less than `below` [s]."""
+    """Return the fastest plan that a framework runs, if it takes less than `below` [s]; `problem` is that of another."""
     experts = has_experts(job.model.dimensions)
     run = [name for name in strategies if framework.runs_strategy(name, experts)]
     if strategies and not run:
         return None
     try:
-        found = searched(job.inputs, run, framework, job.sequence_length)
+        built = dict(zip(problem.strategies, problem.models, strict=True))
+        found = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:
         return None  # it runs no strategy that the model can have
-    problems = [problem.searching(fix) for problem in problems_of(partition, found.problem)]
+    problems = [one.searching(fix) for one in problems_of(partition, found.problem)]
     plans, _ = fastest_below(spaces_of(problems, job.num_gpus, job.global_batch_size, fix, limit), 1, below)
     return plans[0] if plans and plans[0]["step_time_s"] < below else None
 

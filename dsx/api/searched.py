@@ -53,6 +53,7 @@ def searched(
     train_tokens: float | None = None,
     *,
     merged: bool = True,
+    built: Mapping[str, Model] | None = None,
     place: str = "--strategy",
 ) -> Searched:
     """Return what a search takes.
@@ -64,6 +65,7 @@ def searched(
         sequence_length: tokens, by default that of the model.
         train_tokens: tokens of the whole training.
         merged: whether a plan that several strategies have is searched once.
+        built: the model under some strategies, if it is built already.
         place: what names the strategies.
 
     Raises InputError for a strategy that is named and cannot be used, or that the framework does not run.
@@ -81,7 +83,8 @@ def searched(
         if not strategies and not frame.runs_strategy(name, experts):
             continue
         try:
-            models[name] = priceable_model(inputs.model, assumed, name, inputs.near)
+            known = (built or {}).get(name)
+            models[name] = known or priceable_model(inputs.model, assumed, name, inputs.near)
         except InputError as error:
             if strategies:
                 raise

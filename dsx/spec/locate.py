@@ -6,6 +6,7 @@ called gpt3-1t needs the model of that name, not itself. A folder of DSX_PATH ha
 Only data/layers is searched recursively.
 """
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def find(kind: Kind, name: str, suffix: str, near: Path | None = None) -> Path:
     if is_path(name, suffix):
         return find_path(_SINGULAR[kind], name, near)
     here = [near.parent / f"{name}{suffix}"] if near is not None else []
-    named = [file for file in _files(kind, suffix) if file.name == f"{name}{suffix}"]
+    named = [Path(file) for file in _files(kind, suffix) if os.path.basename(file) == f"{name}{suffix}"]
     candidates = [*here, *named] if kind == "layers" else [*named, *here]
     found = [file for file in candidates if os.path.isfile(file)]
     if not found:
@@ -65,16 +66,18 @@ def find_path(what: str, name: str, near: Path | None = None) -> Path:
     for candidate in candidates:
         if os.path.isfile(candidate):
             return candidate
-    siblings = [file.name for file in _entries(candidates[0].parent, path.suffix)]
+    siblings = [os.path.basename(file) for file in _entries(candidates[0].parent, path.suffix)]
     tried = " and ".join(dict.fromkeys(shown(candidate) for candidate in candidates))
     raise SpecError(f"{what} {name!r}: {tried} is not a file{did_you_mean(path.name, siblings)}")
 
 
 def names(kind: Kind, suffix: str) -> list[str]:
     """Return the sorted names of the `kind` in DSX_PATH and the packaged data."""
-    return sorted({file.name.removesuffix(suffix) for file in _files(kind, suffix)})
+    there = filter(os.path.isfile, _files(kind, suffix))
+    return sorted({os.path.basename(file).removesuffix(suffix) for file in there})
 
 
+@functools.cache
 def packaged_data() -> Path:
     """Return the data folder of an installed dsx, or of the repository in an editable install."""
     package = Path(__file__).resolve().parent.parent
@@ -89,7 +92,7 @@ def shown(path: Path) -> str:
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else path)
 
 
-def _files(kind: Kind, suffix: str) -> Iterator[Path]:
+def _files(kind: Kind, suffix: str) -> Iterator[str]:
     folders = [Path(folder) for folder in os.environ.get("DSX_PATH", "").split(os.pathsep) if folder]
     for folder in [*folders, packaged_data()]:
         of_kind = folder / kind
@@ -99,8 +102,11 @@ def _files(kind: Kind, suffix: str) -> Iterator[Path]:
             yield from _entries(folder, suffix)
 
 
-def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[Path]:
-    if not os.path.isdir(folder):
-        return []
-    files = folder.rglob("*") if recursive else folder.glob("*")
-    return sorted(file for file in files if file.name.endswith(suffix) and file.is_file())
+def _entries(folder: Path, suffix: str, recursive: bool = False) -> list[str]:
+    """Return the sorted paths of a folder that end so; a command looks up hundreds of names, so these are no `Path`."""
+    found: list[str] = []
+    for place, _, files in os.walk(folder):
+        found += [os.path.join(place, name) for name in files if name.endswith(suffix)]
+        if not recursive:
+            break
+    return sorted(found)

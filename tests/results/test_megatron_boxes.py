@@ -44,7 +44,7 @@ def space_of(body, runs):
     free = {"zero_replicas": [1, 2], "stored_layers": [0, 1, 2], "vpp": [1, 2, 3]}
     problem = problem.searching({**EVERYTHING, **free})
     # The space of all plans is 40 times as large.
-    return problem, Space(problem, [12, 16] if framework else [12], [48])
+    return problem, Space(problem, [12, 16] if runs else [12], [48])
 
 
 def plans_of(body, runs, count, seed):
