@@ -107,7 +107,9 @@ class _Originals:
         searched = self.whole.problem.workload.searched
         for start in range(0, len(candidates), _ROWS):
             here = candidates[start : start + _ROWS]
-            rows = _with(rows_at(self.source, here), {_OFFLOAD: np.full(len(here), searched.offload[0])})
+            rows = rows_at(self.source, here)
+            if len(searched.offload) == 1:  # else it is not varied, and each plan has its own
+                rows = _with(rows, {_OFFLOAD: np.full(len(here), searched.offload[0])})
             if searched.stored_layers == (0,):
                 fast = self._may_be_fast(rows)
             else:
