@@ -111,7 +111,7 @@ def by_brute_force(problem, num_gpus, batch, opened):
 
 @pytest.mark.parametrize("many", [1 << 30, 1], ids=["all keys are priced", "few keys are priced"])
 @pytest.mark.parametrize(
-    "examples", [8, pytest.param(25, marks=pytest.mark.slow), pytest.param(150, marks=pytest.mark.fuzz)]
+    "examples", [4, pytest.param(25, marks=pytest.mark.slow), pytest.param(150, marks=pytest.mark.fuzz)]
 )
 def test_nothing_is_faster(monkeypatch, many, examples):
     monkeypatch.setattr(searching, "_MANY", many)

@@ -29,7 +29,10 @@ MODEL = {
         {"kind": "head"},
     ],
 }  # fmt: skip
-FEW = {"zero_stage": [1], "zero_replicas": [1], "vpp": [1], "ep": [1, 2], "stored_layers": [0, 2], "offload": ["none"]}
+FEW = {
+    "zero_stage": [1], "zero_replicas": [1], "vpp": [1], "schedule": ["1f1b"], "ep": [1, 2], "stored_layers": [0, 2],
+    "offload": ["none"],
+}  # fmt: skip
 
 
 def source_of(partition="even", capacity=80e9, opened=FEW):
