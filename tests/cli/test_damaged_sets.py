@@ -123,6 +123,7 @@ def check_refused(run, folder, says, *argv):
     assert len(done.err) < 3000
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_manifest_that_is_none(run, sent, again, name):
     change, says = CHANGES[name]
@@ -137,6 +138,7 @@ def test_a_manifest_that_is_none(run, sent, again, name):
     assert contents(sent.parent) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text",
     [DEEP, '{"a":' * 100_000, "9" * 5000, '{"schema_version": ' + "9" * 4000 + "}", "NaN", "\0", '"\\ud800"', ""],
@@ -390,6 +392,7 @@ def test_names_that_are_not_utf_8(run, folder, keep, monkeypatch):
     assert run("why", out, candidate).code in (0, 3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", ["abc", "", "1,2,x", "\x1b[31m,3", "9" * 20 + ",1", "-5,39", "0,34", "1,,2"])
 def test_layers_of_stages_that_are_none(run, optimal, text):
     path = optimal / "part-00000.parquet"
@@ -400,6 +403,7 @@ def test_layers_of_stages_that_are_none(run, optimal, text):
         check_refused(run, optimal, "in column stage_layers", *argv)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["1", "1,1,1,1,1,1,1,1,1,1", "400,400"])
 def test_layers_of_stages_of_another_plan(run, optimal, text):
     path = optimal / "part-00000.parquet"

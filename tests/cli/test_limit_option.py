@@ -5,22 +5,25 @@ import json
 import pytest
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+# One strategy, and one value of what no limit here is about.
+FEW = ("--strategy", "1d", *("--fix", "schedule=1f1b"), *("--fix", "zero_stage=1"), *("--fix", "recompute=none"))
 
 
 def test_limits_are_repeated(run, folder):
-    done = run("best", *JOB, "--limit", "tp<=4", "--limit", "tp>=2", "--limit", "microbatch_size<8", "--json")
+    done = run("best", *JOB, *FEW, "--limit", "tp<=4", "--limit", "tp>=2", "--limit", "microbatch_size<8", "--json")
     data = json.loads(done.out)
     assert data["limit"] == {"tp": ["<=4", ">=2"], "microbatch_size": ["<8"]}
     assert {plan["plan"]["tp"] for plan in data["plans"]} <= {2, 4}
-    said = run("best", *JOB, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()[2]
-    assert said == "only pp=2; limit tp<=4"
+    said = run("best", *JOB, *FEW, "--limit", "tp<=4", "--fix", "pp=2").out.splitlines()[2]
+    assert said == "only schedule=1f1b zero_stage=1 recompute=none pp=2; limit tp<=4"
 
 
 def test_limits_of_a_partition(run, folder):
-    done = run("partition", *JOB, "pp=2,4", "--limit", "pp>2", "--json")
+    job = (*JOB, "--strategy", "1d", "pp=2,4", "zero_stage=1", "--limit", "pp>2")
+    done = run("partition", *job, "--json")
     data = json.loads(done.out)
     assert (data["plan"]["pp"], data["limit"]) == (4, {"pp": [">2"]})
-    assert "\nonly pp=2,4; limit pp>2\n" in run("partition", *JOB, "pp=2,4", "--limit", "pp>2").out
+    assert "\nonly pp=2,4 zero_stage=1; limit pp>2\n" in run("partition", *job).out
 
 
 @pytest.mark.parametrize("verb", ["best", "partition"])

@@ -74,6 +74,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", BODIES)
 def test_an_even_layout_costs_what_the_even_cut_costs(body):
     problem = PROBLEMS[body]
@@ -183,6 +184,7 @@ def plan_of_flags(arguments):
     return settings | {"vpp": len(pieces) // pp}, [*map(len, pieces)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", JOBS)
 @pytest.mark.parametrize("chunks", ["pp=3", "pp=4 vpp=2", "pp=3 vpp=4"])
 def test_launch_flags_of_a_best_cut_give_it_back(body, chunks):
@@ -197,7 +199,7 @@ def test_launch_flags_of_a_best_cut_give_it_back(body, chunks):
     assert back.costs == pytest.approx(found.costs, rel=EXACT, abs=1e-15, nan_ok=True)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(layouts())
 def test_launch_flags_give_the_plan_back(drawn):
     body, plan, sizes = drawn

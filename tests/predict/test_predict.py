@@ -164,18 +164,19 @@ LAYOUTS = (
 MORE_LAYOUTS = (*LAYOUTS, {"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, {})
 
 
-# What a fit compiles takes seconds for each batch.
+# What a fit compiles takes seconds for each batch, and longer for each kind of layer.
 @pytest.mark.parametrize(
-    ("changes", "rows_of_batches"),
+    ("changes", "uncounted", "rows_of_batches"),
     [
-        (LAYOUTS, [[0, 1, 2]]),
-        pytest.param(MORE_LAYOUTS, [[0, 1, 2], [3], [4]], marks=pytest.mark.slow),
+        ([{"stage_layers": "20,14"}, {"stage_layers": "17,17"}], ["embedding", "head"], [[0, 1]]),
+        pytest.param(MORE_LAYOUTS, DEFAULT.uncounted_layers, [[0, 1, 2], [3], [4]], marks=pytest.mark.slow),
     ],
-    ids=["one chunk", "with two chunks and none stated"],
+    ids=["one kind of layer in one chunk", "with two chunks and none stated"],
 )
-def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, rows_of_batches):
+def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, uncounted, rows_of_batches):
+    assumptions = DEFAULT.model_copy(update={"uncounted_layers": uncounted})
     asked = setups(read_runs(write(tmp_path / "runs.csv", *changes)))
-    found, (made, _) = predict(asked, DEFAULT), batches(asked, DEFAULT)
+    found, (made, _) = predict(asked, assumptions), batches(asked, assumptions)
     assert sorted(batch.rows.tolist() for batch in made) == rows_of_batches
     for batch in made:
         with jax.enable_x64(True):

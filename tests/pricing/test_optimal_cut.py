@@ -154,6 +154,7 @@ def test_the_stages_of_a_single_microbatch_are_balanced_too():
         assert found.costs.bubble_s[row] == pytest.approx(costs["bubble_s"].min(), rel=EXACT)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 def test_an_even_cut_is_never_better(model, capacity):

@@ -104,11 +104,12 @@ def test_nothing_that_takes_longer_needs_a_cut():
     assert len(rows["point"]) == counts.cut == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)  # the simplest of the models, and the one with everything
 @pytest.mark.parametrize("schedules", [["1f1b"], ["1f1b", "zb-h1"]])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
-    usual = {"zero_stage": [1], "recompute": ["none"], "schedule": schedules}
+    usual = {name: values for name, values in OPENED.items() if name != "vpp"}
+    usual |= {"zero_stage": [1], "recompute": ["none"], "schedule": schedules}
 
     def found(cut):
         # A search of any cut has no balanced ones, of several chunks per stage.

@@ -199,7 +199,7 @@ FEW_AND_MANY = pytest.mark.parametrize("count", [100, pytest.param(400, marks=py
 
 # The share of pipelines that may be off by 1 %, and the most that one may be off; docs/model/pipeline.md quotes them.
 @FEW_AND_MANY
-@pytest.mark.parametrize("send_s", [0.0, 0.01])
+@pytest.mark.parametrize("send_s", [0.01, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cut", [stages_of_a_cut, stages_of_kinds], ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize(
     ("name", "share", "most"), [("zb-h1", 0.005, 0.011), ("dualpipe", 0.01, 0.03), ("zb-v", 0.02, 0.035)]
