@@ -20,7 +20,7 @@ SWEEP = """model: small.yaml
 cluster: b200-nvs8
 num_gpus: 8
 global_batch_size: 32
-strategy: [1d, 2d]
+strategy: 1d
 assumptions: paper-2410.00273
 keep: all
 """

@@ -179,7 +179,7 @@ def test_cluster_files(run, folder, text, says):
     ("change", "says"),
     [
         (("strategy:", "startegy:"), "sweep.yaml:5: startegy: unknown key; did you mean 'strategy'?"),
-        (("[1d, 2d]", "[1d, 3d]"), "unknown strategy '3d'"),
+        (("strategy: 1d", "strategy: [1d, 3d]"), "unknown strategy '3d'"),
         (("num_gpus: 8", "num_gpus: 0"), "sweep.yaml:3: num_gpus: 0 is not a whole number from 1"),
         (("num_gpus: 8", "num_gpus: {from: 8, too: 16, times: 2}"), "unknown key 'too'; did you mean 'to'?"),
         (("keep: all", "keep: feasable"), "'feasable' is not one of all, feasible; did you mean 'feasible'?"),

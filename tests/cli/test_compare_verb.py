@@ -35,8 +35,8 @@ def smaller(made):
 
 @pytest.fixture(scope="module")
 def two(made):
-    """The same sweep on two clusters."""
-    return made("two", "sweep.cluster=[a100-nvs8, b200-nvs8]", "sweep.num_gpus=[4, 8]")
+    """The same sweep on two clusters, with two strategies."""
+    return made("two", "sweep.cluster=[a100-nvs8, b200-nvs8]", "sweep.num_gpus=[4, 8]", "sweep.strategy=[1d, 2d]")
 
 
 def test_as_json(run, swept, smaller):

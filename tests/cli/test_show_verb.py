@@ -44,7 +44,7 @@ def test_the_set(run, swept):
     assert about["num_gpus"] == "8"
     assert about["sequence_length"] == "2,048 tokens"
     assert about["tokens a step"] == f"{32 * 2048:,}"
-    assert about["strategy"] == "1d, 2d"
+    assert about["strategy"] == "1d"
     assert about["assumptions"] == "paper-2410.00273, in float32"
     assert about["sweep file"] == str(swept.parent / "sweep.yaml")
     assert about["state"].startswith("finished 20")
@@ -65,7 +65,7 @@ def test_the_fastest_as_the_sweep_prints_them_and_flags(run, swept, folder):
 
 def test_as_json(run, swept):
     data = json.loads(run("show", swept, "--top", 2, "--json").out)
-    assert (data["model"], data["clusters"], data["strategies"]) == ("small", ["b200-nvs8"], ["1d", "2d"])
+    assert (data["model"], data["clusters"], data["strategies"]) == ("small", ["b200-nvs8"], ["1d"])
     assert (data["complete"], data["keep"], data["what_if"]) == (True, "all", {})
     assert data["rows"] == data["candidates"] == len(dsx.load(swept)) == data["feasible"]
     assert [plan["hardware"] for plan in data["plans"]] == [{"cluster": "b200-nvs8"}] * 2

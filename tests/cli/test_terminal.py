@@ -91,7 +91,7 @@ def test_a_spreadsheet_runs_nothing_of_what_validate_writes(run, folder, start):
 def test_a_stream_that_cannot_show_a_letter(folder):
     (folder / "small.yaml").write_text(MODEL.replace("name: small", 'name: "größe"'), encoding="utf-8")
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    command = [DSX, "best", *map(str, JOB), "--model", "small.yaml"]
+    command = [DSX, "evaluate", *map(str, JOB), "--model", "small.yaml", "dp=8", "nvs.dp=8"]
     done = subprocess.run(command, capture_output=True, text=True, env=ascii_only)
     assert done.returncode == 0
     assert done.stdout.startswith(r"gr\xf6\xdfe on 8 x")

@@ -81,7 +81,10 @@ def test_every_real_field_changes_a_cost_or_what_fits(path):
     cluster = "h100-96-nvs8" if name == "clock_exponent" else INPUTS[1]
     inputs = load_inputs(model, cluster, INPUTS[2], split_overrides([f"assumptions.linear_dtype={dtype}"]))
     strategy = {"tp_overlap": "1d", "cp_overlap": "2d"}.get(name, "1d-no-sp")
-    choices = USUAL | {"offload": ["both" if "host" in path else "none"], "zero_stage": [3 if name == "fsdp_overlap" else 1]}
+    choices = USUAL | {
+        "offload": ["both" if "host" in path else "none"],
+        "zero_stage": [3 if name == "fsdp_overlap" else 1],
+    }
     problem = inputs.problem([strategy], 2048).searching(choices)
     base = priced(problem, Space(problem, GPUS, BATCHES))
     default = stated(path) or 1e-6
