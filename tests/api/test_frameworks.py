@@ -10,7 +10,8 @@ from dsx.errors import SpecError, UnknownNameError
 from dsx.space.boxes import broken, read_framework
 
 # ZeRO stages 1 and 3 without interleaved pipelines: a small space that no framework here runs all of.
-FIX = "zero_stage=1,3 vpp=1 recompute=none schedule=1f1b"
+USUAL = "vpp=1 recompute=none schedule=1f1b zero_replicas=1 stored_layers=0 offload=none"
+FIX = f"zero_stage=1,3 {USUAL}"
 LIMITED = ("megatron", "torchtitan", "deepspeed")
 
 
@@ -87,7 +88,7 @@ def test_what_the_limits_cost_is_a_line(job, limited):
     assert data["beyond_framework"]["plan"]["candidate"] == other.plan["candidate"]
     free = dsx.best(job, fix=FIX, framework=MINE | {"strategy": None, "runs": [{}]}, partition="even")
     assert "would take" not in str(free) and "no plan of" not in str(free)
-    same = dsx.best(job, fix="pp=4 vpp=1 zero_stage=1", strategy="1d", framework=MINE, partition="even")
+    same = dsx.best(job, fix=f"pp=4 zero_stage=1 {USUAL}", strategy="1d", framework=MINE, partition="even")
     assert same.beyond is None
     assert "no plan of deepspeed or megatron or torchtitan saves more than 0.1 %; --framework any" in str(same)
 
@@ -129,7 +130,8 @@ def test_what_the_framework_does_not_run(job, settings, said):
 
 def test_a_sweep_has_the_plans_of_its_framework(job):
     stated = {"model": job.model, "cluster": job.cluster, "num_gpus": 8, "global_batch_size": 8}
-    stated |= {"assumptions": "uncalibrated", "fix": {"zero_stage": [1, 3], "vpp": 1, "recompute": "none"}}
+    usual = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+    stated |= {"assumptions": "uncalibrated", "fix": {"zero_stage": [1, 3], "vpp": 1, "recompute": "none"} | usual}
     stated |= {"keep": "feasible", "precision": "float64"}
     swept = dsx.sweep(stated)
     found = dsx.best(job, 100_000, fix=FIX, partition="even")
@@ -152,7 +154,7 @@ def test_a_set_has_its_own_framework_and_strategies(job):
     paper = dsx.best(job.replace(assumptions="paper-2410.00273"))
     assert paper.searched.framework.unlimited and paper.strategies == ("1d",)
     listed = job.replace(set={"assumptions.searched_strategies": ["2d", "1d"], "assumptions.framework": "torchtitan"})
-    found = dsx.best(listed, fix="vpp=1 recompute=none")
+    found = dsx.best(listed, fix="vpp=1 recompute=none zero_replicas=1 stored_layers=0 offload=none")
     assert found.searched.framework.name == "torchtitan" and set(found.strategies) <= {"1d", "2d"}
     with pytest.raises(SpecError, match=r"assumption set 'uncalibrated': searched_strategies: unknown strategy '3d'"):
         dsx.best(job.replace(set={"assumptions.searched_strategies": ["3d"]}))

@@ -171,6 +171,7 @@ def test_few_rows_are_too_few(one_row, exact):
         calibrate(exact, DEFAULT, {"fp8_efficiency": Bounds(0.3, 1.0)})
 
 
+@pytest.mark.slow  # one row is compiled on its own; the tests of `dsx calibrate` adapt a set to one run
 def test_one_row_adapts_a_set(one_row):
     assumptions = DEFAULT.model_copy(update={"specialise": {"matrix_efficiency": 0.1, "net_efficiency": 0.3}})
     found = adapt(one_row, assumptions, BETWEEN)

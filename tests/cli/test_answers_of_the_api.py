@@ -94,7 +94,9 @@ def files(folder):
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=[pytest.mark.slow] * (verb == "calibrate")) for verb in VERBS]
+)
 def test_a_verb_prints_what_its_answer_says(run, files, swept, verb):
     argv, ask = VERBS[verb]
     shown, written = run(*argv(swept)), run(*argv(swept), "--json")

@@ -11,13 +11,15 @@ from dsx.display.plan_table import SHARES
 
 JOB = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
 ONE = (*JOB, "--strategy", "1d")  # each strategy takes a search of its own
+FEW = ("--fix", "zero_replicas=1", "--fix", "stored_layers=0", "--fix", "offload=none")
+FEW_EVEN = (*FEW, "--partition", "even")
 
 
 def test_flags_can_be_pasted(run, folder):
-    data = json.loads(run("best", *ONE, "--json", "--top", 1).out)["plans"][0]
+    data = json.loads(run("best", *ONE, *FEW, "--json", "--top", 1).out)["plans"][0]
     launch = data["launch"]["megatron_lm"]
     assert launch["flags"][:2] == ["--tensor-model-parallel-size", str(data["plan"]["tp"])]
-    block = run("best", *ONE).out.partition("Megatron-LM flags of plan 1:\n")[2]
+    block = run("best", *ONE, *FEW).out.partition("Megatron-LM flags of plan 1:\n")[2]
     flags, *rest = block.split("\ncannot be expressed: ")
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {flags}"], capture_output=True, text=True, check=True)
     assert words.stdout.split("\n")[:-1] == launch["flags"]
@@ -37,7 +39,7 @@ def test_every_plan_has_flags_of_its_own(run, folder):
 def test_a_plan_without_flags_says_why(run, folder):
     # Eight layers and a batch of four leave two GPUs or more to the tensor parallel axes.
     job = (*JOB[:4], "--num-gpus", 64, "--global-batch-size", 4, "--strategy", "summa", "--framework", "any")
-    job = (*job, "--assumptions", "uncalibrated")  # of whose errors nothing is known
+    job = (*job, *FEW_EVEN, "--assumptions", "uncalibrated")  # of whose errors nothing is known
     best = json.loads(run("best", *job, "--json").out)["plans"][0]
     assert best["plan"]["tp"] * best["plan"]["tp2"] > 1
     lines = run("best", *job).out.partition("\n\n")[2].splitlines()
@@ -47,7 +49,7 @@ def test_a_plan_without_flags_says_why(run, folder):
 
 
 def test_a_machine_that_megatron_does_not_run_on_has_no_flags(run, folder):
-    job = (*ONE[:2], "--cluster", "tpu-v4", *ONE[4:])
+    job = (*ONE[:2], "--cluster", "tpu-v4", *ONE[4:], *FEW_EVEN)
     launch = json.loads(run("best", *job, "--json", "--top", 1).out)["plans"][0]["launch"]["megatron_lm"]
     assert launch["flags"] == []
     assert launch["lost"][0].startswith("TPU v4, which is programmed with xla: ")
@@ -62,7 +64,7 @@ def test_a_machine_that_megatron_does_not_run_on_has_no_flags(run, folder):
 def test_plans_within_the_resolution_of_the_measurements(run, folder):
     said = "resolution: 0.6\ninterval: [{low: 0.9, high: 1.2}]\n"
     (folder / "known.yaml").write_text(f"extends: paper-2410.00273\nname: known\n{said}")
-    known = ("best", *ONE, "--assumptions", "known.yaml", "--top", 9)
+    known = ("best", *ONE, *FEW, "--assumptions", "known.yaml", "--top", 9)
     data = json.loads(run(*known, "--json").out)
     times = [plan["step_time_s"] for plan in data["plans"]]
     close = [number for number, time in enumerate(times, 1) if number > 1 and time <= 1.6 * times[0]]
@@ -75,7 +77,7 @@ def test_plans_within_the_resolution_of_the_measurements(run, folder):
 
 
 def test_other_sets_tell_nothing(run, folder):
-    unknown = ("best", *ONE, "--assumptions", "paper-2410.00273")
+    unknown = ("best", *ONE, *FEW, "--assumptions", "paper-2410.00273")
     assert "the measurements" not in run(*unknown).out
     data = json.loads(run(*unknown, "--json").out)
     assert (data["resolution"], data["within_resolution"]) == (None, [])
@@ -105,6 +107,7 @@ def test_every_part_of_a_step_is_in_one_share():
     assert sorted(name for names in SHARES.values() for name in names) == sorted({*parts} - {"step_time_s"})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("layers", "only"),
     [(8, None), (13, None), (17, "1 or 17"), (61, "1 or 61"), (1, None)],
@@ -115,12 +118,12 @@ def test_layers_that_no_common_pipeline_divides(run, folder, layers, only):
     (folder / "small.yaml").write_text(text)
     # What a device has is enough for any of them.
     enough = ("--set", "cluster.device.hbm_capacity=9 TB")
-    even = ("best", *ONE, *enough, "--partition", "even", "--json")
+    even = ("best", *ONE, *FEW_EVEN, *enough, "--json")
     for done in (run(*even), run("sweep", "sweep.yaml", "-o", f"of-{layers}", *enough)):
         assert done.code == 0
         assert (said in done.err) is (only is not None)
         assert "stages" not in done.out
-    assert said not in run("best", *ONE, *enough, "--json").err  # which takes optimal cuts too
+    assert said not in run("best", *ONE, *FEW, *enough, "--json").err  # which takes optimal cuts too
 
 
 def test_choices_are_searched_where_fix_lists_their_values(run, folder):
@@ -136,10 +139,10 @@ def test_choices_are_searched_where_fix_lists_their_values(run, folder):
     assert wider["candidates"] == 2 * plain["candidates"]
     everything = json.loads(run("best", *ONE, "--json").out)
     assert everything["fixed"] == {} and everything["candidates"] > plain["candidates"]
-    only = json.loads(run("best", *ONE, "--fix", "tp=2", "--json").out)
+    only = json.loads(run("best", *ONE, *FEW_EVEN, "--fix", "tp=2", "--json").out)
     assert {plan["plan"]["tp"] for plan in only["plans"]} == {2}
     of_set = ("--set", "assumptions.fixed.schedule=1f1b")
-    said = run("best", *ONE, *of_set, "--fix", "recompute=none,full").out.splitlines()[2]
+    said = run("best", *ONE, *of_set, "--partition", "even", "--fix", "recompute=none,full").out.splitlines()[2]
     assert said == "only recompute=none,full; not searched: schedule=1f1b (--fix searches other values)"
 
 
@@ -170,7 +173,7 @@ def test_fixed_values_that_leave_nothing(run, folder):
 
 
 def test_a_search_leaves_room_for_errors_of_memory(run, folder):
-    even = (*ONE, "--partition", "even")
+    even = (*ONE, *FEW_EVEN)
     plain, none = (json.loads(run("best", *even, *margin, "--json").out) for margin in ((), ("--memory-margin", "0")))
     needed = plain["plans"][0]["peak_bytes"]
     assert none["plans"][0]["step_time_s"] <= plain["plans"][0]["step_time_s"]
@@ -190,7 +193,7 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
 
 
 def test_schedules_whose_closed_form_is_too_fast_are_named(run, folder):
-    searched = (*ONE, "--framework", "any", "--partition", "even")
+    searched = (*ONE, *FEW_EVEN, "--framework", "any")
     named = run("best", *searched, "--fix", "schedule=1f1b,zb-h2")
     assert "a step of zb-h2 takes longer than its closed form" in named.err
     assert "closed form" not in run("best", *searched).err

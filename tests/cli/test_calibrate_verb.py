@@ -210,7 +210,7 @@ def typo(place, times):
     write(place / "without.csv", *(change | {"id": f"own-{n}"} for n, change in enumerate(changes, 1) if n != 4))
 
 
-@pytest.mark.parametrize("base", ["--assumptions", "--specialise"])
+@pytest.mark.parametrize("base", [pytest.param("--assumptions", marks=pytest.mark.slow), "--specialise"])
 def test_an_outlier_is_named_and_left_out(run, typo, times, base):
     done = run("calibrate", "typo.csv", base, "two.yaml", "-o", "own.yaml", "--json")
     assert done.code == 0

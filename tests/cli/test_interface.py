@@ -23,6 +23,7 @@ OPTIMUM = (
     *("tp=8", "pp=64", "dp=32", "microbatch_size=1", "nvs.tp=8"),
 )
 SMALL = ("--model", "small.yaml", "--cluster", "b200-nvs8", "--num-gpus", 8, "--global-batch-size", 32)
+FEW = ("--strategy", "1d", "--fix", "zero_replicas=1", "--fix", "stored_layers=0", "--fix", "offload=none")
 
 
 def test_evaluate_as_json(run):
@@ -66,7 +67,7 @@ def test_sequence_length_and_operators(run, folder):
 
 
 def test_uncalibrated_assumptions_are_said_on_stderr(run, folder):
-    done = run("best", *SMALL, "--top", 1, "--json", "--assumptions", "uncalibrated")
+    done = run("best", *SMALL, *FEW, "--top", 1, "--json", "--assumptions", "uncalibrated")
     assert "assumption set 'uncalibrated' is not calibrated yet" in done.err
     assert len(json.loads(done.out)["plans"]) == 1
 
@@ -144,7 +145,11 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
 @pytest.mark.parametrize(
     ("arguments", "candidates", "says"),
     [
-        (("--set", "cluster.device.hbm_capacity=1 kB"), True, "candidates fits: the one that needs least memory needs"),
+        (
+            (*FEW, "--set", "cluster.device.hbm_capacity=1 kB"),
+            True,
+            "candidates fits: the one that needs least memory needs",
+        ),
         (("--sequence-length", 1, "--strategy", "2d"), False, "no candidate: the rules of 2d"),
     ],
 )

@@ -91,10 +91,14 @@ def test_layouts_of_a_result_set(run, place, model):
 @pytest.mark.parametrize("model", SOME)
 def test_layouts_of_a_search(run, place, model):
     job = (*JOB, "--model", f"{model}.yaml")
-    best = json.loads(run("best", *job, "--partition", OPTIMAL, "--fix", "pp=4", "--json").out)
+    best = json.loads(
+        run(
+            "best", *job, "--partition", OPTIMAL, "--fix", "pp=4", "--fix", "vpp=1", "--fix", "zero_stage=1", "--json"
+        ).out
+    )
     found = layouts(best["plans"])
     assert found
-    held = json.loads(run("partition", *job, "pp=4", "--json").out)
+    held = json.loads(run("partition", *job, "pp=4", "vpp=1", "zero_stage=1", "--json").out)
     for plan, step_time_s, layout in (*found[:6], *layouts([held])):
         check(model, plan, step_time_s, layout)
 
@@ -116,7 +120,9 @@ def test_a_layout_on_the_command_line(run, place):
     assert listed.code == 0 and listed.out == launched.out
     stages = json.loads(listed.out)["stages"]
     assert [(stage["first_layer"], stage["num_layers"]) for stage in stages] == [(0, 4), (4, 3), (7, 1)]
-    assert run("why", *SPLIT, "stage_layers=4,3,1").out.count("<- bottleneck") == 1
+    fixed = ("zero_stage=1", "recompute=none", "zero_replicas=1", "stored_layers=0", "offload=none")
+    few = [word for value in fixed for word in ("--set", f"assumptions.fixed.{value}")]
+    assert run("why", *SPLIT, *few, "stage_layers=4,3,1").out.count("<- bottleneck") == 1
 
 
 def test_stages_of_several_chunks(run, place):

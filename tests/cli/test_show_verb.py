@@ -98,6 +98,7 @@ def test_hardware_is_shown(run, points):
     done = run("show", points, "--top", 3)
     assert done.out.startswith("small on a100-nvs8, b200-nvs8, 2 what-if points\n")
     assert "device.hbm_capacity  3.00 GB, 80.0 GB\n" in done.out
+    assert re.search("^ *strategy +1d, 2d$", done.out, re.MULTILINE)
     above, header, first, *_ = table_of(done.out)
     assert above == ["device."]
     assert header[:5] == ["cluster", "hbm_capacity", "GPUs", "batch", "strategy"]
