@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsx.cost.stages import Stack, even_first, layers_between, stages, stages_between
@@ -59,6 +59,7 @@ def cuts(draw):
     return draw(st.integers(1, max(1, total - 1))), total, pp, vpp, with_embedding
 
 
+@settings(max_examples=25)
 @given(cuts())
 def test_the_priced_stages_are_stages_of_the_model(drawn):
     dense, total, pp, vpp, with_embedding = drawn
@@ -78,6 +79,7 @@ def test_the_priced_stages_are_stages_of_the_model(drawn):
             assert priced == pytest.approx(slowest)
 
 
+@settings(max_examples=25)
 @given(cuts())
 def test_the_chunks_around_a_stage(drawn):
     dense, total, pp, vpp, with_embedding = drawn

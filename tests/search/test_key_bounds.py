@@ -57,7 +57,8 @@ def test_no_plan_beats_the_bound_of_its_key(assumptions):
 
 @pytest.mark.parametrize("capacity", [80e9, 12e9])
 def test_few_of_many_keys_have_the_fastest_plans(monkeypatch, capacity):
-    opened = {"recompute": ["none", "full"]}
+    usual = {"zero_replicas": [1], "stored_layers": [0], "offload": ["none"]}
+    opened = usual | {"recompute": ["none", "full"]}
     problem = problem_of("default", capacity, "megatron").searching(opened)
     spaces = spaces_of(problems_of(ANY, problem), 16, 32, opened)
     expected = fastest(spaces, 5, silent)
