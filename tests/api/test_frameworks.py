@@ -94,14 +94,15 @@ def test_what_the_limits_cost_is_a_line(job, limited):
 
 
 def test_optimal_cuts_have_the_same_limits(job):
-    others = [dsx.best(job, fix=FIX, framework=name) for name in ("megatron", "deepspeed")]
-    within = dsx.best(job, fix=FIX, framework=MINE)
+    fix = f"zero_stage=1 {USUAL}"
+    others = [dsx.best(job, fix=fix, framework=name) for name in ("megatron", "deepspeed")]
+    within = dsx.best(job, fix=fix, framework=MINE)
     assert within.beyond is not None
     assert within.beyond.step_time_s == pytest.approx(min(steps(other)[0] for other in others), rel=1e-12)
     assert {plan["pp"] for plan in within.plans} == {4}
-    cut = dsx.partition(job, FIX, framework=MINE)
+    cut = dsx.partition(job, fix, framework=MINE)
     assert cut.plan["pp"] == 4 and cut.to_data()["framework"] == "mine"
-    assert cut.step_time_s == pytest.approx(min(steps(dsx.best(job, fix=FIX, framework=MINE, partition="optimal"))))
+    assert cut.step_time_s == pytest.approx(min(steps(dsx.best(job, fix=fix, framework=MINE, partition="optimal"))))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_what_the_framework_does_not_run(job, settings, said):
 
 def test_a_sweep_has_the_plans_of_its_framework(job):
     stated = {"model": job.model, "cluster": job.cluster, "num_gpus": 8, "global_batch_size": 8}
-    usual = {"zero_replicas": 1, "stored_layers": 0, "offload": "none"}
+    usual = {"zero_replicas": 1, "stored_layers": 0, "offload": "none", "schedule": "1f1b"}
     stated |= {"assumptions": "uncalibrated", "fix": {"zero_stage": [1, 3], "vpp": 1, "recompute": "none"} | usual}
     stated |= {"keep": "feasible", "precision": "float64"}
     swept = dsx.sweep(stated)
