@@ -1,6 +1,6 @@
 """Records with round numbers, to be worked out by hand."""
 
-import jax.numpy as jnp
+import numpy as np
 
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
@@ -112,7 +112,7 @@ def layer_costs(**changes):
         "group_size": [[1.0]],
         "group_share": [[1.0]],
     } | changes
-    return LayerCosts(**{name: jnp.asarray(value) for name, value in fields.items()})
+    return LayerCosts(**{name: np.asarray(value) for name, value in fields.items()})
 
 
 def choices(**changes):
@@ -122,7 +122,7 @@ def choices(**changes):
         "pp_nvs": 1.0, "dp_nvs": 1.0, "vpp": 1.0, "zero_stage": 1.0, "recompute": 0.0, "schedule": 0.0,
         "zero_replicas": 1.0, "stored_layers": 0.0, "offload": 0.0,
     } | changes  # fmt: skip
-    return StepChoices(**{name: jnp.asarray([value]) for name, value in fields.items()})
+    return StepChoices(**{name: np.asarray([value]) for name, value in fields.items()})
 
 
 WORKLOAD = Workload(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
@@ -25,7 +25,7 @@ def float64():
 
 
 def members(size, *shares):
-    return group(*(jnp.asarray([float(count)]) for count in (size, *shares)))
+    return group(*(np.asarray([float(count)]) for count in (size, *shares)))
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_two_tiers_have_no_contention():
 
 def cost(network, contended=CONTENDED, **made):
     """A reduction of 4 GB over eight replicas, each alone in its leaf, during layers of 10 and 20 ms."""
-    placement = {"pp_outer": (jnp.asarray([1.0]),), "dp_outer": (jnp.asarray([made.pop("dp_leaf", 1.0)]),)}
-    taken = tuple(jnp.asarray([seconds]) for seconds in contended)
-    layer = replace(layer_costs(), contended_s=taken, group_outer=(jnp.asarray([[1.0]]),))
+    placement = {"pp_outer": (np.asarray([1.0]),), "dp_outer": (np.asarray([made.pop("dp_leaf", 1.0)]),)}
+    taken = tuple(np.asarray([seconds]) for seconds in contended)
+    layer = replace(layer_costs(), contended_s=taken, group_outer=(np.asarray([[1.0]]),))
     plan = replace(choices(**made), **placement)
     cluster = replace(machine(), network=network)
     return step_costs((layer,), plan, WORKLOAD, cluster, make_assumptions(pp_overlap=1.0, protocols=("bulk",)))

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
@@ -18,23 +17,23 @@ FORWARD, BACKWARD = 0, 1
 
 def work(shapes=(), volumes=(), panels=1.0, num_bytes=0.0, weights=((), ()), **changes):
     """Two kernels of 10 and 20 ms forward, 20 and 40 backward; tp and cp of 4 in one domain."""
-    matrix = jnp.asarray([[[5e12], [1e13]], [[1e13], [2e13]]])
+    matrix = np.asarray([[[5e12], [1e13]], [[1e13], [2e13]]])
     held, reduced = weights
     fields = {
         "matrix": matrix - 5e9,  # a launch less, so that the times are round
-        "vector": jnp.zeros_like(matrix),
-        "bytes": jnp.full_like(matrix, num_bytes),
-        "unfused": jnp.zeros_like(matrix),
-        "multiplies": Multiplies(*[jnp.zeros((0, 1))] * 5),
-        "launches": jnp.ones((2, 2, 1)),
-        "volumes": jnp.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
-        "weights": jnp.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
-        "stash": jnp.asarray([[7.0], [5.0], [1.0]]),
-        "working": jnp.asarray([[2.0], [3.0], [8.0]]),
-        "boundary": jnp.asarray([5.0]),
-        "panels": jnp.asarray([panels]),
-        "sizes": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
-        "shares": {"tp": jnp.asarray([4.0]), "cp": jnp.asarray([4.0]), "tp2": jnp.asarray([2.0])},
+        "vector": np.zeros_like(matrix),
+        "bytes": np.full_like(matrix, num_bytes),
+        "unfused": np.zeros_like(matrix),
+        "multiplies": Multiplies(*[np.zeros((0, 1))] * 5),
+        "launches": np.ones((2, 2, 1)),
+        "volumes": np.asarray(np.array(volumes, dtype=float).reshape(len(volumes), 1)),
+        "weights": np.asarray(np.array(held, dtype=float).reshape(len(held), 1)),
+        "stash": np.asarray([[7.0], [5.0], [1.0]]),
+        "working": np.asarray([[2.0], [3.0], [8.0]]),
+        "boundary": np.asarray([5.0]),
+        "panels": np.asarray([panels]),
+        "sizes": {"tp": np.asarray([4.0]), "cp": np.asarray([4.0]), "tp2": np.asarray([2.0])},
+        "shares": {"tp": np.asarray([4.0]), "cp": np.asarray([4.0]), "tp2": np.asarray([2.0])},
         "which": None,
     }
     structure = {"shapes": tuple(shapes), "reduced_over": tuple(reduced), "multiply_shapes": ()}
@@ -72,8 +71,8 @@ def test_gradients_of_weights_are_a_part_of_the_backward(num_bytes, seconds):
     """9 of 20 TFLOPs of the second kernel's backward; they have the same share of the exposed memory time."""
     made = MultiplyShape(1, BACKWARD, linear=True, fused=False, of_weight=True, grouped=False)
     other = replace(made, of_weight=False)
-    sizes = [jnp.ones((2, 1))] * 4
-    multiplies = Multiplies(*sizes, flops=jnp.asarray([[9e12], [1e12]]))
+    sizes = [np.ones((2, 1))] * 4
+    multiplies = Multiplies(*sizes, flops=np.asarray([[9e12], [1e12]]))
     given = replace(work(num_bytes=num_bytes), multiplies=multiplies, multiply_shapes=(made, other))
     found = layer_costs(given, machine(), make_assumptions())
     assert float(found.weight_gradient_s[0]) == close(seconds)
@@ -88,7 +87,7 @@ def test_each_kernel_has_its_own_roofline():
 
 def test_traffic_if_operators_run_as_several_kernels():
     # Half of 30 GB at 1 TB/s outlast only the first kernel's forward.
-    made = work(unfused=jnp.full((2, 2, 1), 30e9))
+    made = work(unfused=np.full((2, 2, 1), 30e9))
     assert float(layer_costs(made, machine(), make_assumptions(unfused_share=0.5)).memory_s[0]) == close(0.005)
     assert float(layer_costs(made, machine(), make_assumptions()).memory_s[0]) == 0.0
 
@@ -96,7 +95,7 @@ def test_traffic_if_operators_run_as_several_kernels():
 def multiplied(of_weight, direction, rows, columns, contracted, **changes):
     """Price the two kernels, the second of which has one multiply of a weight."""
     shape = MultiplyShape(1, direction, linear=True, fused=False, of_weight=of_weight, grouped=False)
-    sizes = (jnp.asarray([[size]]) for size in (rows, columns, contracted, 1.0, 0.0))
+    sizes = (np.asarray([[size]]) for size in (rows, columns, contracted, 1.0, 0.0))
     given = replace(work(num_bytes=1e10), multiplies=Multiplies(*sizes), multiply_shapes=(shape,))
     return layer_costs(given, machine(), make_assumptions(**changes))
 
@@ -161,14 +160,13 @@ def test_the_host_issues_collectives_that_happen():
     ]
     shapes += [CollectiveShape(1, BACKWARD, ALL_GATHER, "tp", False)]
     # Three works of one key each: neither axis divides, one does, both do.
-    sizes = {"tp": jnp.asarray([1.0, 4.0, 4.0]), "cp": jnp.asarray([1.0, 1.0, 4.0])}
+    sizes = {"tp": np.asarray([1.0, 4.0, 4.0]), "cp": np.asarray([1.0, 1.0, 4.0])}
     made = replace(work(shapes, [0.0, 0.0, 0.0]), sizes=sizes, shares=sizes)
     three = {
-        name: jnp.repeat(getattr(made, name), 3, axis=-1)
-        for name in ("matrix", "vector", "bytes", "unfused", "volumes")
+        name: np.repeat(getattr(made, name), 3, axis=-1) for name in ("matrix", "vector", "bytes", "unfused", "volumes")
     }
-    ends = {name: jnp.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
-    empty = {"weights": jnp.zeros((0, 3)), "multiplies": Multiplies(*[jnp.zeros((0, 3))] * 5)}
+    ends = {name: np.repeat(getattr(made, name), 3, axis=-1) for name in ("stash", "working", "boundary", "panels")}
+    empty = {"weights": np.zeros((0, 3)), "multiplies": Multiplies(*[np.zeros((0, 3))] * 5)}
     found = layer_costs(replace(made, **three, **ends, **empty), machine(), make_assumptions(dispatch_latency=1.0))
     assert np.asarray(found.forward_s).tolist() == [2.0, 3.0, 4.0]
     assert np.asarray(found.backward_s).tolist() == [2.0, 3.0, 3.0]
@@ -229,7 +227,7 @@ def test_experts_are_a_group_of_their_own_over_all_axes_that_hold_the_same():
 
 def test_an_ep_group_that_spans_replicas_leaves_a_fraction_of_a_rank_in_each():
     made = work(weights=([2e9, 1e9], [("tp", "cp"), ("tp", "cp")]), over_ep=(False, True))
-    sizes, shares = made.sizes | {"ep": jnp.asarray([64.0])}, made.shares | {"ep": jnp.asarray([16.0])}
+    sizes, shares = made.sizes | {"ep": np.asarray([64.0])}, made.shares | {"ep": np.asarray([16.0])}
     charged = make_assumptions(charge_replicated_gradients=True)
     found = layer_costs(replace(made, sizes=sizes, shares=shares), machine(), charged)
     assert np.asarray(found.weight_bytes)[:, 0].tolist() == [2e9, 1e9]
@@ -273,10 +271,10 @@ def two_works(works, shares, which):
     scaled = ("matrix", "vector", "bytes", "unfused", "volumes", "weights", "stash", "working", "boundary", "panels")
     return replace(
         one,
-        **{name: jnp.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},
-        multiplies=Multiplies(*[jnp.zeros((0, len(works)))] * 5),
-        sizes={axis: jnp.asarray(np.asarray(size) * factor) for axis, size in one.sizes.items()},
-        shares={axis: jnp.asarray(column) for axis, column in shares.items()},
+        **{name: np.asarray(np.asarray(getattr(one, name)) * factor) for name in scaled},
+        multiplies=Multiplies(*[np.zeros((0, len(works)))] * 5),
+        sizes={axis: np.asarray(np.asarray(size) * factor) for axis, size in one.sizes.items()},
+        shares={axis: np.asarray(column) for axis, column in shares.items()},
         which=which,
     )
 
@@ -286,7 +284,7 @@ def two_works(works, shares, which):
 def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
     """Keys that differ in their shares of a fast domain alone have one work; what depends on the shares does not."""
     arguments = (machine(), make_assumptions(charge_replicated_gradients=True))
-    shared = price(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
+    shared = price(two_works([0, 1], SHARES, np.asarray(WHICH)), *arguments)
     own = price(two_works(WHICH, SHARES, None), *arguments)
     for key, number in enumerate(WHICH):
         alone = price(two_works([number], {axis: [column[key]] for axis, column in SHARES.items()}, None), *arguments)
@@ -295,7 +293,7 @@ def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
             jax.tree.map(
                 lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), here, jax.tree.map(np.asarray, alone)
             )
-    made = layer_costs(two_works([0, 1], SHARES, jnp.asarray(WHICH)), *arguments)
+    made = layer_costs(two_works([0, 1], SHARES, np.asarray(WHICH)), *arguments)
     assert len(set(np.asarray(made.forward_s).tolist())) == len(WHICH)
     assert len(set(np.asarray(made.compute_s).tolist())) == 2
     assert np.asarray(made.group_share)[0].tolist() == SHARES["cp"]
@@ -303,14 +301,14 @@ def test_keys_that_share_a_work_are_priced_as_keys_of_their_own(price):
 
 
 def test_values_of_works_for_their_keys():
-    made = two_works([0, 1], SHARES, jnp.asarray(WHICH))
-    assert made.per_key(jnp.asarray([5.0, 7.0])).tolist() == [5.0, 5.0, 5.0, 7.0, 7.0]
-    assert made.per_key(jnp.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [
+    made = two_works([0, 1], SHARES, np.asarray(WHICH))
+    assert made.per_key(np.asarray([5.0, 7.0])).tolist() == [5.0, 5.0, 5.0, 7.0, 7.0]
+    assert made.per_key(np.asarray([[1.0, 2.0], [3.0, 4.0]])).tolist() == [
         [1.0] * 3 + [2.0] * 2,
         [3.0] * 3 + [4.0] * 2,
     ]
     own = two_works([0], {axis: column[:1] for axis, column in SHARES.items()}, None)
-    assert own.per_key(jnp.asarray([5.0])).tolist() == [5.0]
+    assert own.per_key(np.asarray([5.0])).tolist() == [5.0]
 
 
 def test_a_ring_is_exposed_where_it_outlasts_its_kernel():

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from cost.records import machine, make_assumptions
@@ -20,7 +19,7 @@ ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True,
 
 
 def slowdown(rows, columns, contracted, batch=1.0, shape=LINEAR, **changes):
-    sizes = (jnp.asarray([[float(size)]]) for size in (rows, columns, contracted, batch, 0.0))
+    sizes = (np.asarray([[float(size)]]) for size in (rows, columns, contracted, batch, 0.0))
     found = slowdowns(Multiplies(*sizes), (shape,), machine().device, make_assumptions(**changes))
     return float(found[0, 0])
 
@@ -84,9 +83,9 @@ def test_eight_bits_are_for_multiplies_with_a_weight():
 
 def test_values_go_to_their_kernel_and_direction():
     shapes = tuple(MultiplyShape(k, d, True, False, False, False) for d, k in ((0, 0), (0, 2), (1, 2), (1, 2)))
-    found = per_kernel(jnp.asarray([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]), shapes, 3)
+    found = per_kernel(np.asarray([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]), shapes, 3)
     assert found.tolist() == [[[1, 5], [0, 0], [2, 6]], [[0, 0], [0, 0], [7, 15]]]
-    assert per_kernel(jnp.zeros((0, 2)), (), 3).shape == (2, 3, 2)
+    assert per_kernel(np.zeros((0, 2)), (), 3).shape == (2, 3, 2)
 
 
 def layer(assumptions, **changes):
@@ -116,10 +115,10 @@ def test_every_parameter_of_multiplies_can_be_fitted():
     )  # fmt: skip
 
     def seconds(assumptions):
-        costs = layer_costs(jax.tree.map(jnp.asarray, work), machine(), assumptions)
+        costs = layer_costs(jax.tree.map(np.asarray, work), machine(), assumptions)
         return (costs.forward_s + costs.backward_s).sum()
 
-    slopes = jax.jit(jax.grad(seconds))(jax.tree.map(jnp.asarray, assumptions))
+    slopes = jax.jit(jax.grad(seconds))(jax.tree.map(np.asarray, assumptions))
     names = ("attention_efficiency", "attention_gradient_efficiency", "fp8_efficiency", "matrix_efficiency")
     assert all(float(getattr(slopes, name)) < 0 for name in names)
     names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")

@@ -1,6 +1,5 @@
 """Stages of an even cut against a plain count of the layers of each chunk, and stages between boundaries."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -27,7 +26,7 @@ def numbers(layers):
 
 def cut(made, pp, vpp):
     """The stages that may be the slowest: the layers of each kind, as dictionaries."""
-    found = stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)])).slowest
+    found = stages(made, np.asarray([float(pp)]), np.asarray([float(vpp)])).slowest
     return [(int(stage.position[0]), numbers(stage.layers)) for stage in found]
 
 
@@ -87,7 +86,7 @@ def test_the_chunks_around_a_stage(drawn):
         return
     chunks = by_counting(dense, total - dense, pp, vpp, with_embedding)
     made = stack(dense, total - dense, with_embedding)
-    for stage in stages(made, jnp.asarray([float(pp)]), jnp.asarray([float(vpp)])).slowest:
+    for stage in stages(made, np.asarray([float(pp)]), np.asarray([float(vpp)])).slowest:
         index, final = int(stage.position[0]), (vpp - 1) * pp
         around = [chunks[index : index + 1], chunks[final + index : final + index + 1]]
         around += [chunks[:index], chunks[final + index + 1 :]]
@@ -98,7 +97,7 @@ def test_the_chunks_around_a_stage(drawn):
 def test_without_embedding_and_head_all_stages_are_alike():
     made = Stack(counts=((12.0,),), segments=((0,),))
     assert cut(made, 4, 1) == [(0, {0: 3.0}), (3, {0: 3.0})]
-    assert len(stages(made, jnp.asarray([4.0]), jnp.asarray([1.0])).largest) == 1
+    assert len(stages(made, np.asarray([4.0]), np.asarray([1.0])).largest) == 1
     assert made.uniform
 
 
@@ -139,7 +138,7 @@ def test_kinds_that_alternate_are_mixed_evenly():
 
 def test_stages_hold_the_layers_between_their_boundaries():
     made = stack(2, 3)  # embedding, two dense layers, three with experts, head
-    found = stages_between(made, jnp.asarray([[0.0, 1.0, 4.0, 6.0, 7.0, 7.0]]), jnp.asarray(4.0))
+    found = stages_between(made, np.asarray([[0.0, 1.0, 4.0, 6.0, 7.0, 7.0]]), np.asarray(4.0))
     assert found.position.tolist() == [0, 1, 2, 3, 4]
     held = {kind: layers.tolist() for kind, layers in found.layers.items()}
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
@@ -154,7 +153,7 @@ def test_alternating_kinds_have_the_same_mix_between_any_boundaries():
 def test_the_share_of_a_first_stage(pp, first):
     """If pp does not divide the layers, embedding and head count as layers, as in an even cut."""
     body = Stack(counts=((22.0,),), segments=((1,),), first=(0,), last=(2,))
-    found = even_first(body, jnp.asarray(float(pp)), jnp.asarray(1.0))
+    found = even_first(body, np.asarray(float(pp)), np.asarray(1.0))
     assert {kind: float(layers) for kind, layers in found.layers.items()} == pytest.approx(first)
     alike = Stack(counts=((22.0,),), segments=((1,),))
-    assert float(even_first(alike, jnp.asarray(float(pp)), jnp.asarray(1.0)).layers[1]) == pytest.approx(22 / pp)
+    assert float(even_first(alike, np.asarray(float(pp)), np.asarray(1.0)).layers[1]) == pytest.approx(22 / pp)

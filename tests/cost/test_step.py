@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
@@ -270,7 +270,7 @@ def test_the_head_of_an_interleaved_pipeline_holds_one_microbatch():
     workload = replace(WORKLOAD, stack=stack, searched=Searched(vpp=(1, 3)))
 
     def stash(embedding, head, vpp):
-        ends = [replace(nothing, stash_bytes=jnp.asarray([[size]] * 3)) for size in (embedding, head)]
+        ends = [replace(nothing, stash_bytes=np.asarray([[size]] * 3)) for size in (embedding, head)]
         made = choices(vpp=vpp, num_microbatches=16.0)
         costs = step_costs((ends[0], layer_costs(), ends[1]), made, workload, machine(), make_assumptions())
         return float(costs.activation_bytes[0])

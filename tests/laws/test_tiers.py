@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ def seconds(kind, sizes, volume, network, assumptions):
     shares, size = [], 1
     for members in sizes:
         size *= members
-        shares.append(jnp.asarray(float(size)))
+        shares.append(np.asarray(float(size)))
     return float(collective(kind, group(shares[-1], *shares[:-1]), network, assumptions)(volume))
 
 
@@ -55,7 +55,7 @@ def passing(sizes, volume, network, assumptions):
     shares, size = [], 1
     for members in sizes:
         size *= members
-        shares.append(jnp.asarray(float(size)))
+        shares.append(np.asarray(float(size)))
     return float(send(shares[-1], shares[0], network, assumptions, shares[1:-1])(volume))
 
 
