@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, watcher
-from dsx.api.beyond import Beyond, beyond, beyond_text
+from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
 from dsx.api.infeasible import why_infeasible
 from dsx.api.job import Job, checked
 from dsx.api.limits import LimitLike, given_limits
@@ -245,7 +245,8 @@ def best(
     idle = idle_rows(times, shapes_of(problems[0], spaces.keys)) if times else ()
     studies = [Study(part.problem, part.space, 0, {}) for part in spaces.parts]
     why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
-    other = beyond(found, job, names, partition, fixed, limits, answer.plans[0] if answer.plans else None)
+    asked = Asked(job, names, partition, fixed, limits)
+    other = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:
         why = f"{why}\n{beyond_text(found, other)}"
     left_out = found.left_out(spaces.spaces)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from dsx.api.job import Job
 from dsx.api.searched import Searched, limits_broken, other_frameworks, searched
 from dsx.display.quantities import quantity, share
 from dsx.errors import InputError
-from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.search.fastest import fastest_below, problems_of
 from dsx.search.search_spaces import spaces_of
@@ -43,25 +42,27 @@ class Beyond:
         }
 
 
-def beyond(
-    found: Searched,
-    job: Job,
-    strategies: Sequence[str],
-    partition: str,
-    fix: Selection,
-    limit: Limitation,
-    best: Mapping[str, Any] | None,
-) -> Beyond | None:
-    """Return the fastest plan that a framework other than that of a search runs, if it is faster than the `best` there.
+class Asked(NamedTuple):
+    """What a search is asked for."""
 
-    The other arguments are those of the search. The frameworks are those with limits in the search path.
+    job: Job
+    strategies: Sequence[str]  # that it names
+    partition: str
+    fix: Selection
+    limit: Limitation
+
+
+def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> Beyond | None:
+    """Return the fastest plan of the frameworks other than that of a search, if it is faster than the `best` there.
+
+    The frameworks are those with limits in the search path.
     """
     if found.framework.unlimited:
         return None
     least, plan = np.inf if best is None else best["step_time_s"], None
     others = _limited(found.framework)
     for other in others:
-        if (faster := _fastest_of(other, found.problem, job, strategies, partition, fix, limit, least)) is not None:
+        if (faster := _fastest_of(other, found, asked, least)) is not None:
             least, plan = faster["step_time_s"], faster["plan"]
     if plan is None:
         return None
@@ -75,28 +76,20 @@ def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
     return [other for other in other_frameworks(framework) if not other.unlimited]
 
 
-def _fastest_of(
-    framework: FrameworkSpec,
-    problem: Problem,
-    job: Job,
-    strategies: Sequence[str],
-    partition: str,
-    fix: Selection,
-    limit: Limitation,
-    below: float,
-) -> Mapping[str, Any] | None:
-    """Return the fastest plan that a framework runs, if it takes less than `below` [s]; `problem` is that of another."""
-    experts = has_experts(job.model.dimensions)
-    run = [name for name in strategies if framework.runs_strategy(name, experts)]
-    if strategies and not run:
+def _fastest_of(framework: FrameworkSpec, found: Searched, asked: Asked, below: float) -> Mapping[str, Any] | None:
+    """Return the fastest plan that another framework runs, if it takes less than `below` [s]."""
+    job, experts = asked.job, has_experts(asked.job.model.dimensions)
+    run = [name for name in asked.strategies if framework.runs_strategy(name, experts)]
+    if asked.strategies and not run:
         return None
+    built = dict(zip(found.problem.strategies, found.problem.models, strict=True))
     try:
-        built = dict(zip(problem.strategies, problem.models, strict=True))
-        found = searched(job.inputs, run, framework, job.sequence_length, built=built)
+        other = searched(job.inputs, run, framework, job.sequence_length, built=built)
     except InputError:
         return None  # it runs no strategy that the model can have
-    problems = [one.searching(fix) for one in problems_of(partition, found.problem)]
-    plans, _ = fastest_below(spaces_of(problems, job.num_gpus, job.global_batch_size, fix, limit), 1, below)
+    problems = [problem.searching(asked.fix) for problem in problems_of(asked.partition, other.problem)]
+    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
+    plans, _ = fastest_below(spaces, 1, below)
     return plans[0] if plans and plans[0]["step_time_s"] < below else None
 
 
@@ -111,6 +104,4 @@ def beyond_text(found: Searched, other: Beyond | None) -> str:
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
     names = " and ".join(map(printable, other.frameworks))
-    return (
-        f"{names} would take {quantity('step_time_s', other.step_time_s)}{less}, with {choices} ({other.plan.text})"
-    )
+    return f"{names} would take {quantity('step_time_s', other.step_time_s)}{less}, with {choices} ({other.plan.text})"

@@ -89,9 +89,9 @@ def searched(
             if strategies:
                 raise
             faults[name] = error
-    for name, built in models.items():
-        if not frame.runs_strategy(_name(built), experts):
-            raise SpecError(f"{place} {name}: {_not_run(frame, _name(built), experts)}")
+    for name, model in models.items():
+        if not frame.runs_strategy(_name(model), experts):
+            raise SpecError(f"{place} {name}: {_not_run(frame, _name(model), experts)}")
     if not models and faults:
         raise next(iter(faults.values()))
     if not models:

@@ -16,11 +16,13 @@ from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
 from dsx.pricing.evaluate import Evaluation, evaluate_plan
 from dsx.pricing.problem import Problem
+from dsx.printable import printable
 from dsx.search.fastest import SearchCounts, fastest
-from dsx.search.protocol import silent
 from dsx.search.search_spaces import spaces_of
+from dsx.space.boxes import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
+from dsx.spec.model import has_experts
 from dsx.units import format_quantity
 
 if TYPE_CHECKING:
@@ -103,14 +105,16 @@ class Explanation(Answer):
         )
 
     def _compared_with_fastest(self) -> str:
-        fastest, counts = self.fastest, self.counts
+        fastest, framework = self.fastest, self.problem.framework
+        runs = "" if framework is None or framework.unlimited else f" that {printable(framework.name)} runs"
+        searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
         if fastest is None:
-            return f"Of {counted(counts.candidates, 'candidate')} of this strategy none fits."
+            return f"Of {searched} none fits."
         if all(fastest["plan"].get(name) == self.plan.get(name) for name in ("candidate", LAYOUT)):
-            return f"It is the fastest of {counted(counts.candidates, 'candidate')} of this job and strategy."
+            return f"It is the fastest of {searched}."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
         return (
-            f"The fastest of {counted(counts.candidates, 'candidate')} of this job and strategy takes "
+            f"The fastest of {searched} takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
             f"this plan takes {ratio:.3g} times as long.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
@@ -144,7 +148,14 @@ def why(
 
 
 def explained(problem: Problem, priced: Evaluation) -> Explanation:
-    """Return a priced plan with the fastest one of its job."""
+    """Return a priced plan with the fastest one of its job that the framework of the assumption set runs.
+
+    If it does not run the strategy, that is the fastest one of all.
+    """
+    if problem.framework is None:
+        framework = read_framework(problem.assumptions_spec.framework)
+        if framework.runs_strategy(problem.strategies[0], has_experts(problem.model.dimensions)):
+            problem = problem.run_by(framework)
     spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {})
     found = fastest(spaces, 1)
     return Explanation(problem, priced, next(iter(found.plans), None), found.counts)

@@ -119,7 +119,8 @@ def stages_hold_all(
             nothing = costs.memory(one, np.zeros_like(whole_s), transients=False)
             stash = costs.memory(one, np.ones_like(whole_s), transients=False).peak_bytes - nothing.peak_bytes
             state = nothing.peak_bytes - nothing.overhead_bytes
-            rooms.append(seconds[kind] * (most_bytes - nothing.overhead_bytes) / (state + held * stash))
+            room = seconds[kind] * (most_bytes - nothing.overhead_bytes) / (state + held * stash)
+            rooms.append(np.asarray(room))
         room_s = functools.reduce(np.maximum, rooms, room_s)
         # Alternating kinds count as their mix, so only layers of a single kind come in whole numbers.
         if len(of_segment) == 1:

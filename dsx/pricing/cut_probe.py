@@ -78,7 +78,7 @@ class _Chains(NamedTuple):
     @property
     def pp(self) -> np.ndarray:
         """[N] stages."""
-        return self.choices.pp.astype(np.int64)
+        return np.asarray(self.choices.pp, dtype=np.int64)
 
     def take(self, where: np.ndarray) -> "_Chains":
         """Return the chains of some plans."""
@@ -111,7 +111,7 @@ class _Chains(NamedTuple):
         return self.length - np.maximum(self.pp - 1 - stage, 0)
 
     def last_end(self, stage: int, begin: np.ndarray, bound: np.ndarray) -> np.ndarray:
-        """Return [N] the last end of a stage that causes no more than `bound` and leaves one layer to each later one."""
+        """Return [N] the last end of a stage that causes at most `bound` and leaves one layer to each later one."""
         low, high = begin, np.maximum(self.most(stage), begin)
         while (low < high).any():
             middle = (low + high + 1) // 2
@@ -120,7 +120,7 @@ class _Chains(NamedTuple):
         return low
 
     def first_begin(self, stage: int, end: np.ndarray, bound: np.ndarray) -> np.ndarray:
-        """Return [N] the first begin of a stage that causes no more than `bound`, with one layer for each earlier."""
+        """Return [N] the first begin of a stage that causes at most `bound` and leaves each earlier one a layer."""
         low, high = np.minimum(stage, end), end
         while (low < high).any():
             middle = (low + high) // 2
@@ -244,7 +244,7 @@ def _later_ends(chains: _Chains, end: np.ndarray, slowest: np.ndarray) -> np.nda
 
 
 def _first_begins(chains: _Chains, bound: np.ndarray) -> list[np.ndarray]:
-    """Return the first layer [N] of each stage, and the end of the chain, if the later stages are filled up to a bound."""
+    """Return the first layer [N] of each stage if later stages are filled up to a bound, and the end of the chain."""
     begin = np.full(len(bound), chains.length)
     found = [begin]
     for stage in range(int(chains.pp.max()) - 1, -1, -1):
@@ -283,7 +283,7 @@ def _chains(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, l
         backward_after=after[1],
         first_s=first_s,
         of_segment=contents.of_segment,
-        in_flight=in_flight(np.minimum(index, choices.pp - 1.0), choices, searched),
+        in_flight=np.asarray(in_flight(np.minimum(index, choices.pp - 1.0), choices, searched)),
         choices=choices,
         send=sends_of(costs, mean),
         searched=searched,

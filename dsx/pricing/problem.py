@@ -121,6 +121,11 @@ class Problem:
         known = {name: getattr(self.workload.searched, name) for name in SEARCHED_COLUMNS}
         return replace(self, workload=replace(self.workload, searched=searched_values(known | values)))
 
+    def run_by(self, framework: FrameworkSpec) -> "Problem":
+        """Return the problem with the plans of a framework, without searched values that it never runs."""
+        searched = run_by(framework, self.strategies, has_experts(self.model.dimensions), self.workload.searched)
+        return replace(self, framework=framework, workload=replace(self.workload, searched=searched))
+
     def without_margin(self) -> "Problem":
         """Return the problem with all memory for a plan: a search leaves room for errors of its prediction."""
         margin = np.zeros_like(self.assumptions.memory_margin)
@@ -224,13 +229,10 @@ def make_problem(
         | ({"ep": [1]} if without_experts else {})
     )
     own_names = tuple(built.kinds[0].strategy for built in models)
-    searched = searched_values(fixed)
-    if framework is not None:
-        searched = run_by(framework, own_names, has_experts(model.dimensions), searched)
     for name in own_names:
         if own_names.count(name) > 1:
             raise SpecError(f"two strategies have the name {name!r}: rename one of them in its definition")
-    return Problem(
+    made = Problem(
         model=model,
         assumptions_spec=assumptions,
         strategies=own_names,
@@ -244,14 +246,14 @@ def make_problem(
             sequence_length=float(length),
             forward_flops=forward_flops(model, models[0], assumptions, strategies[0], length, near),
             train_tokens=float("nan") if train_tokens is None else float(train_tokens),
-            searched=searched,
+            searched=searched_values(fixed),
         ),
         sequence_length=length,
         operator_times=operator_times and _table(operator_times, assumptions, models, near),
         partition=partition,
-        framework=framework,
         merged=merged,
     )
+    return made if framework is None else made.run_by(framework)
 
 
 def check_layers(model: ModelSpec, assumptions: AssumptionsSpec) -> None:

@@ -144,7 +144,7 @@ def run_by(framework: FrameworkSpec, strategies: Sequence[str], experts: bool, s
     found: dict[str, tuple[int, ...]] = {}
     for column in (name for name in SEARCHED_COLUMNS if all(name in box for box in boxes)):
         run = {code for box in boxes for code in box[column]}
-        known = getattr(searched, column) or sorted(run)
+        known: tuple[int, ...] = getattr(searched, column) or tuple(sorted(run))
         found[column] = tuple(code for code in known if code in run) or known
     return with_values(searched, found)
 

@@ -302,7 +302,8 @@ def placement():
 
 def space():
     usual = {"zero_stage": [1], "zero_replicas": [1], "recompute": ["none"], "vpp": [1], "offload": ["none"]}
-    return {"candidates": Space(problem("llama-3-8b").searching(usual), [8], [8]).size}
+    made = problem("llama-3-8b").searching(usual | {"schedule": ["1f1b"]})
+    return {"candidates": Space(made, [8], [8]).size}
 
 
 def assumptions():

@@ -18,9 +18,8 @@ CHAINS = MODELS | {"unlike": tuple(tuple(entry.items()) for entry in (ENDS[0], *
 @pytest.mark.parametrize("capacity", [2e9, 5e9, 1e12])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_probes_find_the_cuts_of_the_scan(chain, capacity, goal):
-    problem, _, where = rows_of(
-        on(problem_of(CHAINS[chain]), hardware(hbm_capacity=capacity)), (12, 16), (24, 48), **OPENED
-    )
+    machine = hardware(hbm_capacity=capacity)
+    problem, _, where = rows_of(on(problem_of(CHAINS[chain]), machine), (12, 16), (24, 48), **OPENED)
     where = some(where, np.random.default_rng(0).permutation(len(where[1].positions))[:200])
     least_memory = goal == "least memory"
     cuts, fits, left = probed_cuts(problem, *where, least_memory)

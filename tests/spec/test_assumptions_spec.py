@@ -70,7 +70,7 @@ def test_a_set_states_only_what_differs(tmp_path):
     slow = load_assumptions(file)
     assert slow.launch_latency == 50e-6
     assert slow.fixed["vpp"] == 2
-    assert slow.fixed["schedule"] == "1f1b"
+    assert slow.fixed == {"vpp": 2}
 
 
 def test_a_set_names_operator_tables_that_are_there(tmp_path):
