@@ -213,7 +213,7 @@ CHOICES: tuple[Choice, ...] = (
         least=0,
         searched=True,
         tried=_up_to_layers,
-        rule="stored_layers is at most the layers of a stage, {layers} / pp; it is 0 without recomputation",
+        rule="stored_layers is below the layers of a stage, {layers} / pp; it is 0 without recomputation",
         varied_last=True,
         later=True,
     ),

@@ -63,7 +63,8 @@ def microbatch_groups(pp: Any, vpp: Any, schedule: Any) -> Any:
 
 def least_microbatches(pp: Any, schedule: Any) -> Any:
     """Return the fewest microbatches that a schedule runs."""
-    return np.where(pp > 1, pp * _per_schedule(schedule, lambda one: one.least_microbatches), 1)
+    of_stages = pp * _per_schedule(schedule, lambda one: one.least_microbatches)
+    return np.where(pp > 1, np.maximum(of_stages, _per_schedule(schedule, lambda one: one.least_in_all)), 1)
 
 
 def _uneven(plan: Columns, limits: Limits) -> Any:
@@ -143,21 +144,28 @@ def _replicas_nearest(plan: Columns, limits: Limits) -> str:
 
 
 def _stored_fit(plan: Columns, limits: Limits) -> Any:
-    # Without recomputation no layer can be exempt from it.
+    # Without recomputation no layer can be exempt from it, and if all layers are, nothing is recomputed.
     stored, recomputed = plan["stored_layers"], plan["recompute"] != NONE_CODE
-    return (stored == 0) | (recomputed & (stored <= limits.num_layers // plan["pp"]))
+    return (stored == 0) | (recomputed & (stored <= _most_stored(plan, limits)))
+
+
+def _most_stored(plan: Columns, limits: Limits) -> Any:
+    return (limits.num_layers - 1) // plan["pp"]
 
 
 def _stored_detail(plan: Columns, limits: Limits) -> str:
     if plan["recompute"] == NONE_CODE:
         return f"stored_layers={plan['stored_layers']}, but recompute=none recomputes no layer"
-    most = limits.num_layers // plan["pp"]
-    return f"stored_layers={plan['stored_layers']} is more than the {most} layers of a stage"
+    layers = f"{limits.num_layers / plan['pp']:.4g}"
+    return (
+        f"stored_layers={plan['stored_layers']}, but a stage has {layers} layers: with all of them stored nothing is "
+        "recomputed (recompute=none)"
+    )
 
 
 def _stored_nearest(plan: Columns, limits: Limits) -> str:
     none = plan["recompute"] == NONE_CODE
-    return f"stored_layers={0 if none else limits.num_layers // plan['pp']}"
+    return f"stored_layers={0 if none else _most_stored(plan, limits)}"
 
 
 def _shares_divide(plan: Columns, limits: Limits) -> Any:
@@ -270,7 +278,8 @@ RULES: tuple[PlanRule, ...] = (
     ),
     PlanRule(
         Reason(
-            "stored_layers_exceeded", "stored_layers is more than the layers of a stage, or above 0 with recompute none"
+            "stored_layers_exceeded",
+            "stored_layers is not below the layers of a stage, or is above 0 with recompute none",
         ),
         ("pp", "recompute", "stored_layers"),
         _stored_fit,

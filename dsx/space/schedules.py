@@ -92,6 +92,7 @@ class Schedule:
     uneven_stages: bool = False
     # What it can run. Stages are a multiple of the number of chains.
     least_microbatches: int = 0  # for each stage
+    least_in_all: int = 1  # with fewer it runs what another schedule runs
     microbatches_in: int = 1  # groups of so many
     # A bound below `step_s` of any cut. The optimal cut is known where there is one: then `step_s` is the largest of
     # what each stage causes with its own layers.
@@ -127,7 +128,7 @@ SCHEDULES: tuple[Schedule, ...] = (
         megatron_lm=(),
         aliases=("1f1b-i", "interleaved"),
     ),
-    Schedule("gpipe", gpipe, _all, gpipe_s),
+    Schedule("gpipe", gpipe, _all, gpipe_s, least_in_all=2),
     # ZB-1p and ZB-2p are the automatic schedules with the memory of H1 and H2 (Qi et al., arXiv 2401.10241, section 3).
     Schedule(
         "zb-h1",

@@ -243,7 +243,7 @@ def test_sweep_files(run, folder, change, says):
         ),
         (
             "fix: {stored_layers: 9}",
-            ["sweep.yaml:8: fix: stored_layers = 9: stored_layers is at most the layers of a stage"],
+            ["sweep.yaml:8: fix: stored_layers = 9: stored_layers is below the layers of a stage"],
         ),
     ],
 )

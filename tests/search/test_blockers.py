@@ -55,7 +55,7 @@ def test_ep_divides_the_experts_and_the_ranks(ep, nearest):
 
 def test_stored_layers_are_of_a_stage():
     fix = {"recompute": ["full"], "pp": [4], "stored_layers": [40]}
-    assert blame(fix=fix) == [("fix", "stored_layers = 40", "stored_layers = 8", True)]
+    assert blame(fix=fix) == [("fix", "stored_layers = 40", "stored_layers = 7", True)]
 
 
 def test_an_order_numbers_the_replicas_of_an_ep_group_consecutively():

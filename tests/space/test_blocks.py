@@ -74,8 +74,8 @@ def settings_of(given, pp, dp, microbatches, holders):
                 continue
             replicas = searched.zero_replicas or range(1, dp + 1)
             replicas = [n for n in replicas if dp % n == 0 and holders % n == 0 and (zero or n == 1)]
-            layers = given.limits.num_layers // pp
-            stored = [n for n in searched.stored_layers or range(layers + 1) if n <= (layers if recompute else 0)]
+            fewer = (given.limits.num_layers - 1) // pp
+            stored = [n for n in searched.stored_layers or range(fewer + 1) if n <= (fewer if recompute else 0)]
             for others in product(replicas, stored, searched.offload, searched.order):
                 yield vpp, zero, recompute, schedule, *others
 
@@ -87,7 +87,7 @@ def runs(schedule, pp, vpp, microbatches):
         return vpp == 2 and microbatches >= 2 * pp
     if schedule == "dualpipe":
         return vpp == 1 and pp % 2 == 0 and microbatches % 2 == 0 and microbatches >= 2 * pp
-    return vpp == 1 and (schedule != "zb-h1" or microbatches >= pp)
+    return vpp == 1 and microbatches >= {"zb-h1": pp, "gpipe": 2}.get(schedule, 1)
 
 
 def tuples(positions, choices):

@@ -184,7 +184,8 @@ def test_a_plan_that_breaks_no_rule():
             ["pp=2", "dp=4", "recompute=full", "stored_layers=3"],
             {},
             "stored_layers_exceeded",
-            "stored_layers=3 is more than the 2 layers of a stage; nearest: stored_layers=2",
+            "stored_layers=3, but a stage has 2 layers: with all of them stored nothing is recomputed (recompute=none)"
+            "; nearest: stored_layers=1",
         ),
         (
             ["pp=2", "dp=4", "stored_layers=1"],
