@@ -1,0 +1,65 @@
+"""Plans that were run, and fitted, are candidates of a search for their job, but for those of two schedules.
+
+The zero-bubble paper ran zb-h1 with its own launcher, which no framework here is, and zb-h2, whose closed form is not
+that of a replay, so that it is searched by name alone.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dsx.predict.structure import Strategies
+from dsx.pricing.problem import make_problem
+from dsx.runs.reasons import Reason
+from dsx.runs.run_table import read_runs
+from dsx.runs.setups import setups
+from dsx.space.boxes import broken, read_framework
+from dsx.space.choices import BY_NAME
+from dsx.space.expert_nesting import expert_share
+from dsx.space.layer_layout import LAYOUT
+from dsx.space.limits import OPTIMAL
+from dsx.space.plan import Plan
+from dsx.space.violations import violations
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.model import has_experts
+
+RUNS = Path(__file__).parents[2] / "data/validation/runs.csv"
+STRATEGIES = Strategies(load_assumptions("default"))
+MEGATRON = read_framework("megatron")
+
+
+def why_not(setup):
+    """Why the plan of a setup is no candidate of Megatron-LM, whatever its cut; empty if it is one."""
+    found = STRATEGIES.model_of(setup)
+    if isinstance(found, Reason):
+        return str(found)
+    spec, model = found
+    strategy, experts = model.kinds[0].strategy, has_experts(setup.model.dimensions)
+    problem = make_problem(setup.model, setup.cluster, spec, [strategy], models=(model,))
+    plan = {name: value for name, value in setup.plan.items() if name != LAYOUT} | {"strategy": strategy}
+    plan["ep_nvs"] = int(expert_share(plan, problem.expert_axes[0]))
+    searched = problem.workload.searched
+    for name in ("recompute", "schedule"):
+        if BY_NAME[name].code(plan[name]) not in getattr(searched, name):
+            return f"{name}={plan[name]} is not searched"
+    reasons = [
+        [one.reason.name for one in violations(Plan(plan), model.kinds, setup.model.dimensions, limits)]
+        for limits in (problem.limits(), problem.with_partition(OPTIMAL).limits())
+    ]
+    if all(reasons):
+        return "; ".join(min(reasons, key=len))
+    limited = min((broken(box, plan) for box in MEGATRON.boxes(experts)), key=len)
+    return " ".join(f"{name}={plan[name]} is not run" for name in limited)
+
+
+@pytest.mark.slow
+def test_plans_that_were_run_are_candidates():
+    fitted = [one for one in setups(read_runs(RUNS)) if not isinstance(one, Reason) and not one.run.oom]
+    distinct = {
+        (one.model.name, one.cluster.name, one.sp, one.fused_attention, tuple(one.plan.items())): one for one in fitted
+    }
+    found = Counter(why_not(setup) for setup in distinct.values())
+    members = found.pop("")
+    assert set(found) == {"schedule=zb-h1 is not run", "schedule=zb-h2 is not searched"}
+    assert members / len(distinct) > 0.98
