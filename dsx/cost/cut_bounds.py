@@ -87,10 +87,10 @@ def stages_hold_all(
     workload: Workload,
     cluster: Cluster,
     assumptions: Assumptions,
-    most_s: float,
+    most_s: np.ndarray,
     most_bytes: np.ndarray,
 ) -> np.ndarray:
-    """Return whether N plans may have a cut of which the pipeline takes `most_s` and each GPU has `most_bytes` [N].
+    """Return whether N plans may have a cut of which the pipeline takes `most_s` and each GPU has `most_bytes`, [N].
 
     A stage holds no more seconds of body layers than its memory has room for, if all its layers were of the kind that
     needs least bytes per second; and none that alone makes the pipeline too long (`dsx.space.critical_path`). All

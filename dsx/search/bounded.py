@@ -168,15 +168,16 @@ def fitting_bounds(source: PricedSpace, rows: Rows) -> np.ndarray:
     return np.where(bounds.peak_bytes <= most_bytes(source, rows), bounds.step_s, np.inf)
 
 
-def may_have_cuts(source: PricedSpace, rows: Rows, below: float) -> np.ndarray:
-    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [s]."""
-    found = [np.zeros(0, dtype=bool)]
+def may_have_cuts(source: PricedSpace, rows: Rows, below: float | np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [s], one or [N]."""
+    found, limits = [np.zeros(0, dtype=bool)], np.broadcast_to(below, rows.positions.shape)
     for start in range(0, len(rows.positions), _ROWS):
-        here = rows.take(slice(start, start + _ROWS))
+        part = slice(start, start + _ROWS)
+        here = rows.take(part)
         plans, workload = plans_of(source.problem, source.table, here)
         most = most_bytes(source, here)
         found.append(
-            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, below, most)
+            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, limits[part], most)
         )
     return np.concatenate(found)
 

@@ -20,7 +20,7 @@ from dsx.search.best_first import best_first
 from dsx.search.blockwise.segment_limits import SegmentLimits
 from dsx.search.blockwise.tiles import Groups, block_ranges
 from dsx.search.blockwise.waves import waves
-from dsx.search.bounded import fitting_bounds
+from dsx.search.bounded import fitting_bounds, may_have_cuts
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.row_groups import leading_rows, ranks
@@ -137,9 +137,11 @@ class _Search:
             most = limits[point * self.groups.span + code] * (1.0 + ROUNDING)
             here = np.flatnonzero(self.source.loose_bound(seconds, places.key, choices, searched) <= most)
             at_point = np.full(len(here), point)
-            tight = fitting_bounds(self.source, self._rows(at_point, places.take(here)))
+            rows = self._rows(at_point, places.take(here))
+            tight = fitting_bounds(self.source, rows)
             infeasible += int(np.isinf(tight).sum())
-            fast = (tight <= most[here]) & (tight < np.inf)
+            fast = np.flatnonzero((tight <= most[here]) & (tight < np.inf))
+            fast = fast[may_have_cuts(self.source, rows.take(fast), most[here[fast]])]
             points.append(at_point[fast])
             left.append(here[fast])
             bounds.append(tight[fast])
