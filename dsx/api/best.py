@@ -216,7 +216,8 @@ def best(
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
         partition: how layers are divided into pipeline stages: evenly, by the best cut of each plan that is known
-            (optimal for vpp=1, balanced above), or any: by the optimal cut for vpp=1, and evenly elsewhere.
+            (optimal for vpp=1, balanced above), or any: by the optimal cut for vpp=1, and evenly elsewhere, where a
+            balanced cut may be faster.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
