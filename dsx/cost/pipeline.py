@@ -187,16 +187,16 @@ def _view(
         return Passes(forward_s, backward_s, weights_s, saved_s)
 
     def view(stage: Stage) -> StageView:
-        assert stage.around is not None  # every stage of a cut has a place
+        around = stage.chunks_around
         position = xp.minimum(stage.position, choices.pp - 1.0)
         final = holds.last(position, choices.pp, choices.vpp)
         return StageView(
             position=position,
             own=passes(stage.layers, choices.vpp),
-            first=passes(stage.around.first, 1.0),
-            last=passes(stage.around.last, 1.0),
-            before=passes(stage.around.before, position),
-            after=passes(stage.around.after, num_chunks - 1.0 - final),
+            first=passes(around.first, 1.0),
+            last=passes(around.last, 1.0),
+            before=passes(around.before, position),
+            after=passes(around.after, num_chunks - 1.0 - final),
         )
 
     num_chunks = holds.count(choices.pp, choices.vpp)

@@ -65,10 +65,10 @@ class StageCosts:
         choices, searched = self.choices, self.searched
         if holds.in_rounds:
             return self.memory(stage, in_flight(stage.position, choices, searched))
-        assert stage.around is not None  # every stage of a cut has a place
+        around = stage.chunks_around
         of_first, of_last = (
             self._saved_bytes(stage._replace(layers=layers)) * in_flight(stage.position, choices, searched, last)
-            for layers, last in ((stage.around.first, False), (stage.around.last, True))
+            for layers, last in ((around.first, False), (around.last, True))
         )
         saved = of_first + holds.two_chunks(choices.pp, xp) * of_last
         return self._memory(stage, saved, transients=True)

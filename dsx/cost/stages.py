@@ -86,6 +86,13 @@ class Stage(NamedTuple):
     even: bool = True  # whether of an even cut
     around: Around | None = None  # None of a stage that stands for no place in a pipeline
 
+    @property
+    def chunks_around(self) -> Around:
+        """The layers of its chunks and of those around them; raises ValueError for a stage without a place."""
+        if self.around is None:
+            raise ValueError("a stage that stands for no place in a pipeline has no chunks around it")
+        return self.around
+
 
 class EvenStages(NamedTuple):
     """The stages of an even cut that may determine the step; of equal neighbours the first and the last one."""

@@ -29,18 +29,16 @@ _ROWS = 1 << 13  # rows whose bounds are computed together: their arrays fit int
 _REPLICAS, _STORED, _OFFLOAD = "zero_replicas", "stored_layers", "offload"
 
 
-def best_variants(
-    source: PricedSpace, problem: Problem, varied: Sequence[Choice], top: int, below: float
-) -> tuple[Arrays, Counts]:
+def best_variants(source: PricedSpace, varied: Sequence[Choice], top: int, below: float) -> tuple[Arrays, Counts]:
     """Return all columns of the `top` feasible variants of smallest step time, and the counts of those priced.
 
     Args:
         source: the plans whose variants are searched; they have the defaults of the choices `varied`.
-        problem: that of `source`, with all searched values of these choices.
         varied: the choices, in the order of `CROSSED`.
         top: how many to return.
         below: variants that take longer [s] may be missing.
     """
+    problem = source.whole_problem
     priced = replace(source, problem=problem)
     kept, counts = priced.no_rows(), Counts(0, 0)
     loose = {recomputed: loose_bounds(source, source.loose_bound, recomputed) for recomputed in (True, False)}

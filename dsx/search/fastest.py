@@ -21,8 +21,9 @@ from dsx.search.best_variants import best_variants
 from dsx.search.blockwise.blockwise import Blockwise
 from dsx.search.bounded import best_cuts
 from dsx.search.bounded_even import best_even
+from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
-from dsx.search.search_spaces import PricedPart, SearchSpaces
+from dsx.search.search_spaces import SearchSpaces
 from dsx.space.choices import Choice
 from dsx.space.limits import EVEN, OPTIMAL
 
@@ -94,7 +95,7 @@ def fastest_below(
 
 
 def _with_variants(
-    parts: Sequence[PricedPart], varied: Sequence[Choice], plans: list[dict[str, Any]], top: int, below: float
+    parts: Sequence[PricedSpace], varied: Sequence[Choice], plans: list[dict[str, Any]], top: int, below: float
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
     """Return the `top` fastest of some plans and of the variants of all plans of some parts.
 
@@ -102,12 +103,12 @@ def _with_variants(
     variants.
     """
     counts = SearchCounts(0, 0, 0, 0)
-    for whole, source in parts if varied and (plans or below < np.inf) else ():
+    for source in parts if varied and (plans or below < np.inf) else ():
         slowest = plans[-1]["step_time_s"] if plans else below
-        rows, of_part = best_variants(source, whole, varied, top, slowest)
-        cut = of_part.candidates if whole.optimal_cuts else 0
+        rows, of_part = best_variants(source, varied, top, slowest)
+        cut = of_part.candidates if source.problem.optimal_cuts else 0
         counts = counts.plus(SearchCounts(of_part.candidates, of_part.candidates, of_part.feasible, cut))
-        plans = _leading([*plans, *priced_plans(whole, rows)], top)
+        plans = _leading([*plans, *priced_plans(source.whole_problem, rows)], top)
     return plans, counts
 
 
@@ -140,12 +141,12 @@ def _promising_keys(found: SearchSpaces, top: int, below: float) -> tuple[np.nda
 
 
 def _fastest(
-    parts: Sequence[PricedPart], top: int, progress: Progress, below: float
+    parts: Sequence[PricedSpace], top: int, progress: Progress, below: float
 ) -> tuple[list[dict[str, Any]], SearchCounts]:
     """Return the fastest plans of some parts; plans that take longer than `below` [s] may be missing."""
     plans: list[dict[str, Any]] = []
     candidates, cut, counts = 0, 0, Counts(0, 0)
-    for _, source in parts:
+    for source in parts:
         slowest = plans[-1]["step_time_s"] if len(plans) == top else np.inf
         if source.problem.optimal_cuts:
             rows, bounded = best_cuts(source, top, progress, below=min(slowest, below))

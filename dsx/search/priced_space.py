@@ -23,7 +23,12 @@ class PricedSpace:
     space: Space
     table: KeyCosts  # [H, U] layer costs of the key table, in float64
     precision: str  # "float32" or "float64"
-    compiled_for: Problem | None = None  # with more searched values; what is compiled then serves several searches
+    whole: Problem | None = None  # with all values of the choices that are searched last; None: `problem` has them
+
+    @property
+    def whole_problem(self) -> Problem:
+        """The problem with all searched values of the choices that are searched last."""
+        return self.whole or self.problem
 
     @property
     def float64(self) -> bool:
@@ -51,7 +56,8 @@ class PricedSpace:
         """
         if not self.problem.optimal_cuts:
             return self.priced_rows(rows)
-        priced = price_best_cuts(self.compiled_for or self.problem, self.table, rows, "fastest")
+        # What is compiled for all values serves the search of the variants too.
+        priced = price_best_cuts(self.whole_problem, self.table, rows, "fastest")
         return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
 
     def key_seconds(self, point: int = 0) -> KeySeconds:

@@ -36,13 +36,6 @@ class SearchedSpace(NamedTuple):
     space: Space
 
 
-class PricedPart(NamedTuple):
-    """The plans of some shard keys that are cut in one way, without values of `recompute` that others dominate."""
-
-    whole: Problem  # with all searched values of the choices that are searched last
-    source: PricedSpace
-
-
 @dataclass(frozen=True)
 class SearchSpaces:
     """The spaces of a search."""
@@ -91,17 +84,19 @@ class SearchSpaces:
         table = price_keys(without_recomputation, self.keys)
         return key_bounds(self.parts[0].space, table, without_recomputation.workload)
 
-    def priced(self, where: np.ndarray | slice) -> list[PricedPart]:
-        """Return the spaces of some of the shard keys with their layer costs."""
+    def priced(self, where: np.ndarray | slice) -> list[PricedSpace]:
+        """Return the parts for some of the shard keys with their layer costs.
+
+        They are without values of `recompute` that others dominate.
+        """
         keys = take(self.keys, where)
         table = price_keys(self.problem, keys)
         values = undominated(self.problem, table)
         table = of_values(table, values)
-        found: list[PricedPart] = []
+        found: list[PricedSpace] = []
         for whole, problem, space in self.parts:
-            few = recomputing(problem, values)
-            source = PricedSpace(few, space.of_keys(keys).searching(few), table, "float64", recomputing(whole, values))
-            found.append(PricedPart(recomputing(whole, values), source))
+            few, space_of_keys = recomputing(problem, values), space.of_keys(keys)
+            found.append(PricedSpace(few, space_of_keys.searching(few), table, "float64", recomputing(whole, values)))
         return found
 
 
