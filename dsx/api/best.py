@@ -215,9 +215,9 @@ def best(
             A plan that several strategies have is searched once, under the first of them.
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
-        partition: how layers are divided into pipeline stages: evenly, by the best cut of each plan that is known
-            (optimal for vpp=1, balanced above), or any: by the optimal cut for vpp=1, and evenly elsewhere, where a
-            balanced cut may be faster.
+        partition: how layers are divided into pipeline stages: evenly, optimal: by the best cut of each plan that is
+            known (the optimal one for vpp=1, above the best of two balanced and the even one), or any: also the plans
+            of schedules of which only the even cut is known.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or

@@ -40,7 +40,7 @@ def best(
         options.Cut,
         typer.Option(
             "--partition",
-            help="Divide layers into stages evenly, by the optimal cut of each plan, which is known for vpp=1, or any.",
+            help="Divide layers into stages evenly, by the best cut of each plan (optimal for vpp=1), or any: both.",
         ),
     ] = options.Cut.any,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,

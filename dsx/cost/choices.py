@@ -5,7 +5,7 @@ If a search has only one value of a column (`dsx.space.codes.Searched`), the for
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsx.cost import xp
 from dsx.cost.shapes import Column, PerPlan
@@ -31,6 +31,16 @@ else:
     _columns = [(name, Column, dataclasses.field()) for name in STEP_COLUMNS]
     _outer = [(name, tuple[Column, ...], dataclasses.field(default=())) for name in ("pp_outer", "dp_outer")]
     StepChoices = make_record("StepChoices", __name__, [*_columns, *_outer])
+
+
+class PipelineChoices(NamedTuple):
+    """The choices of N plans that the seconds of a pipeline without sends depend on; columns are as in StepChoices."""
+
+    pp: Column
+    vpp: Column
+    num_microbatches: Column
+    schedule: Column
+    recompute: Column
 
 
 def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:

@@ -13,13 +13,15 @@ loosest is the work of a step, shared by all GPUs: no plan of a key is faster, w
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices
+from dsx.cost.choices import PipelineChoices, StepChoices
 from dsx.cost.layer import COMM_COLUMN, LayerCosts
 from dsx.cost.offload import ACTIVATIONS, offloaded
 from dsx.cost.pipeline import LayerSeconds, Send, in_flight, least_pipeline_s
@@ -38,46 +40,60 @@ ROUNDING = 1e-12
 _SLACK = 1e-9  # of a quotient of such sums
 
 
-class CutBounds(NamedTuple):
-    """Bounds of the parts of a step [s] and of the fullest GPU [bytes]."""
+@dataclass(frozen=True)
+class CutBounds:
+    """Bounds below the parts of a step [s] and the fullest GPU [bytes] of plans with any cut, or with the `even` one.
 
-    pipeline_s: PerPlan
-    reduction_s: PerPlan
-    update_s: PerPlan
-    peak_bytes: PerPlan
+    Each is computed on first use. Schedules without an optimal cut share reduction and update in their own ways, so
+    even cuts have no bound of these.
+    """
+
+    costs: StageCosts
+    even: bool = False
 
     @property
     def step_s(self) -> PerPlan:
         """The bound of the whole step."""
         return self.pipeline_s + self.reduction_s + self.update_s
 
+    @cached_property
+    @xp.unchecked
+    def pipeline_s(self) -> PerPlan:
+        """The bound of the pipeline."""
+        costs = self.costs
+        if self.even:
+            return pipeline_of(costs, even_cuts(costs.stack, costs.choices, costs.searched)).step_s
+        return _least_pipeline_s(costs, self._mean)
 
-@xp.unchecked
-def cut_bounds(
-    kinds: Sequence[LayerCosts],
-    choices: StepChoices,
-    workload: Workload,
-    cluster: Cluster,
-    assumptions: Assumptions,
-    even: bool = False,
-) -> CutBounds:
-    """Return bounds below the seconds and the memory of plans with any cut, or with the `even` one.
+    @cached_property
+    @xp.unchecked
+    def reduction_s(self) -> PerPlan:
+        """The bound of the reduction."""
+        return xp.zeros_like(self.pipeline_s) if self.even else self.costs.reduction_s(self._share)
 
-    Schedules without an optimal cut share reduction and update in their own ways, so even cuts have no bound of these.
-    """
-    stack, searched = workload.stack, workload.searched
-    costs = StageCosts(kinds, choices, stack, searched, cluster, assumptions)
-    last = choices.pp - 1.0
-    mean, share = mean_stage(stack, choices, last), even_first(stack, choices.pp, choices.vpp)
-    if even:
-        pipeline_s = pipeline_of(costs, even_cuts(stack, choices, searched)).step_s
-        step_s = (pipeline_s, xp.zeros_like(pipeline_s), xp.zeros_like(pipeline_s))
-    else:
-        step_s = (_least_pipeline_s(costs, mean), costs.reduction_s(share), costs.update_s(share))
-    fewest = in_flight(last, choices, searched)
-    # What stays on a GPU of offloaded activations is not affine in the layers.
-    fewest = offloaded(ACTIVATIONS, choices, searched, lambda: xp.zeros_like(fewest), fewest)
-    return CutBounds(*step_s, costs.memory(mean, fewest, transients=False).peak_bytes)
+    @cached_property
+    @xp.unchecked
+    def update_s(self) -> PerPlan:
+        """The bound of the optimizer update."""
+        return xp.zeros_like(self.pipeline_s) if self.even else self.costs.update_s(self._share)
+
+    @cached_property
+    @xp.unchecked
+    def peak_bytes(self) -> PerPlan:
+        """The bound of the fullest GPU."""
+        choices, searched = self.costs.choices, self.costs.searched
+        fewest = in_flight(choices.pp - 1.0, choices, searched)
+        # What stays on a GPU of offloaded activations is not affine in the layers.
+        fewest = offloaded(ACTIVATIONS, choices, searched, lambda: xp.zeros_like(fewest), fewest)
+        return self.costs.memory(self._mean, fewest, transients=False).peak_bytes
+
+    @property
+    def _mean(self) -> Stage:
+        return mean_stage(self.costs.stack, self.costs.choices, self.costs.choices.pp - 1.0)
+
+    @property
+    def _share(self) -> Stage:
+        return even_first(self.costs.stack, self.costs.choices.pp, self.costs.choices.vpp)
 
 
 @xp.unchecked
@@ -195,11 +211,13 @@ def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searc
 
 
 # Bounds [s] of plans from the seconds of their keys: `least_passes_s` or `least_even_s`.
-LooseBound = Callable[[KeySeconds, np.ndarray, StepChoices, Searched], np.ndarray]
+LooseBound = Callable[[KeySeconds, np.ndarray, StepChoices | PipelineChoices, Searched], np.ndarray]
 
 
 @xp.unchecked
-def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
+def least_passes_s(
+    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
+) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`.
 
     Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
@@ -209,7 +227,9 @@ def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, 
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
 
 
-def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched) -> np.ndarray:
+def least_even_s(
+    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
+) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
     The mean stage runs all microbatches, under some schedules a forward and a backward side by side. Interleaved,
@@ -233,7 +253,7 @@ def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, se
 
 
 def _of_plans(
-    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices, searched: Searched
+    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
 ) -> tuple[np.ndarray, ...]:
     value = np.searchsorted(sorted(searched.recompute), choices.recompute)
     return tuple(column[value, keys] for column in seconds)

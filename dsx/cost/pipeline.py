@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost.choices import PipelineChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
@@ -144,7 +144,12 @@ def through_stage_s(
 
 
 def least_pipeline_s(
-    mean_s: PerPlan, largest_s: PerPlan, last_s: PerPlan, send: Send, choices: StepChoices, searched: Searched
+    mean_s: PerPlan,
+    largest_s: PerPlan,
+    last_s: PerPlan,
+    send: Send,
+    choices: StepChoices | PipelineChoices,
+    searched: Searched,
 ) -> PerPlan:
     """Return a bound below the seconds of the pipeline of any cut, for the schedules whose optimal cut is known.
 

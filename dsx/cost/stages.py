@@ -141,12 +141,15 @@ def stages_between(
 
     `boundaries` are those of the chunks of each round in the chain, [R, S + 1] of one plan or [R, S + 1, N] of N plans.
     For a cut into fewer stages, the last boundaries are all the end of the chain; the last stages then have no layer.
-    All plans have as many rounds.
+    So are those of the last rounds for a plan with fewer rounds, if its stages hold their chunks in rounds.
     """
     index = np.arange(boundaries.shape[1] - 1, dtype=boundaries.dtype)
     position = index.reshape(-1, *[1] * (boundaries.ndim - 2))
     chunks = layers_between(stack, boundaries[:, :-1], boundaries[:, 1:])
     start, last = boundaries[0, :-1], boundaries[-1]
+    if holds.in_rounds and len(boundaries) > 1:
+        final = (boundaries[:, :1] < stack.num_layers).astype("int32").sum(axis=0, keepdims=True) - 1
+        last = xp.take_along_axis(boundaries, xp.broadcast_to(final, (1, *boundaries.shape[1:])), axis=0)[0]
     begin, end = last[:-1], last[1:]
     if not holds.in_rounds:
         in_round = holds.last(position, pp, 1.0) - (len(boundaries) - 1) * pp

@@ -132,6 +132,12 @@ def pipeline_of(costs: StageCosts, cuts: Mapping[StageChunks, Cut]) -> Pipeline:
     return pipeline(cuts, layers, send, costs.choices, costs.searched)
 
 
+@xp.unchecked
+def pipeline_at(costs: StageCosts, boundaries: Float[Array, "rounds boundaries *each"]) -> Pipeline:
+    """Return the seconds of the pipelines of [N] plans with [R, S + 1, N] boundaries of their chunks."""
+    return pipeline_of(costs, _cuts_at(costs.stack, costs.choices, costs.searched, boundaries))
+
+
 def sends_of(costs: StageCosts, mean: Stage) -> Send:
     """Return the sends of a microbatch between two neighbours, which overlap with a microbatch on a mean chunk."""
     choices, assumptions = costs.choices, costs.assumptions

@@ -18,6 +18,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import StepChoices
+from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.headroom import usable_bytes
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
 from dsx.cost.stage_costs import StageCosts
@@ -29,6 +30,7 @@ from dsx.pricing.row_costs import Rows, plans_of
 from dsx.space.codes import Searched
 from dsx.space.critical_path import Passes
 
+_NEAR = 12  # layers of a stage that are tried at once, before halves
 _AT_ONCE = 1 << 8  # rows that are cut together: the costs of their segments fit into the cache of a core
 _MOST = np.finfo(float).max  # a bound that only a stage which does not fit exceeds
 _TIES = rounding(np.float64)
@@ -64,6 +66,7 @@ class _Chains(NamedTuple):
     forward_after: np.ndarray  # [L + 1, N] seconds of the forward of a microbatch from each layer on
     backward_after: np.ndarray
     first_s: np.ndarray  # [L + 1, N] seconds that a first stage of so many layers adds to a step
+    least_s: np.ndarray  # [N] seconds that no cut is faster than
     of_segment: np.ndarray  # [L, L]
     in_flight: np.ndarray  # [S, N] microbatches in flight on each stage
     choices: StepChoices
@@ -79,6 +82,11 @@ class _Chains(NamedTuple):
     def pp(self) -> np.ndarray:
         """[N] stages."""
         return np.asarray(self.choices.pp, dtype=np.int64)
+
+    @property
+    def _near(self) -> np.ndarray:
+        """[W, 1] numbers of layers that are likely to be those of a stage, and more than most have."""
+        return np.arange(1, min(_NEAR, 2 * self.length // int(self.pp.min()) + 1) + 1)[:, None]
 
     def take(self, where: np.ndarray) -> "_Chains":
         """Return the chains of some plans."""
@@ -113,6 +121,10 @@ class _Chains(NamedTuple):
     def last_end(self, stage: int, begin: np.ndarray, bound: np.ndarray) -> np.ndarray:
         """Return [N] the last end of a stage that causes at most `bound` and leaves one layer to each later one."""
         low, high = begin, np.maximum(self.most(stage), begin)
+        ends = np.minimum(begin + self._near, high)
+        kept = (self.causes(stage, np.broadcast_to(begin, ends.shape), ends) <= bound) & (begin + self._near <= high)
+        kept = np.logical_and.accumulate(kept, axis=0).sum(axis=0)
+        low, high = begin + kept, np.where(kept < len(self._near), begin + kept, high)
         while (low < high).any():
             middle = (low + high + 1) // 2
             keeps = self.causes(stage, begin, middle) <= bound
@@ -122,6 +134,10 @@ class _Chains(NamedTuple):
     def first_begin(self, stage: int, end: np.ndarray, bound: np.ndarray) -> np.ndarray:
         """Return [N] the first begin of a stage that causes at most `bound` and leaves each earlier one a layer."""
         low, high = np.minimum(stage, end), end
+        begins = np.maximum(end - self._near, low)
+        kept = (self.causes(stage, begins, np.broadcast_to(end, begins.shape)) <= bound) & (end - self._near >= low)
+        kept = np.logical_and.accumulate(kept, axis=0).sum(axis=0)
+        low, high = np.where(kept < len(self._near), end - kept, low), end - kept
         while (low < high).any():
             middle = (low + high) // 2
             keeps = self.causes(stage, middle, end) <= bound
@@ -176,7 +192,7 @@ def _least_bound(chains: _Chains, low: np.ndarray, first: int, begin: np.ndarray
 def _cuts(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, least_memory: bool) -> ProbedCuts:
     chains = _chains(problem, table, rows, contents, least_memory)
     pp, length, none = chains.pp, chains.length, np.zeros(len(chains.pp), dtype=np.int64)
-    low = np.zeros(len(pp))
+    low = np.zeros(len(pp)) if least_memory else chains.least_s
     least, left = _least_bound(chains, low, 0, none)
     fits = least < np.inf
     cuts = np.full((length + 1, len(pp)), length)
@@ -282,6 +298,7 @@ def _chains(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, l
         forward_after=after[0],
         backward_after=after[1],
         first_s=first_s,
+        least_s=np.asarray(CutBounds(costs).pipeline_s) * (1.0 - ROUNDING),
         of_segment=contents.of_segment,
         in_flight=np.asarray(in_flight(np.minimum(index, choices.pp - 1.0), choices, searched)),
         choices=choices,

@@ -1,7 +1,7 @@
 """Best cuts of rows: find the cut of each row, price it, and write it down as text.
 
-A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`), one with several the best of its
-balanced and its even cuts (`dsx.pricing.balanced_cut`).
+A row with one chunk per stage has its optimal cut (`dsx.pricing.optimal_cut`), one with several the best of a few
+(`dsx.pricing.chunk_cuts`).
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,11 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
-from dsx.cost import xp
 from dsx.cost.columns import StepCosts
 from dsx.cost.headroom import usable_bytes
-from dsx.cost.stage_costs import StageCosts
 from dsx.errors import PlanError
-from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
 from dsx.pricing.batch import none_priced, price
+from dsx.pricing.chunk_cuts import chunk_cuts, rounds_of
 from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
@@ -52,7 +50,7 @@ def price_best_cuts(
     several = rows.choices["vpp"] > 1
     which = np.flatnonzero(~several), np.flatnonzero(several)
     of_one = _optimal(problem, table, rows.take(which[0]), goal, dtype)
-    of_several = _balanced(problem, table, rows.take(which[1]), goal, dtype)
+    of_several = _of_chunks(problem, table, rows.take(which[1]), goal, dtype)
     back = np.argsort(np.concatenate(which))
     return jax.tree.map(lambda *columns: np.concatenate(columns)[back], of_one, of_several)
 
@@ -60,12 +58,11 @@ def price_best_cuts(
 def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
     """Price [N] rows with the given cuts [N, L + 1]."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
-    order = np.lexsort((pp, vpp))  # rows that are priced together have as many chunks, and about as many stages
+    order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
     parts = [none_priced(dtype is np.float64)]
-    for of_rounds in np.split(order, np.flatnonzero(np.diff(vpp[order])) + 1):
-        for start in range(0, len(of_rounds), _AT_ONCE):
-            here = of_rounds[start : start + _AT_ONCE]
-            parts.append(price_chunks(problem, table, rows.take(here), _rounds(cuts[here], pp[here], vpp[here]), dtype))
+    for start in range(0, len(order), _AT_ONCE):
+        here = order[start : start + _AT_ONCE]
+        parts.append(price_chunks(problem, table, rows.take(here), rounds_of(cuts[here], pp[here], vpp[here]), dtype))
     back = np.argsort(order)
     return Priced(jax.tree.map(lambda *columns: np.concatenate(columns)[back], *parts), cuts)
 
@@ -131,53 +128,25 @@ def _optimal_cuts(
     return cuts, fits
 
 
-def _balanced(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
-    """Price the best of three cuts of rows with several chunks per stage: balanced chunks, balanced stages, even.
+def _of_chunks(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
+    """Price the best of the cuts of rows with several chunks per stage.
 
     Where none fits, it is the one that needs least memory.
     """
-    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
     cluster, assumptions = machines(problem, rows.points)
     usable = np.asarray(usable_bytes(cluster.device, assumptions))
-    of_chunks, of_stages = _balanced_cuts(problem, table, rows)
-    even, divides = even_cuts(problem.limits(), pp, vpp)
-    found = price_cuts(problem, table, rows, of_chunks, dtype)
-    for cuts, there in ((of_stages, True), (even, divides)):
-        new = np.flatnonzero(there & (cuts != found.cuts).any(axis=1))
-        other = price_cuts(problem, table, rows.take(new), cuts[new], dtype)
-        known = jax.tree.map(lambda column, new=new: column[new], found.costs)
-        better = _better(other.costs, known, usable[new], goal)
-        for column, values in zip(jax.tree.leaves(found), jax.tree.leaves(other), strict=True):
-            column[new[better]] = values[better]
+    cuts, row = chunk_cuts(problem, table, rows)
+    found = _each_best(price_cuts(problem, table, rows.take(row), cuts, dtype), row, usable, goal)
     return _finite_where(np.asarray(found.costs.peak_bytes) <= usable, found) if goal == "fastest" else found
 
 
-def _better(costs: StepCosts, known: StepCosts, usable: np.ndarray, goal: Goal) -> np.ndarray:
-    """Return where a cut is better than the known one: by seconds if one of them fits, else by memory."""
-    one, other = (
-        np.where((here.peak_bytes <= usable) & (goal != "least memory"), here.step_time_s, np.inf)
-        for here in (costs, known)
-    )
-    return (one < other) | (np.isinf(one) & np.isinf(other) & (costs.peak_bytes < known.peak_bytes))
-
-
-@xp.unchecked
-def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cuts that balance chunks before stages, and those that balance stages alone."""
-    plans, workload = plans_of(problem, table, rows)
-    costs = StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
-    chain = chain_of(workload.stack, costs.forward_backward_s)
-    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
-    least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
-    return balanced_cuts(chain, pp, vpp, least), balanced_cuts(chain, pp, vpp, np.full_like(least, np.inf))
-
-
-def _rounds(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
-    """Return the [R, S + 1, N] boundaries of R rounds of chunks of cuts that have as many; the others are empty."""
-    first = pp[:, None] * np.arange(vpp[0])
-    stage = np.minimum(np.arange(pp.max() + 1), pp[:, None])
-    at = first[:, :, None] + stage[:, None, :]
-    return np.take_along_axis(cuts[:, None], at, axis=2).transpose(1, 2, 0)
+def _each_best(priced: Priced, row: np.ndarray, usable: np.ndarray, goal: Goal) -> Priced:
+    """Return the best of the cuts of each row: by seconds if one of them fits, else by memory; the first of equals."""
+    costs = priced.costs
+    step_s = np.where((costs.peak_bytes <= usable[row]) & (goal != "least memory"), costs.step_time_s, np.inf)
+    order = np.lexsort((np.where(np.isinf(step_s), costs.peak_bytes, 0.0), step_s, row))
+    best = order[np.flatnonzero(np.diff(row[order], prepend=-1))]
+    return jax.tree.map(lambda column: column[best], priced)
 
 
 def _finite_where(fits: np.ndarray, priced: Priced) -> Priced:

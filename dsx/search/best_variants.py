@@ -17,7 +17,15 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined
 from dsx.search.best_first import fastest_first
-from dsx.search.bounded import bounds_of, fitting_bounds, loose_bounds, may_have_cuts, most_bytes, rows_at
+from dsx.search.bounded import (
+    bounds_of,
+    cuts_within,
+    fitting_bounds,
+    loose_bounds_of_any_recompute,
+    most_bytes,
+    rows_at,
+)
+from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.row_groups import leading_rows
 from dsx.space.choices import Choice
@@ -38,17 +46,18 @@ def best_variants(source: PricedSpace, varied: Sequence[Choice], top: int, below
         top: how many to return.
         below: variants that take longer [s] may be missing.
     """
+    of_keys = key_bounds(source.space, source.table, source.problem.workload)
+    source = source.of_keys(np.flatnonzero(of_keys <= below * (1.0 + ROUNDING)))
     problem = source.whole_problem
     priced = replace(source, problem=problem)
     kept, counts = priced.no_rows(), Counts(0, 0)
-    loose = {recomputed: loose_bounds(source, source.loose_bound, recomputed) for recomputed in (True, False)}
+    loose, without_recomputation = loose_bounds_of_any_recompute(source, source.loose_bound)
     for values in _alike(problem, varied):
         searched = with_values(problem.workload.searched, values)
         whole = replace(source, problem=replace(problem, workload=replace(problem.workload, searched=searched)))
         made = Variants(source.space.blocks, source.space.bounds, varied, searched)
-        stored = searched.stored_layers != (0,)
-        most = below * (1.0 + ROUNDING)
-        originals = _Originals(source, whole, made, np.flatnonzero(loose[not stored] <= most), most)
+        most, bounds = below * (1.0 + ROUNDING), loose if searched.stored_layers == (0,) else without_recomputation
+        originals = _Originals(source, whole, made, np.flatnonzero(bounds <= most), most)
         rows, bounds = originals.variants()
         found, of_part = fastest_first(priced, rows.take, bounds, top, below)
         kept, counts = leading_rows(joined([kept, found]), top, ["point"]), counts.plus(of_part)
@@ -87,16 +96,14 @@ class _Originals:
             rows = rows.take(np.flatnonzero(self._promising(rows, origin)))
             for start in range(0, len(rows.positions), _ROWS):
                 part = rows.take(slice(start, start + _ROWS))
-                least_s = fitting_bounds(self.whole, part)
+                least_s = fitting_bounds(self.whole, part, self.most)
                 few = np.flatnonzero(least_s <= self.most)
-                part, least_s = part.take(few), least_s[few]
-                if self.whole.problem.optimal_cuts:
-                    few = np.flatnonzero(may_have_cuts(self.whole, part, self.most))
-                    part, least_s = part.take(few), least_s[few]
-                parts.append(part)
-                bounds.append(least_s)
+                parts.append(part.take(few))
+                bounds.append(least_s[few])
         points, positions, choices = zip(*parts, strict=True)
-        return Rows(np.concatenate(points), np.concatenate(positions), joined(choices)), np.concatenate(bounds)
+        rows = Rows(np.concatenate(points), np.concatenate(positions), joined(choices))
+        here, least_s = cuts_within(self.whole, rows, np.concatenate(bounds), self.most)
+        return rows.take(here), least_s
 
     def _fast(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the plans of which some variant may be fast enough and fit, and the most layers that these store."""
@@ -132,9 +139,10 @@ class _Originals:
 
     def _may_be_fast(self, rows: Rows) -> np.ndarray:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
-        bounds = bounds_of(self.whole, rows)
-        fits = bounds.peak_bytes <= most_bytes(self.whole, rows)
-        return np.asarray(fits & (bounds.pipeline_s + bounds.update_s <= self.most))
+        found = np.asarray(bounds_of(self.whole, rows).peak_bytes <= most_bytes(self.whole, rows))
+        bounds = bounds_of(self.whole, rows.take(np.flatnonzero(found)))
+        found[found] = bounds.pipeline_s + bounds.update_s <= self.most
+        return found
 
     def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
         """Return [N] plans with the most layers that they may store, and which of them may be fast enough and fit.

@@ -8,23 +8,25 @@ cuts every plan.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 
-from dsx.cost.cut_bounds import ROUNDING, CutBounds, cut_bounds, key_seconds, least_passes_s, stages_hold_all
+from dsx.cost.choices import PipelineChoices
+from dsx.cost.cut_bounds import ROUNDING, CutBounds, LooseBound, least_passes_s, stages_hold_all
 from dsx.cost.headroom import usable_bytes
+from dsx.cost.stage_costs import StageCosts
+from dsx.pricing.chunk_cuts import chunk_pipelines_s
 from dsx.pricing.cuts import price_best_cuts
-from dsx.pricing.row_costs import Rows, machines, plans_of, step_choices
+from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.pricing.rows import Counts, joined, result_rows
 from dsx.search.best_first import fastest_first
 from dsx.search.key_bounds import key_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import Progress, silent
+from dsx.search.recompute_front import recomputing
 from dsx.search.row_groups import leading_rows
-from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays
 from dsx.space.recompute_values import NONE_CODE
 
@@ -87,9 +89,7 @@ def by_key_bounds(
 def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) -> tuple[Arrays, Counts]:
     """Return the fastest plans of some shard keys, and the counts of those that got their exact cut."""
     candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
-    bounds, candidates = _bounded(source, candidates)
-    few = may_have_cuts(source, rows_at(source, candidates), below)
-    bounds, candidates = bounds[few], candidates[few]
+    bounds, candidates = _bounded(source, candidates, below)
     progress(source.space.size)
     return fastest_first(source, lambda here: rows_at(source, np.sort(candidates[here])), bounds, top, below)
 
@@ -118,42 +118,59 @@ def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
     return kept
 
 
-def loose_bounds(source: PricedSpace, bound: Callable[..., np.ndarray], recomputed: bool = True) -> np.ndarray:
+def loose_bounds(source: PricedSpace, bound: LooseBound) -> np.ndarray:
     """Return the bounds [s] of all candidates from the seconds of their keys' layers alone.
 
-    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`. Candidates that are not `recomputed` are
-    bounded as if no layer was.
+    `bound` is `least_passes_s` or `least_even_s` of `dsx.cost.cut_bounds`.
     """
     if not source.space.size:
         return np.zeros(0)
-    problem, blocks = source.problem, source.space.blocks
-    searched, tiers = problem.workload.searched, [tier.name for tier in problem.cluster.network.middle]
-    kinds = jax.tree.map(lambda leaf: np.asarray(leaf)[0], source.table)
-    if not recomputed:
-        searched = with_values(searched, {"recompute": (NONE_CODE,)})
-    seconds = key_seconds(kinds, problem.workload.stack, searched)
-    found = []
-    for start in range(0, source.space.size, _LOOSE_ROWS):
-        keys, columns = blocks.rows(start, min(start + _LOOSE_ROWS, source.space.size))
-        if not recomputed:
-            columns["recompute"] = np.full_like(columns["recompute"], NONE_CODE)
-        choices = step_choices(columns, lambda column: column.astype(np.float64), tiers)
-        found.append(bound(seconds, keys, choices, searched))
+    searched, seconds = source.problem.workload.searched, source.key_seconds()
+    found = [bound(seconds, keys, choices, searched) for keys, choices in _pipelines(source)]
     return np.concatenate(found)
 
 
-def _bounded(source: PricedSpace, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds [s] of some candidates in order, and the candidates, without those that memory cannot hold."""
+def loose_bounds_of_any_recompute(source: PricedSpace, bound: LooseBound) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of `loose_bounds`, and those of all candidates as if no layer was recomputed."""
+    if not source.space.size:
+        return np.zeros(0), np.zeros(0)
+    usual = source.problem.workload.searched
+    bare = replace(source, problem=recomputing(source.problem, [NONE_CODE]))
+    without, seconds = bare.problem.workload.searched, (source.key_seconds(), bare.key_seconds())
+    found: list[np.ndarray] = []
+    of_bare: list[np.ndarray] = []
+    for keys, choices in _pipelines(source):
+        found.append(bound(seconds[0], keys, choices, usual))
+        none = choices._replace(recompute=np.full_like(choices.recompute, NONE_CODE))
+        of_bare.append(bound(seconds[1], keys, none, without))
+    return np.concatenate(found), np.concatenate(of_bare)
+
+
+def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoices]]:
+    """Yield all candidates, a bounded number at a time: positions in the key table, and choices."""
+    blocks = source.space.blocks
+    for start in range(0, source.space.size, _LOOSE_ROWS):
+        stop = min(start + _LOOSE_ROWS, source.space.size)
+        keys, columns = blocks.rows(start, stop, PipelineChoices._fields)
+        yield keys, PipelineChoices(**{name: column.astype(np.float64) for name, column in columns.items()})
+
+
+def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds [s] of some candidates in order, and the candidates.
+
+    They are without those that fit with no cut, and those that take longer than `below` [s].
+    """
     bounds, kept = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(candidates), _ROWS):
         here = candidates[start : start + _ROWS]
-        step_s = fitting_bounds(source, rows_at(source, here))
-        fits = step_s < np.inf
-        bounds.append(step_s[fits])
-        kept.append(here[fits])
-    found = np.concatenate(bounds)
+        step_s = fitting_bounds(source, rows_at(source, here), below)
+        fast = step_s <= below
+        bounds.append(step_s[fast])
+        kept.append(here[fast])
+    candidates = np.concatenate(kept)
+    here, found = cuts_within(source, rows_at(source, candidates), np.concatenate(bounds), below)
     order = np.argsort(found, kind="stable")
-    return found[order], np.concatenate(kept)[order]
+    return found[order], candidates[here][order]
 
 
 def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
@@ -162,22 +179,54 @@ def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:
     return Rows(np.zeros_like(positions), positions, choices)
 
 
-def fitting_bounds(source: PricedSpace, rows: Rows) -> np.ndarray:
-    """Return [N] seconds that no cut of a row is faster than; infinite where memory holds the row with no cut."""
-    bounds = bounds_of(source, rows)
-    return np.where(bounds.peak_bytes <= most_bytes(source, rows), bounds.step_s, np.inf)
+def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = np.inf) -> np.ndarray:
+    """Return [N] seconds that no cut of a row is faster than.
+
+    They are infinite where memory holds the row with no cut, or its pipeline takes longer than `most` [s], one or [N].
+    """
+    most = np.broadcast_to(most, rows.positions.shape)
+    found = np.full(most.shape, np.inf)
+    # Bounds of memory leave few rows, and those of the reduction cost most.
+    here = np.flatnonzero(bounds_of(source, rows).peak_bytes <= most_bytes(source, rows))
+    here = here[bounds_of(source, rows.take(here)).pipeline_s <= most[here]]
+    found[here] = bounds_of(source, rows.take(here)).step_s
+    return found
 
 
-def may_have_cuts(source: PricedSpace, rows: Rows, below: float | np.ndarray) -> np.ndarray:
-    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [s], one or [N]."""
-    found, limits = [np.zeros(0, dtype=bool)], np.broadcast_to(below, rows.positions.shape)
+def cuts_within(
+    source: PricedSpace, rows: Rows, bounds: np.ndarray, most: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of N rows may have a cut that fits and takes at most `most` [s], one or [N], and their bounds [s].
+
+    `bounds` are those of `fitting_bounds`.
+    """
+    most = np.broadcast_to(most, bounds.shape)
+    here = np.flatnonzero((bounds <= most) & (bounds < np.inf))
+    if not source.problem.optimal_cuts:
+        return here, bounds[here]
+    here = here[_may_have_cuts(source, rows.take(here), most[here])]
+    bounds = bounds[here]
+    several = np.flatnonzero(rows.choices["vpp"][here] > 1)
+    if len(several):
+        # Few cuts are known of a plan with several chunks per stage, so its pipeline takes no less than with these.
+        few = rows.take(here[several])
+        seconds = chunk_pipelines_s(source.problem, source.table, few)
+        bounds[several] += np.maximum(seconds - bounds_of(source, few).pipeline_s, 0.0)
+        fast = bounds <= most[here]
+        here, bounds = here[fast], bounds[fast]
+    return here, bounds
+
+
+def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.ndarray:
+    """Return which of [N] rows may have a cut that fits and whose pipeline takes at most `below` [N] s."""
+    found = [np.zeros(0, dtype=bool)]
     for start in range(0, len(rows.positions), _ROWS):
         part = slice(start, start + _ROWS)
         here = rows.take(part)
         plans, workload = plans_of(source.problem, source.table, here)
         most = most_bytes(source, here)
         found.append(
-            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, limits[part], most)
+            stages_hold_all(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, below[part], most)
         )
     return np.concatenate(found)
 
@@ -189,8 +238,7 @@ def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
 
 
 def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:
-    """Return the bounds of [N] rows as NumPy arrays; those of even cuts if the problem has no others."""
+    """Return the bounds of [N] rows; those of even cuts if the problem has no others."""
     plans, workload = plans_of(source.problem, source.table, rows)
-    even = not source.problem.optimal_cuts
-    found = cut_bounds(plans.kinds, plans.choices, workload, plans.cluster, plans.assumptions, even)
-    return CutBounds(*map(np.asarray, found))
+    costs = StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+    return CutBounds(costs, even=not source.problem.optimal_cuts)

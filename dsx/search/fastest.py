@@ -1,8 +1,8 @@
 """The fastest plans of one job, with even cuts, with optimal cuts, or with either.
 
 Best cuts are known for some schedules (`dsx.space.plan_rules.optimal_cut_covers`): optimal ones for one chunk per
-stage, balanced ones for several. A search of any cut gives plans with one chunk per stage their optimal cut, and the
-others an even one: bounds of several chunks per stage leave too many plans of which to find the balanced cut.
+stage, the best of balanced and even ones for several. A search of any cut gives plans of these schedules their best
+cut, and the others an even one.
 """
 
 import math
@@ -104,7 +104,7 @@ def _with_variants(
     """
     counts = SearchCounts(0, 0, 0, 0)
     for source in parts if varied and (plans or below < np.inf) else ():
-        slowest = plans[-1]["step_time_s"] if plans else below
+        slowest = min(below, plans[-1]["step_time_s"]) if plans else below
         rows, of_part = best_variants(source, varied, top, slowest)
         cut = of_part.candidates if source.problem.optimal_cuts else 0
         counts = counts.plus(SearchCounts(of_part.candidates, of_part.candidates, of_part.feasible, cut))

@@ -20,7 +20,7 @@ from dsx.search.best_first import best_first
 from dsx.search.blockwise.segment_limits import SegmentLimits
 from dsx.search.blockwise.tiles import Groups, block_ranges
 from dsx.search.blockwise.waves import waves
-from dsx.search.bounded import fitting_bounds, may_have_cuts
+from dsx.search.bounded import cuts_within, fitting_bounds
 from dsx.search.priced_space import PricedSpace
 from dsx.search.protocol import BlockRange, Progress
 from dsx.search.row_groups import leading_rows, ranks
@@ -140,11 +140,10 @@ class _Search:
             rows = self._rows(at_point, places.take(here))
             tight = fitting_bounds(self.source, rows)
             infeasible += int(np.isinf(tight).sum())
-            fast = np.flatnonzero((tight <= most[here]) & (tight < np.inf))
-            fast = fast[may_have_cuts(self.source, rows.take(fast), most[here[fast]])]
+            fast, tight = cuts_within(self.source, rows, tight, most[here])
             points.append(at_point[fast])
             left.append(here[fast])
-            bounds.append(tight[fast])
+            bounds.append(tight)
         point, here = np.concatenate(points), np.concatenate(left)
         size = len(places.key) * len(self._seconds)
         group = point * self.groups.span + code[here]

@@ -22,7 +22,6 @@ from dsx.space.codes import with_values
 from dsx.space.enumerate import Arrays, take
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.recompute_values import NONE_CODE
-from dsx.space.schedules import SCHEDULES
 from dsx.space.variants import Variants, varied_last
 from dsx.spec.model import has_experts
 from dsx.spec.ranges import Limit, Relation
@@ -109,8 +108,7 @@ def spaces_of(
 ) -> SearchSpaces:
     """Return the spaces of problems that differ in their cuts alone.
 
-    Where there are several, a plan with one chunk per stage has its optimal cut if one is known for its schedule. The
-    others have an even cut: its bounds are tight, and it costs little to price.
+    Where there are several, a plan has its best cut if one is known for its schedule, and else an even one.
     """
     first = problems[0]
     boxes = [] if first.framework is None else first.framework.boxes(has_experts(first.model.dimensions))
@@ -143,14 +141,12 @@ def _parts(problems: Sequence[Problem], limit: Limitation) -> list[tuple[Problem
     covered = tuple(code for code in schedules if optimal_cut_covers(code))
     others = tuple(code for code in schedules if code not in covered)
     found: list[tuple[Problem, Limitation]] = []
-    if any(SCHEDULES[code].interleaved for code in covered):
-        found.append((_with_values(even, {"schedule": covered}), _limited(limit, "vpp", ">=", 2)))
     if others:
         # One stage has no schedule, so that its plans are those of the first one.
         few = _limited(limit, "pp", ">=", 2) if covered else limit
         found.append((_with_values(even, {"schedule": others}), few))
     if covered:
-        found.append((_with_values(optimal, {"schedule": covered}), _limited(limit, "vpp", "<=", 1)))
+        found.append((_with_values(optimal, {"schedule": covered}), limit))
     return found
 
 

@@ -17,6 +17,7 @@ from dsx.space.choices import CROSSED, PLACEMENT_COLUMNS, Choice
 from dsx.space.codes import Searched
 from dsx.space.enumerate import Arrays, Bounds, changes, cross, take
 from dsx.space.plan_rules import RULES
+from dsx.space.recompute_values import NONE_CODE
 from dsx.spec.framework import BoxSpec
 
 VARIED = tuple(choice for choice in CROSSED if choice.varied_last)
@@ -33,6 +34,7 @@ class Variants:
         """Make the variants in the boxes of `bounds`; `searched` has the values of the choices."""
         placements = dict(zip(PLACEMENT_COLUMNS, blocks.placements, strict=True))
         placements |= {"ep_replicas": blocks.ep_replicas, "boxes": blocks.boxes}
+        placements["recompute"] = _alike(placements["recompute"], bounds.boxes)
         read = ["ep_replicas", "boxes", *sorted(_read(varied, bounds.boxes))]
         first, self._class = _classes([placements[name] for name in read])
         self._columns = _crossed({name: placements[name][first] for name in read}, bounds, varied, searched)
@@ -83,6 +85,14 @@ def _read(varied: Sequence[Choice], boxes: Boxes) -> set[str]:
     names = {choice.name for choice in varied}
     rules = [{*rule.reads} for rule in RULES if names & {*rule.reads} and {*rule.reads} <= {*PLACEMENT_COLUMNS}]
     return names.union({"dp"}, *rules, boxes.restricted) & {*PLACEMENT_COLUMNS}
+
+
+def _alike(recompute: np.ndarray, boxes: Boxes) -> np.ndarray:
+    """Return [P] values of `recompute` that stand for the values of placements: variants go with both or with none."""
+    codes, of_placement = np.unique(recompute, return_inverse=True)
+    kept = [choices({"recompute": codes}) for box in boxes.boxes for choices in box.choices]
+    _, first, which = np.unique(np.stack([codes == NONE_CODE, *kept]), axis=1, return_index=True, return_inverse=True)
+    return codes[first][which][of_placement]
 
 
 def _classes(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -112,10 +112,8 @@ def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
     usual |= {"zero_stage": [1], "recompute": ["none"], "schedule": schedules}
 
     def found(cut):
-        # A search of any cut has no balanced ones, of several chunks per stage.
-        opened = usual | ({"vpp": [1]} if cut == "optimal" else {})
-        problems = problems_of(cut, problem_of(layers, "even").searching(opened))
-        return fastest(spaces_of(problems, 24, 48, opened), 20, silent)
+        problems = problems_of(cut, problem_of(layers, "even").searching(usual))
+        return fastest(spaces_of(problems, 24, 48, usual), 20, silent)
 
     both = {plan["plan"]["candidate"]: plan["step_time_s"] for cut in ("optimal", "even") for plan in found(cut).plans}
     for plan in (*found("even").plans, *found("optimal").plans):

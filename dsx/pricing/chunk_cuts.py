@@ -1,0 +1,80 @@
+"""The cuts of rows with several chunks per stage: balanced chunks, balanced stages, and even ones.
+
+The best of them is the cut of a row (`dsx.pricing.balanced_cut` says how far it is from the optimal one).
+"""
+
+import numpy as np
+
+from dsx.cost import xp
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.step import Workload, pipeline_at
+from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
+from dsx.pricing.batch import Plans
+from dsx.pricing.layers import KeyCosts
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows, plans_of
+
+_AT_ONCE = 1 << 10  # rows whose pipelines are priced together: the costs of their stages fit into the cache of a core
+# What the seconds of a pipeline do not depend on, but for the number of microbatches.
+_OF_REPLICAS = ("dp", "dp_nvs", "zero_stage", "zero_replicas", "num_gpus", "global_batch_size")
+
+
+def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the boundaries [M, L + 1] of the cuts of N rows, and the row of each."""
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    of_chunks, of_stages = _balanced_cuts(problem, table, rows)
+    even, divides = even_cuts(problem.limits(), pp, vpp)
+    there = np.stack([np.ones_like(divides), (of_stages != of_chunks).any(axis=1), divides])
+    return np.stack([of_chunks, of_stages, even])[there], np.nonzero(there)[1]
+
+
+def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    """Return the [N] least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
+    columns = {name: column for name, column in rows.choices.items() if name not in _OF_REPLICAS}
+    first, which = _distinct(np.stack([rows.points, rows.positions, *columns.values()]))
+    few = rows.take(first)
+    cuts, row = chunk_cuts(problem, table, few)
+    pp, vpp = few.choices["pp"][row], few.choices["vpp"][row]
+    order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
+    found = np.full(len(first), np.inf)
+    for start in range(0, len(order), _AT_ONCE):
+        here = order[start : start + _AT_ONCE]
+        plans, workload = plans_of(problem, table, few.take(row[here]))
+        boundaries = rounds_of(cuts[here], pp[here], vpp[here]).astype(np.float64)
+        seconds = pipeline_at(_costs(plans, workload), boundaries).step_s
+        np.minimum.at(found, row[here], seconds)
+    return found[which]
+
+
+def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
+    """Return the [R, S + 1, N] boundaries of R rounds of chunks of cuts; the chunks that a cut lacks are empty."""
+    first = pp[:, None] * np.arange(vpp.max())
+    stage = np.minimum(np.arange(pp.max() + 1), pp[:, None])
+    at = np.minimum(first[:, :, None] + stage[:, None, :], (pp * vpp)[:, None, None])
+    return np.take_along_axis(cuts[:, None], at, axis=2).transpose(1, 2, 0)
+
+
+@xp.unchecked
+def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cuts that balance chunks before stages, and those that balance stages alone."""
+    plans, workload = plans_of(problem, table, rows)
+    chain = chain_of(workload.stack, _costs(plans, workload).forward_backward_s)
+    pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    first, which = _distinct(np.vstack([chain.seconds, pp, vpp]))
+    chain, pp, vpp = chain._replace(seconds=chain.seconds[:, first]), pp[first], vpp[first]
+    least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
+    of_chunks, of_stages = (balanced_cuts(chain, pp, vpp, most) for most in (least, np.full_like(least, np.inf)))
+    return of_chunks[which], of_stages[which]
+
+
+def _costs(plans: Plans, workload: Workload) -> StageCosts:
+    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+
+
+def _distinct(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each of the distinct columns of an array [C, N], and [N] which of them each column is."""
+    # Rows as bytes are sorted several times as fast as rows of numbers.
+    rows = np.ascontiguousarray(columns.T)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return first, which
