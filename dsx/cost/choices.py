@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from dsx.cost import xp
 from dsx.cost.shapes import Column, PerPlan
 from dsx.records import make_record
@@ -41,6 +43,11 @@ class PipelineChoices(NamedTuple):
     num_microbatches: Column
     schedule: Column
     recompute: Column
+
+    @classmethod
+    def of(cls, columns: Mapping[str, np.ndarray]) -> "PipelineChoices":
+        """Return the choices of integer columns."""
+        return cls(*(columns[name].astype(np.float64) for name in cls._fields))
 
 
 def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:

@@ -234,7 +234,7 @@ def in_flight(index: PerPlan, choices: StepChoices, searched: Searched, last: bo
         of_chain = choices.num_microbatches / schedule.holds.num_chains
         count = (last and schedule.in_flight_of_last) or schedule.in_flight
         most[code] = xp.minimum(count(ahead, choices.pp, choices.num_microbatches), of_chain)
-        if count(1.0, 1.0, 2.0) > 1.0:
+        if count(1.0, 1.0, 2.0) > 1.0 or schedule.holds.num_chains > 1:
             # A single stage has no schedule: each microbatch ends before the next one starts.
             most[code] = xp.where(choices.pp > 1.0, most[code], xp.ones_like(of_chain))
         if schedule.interleaved and searched.vpp != (1,):

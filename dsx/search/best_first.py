@@ -49,8 +49,9 @@ def best_first(
         waiting = (rank >= done) & (bounds <= worst[group_of])
         if not waiting.any():
             break
-        here = np.flatnonzero(waiting & (rank < done + together))
-        found = source.fastest_rows(rows(order[here])) | {"group": group_of[here]}
+        here = np.sort(order[waiting & (rank < done + together)])  # of equal plans the first candidate is kept
+        here = here[source.may_take(rows(here), worst[group[here]])]
+        found = source.fastest_rows(rows(here)) | {"group": group[here]}
         found = take(found, found["reject"] == 0)
         kept = leading_rows(joined([kept, found]), top, ["group"], "step_time_s")
         last = np.flatnonzero(ranks(kept["group"]) == top - 1)

@@ -91,7 +91,7 @@ def _best_cuts(source: PricedSpace, top: int, progress: Progress, below: float) 
     candidates = np.flatnonzero(loose_bounds(source, least_passes_s) <= below)
     bounds, candidates = _bounded(source, candidates, below)
     progress(source.space.size)
-    return fastest_first(source, lambda here: rows_at(source, np.sort(candidates[here])), bounds, top, below)
+    return fastest_first(source, lambda here: rows_at(source, candidates[here]), bounds, top, below)
 
 
 def smallest_cut(source: PricedSpace, progress: Progress = silent) -> Arrays:
@@ -152,11 +152,11 @@ def _pipelines(source: PricedSpace) -> Iterator[tuple[np.ndarray, PipelineChoice
     for start in range(0, source.space.size, _LOOSE_ROWS):
         stop = min(start + _LOOSE_ROWS, source.space.size)
         keys, columns = blocks.rows(start, stop, PipelineChoices._fields)
-        yield keys, PipelineChoices(**{name: column.astype(np.float64) for name, column in columns.items()})
+        yield keys, PipelineChoices.of(columns)
 
 
 def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds [s] of some candidates in order, and the candidates.
+    """Return the bounds [s] of some candidates, and the candidates.
 
     They are without those that fit with no cut, and those that take longer than `below` [s].
     """
@@ -169,8 +169,7 @@ def _bounded(source: PricedSpace, candidates: np.ndarray, below: float) -> tuple
         kept.append(here[fast])
     candidates = np.concatenate(kept)
     here, found = cuts_within(source, rows_at(source, candidates), np.concatenate(bounds), below)
-    order = np.argsort(found, kind="stable")
-    return found[order], candidates[here][order]
+    return found, candidates[here]
 
 
 def rows_at(source: PricedSpace, candidates: np.ndarray) -> Rows:

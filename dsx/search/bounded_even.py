@@ -29,7 +29,7 @@ def best_even(source: PricedSpace, top: int, below: float) -> tuple[Arrays, Coun
         bounds = loose_bounds(part, least_even_s)
         candidates = np.flatnonzero(bounds <= most)
         found, of_part = fastest_first(
-            part, lambda here: rows_at(part, np.sort(candidates[here])), bounds[candidates], top, most, _FEW
+            part, lambda here: rows_at(part, candidates[here]), bounds[candidates], top, most, _FEW
         )
         counts = counts.plus(of_part)
         if counts.candidates >= _FEW:

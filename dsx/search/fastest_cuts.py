@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsx.cost.choices import PipelineChoices
 from dsx.cost.cut_bounds import ROUNDING
 from dsx.pricing.devices import map_over_devices
-from dsx.pricing.row_costs import Rows, step_choices
+from dsx.pricing.row_costs import Rows
 from dsx.pricing.rows import Counts, joined
 from dsx.search.best_first import best_first
 from dsx.search.blockwise.segment_limits import SegmentLimits
@@ -114,7 +115,6 @@ class _Search:
         self.no_limits = np.full(source.problem.num_points * self.groups.span, np.inf)
         self.no_rows: Arrays = source.no_rows() | {"group": np.zeros(0, dtype=np.int64)}
         self._seconds = [source.key_seconds(point) for point in range(source.problem.num_points)]
-        self._tiers = [tier.name for tier in source.problem.cluster.network.middle]
 
     def looked_at(self, candidates: np.ndarray) -> list[_Looked]:
         """Return some candidates at all points."""
@@ -128,7 +128,7 @@ class _Search:
         blocks, searched = self.source.space.blocks, self.source.problem.workload.searched
         code = self.groups.of_key[places.key]
         code = code + self.groups.of_choices(blocks, places.placement, places.global_batch_size, places.block)
-        choices = step_choices(self._choices(places), lambda column: column.astype(np.float64), self._tiers)
+        choices = PipelineChoices.of(self._choices(places, PipelineChoices._fields))
         points: list[np.ndarray] = []
         left: list[np.ndarray] = []
         bounds: list[np.ndarray] = []
@@ -164,10 +164,10 @@ class _Search:
     def _rows(self, point: np.ndarray, places: Places) -> Rows:
         return Rows(point, places.key, self._choices(places))
 
-    def _choices(self, places: Places) -> Arrays:
+    def _choices(self, places: Places, names: Sequence[str] | None = None) -> Arrays:
         blocks = self.source.space.blocks
         size = blocks.microbatch_size[places.block]
-        return blocks.choices_at(places.placement, places.global_batch_size, size)
+        return blocks.choices_at(places.placement, places.global_batch_size, size, names)
 
     def limits_of(self, kept: Arrays, limits: np.ndarray) -> np.ndarray:
         """Return the limits where groups have as many plans as are kept."""

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from dsx.cost.cut_bounds import KeySeconds, LooseBound, key_seconds, least_even_s, least_passes_s
+from dsx.pricing.cut_probe import may_take
 from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
@@ -59,6 +60,14 @@ class PricedSpace:
         # What is compiled for all values serves the search of the variants too.
         priced = price_best_cuts(self.whole_problem, self.table, rows, "fastest")
         return result_rows(self.problem, self.space.keys, rows, priced.costs, priced.cuts)
+
+    def may_take(self, rows: Rows, most_s: np.ndarray) -> np.ndarray:
+        """Return which of [N] rows may fit and take at most `most_s` [N] seconds, by a probe where cuts are optimal."""
+        found = np.ones(len(most_s), dtype=bool)
+        if self.problem.optimal_cuts:
+            probed = np.flatnonzero((rows.choices["vpp"] == 1) & (most_s < np.inf))
+            found[probed] = may_take(self.whole_problem, self.table, rows.take(probed), most_s[probed])
+        return found
 
     def key_seconds(self, point: int = 0) -> KeySeconds:
         """Return the seconds of a microbatch of all shard keys at a hardware point."""

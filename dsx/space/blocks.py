@@ -200,21 +200,31 @@ class Blocks:
         table = np.ix_(self._microbatch[blocks], self._dp[placements])
         return np.where(self._num_batches[table] > 0, self._least_batch[table], 0)
 
-    def choices(self, segments: Segments) -> Arrays:
-        """Return the choices of segments as columns."""
+    def choices(self, segments: Segments, names: Sequence[str] | None = None) -> Arrays:
+        """Return the choices of segments as columns, or those of them in `names`."""
         return self.choices_at(
             np.repeat(segments.placement, segments.length),
             self.batches[segments.positions()],
             np.repeat(self.microbatch_size[segments.block], segments.length),
+            names,
         )
 
-    def choices_at(self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray) -> Arrays:
-        """Return [N] choices as columns; `placement` has positions in `placements`."""
-        found = dict(zip(PLACEMENT_COLUMNS, self.placements[:, placement], strict=True))
-        found["global_batch_size"] = batch
-        found["num_microbatches"] = batch // (found["dp"] * microbatch_size)
-        found |= {name: column[placement] for name, column in self.outer.items()}
-        return {name: found[name] for name in (*CHOICE_COLUMNS, *self.outer)}
+    def choices_at(
+        self, placement: np.ndarray, batch: np.ndarray, microbatch_size: np.ndarray, names: Sequence[str] | None = None
+    ) -> Arrays:
+        """Return [N] choices as columns, or those of them in `names`; `placement` has positions in `placements`."""
+        number = {name: position for position, name in enumerate(PLACEMENT_COLUMNS)}
+        own: dict[str, Callable[[], np.ndarray]] = {
+            "global_batch_size": lambda: batch,
+            "num_microbatches": lambda: batch // (self.placements[number["dp"], placement] * microbatch_size),
+        }
+
+        def column(name: str) -> np.ndarray:
+            if name in own:
+                return own[name]()
+            return (self.placements[number[name]] if name in number else self.outer[name])[placement]
+
+        return {name: column(name) for name in names or (*CHOICE_COLUMNS, *self.outer)}
 
     def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of the candidates from `start` up to `stop`.
@@ -231,10 +241,9 @@ class Blocks:
         block = np.repeat(np.arange(low, high), ends - begins)
         within = np.arange(start, stop) - self.first_candidate[block]
         key, choice = np.divmod(within, self.num_choices[block])
-        made = self.choices(segments)
+        made = self.choices(segments, names)
         choice += first_choice[block - low]
-        columns = {name: made[name][choice] for name in (made if names is None else names)}
-        return self.keys[self.first_key[block] + key], columns
+        return self.keys[self.first_key[block] + key], {name: column[choice] for name, column in made.items()}
 
     def rows_at(self, candidates: np.ndarray) -> tuple[np.ndarray, Arrays]:
         """Return (positions in the key table, choices) of any [N] candidates; `rows` is faster for a range."""

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from cost.records import WORKLOAD, choices, layer_costs, machine, make_assumptions
 
+from dsx.cost.pipeline import in_flight
 from dsx.cost.stages import Stack
 from dsx.cost.step import step_costs
 from dsx.space.choices import SEARCHED_COLUMNS
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
 
 
 def cost(layer=None, made=None, workload=WORKLOAD, cluster=None, assumptions=None):
@@ -139,12 +141,18 @@ def test_memory_of_other_element_sizes():
     assert found["peak_bytes"] == close(12e9 + 24e9 + 6e9 + 2e9 + 12e9)
 
 
-@pytest.mark.parametrize(
-    ("stages", "microbatches", "in_flight"), [(4, 6, 4), (4, 4, 4), (4, 3, 3), (12, 1, 1), (1, 6, 1)]
-)
-def test_microbatches_in_flight(stages, microbatches, in_flight):
+@pytest.mark.parametrize(("stages", "microbatches", "held"), [(4, 6, 4), (4, 4, 4), (4, 3, 3), (12, 1, 1), (1, 6, 1)])
+def test_microbatches_in_flight(stages, microbatches, held):
     found = cost(made=choices(pp=float(stages), num_microbatches=float(microbatches)))
-    assert found["activation_bytes"] == close(12 / stages * 1e9 * in_flight)
+    assert found["activation_bytes"] == close(12 / stages * 1e9 * held)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
+def test_a_single_stage_holds_one_microbatch_under_any_schedule(schedule):
+    code = SCHEDULES.index(schedule)
+    searched = Searched(schedule=(code,))
+    made = choices(pp=1.0, num_microbatches=1.0, schedule=float(code))
+    assert in_flight(np.asarray([0.0]), made, searched).tolist() == [1.0]
 
 
 def test_rates():

@@ -15,7 +15,7 @@ from laws.spaces import SYSTEM
 from validation.cases import cluster_spec
 
 from dsx.cost.headroom import usable_bytes
-from dsx.pricing.cuts import price_cuts
+from dsx.pricing.cuts import price_best_cuts, price_cuts
 from dsx.pricing.layers import price_keys
 from dsx.pricing.problem import make_problem
 from dsx.pricing.row_costs import Rows, price_rows
@@ -89,14 +89,16 @@ def all_rows(problem, num_gpus, batch, opened):
 
 
 def by_brute_force(problem, num_gpus, batch, opened):
-    """The least seconds of a plan that fits; infinite if there is none."""
+    """The least seconds of a plan that fits, with any cut, or those known for several chunks per stage."""
     usable = usable_bytes(problem.hardware.device, problem.assumptions)[0]
     table, rows = all_rows(problem, num_gpus, batch, opened)
     costs = [price_rows(problem, table, rows)]
     cut = problem.with_partition(OPTIMAL)
     table, rows = all_rows(cut, num_gpus, batch, opened)
-    covered = optimal_cut_covers(rows.choices["schedule"]) & (rows.choices["vpp"] == 1)
-    rows = rows.take(np.flatnonzero(covered))
+    rows = rows.take(np.flatnonzero(optimal_cut_covers(rows.choices["schedule"])))
+    several = rows.choices["vpp"] > 1
+    costs.append(price_best_cuts(cut, table, rows.take(np.flatnonzero(several)), "fastest").costs)
+    rows = rows.take(np.flatnonzero(~several))
     num_layers = int(cut.workload.stack.num_layers)
     cuts = [every_cut(num_layers, pp) for pp in rows.choices["pp"].tolist()]
     every = rows.take(np.repeat(np.arange(len(cuts)), [len(of_row) for of_row in cuts]))

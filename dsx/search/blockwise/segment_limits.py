@@ -8,9 +8,8 @@ import functools
 
 import numpy as np
 
-from dsx.cost.choices import StepChoices
+from dsx.cost.choices import PipelineChoices
 from dsx.cost.cut_bounds import KeySeconds
-from dsx.pricing.row_costs import step_choices
 from dsx.search.blockwise.tiles import Groups, dense_codes
 from dsx.search.priced_space import PricedSpace
 from dsx.space.blocks import Segments
@@ -31,7 +30,6 @@ class SegmentLimits:
         self._blocks, self._groups = source.space.blocks, groups
         self._searched, self._bound = source.problem.workload.searched, source.loose_bound
         self._seconds = [_of_blocks(source, point) for point in range(source.problem.num_points)]
-        self._tiers = [tier.name for tier in source.problem.cluster.network.middle]
         self._columns = source.space.blocks.placements
         self._alike = functools.cache(self._alike_of)
         # The precision of the search decides how far its values may be below exact ones.
@@ -69,12 +67,13 @@ class SegmentLimits:
         _, first = np.unique(kind, return_index=True)
         return here[first], kind
 
-    def _choices(self, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> StepChoices:
+    def _choices(self, placement: np.ndarray, batch: np.ndarray, block: np.ndarray) -> PipelineChoices:
         """Return choices that broadcast; where there is no batch, they have no microbatch."""
-        made = self._blocks.choices_at(placement, batch, self._blocks.microbatch_size[block])
-        return step_choices(made, lambda column: column.astype(np.float64), self._tiers)
+        size = self._blocks.microbatch_size[block]
+        made = self._blocks.choices_at(placement, batch, size, PipelineChoices._fields)
+        return PipelineChoices.of(made)
 
-    def _within(self, block: np.ndarray, choices: StepChoices, limits: np.ndarray) -> np.ndarray:
+    def _within(self, block: np.ndarray, choices: PipelineChoices, limits: np.ndarray) -> np.ndarray:
         """Return whether choices with blocks may be within `limits` [H, ...] at any hardware point."""
         bounds = [self._bound(seconds, block, choices, self._searched) for seconds in self._seconds]
         return np.logical_or.reduce([bound * self._slack <= limit for bound, limit in zip(bounds, limits, strict=True)])
