@@ -51,6 +51,7 @@ class BestPlans(PricedPlans):
     counts: SearchCounts  # number of candidates, and of those that were priced, fit and were cut
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
+    compared: Sequence[str]  # the other frameworks that run plans of the kind that is asked for
     idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
@@ -133,6 +134,7 @@ class BestPlans(PricedPlans):
             "strategies": list(self.strategies),
             "left_out": dict(self.left_out),
             "beyond_framework": self.beyond and self.beyond.to_data(),
+            "compared_frameworks": list(self.compared),
             "fixed": self.fixed,
             "limit": {name: [*map(str, bounds)] for name, bounds in self.limit.items()},
             "resolution": resolution,
@@ -156,7 +158,7 @@ class BestPlans(PricedPlans):
                     (
                         resolution_text(self.priced, assumed.resolution),
                         tight_text(self.priced[0], "plan 1", capacity, assumed),
-                        beyond_text(self.searched, self.beyond),
+                        beyond_text(self.searched, self.beyond, self.compared),
                     ),
                 )
             ),
@@ -247,8 +249,10 @@ def best(
     studies = [Study(part.problem, part.space, 0, {}) for part in spaces.parts]
     why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
     asked = Asked(job, names, partition, fixed, limits)
-    other = beyond(found, asked, answer.plans[0] if answer.plans else None)
+    other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:
-        why = f"{why}\n{beyond_text(found, other)}"
+        why = f"{why}\n{beyond_text(found, other, compared)}"
     left_out = found.left_out(spaces.spaces)
-    return BestPlans(job, problems[0], found, answer.plans, answer.counts, left_out, other, idle, why, fixed, limits)
+    return BestPlans(
+        job, problems[0], found, answer.plans, answer.counts, left_out, other, compared, idle, why, fixed, limits
+    )

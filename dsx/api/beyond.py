@@ -12,7 +12,7 @@ from dsx.display.quantities import quantity, share
 from dsx.errors import InputError
 from dsx.printable import printable
 from dsx.search.fastest import fastest_below, problems_of
-from dsx.search.search_spaces import spaces_of
+from dsx.search.search_spaces import SearchSpaces, spaces_of
 from dsx.space.boxes import Limitation, Selection, broken
 from dsx.space.plan import Plan
 from dsx.spec.framework import FrameworkSpec
@@ -52,32 +52,38 @@ class Asked(NamedTuple):
     limit: Limitation
 
 
-def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> Beyond | None:
+def beyond(found: Searched, asked: Asked, best: Mapping[str, Any] | None) -> tuple[Beyond | None, list[str]]:
     """Return the fastest plan of the frameworks other than that of a search, if it is faster than the `best` there.
 
-    The frameworks are those with limits in the search path.
+    The frameworks are those with limits in the search path. The second result names those that run a plan of the kind
+    that is asked for.
     """
     if found.framework.unlimited:
-        return None
+        return None, []
     least, plan = np.inf if best is None else best["step_time_s"], None
-    others = _limited(found.framework)
-    for other in others:
-        if (faster := _fastest_of(other, found, asked, least)) is not None:
-            least, plan = faster["step_time_s"], faster["plan"]
+    others = []
+    for other in _limited(found.framework):
+        if (spaces := _spaces_of(other, found, asked)) is None or not spaces.size:
+            continue
+        others.append(other)
+        plans, _ = fastest_below(spaces, 1, least)
+        if plans and plans[0]["step_time_s"] < least:
+            least, plan = plans[0]["step_time_s"], plans[0]["plan"]
+    names = [other.name for other in others]
     if plan is None:
-        return None
+        return None, names
     experts = has_experts(found.problem.model.dimensions)
     run_it = [one.name for one in others if any(not broken(box, plan) for box in one.boxes(experts))]
     saved = None if best is None else 1 - least / best["step_time_s"]
-    return Beyond(plan, least, saved, limits_broken(found, plan), run_it)
+    return Beyond(plan, least, saved, limits_broken(found.framework, experts, plan), run_it), names
 
 
 def _limited(framework: FrameworkSpec) -> list[FrameworkSpec]:
     return [other for other in other_frameworks(framework) if not other.unlimited]
 
 
-def _fastest_of(framework: FrameworkSpec, found: Searched, asked: Asked, below: float) -> Mapping[str, Any] | None:
-    """Return the fastest plan that another framework runs, if it takes less than `below` [s]."""
+def _spaces_of(framework: FrameworkSpec, found: Searched, asked: Asked) -> SearchSpaces | None:
+    """Return the spaces of a search of another framework; None if it runs no strategy of the search."""
     job, experts = asked.job, has_experts(asked.job.model.dimensions)
     run = [name for name in asked.strategies if framework.runs_strategy(name, experts)]
     if asked.strategies and not run:
@@ -88,18 +94,20 @@ def _fastest_of(framework: FrameworkSpec, found: Searched, asked: Asked, below: 
     except InputError:
         return None  # it runs no strategy that the model can have
     problems = [problem.searching(asked.fix) for problem in problems_of(asked.partition, other.problem)]
-    spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
-    plans, _ = fastest_below(spaces, 1, below)
-    return plans[0] if plans and plans[0]["step_time_s"] < below else None
+    return spaces_of(problems, job.num_gpus, job.global_batch_size, asked.fix, asked.limit)
 
 
-def beyond_text(found: Searched, other: Beyond | None) -> str:
-    """Return what the limits of the framework cost in a line; empty for a framework without limits."""
+def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) -> str:
+    """Return what the limits of the framework cost in a line; empty for a framework without limits.
+
+    `compared` names the other frameworks that run such plans.
+    """
     if found.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
-        names = " or ".join(printable(one.name) for one in _limited(found.framework)) or "another framework"
+        names = " or ".join(map(printable, compared))
         of = f"no plan of {names} saves more than {share(_WORTH_SAYING, 1, 1)}"
+        of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())

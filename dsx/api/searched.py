@@ -91,7 +91,7 @@ def searched(
             faults[name] = error
     for name, model in models.items():
         if not frame.runs_strategy(_name(model), experts):
-            raise SpecError(f"{place} {name}: {_not_run(frame, _name(model), experts)}")
+            raise SpecError(f"{place} {name}: {not_run(frame, _name(model), experts)}")
     if not models and faults:
         raise next(iter(faults.values()))
     if not models:
@@ -116,7 +116,8 @@ def _name(model: Model) -> str:
     return model.kinds[0].strategy
 
 
-def _not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
+def not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
+    """Return that a framework does not run a strategy, what it runs, and the nearest framework that does."""
     others = [other.name for other in other_frameworks(framework) if other.runs_strategy(strategy, experts)]
     runs = ", ".join(framework.strategies(experts) or ())
     only = (
@@ -180,9 +181,12 @@ def _runs_text(column: str, boxes: Sequence[BoxSpec]) -> str:
     return f"{column} {', '.join([*values, *bounds])}"
 
 
-def limits_broken(found: Searched, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fewest choices of a plan outside the framework that would have to change for it to run it."""
-    boxes = found.framework.boxes(has_experts(found.problem.model.dimensions))
+def limits_broken(framework: FrameworkSpec, experts: bool, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fewest choices of a plan that would have to change for a framework to run it.
+
+    `experts` says whether the model of the plan has any.
+    """
+    boxes = framework.boxes(experts)
     columns = min((broken(box, plan) for box in boxes), key=len)
     return {column: plan[column] for column in columns}
 

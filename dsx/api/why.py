@@ -9,11 +9,13 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.evaluation import as_row, broken_rules, plan_text, rule_names, rules_text
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.api.searched import limits_broken, not_run
 from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import counted
 from dsx.display.stage_table import stages_data, stages_text
+from dsx.errors import SpecError
 from dsx.pricing.evaluate import Evaluation, evaluate_plan
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
@@ -22,6 +24,8 @@ from dsx.search.search_spaces import spaces_of
 from dsx.space.boxes import read_framework
 from dsx.space.layer_layout import LAYOUT
 from dsx.space.plan import Plan
+from dsx.spec.framework import FrameworkSpec
+from dsx.spec.load import Given
 from dsx.spec.model import has_experts
 from dsx.units import format_quantity
 
@@ -66,6 +70,13 @@ class Explanation(Answer):
         return plans_frame([as_row(self.priced, cluster), *fastest], rule_names(self.problem))
 
     @property
+    def not_run(self) -> dict[str, Any]:
+        """The fewest choices of the plan that would have to change for the framework to run it."""
+        framework = self.problem.framework
+        experts = has_experts(self.problem.model.dimensions)
+        return {} if framework is None else limits_broken(framework, experts, self.plan)
+
+    @property
     def fits(self) -> bool:
         """Whether the plan fits in memory, and gives every rank a part of each dimension."""
         return self.priced.fits
@@ -83,7 +94,9 @@ class Explanation(Answer):
         data |= {"reject": [one["reason"] for one in violations]}
         data |= {"stages": stages_data(priced.plan, priced.stages)} if priced.stages else {}
         best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
-        return data | {"why": violations, "best": best, "candidates": self.counts.candidates}
+        framework = self.problem.framework and self.problem.framework.name
+        data |= {"why": violations, "best": best, "candidates": self.counts.candidates}
+        return data | {"framework": framework, "not_run": self.not_run}
 
     def __str__(self) -> str:
         priced = self.priced
@@ -106,15 +119,21 @@ class Explanation(Answer):
 
     def _compared_with_fastest(self) -> str:
         fastest, framework = self.fastest, self.problem.framework
-        runs = "" if framework is None or framework.unlimited else f" that {printable(framework.name)} runs"
-        searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
+        name = "" if framework is None or framework.unlimited else printable(framework.name)
+        searched = (
+            f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{name and f' that {name} runs'}"
+        )
+        if margin := self.problem.assumptions_spec.memory_margin:
+            searched = f"{searched}, with a memory margin of {margin:.2g},"
         if fastest is None:
             return f"Of {searched} none fits."
-        if all(fastest["plan"].get(name) == self.plan.get(name) for name in ("candidate", LAYOUT)):
-            return f"It is the fastest of {searched}."
+        if all(fastest["plan"].get(column) == self.plan.get(column) for column in ("candidate", LAYOUT)):
+            return f"It is the fastest of {searched.removesuffix(',')}."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
+        changed = " ".join(f"{column}={value}" for column, value in self.not_run.items())
+        other = f"{name} does not run this plan, for {changed}. " if changed else ""
         return (
-            f"The fastest of {searched} takes "
+            f"{other}The fastest of {searched} takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
             f"this plan takes {ratio:.3g} times as long.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
@@ -133,29 +152,36 @@ def why(
     *,
     strategy: str | None = None,
     partition: Literal["even", "optimal"] | None = None,
+    framework: Given | None = None,
     **choices: object,
 ) -> Explanation:
     """Explain a plan: the rules that it breaks, its time, its memory, and the fastest plan of the same job.
 
         print(dsx.why(job, "tp=16 pp=4 dp=16"))
 
-    Arguments are those of `evaluate`. Raises PlanError for an invalid plan.
+    The fastest plan is one that `framework` runs, as of `best`. Other arguments are those of `evaluate`. Raises
+    PlanError for an invalid plan, UnknownNameError or SpecError for a framework that cannot be read.
     """
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
     problem = job.problem(given.strategy if strategy is None else strategy, cut)
-    return explained(problem, evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size))
+    priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
+    return explained(problem, priced, None if framework is None else read_framework(framework))
 
 
-def explained(problem: Problem, priced: Evaluation) -> Explanation:
-    """Return a priced plan with the fastest one of its job that the framework of the assumption set runs.
+def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | None = None) -> Explanation:
+    """Return a priced plan with the fastest one of its job that a framework runs, by default the assumption set's.
 
-    If it does not run the strategy, that is the fastest one of all.
+    If that of the assumption set does not run the strategy, it is the fastest one of all. Raises SpecError if a given
+    framework does not.
     """
     if problem.framework is None:
-        framework = read_framework(problem.assumptions_spec.framework)
-        if framework.runs_strategy(problem.strategies[0], has_experts(problem.model.dimensions)):
+        given, strategy, experts = framework, problem.strategies[0], has_experts(problem.model.dimensions)
+        framework = given or read_framework(problem.assumptions_spec.framework)
+        if framework.runs_strategy(strategy, experts):
             problem = problem.run_by(framework)
+        elif given:
+            raise SpecError(f"--strategy {strategy}: {not_run(given, strategy, experts)}")
     spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {})
     found = fastest(spaces, 1)
     return Explanation(problem, priced, next(iter(found.plans), None), found.counts)

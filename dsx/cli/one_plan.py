@@ -82,6 +82,7 @@ def why(
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,
     partition: options.PartitionOption = None,
+    framework: options.Framework = None,
     assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
@@ -109,5 +110,12 @@ def why(
     job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments)
     dsx.keep_compiled()
     print_answer(
-        dsx.why(job, given, strategy=strategy, partition=None if partition is None else partition.value), as_json
+        dsx.why(
+            job,
+            given,
+            strategy=strategy,
+            partition=None if partition is None else partition.value,
+            framework=framework,
+        ),
+        as_json,
     )

@@ -1,12 +1,13 @@
 """Options that several verbs share."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dsx.errors import SpecError
+from dsx.errors import InputError, SpecError
 from dsx.units import parse_count
 
 DEFAULT_ASSUMPTIONS = "default"
@@ -120,5 +121,13 @@ ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a r
 
 
 def with_margin(assignments: list[str] | None, margin: str | None) -> list[str]:
-    """Return the overrides of a command with its `--memory-margin`."""
-    return [*(assignments or []), *([] if margin is None else [f"assumptions.memory_margin={margin}"])]
+    """Return the overrides of a command with its `--memory-margin`; InputError if that is no share."""
+    if margin is None:
+        return assignments or []
+    try:
+        share = float(margin)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < math.inf:
+        raise InputError(f"--memory-margin {margin!r:.60}: a share of at least 0 is wanted, as 0.1")
+    return [*(assignments or []), f"assumptions.memory_margin={margin}"]

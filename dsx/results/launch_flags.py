@@ -111,7 +111,7 @@ def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: 
     if foreign:
         return Launch((), tuple(foreign), _LAYOUT)
     zero = _zero(plan["zero_stage"], assumptions)
-    schedule = _SCHEDULES.get(plan["schedule"])
+    schedule = _SCHEDULES.get(plan["schedule"]) if plan["pp"] > 1 else ()  # one stage has no schedule
     uneven = _uneven(plan, num_layers, outside)
     recompute, not_recomputed = _recomputed(plan, num_layers, bool(uneven))
     offload, not_offloaded = _offloaded(plan, num_layers)

@@ -85,11 +85,12 @@ def nearest_of(values: Iterable[int], wanted: int) -> int:
     return min((int(value) for value in values), key=lambda value: (abs(value - wanted), value))
 
 
-def _interleaved(plan: Columns) -> Any:
+def interleaved(plan: Columns) -> Any:
+    """Return whether the schedule of a plan may have any number of chunks per stage."""
     return np.isin(plan["schedule"], codes_where(lambda one: one.interleaved))
 
 
-def _chunks(plan: Columns) -> Any:
+def chunks_of_schedule(plan: Columns) -> Any:
     """Return the chunks per stage of schedules that are not interleaved; one stage has one."""
     return np.where(plan["pp"] > 1, _per_schedule(plan["schedule"], lambda one: one.num_chunks), 1)
 
@@ -250,17 +251,18 @@ RULES: tuple[PlanRule, ...] = (
             f"vpp is not the chunks per stage of the schedule, and only {_INTERLEAVED} can be interleaved",
         ),
         ("pp", "vpp", "schedule"),
-        lambda plan, limits: _interleaved(plan) | (plan["vpp"] == _chunks(plan)),
+        lambda plan, limits: interleaved(plan) | (plan["vpp"] == chunks_of_schedule(plan)),
         lambda plan, limits: (
-            f"vpp={plan['vpp']} with schedule={_schedule(plan)}, but only {_INTERLEAVED} can be interleaved"
+            f"vpp={plan['vpp']}, but a stage has {int(chunks_of_schedule(plan))} with schedule={_schedule(plan)} and "
+            f"pp={plan['pp']}; only {_INTERLEAVED} can be interleaved"
         ),
-        lambda plan, limits: f"vpp={int(_chunks(plan))}, or schedule={_INTERLEAVED}",
+        lambda plan, limits: f"vpp={int(chunks_of_schedule(plan))}, or schedule={_INTERLEAVED}",
     ),
     PlanRule(
         Reason("microbatches_not_in_groups", "vpp is above 1, but pp does not divide the number of microbatches"),
         ("pp", "vpp", "schedule", "num_microbatches"),
         lambda plan, limits: (
-            ~_interleaved(plan)
+            ~interleaved(plan)
             | (plan["num_microbatches"] % microbatch_groups(plan["pp"], plan["vpp"], plan["schedule"]) == 0)
         ),
         lambda plan, limits: (

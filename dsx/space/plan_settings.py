@@ -20,7 +20,7 @@ from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, num_chunks, text_of
 from dsx.space.limits import DEGREES, GIVEN, PLACED, Limits, placed
 from dsx.space.plan import Plan
-from dsx.space.plan_rules import nearest_of
+from dsx.space.plan_rules import chunks_of_schedule, interleaved, nearest_of
 from dsx.space.tiers import ORDERS, axes_in
 from dsx.units import LARGEST_COUNT
 
@@ -84,6 +84,8 @@ def parse_plan(
         limits = replace(limits, partition=GIVEN)
         chunks = layers_of_chunks(layout, limits.chain)
         plan["vpp"] = plan["vpp"] if "vpp" in seen else num_chunks(chunks, plan["pp"])
+    elif "vpp" not in seen and not interleaved(plan):
+        plan["vpp"] = int(chunks_of_schedule(plan))
     num_gpus, global_batch_size, sequence_length = job
     _check_sizes(plan, num_gpus, global_batch_size, limits)
     if LAYOUT in seen:
@@ -145,11 +147,15 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
 
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
+    if re.search("[<>]", name):
+        raise PlanError(f"{setting!r} is a bound: --limit '{setting}' takes it; a setting is a value, such as tp=8")
     if not sign:
         raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
     if name in _OF_THE_COMMAND:
         option = f"--{name.replace('_', '-')} {value}"
         raise PlanError(f"{setting!r}: {name} is no setting of a plan; it is given beside the plan, as {option}")
+    if name not in known and (share := f"nvs.{name.removesuffix('_nvs')}") in known:
+        raise PlanError(f"unknown setting {name!r}; did you mean {share!r}?")
     if name == LAYOUT and name not in known:
         raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
     if name not in known:

@@ -90,7 +90,10 @@ def test_what_the_limits_cost_is_a_line(job, limited):
     assert "would take" not in str(free) and "no plan of" not in str(free)
     same = dsx.best(job, fix=f"pp=4 zero_stage=1 {USUAL}", strategy="1d", framework=MINE, partition="even")
     assert same.beyond is None
-    assert "no plan of deepspeed or megatron or torchtitan saves more than 0.1 %; --framework any" in str(same)
+    assert f"no plan of {' or '.join(same.compared)} saves more than 0.1 %; --framework any" in str(same)
+    assert same.to_data()["compared_frameworks"] == ["megatron"]
+    alone = dsx.best(job, fix=f"pp=4 zero_stage=1 {USUAL}".replace("1f1b", "zb-h1"), strategy="1d", framework=MINE)
+    assert not alone.compared and "no other framework runs such plans" in str(alone)
 
 
 def test_optimal_cuts_have_the_same_limits(job):

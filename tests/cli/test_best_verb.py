@@ -185,7 +185,7 @@ def test_a_search_leaves_room_for_errors_of_memory(run, folder):
     assert re.search(r"^1 .* GB  \d\d %  ", tight, re.MULTILINE)
     wrong = run("best", *even, "--memory-margin", "-0.1")
     assert wrong.code == 2
-    assert "memory_margin" in wrong.err
+    assert "--memory-margin '-0.1': a share of at least 0 is wanted" in wrong.err
     nothing = run("best", *even, "--memory-margin", "1e6")
     assert nothing.code == 3
     assert "with the memory margin of 1e+06, and a GPU has" in nothing.err

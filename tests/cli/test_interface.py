@@ -118,7 +118,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert done.code == 0
     assert set(data) == {
         "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
-        "beyond_framework", "fixed", "limit", "resolution", "within_resolution", "plans",
+        "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
     }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}
@@ -204,12 +204,18 @@ def test_why_a_plan(run, folder):
     done = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2", "--json")
     data = json.loads(done.out)
     assert done.code == 0
-    assert set(data) == {"schema_version", "why", "best", "candidates"} | PRICED_PLAN
+    assert set(data) == {"schema_version", "why", "best", "candidates", "framework", "not_run"} | PRICED_PLAN
     assert [violation["reason"] for violation in data["why"]] == data["reject"] == ["domain_not_filled"]
     assert set(data["best"]) == PRICED_PLAN
     people = run("why", *SMALL, "tp=2", "dp=4", "nvs.dp=2").out
     assert "is rejected, for 1 reason:\n  domain_not_filled: " in people
     assert "this plan takes" in people
+    limited = run("why", *SMALL, "dp=8", "zero_stage=3", "--framework", "torchtitan")
+    assert limited.code == 0 and "that torchtitan runs" in limited.out and "does not run this plan" not in limited.out
+    refused = run("why", *SMALL, "dp=8", "--framework", "deepspeed")
+    assert refused.code == 2 and "--strategy 1d: framework 'deepspeed' does not run it" in refused.err
+    other = run("why", *SMALL, "pp=2", "dp=4", "schedule=gpipe")
+    assert "megatron does not run this plan, for schedule=gpipe. " in other.out
 
 
 def test_a_placement_that_is_left_out_is_filled_and_said(run, folder):

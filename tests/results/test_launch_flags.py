@@ -310,10 +310,15 @@ def test_undivided_every_layer_is_expressible(layer):
     assert launched(plan(dp=8, dp_nvs=8, panels=2), layer("summa")).lost == ()
 
 
-@pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}, {"schedule": "zero_bubble"}])
+@pytest.mark.parametrize("choice", [{"zero_stage": 4}, {"recompute": "mlp"}])
 def test_unknown_values_are_lost_by_name(layer, choice):
     ((name, value),) = choice.items()
     assert launched(plan(**choice), layer("1d")).lost == (f"{name}={value}",)
+
+
+def test_a_schedule_is_lost_where_there_is_a_pipeline(layer):
+    assert launched(plan(schedule="zb-h1", pp=2), layer("1d")).lost == ("schedule=zb-h1",)
+    assert launched(plan(schedule="zb-h1"), layer("1d")).lost == ()
 
 
 @pytest.mark.parametrize(

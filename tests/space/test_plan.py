@@ -204,7 +204,8 @@ def test_a_plan_that_breaks_no_rule():
             ["pp=2", "dp=4", "vpp=2", "schedule=gpipe"],
             {},
             "chunks_without_1f1b",
-            "vpp=2 with schedule=gpipe, but only 1f1b can be interleaved; nearest: vpp=1, or schedule=1f1b",
+            "vpp=2, but a stage has 1 with schedule=gpipe and pp=2; only 1f1b can be interleaved; "
+            "nearest: vpp=1, or schedule=1f1b",
         ),
         (
             ["pp=2", "dp=4", "vpp=2"],
