@@ -177,7 +177,7 @@ def searched_text(found: Searched, strategies: Sequence[str], job: Job, counts: 
     problem, names = found.problem, list(map(printable, strategies))
     of = f"{len(names)} strategies, {', '.join(names)}" if len(names) > 1 else f"one strategy, {names[0]}"
     runs = "" if found.framework.unlimited else f", as {printable(found.framework.name)} runs them"
-    cut = f", {counts.cut:,} of them with their optimal cut" if counts.cut else ""
+    cut = f", {counts.cut:,} of them with their best cut" if counts.cut else ""
     bounded = f"{counts.priced:,} priced{cut}, bounds exclude the others"
     done = f"{counts.feasible:,} feasible" if counts.feasible is not None else bounded
     return (
@@ -217,9 +217,9 @@ def best(
             A plan that several strategies have is searched once, under the first of them.
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
-        partition: how layers are divided into pipeline stages: evenly, optimal: by the best cut of each plan that is
-            known (the optimal one for vpp=1, above the best of two balanced and the even one), or any: also the plans
-            of schedules of which only the even cut is known.
+        partition: how layers are divided into pipeline stages: "even"; "optimal", the best known cut of each plan (the
+            optimal one for vpp=1, above the best of two balanced ones and the even one); or "any", that cut, and the
+            even one for schedules without it.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or

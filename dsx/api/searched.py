@@ -91,7 +91,7 @@ def searched(
             faults[name] = error
     for name, model in models.items():
         if not frame.runs_strategy(_name(model), experts):
-            raise SpecError(f"{place} {name}: {not_run(frame, _name(model), experts)}")
+            raise SpecError(f"{place} {name}: {not_run_text(frame, _name(model), experts)}")
     if not models and faults:
         raise next(iter(faults.values()))
     if not models:
@@ -116,7 +116,7 @@ def _name(model: Model) -> str:
     return model.kinds[0].strategy
 
 
-def not_run(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
+def not_run_text(framework: FrameworkSpec, strategy: str, experts: bool) -> str:
     """Return that a framework does not run a strategy, what it runs, and the nearest framework that does."""
     others = [other.name for other in other_frameworks(framework) if other.runs_strategy(strategy, experts)]
     runs = ", ".join(framework.strategies(experts) or ())

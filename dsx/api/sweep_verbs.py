@@ -76,7 +76,7 @@ class Swept(PricedPlans):
     loaded: "pd.DataFrame | None" = None  # the rows, if there is no folder
     skipped: int = 0  # number of those that a bound of many candidates left out
     bounded: int = 0  # number of those that their own bound left out
-    cut: int = 0  # number of those that got their optimal cut
+    cut: int = 0  # number of those that got their best cut
 
     @cached_property
     def frame(self) -> "pd.DataFrame":

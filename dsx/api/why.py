@@ -9,7 +9,7 @@ from dsx.api.answer import Answer, paragraphs
 from dsx.api.evaluation import as_row, broken_rules, plan_text, rule_names, rules_text
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
-from dsx.api.searched import limits_broken, not_run
+from dsx.api.searched import limits_broken, not_run_text
 from dsx.display.cost_tables import comparison_text, costs_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
@@ -41,6 +41,7 @@ class Explanation(Answer):
     priced: Evaluation
     fastest: Mapping[str, Any] | None  # its `plan`, and its costs by column; None if none fits
     counts: SearchCounts  # number of candidates of the search, and of those that were priced
+    framework: FrameworkSpec  # whose plans it is compared with, or, if it does not run the strategy, with all plans
 
     @property
     def plan(self) -> Plan:
@@ -72,9 +73,7 @@ class Explanation(Answer):
     @property
     def not_run(self) -> dict[str, Any]:
         """The fewest choices of the plan that would have to change for the framework to run it."""
-        framework = self.problem.framework
-        experts = has_experts(self.problem.model.dimensions)
-        return {} if framework is None else limits_broken(framework, experts, self.plan)
+        return limits_broken(self.framework, has_experts(self.problem.model.dimensions), self.plan)
 
     @property
     def fits(self) -> bool:
@@ -94,9 +93,8 @@ class Explanation(Answer):
         data |= {"reject": [one["reason"] for one in violations]}
         data |= {"stages": stages_data(priced.plan, priced.stages)} if priced.stages else {}
         best = self.fastest and {**self.fastest, "plan": dict(self.fastest["plan"])}
-        framework = self.problem.framework and self.problem.framework.name
         data |= {"why": violations, "best": best, "candidates": self.counts.candidates}
-        return data | {"framework": framework, "not_run": self.not_run}
+        return data | {"framework": self.framework.name, "not_run": self.not_run}
 
     def __str__(self) -> str:
         priced = self.priced
@@ -118,20 +116,19 @@ class Explanation(Answer):
         )
 
     def _compared_with_fastest(self) -> str:
-        fastest, framework = self.fastest, self.problem.framework
-        name = "" if framework is None or framework.unlimited else printable(framework.name)
-        searched = (
-            f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{name and f' that {name} runs'}"
-        )
+        fastest, name = self.fastest, printable(self.framework.name)
+        changed = " ".join(f"{column}={value}" for column, value in self.not_run.items())
+        other = f"{name} does not run this plan, for {changed}. " if changed else ""
+        all_run = self.framework.unlimited or "strategy" in self.not_run
+        runs = "" if all_run else f" that {name} runs"
+        searched = f"{counted(self.counts.candidates, 'candidate')} of this job and strategy{runs}"
         if margin := self.problem.assumptions_spec.memory_margin:
             searched = f"{searched}, with a memory margin of {margin:.2g},"
         if fastest is None:
-            return f"Of {searched} none fits."
+            return f"{other}Of {searched} none fits."
         if all(fastest["plan"].get(column) == self.plan.get(column) for column in ("candidate", LAYOUT)):
             return f"It is the fastest of {searched.removesuffix(',')}."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
-        changed = " ".join(f"{column}={value}" for column, value in self.not_run.items())
-        other = f"{name} does not run this plan, for {changed}. " if changed else ""
         return (
             f"{other}The fastest of {searched} takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
@@ -160,7 +157,8 @@ def why(
         print(dsx.why(job, "tp=16 pp=4 dp=16"))
 
     The fastest plan is one that `framework` runs, as of `best`. Other arguments are those of `evaluate`. Raises
-    PlanError for an invalid plan, UnknownNameError or SpecError for a framework that cannot be read.
+    PlanError for an invalid plan, UnknownNameError or SpecError for a framework that cannot be read or does not run the
+    strategy.
     """
     given = given_plan(plan, choices, checked(job))
     settings, cut = given.cut(partition)
@@ -175,13 +173,12 @@ def explained(problem: Problem, priced: Evaluation, framework: FrameworkSpec | N
     If that of the assumption set does not run the strategy, it is the fastest one of all. Raises SpecError if a given
     framework does not.
     """
-    if problem.framework is None:
-        given, strategy, experts = framework, problem.strategies[0], has_experts(problem.model.dimensions)
-        framework = given or read_framework(problem.assumptions_spec.framework)
-        if framework.runs_strategy(strategy, experts):
-            problem = problem.run_by(framework)
-        elif given:
-            raise SpecError(f"--strategy {strategy}: {not_run(given, strategy, experts)}")
+    strategy, experts = problem.strategies[0], has_experts(problem.model.dimensions)
+    compared = framework or problem.framework or read_framework(problem.assumptions_spec.framework)
+    if compared.runs_strategy(strategy, experts):
+        problem = problem.run_by(compared)
+    elif framework:
+        raise SpecError(f"strategy {strategy}: {not_run_text(framework, strategy, experts)}")
     spaces = spaces_of([problem], priced.plan["num_gpus"], priced.plan["global_batch_size"], {})
     found = fastest(spaces, 1)
-    return Explanation(problem, priced, next(iter(found.plans), None), found.counts)
+    return Explanation(problem, priced, next(iter(found.plans), None), found.counts, compared)

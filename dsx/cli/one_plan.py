@@ -96,6 +96,9 @@ def why(
             raise InputError(
                 f"{' '.join(given)!r}: give a result folder and one candidate id, or a plan as in tp=8 pp=64"
             )
+        of_a_plan = {"--strategy": strategy, "--partition": partition, "--framework": framework}
+        if named := [option for option, value in of_a_plan.items() if value is not None]:
+            raise InputError(f"{named[0]}: a row of a result set has that of its sweep; leave it out")
         dsx.keep_compiled()
         print_answer(dsx.why_row(given[0], given[1], given[2:]), as_json)
         return

@@ -40,7 +40,8 @@ def best(
         options.Cut,
         typer.Option(
             "--partition",
-            help="Divide layers into stages evenly, by the best cut of each plan (optimal for vpp=1), or any: both.",
+            help="Divide layers into stages evenly; by the best known cut of each plan, the optimal one for vpp=1; or "
+            "any: by that cut, and evenly for schedules without it.",
         ),
     ] = options.Cut.any,
     top: Annotated[int, typer.Option("--top", parser=options.count, metavar="N", help="How many plans to show.")] = 5,

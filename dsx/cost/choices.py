@@ -36,7 +36,7 @@ else:
 
 
 class PipelineChoices(NamedTuple):
-    """The choices of N plans that the seconds of a pipeline without sends depend on; columns are as in StepChoices."""
+    """The choices of N plans that the loosest bounds of their step times read; columns are as in StepChoices."""
 
     pp: Column
     vpp: Column

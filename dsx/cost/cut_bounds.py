@@ -211,13 +211,11 @@ def _overlapped_s(kinds: Sequence[LayerCosts], seconds: Sequence[PerPlan], searc
 
 
 # Bounds [s] of plans from the seconds of their keys: `least_passes_s` or `least_even_s`.
-LooseBound = Callable[[KeySeconds, np.ndarray, StepChoices | PipelineChoices, Searched], np.ndarray]
+LooseBound = Callable[[KeySeconds, np.ndarray, PipelineChoices, Searched], np.ndarray]
 
 
 @xp.unchecked
-def least_passes_s(
-    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
-) -> np.ndarray:
+def least_passes_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with any cut, whose keys are at `keys` [N] in `seconds`.
 
     Choices broadcast with the keys. The bounds grow with the seconds of a key and with the microbatches.
@@ -227,9 +225,7 @@ def least_passes_s(
     return np.asarray(least_pipeline_s(whole / choices.pp, largest, last, send, choices, searched))
 
 
-def least_even_s(
-    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
-) -> np.ndarray:
+def least_even_s(seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched) -> np.ndarray:
     """Return bounds below the step times [s] of N plans with an even cut, under any schedule.
 
     The mean stage runs all microbatches, under some schedules a forward and a backward side by side. Interleaved,
@@ -253,7 +249,7 @@ def least_even_s(
 
 
 def _of_plans(
-    seconds: KeySeconds, keys: np.ndarray, choices: StepChoices | PipelineChoices, searched: Searched
+    seconds: KeySeconds, keys: np.ndarray, choices: PipelineChoices, searched: Searched
 ) -> tuple[np.ndarray, ...]:
     value = np.searchsorted(sorted(searched.recompute), choices.recompute)
     return tuple(column[value, keys] for column in seconds)

@@ -143,6 +143,6 @@ def counts_text(counts: "Counts") -> str:
     if left_out:
         parts.append(f"bounds leave out {counts.skipped:,} in blocks and {counts.bounded:,} one by one")
     parts.append(f"{looked_at:,} priced" if left_out else "")
-    parts.append(f"{counts.cut:,} with their optimal cut" if counts.cut else "")
+    parts.append(f"{counts.cut:,} with their best cut" if counts.cut else "")
     parts.append(f"{counts.feasible:,} of them feasible ({share(counts.feasible, looked_at, 1)})")
     return ", ".join(filter(None, parts))

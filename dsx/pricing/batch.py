@@ -16,6 +16,7 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices
 from dsx.cost.columns import StepCosts
 from dsx.cost.layer import LayerCosts
+from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload, step_costs
 from dsx.hardware.cluster import Cluster
 
@@ -32,6 +33,11 @@ class Plans(NamedTuple):
     choices: StepChoices
     cluster: Cluster
     assumptions: Assumptions
+
+
+def stage_costs(plans: Plans, workload: Workload) -> StageCosts:
+    """Return the costs of any stage of [N] plans."""
+    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
 
 
 def costs(plans: Plans, workload: Workload, boundaries: Any = None) -> StepCosts:

@@ -6,10 +6,9 @@ The best of them is the cut of a row (`dsx.pricing.balanced_cut` says how far it
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.stage_costs import StageCosts
-from dsx.cost.step import Workload, pipeline_at
+from dsx.cost.step import pipeline_at
 from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
-from dsx.pricing.batch import Plans
+from dsx.pricing.batch import stage_costs
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
@@ -31,7 +30,7 @@ def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarra
 def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return the [N] least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
     columns = {name: column for name, column in rows.choices.items() if name not in _OF_REPLICAS}
-    first, which = _distinct(np.stack([rows.points, rows.positions, *columns.values()]))
+    first, which = distinct_rows(np.stack([rows.points, rows.positions, *columns.values()], axis=1))
     few = rows.take(first)
     cuts, row = chunk_cuts(problem, table, few)
     pp, vpp = few.choices["pp"][row], few.choices["vpp"][row]
@@ -41,7 +40,7 @@ def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarr
         here = order[start : start + _AT_ONCE]
         plans, workload = plans_of(problem, table, few.take(row[here]))
         boundaries = rounds_of(cuts[here], pp[here], vpp[here]).astype(np.float64)
-        seconds = pipeline_at(_costs(plans, workload), boundaries).step_s
+        seconds = pipeline_at(stage_costs(plans, workload), boundaries).step_s
         np.minimum.at(found, row[here], seconds)
     return found[which]
 
@@ -58,23 +57,19 @@ def rounds_of(cuts: np.ndarray, pp: np.ndarray, vpp: np.ndarray) -> np.ndarray:
 def _balanced_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Return the cuts that balance chunks before stages, and those that balance stages alone."""
     plans, workload = plans_of(problem, table, rows)
-    chain = chain_of(workload.stack, _costs(plans, workload).forward_backward_s)
+    chain = chain_of(workload.stack, stage_costs(plans, workload).forward_backward_s)
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
-    first, which = _distinct(np.vstack([chain.seconds, pp, vpp]))
+    first, which = distinct_rows(np.vstack([chain.seconds, pp, vpp]).T)
     chain, pp, vpp = chain._replace(seconds=chain.seconds[:, first]), pp[first], vpp[first]
     least = least_largest_chunk_s(chain, (pp * vpp).astype(np.float64))
     of_chunks, of_stages = (balanced_cuts(chain, pp, vpp, most) for most in (least, np.full_like(least, np.inf)))
     return of_chunks[which], of_stages[which]
 
 
-def _costs(plans: Plans, workload: Workload) -> StageCosts:
-    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
-
-
-def _distinct(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first of each of the distinct columns of an array [C, N], and [N] which of them each column is."""
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first of each of the distinct rows of an array [N, C], and [N] which of them each row is."""
     # Rows as bytes are sorted several times as fast as rows of numbers.
-    rows = np.ascontiguousarray(columns.T)
+    rows = np.ascontiguousarray(rows)
     as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
     _, first, which = np.unique(as_bytes, return_index=True, return_inverse=True)
     return first, which

@@ -15,11 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.cost import xp
+from dsx.cost.cut_bounds import ROUNDING, CutBounds
+from dsx.pricing.batch import stage_costs
 from dsx.pricing.filled_stages import Chains, chains_of, first_begins, probe
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.optimal_cut import Contents, chain_contents, rounding
 from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows
+from dsx.pricing.row_costs import Rows, plans_of
 
 _AT_ONCE = 1 << 10  # rows that are cut together: the costs of their segments fit into the cache of a core
 _GAP, _GROWTH, _FAR = 2.0**-6, 4.0, 16.0  # of a bound above the lower one, until a cut is known
@@ -62,7 +64,7 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
 
 @xp.unchecked
 def _may_take(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, most_s: np.ndarray) -> np.ndarray:
-    chains = chains_of(problem, table, rows, contents, least_memory=False)
+    chains = chains_of(*plans_of(problem, table, rows), contents, least_memory=False)
     bound = most_s - chains.first_s[1:].min(axis=0)
     return probe(chains, bound, 0, np.zeros(len(bound), dtype=np.int64)).reached
 
@@ -92,9 +94,12 @@ def _least_bound(chains: Chains, low: np.ndarray, first: int, begin: np.ndarray)
 
 @xp.unchecked
 def _cuts(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, least_memory: bool) -> ProbedCuts:
-    chains = chains_of(problem, table, rows, contents, least_memory)
+    plans, workload = plans_of(problem, table, rows)
+    chains = chains_of(plans, workload, contents, least_memory)
     pp, length, none = chains.pp, chains.length, np.zeros(len(chains.pp), dtype=np.int64)
-    low = np.zeros(len(pp)) if least_memory else chains.least_s
+    low = np.zeros(len(pp))
+    if not least_memory:
+        low += CutBounds(stage_costs(plans, workload)).pipeline_s * (1.0 - ROUNDING)
     least, left = _least_bound(chains, low, 0, none)
     fits = least < np.inf
     cuts = np.full((length + 1, len(pp)), length)

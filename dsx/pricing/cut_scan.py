@@ -15,9 +15,8 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.headroom import usable_bytes
-from dsx.cost.stage_costs import StageCosts
 from dsx.cost.step import Workload
-from dsx.pricing.batch import Plans, pad
+from dsx.pricing.batch import Plans, pad, stage_costs
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents, of_first_stage_s
 from dsx.pricing.problem import Problem
@@ -72,11 +71,7 @@ def _calls(order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 @xp.unchecked
 def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray:
-    return np.asarray(of_first_stage_s(_costs(plans, workload), contents))
-
-
-def _costs(plans: Plans, workload: Workload) -> StageCosts:
-    return StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
+    return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
 
 
 @functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
@@ -91,7 +86,7 @@ def _best_cuts(
 ) -> Any:
     def best(plan: Plans, of_first: Any, stages: Depths) -> Any:
         usable = usable_bytes(plan.cluster.device, plan.assumptions)
-        return boundaries(_costs(plan, workload), contents, usable, stages, of_first, least_memory)
+        return boundaries(stage_costs(plan, workload), contents, usable, stages, of_first, least_memory)
 
     @jax.jit  # traced once for its shapes and its values
     def tile(*of_tile: Any) -> Any:

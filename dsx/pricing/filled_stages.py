@@ -11,15 +11,11 @@ import jax
 import numpy as np
 
 from dsx.cost.choices import StepChoices
-from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.headroom import usable_bytes
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
-from dsx.cost.stage_costs import StageCosts
-from dsx.cost.step import mean_stage, sends_of
-from dsx.pricing.layers import KeyCosts
+from dsx.cost.step import Workload, mean_stage, sends_of
+from dsx.pricing.batch import Plans, stage_costs
 from dsx.pricing.optimal_cut import Contents, Segments, of_first_stage_s, segments
-from dsx.pricing.problem import Problem
-from dsx.pricing.row_costs import Rows, plans_of
 from dsx.space.codes import Searched
 from dsx.space.critical_path import Passes
 
@@ -33,7 +29,6 @@ class Chains(NamedTuple):
     forward_after: np.ndarray  # [L + 1, N] seconds of the forward of a microbatch from each layer on
     backward_after: np.ndarray
     first_s: np.ndarray  # [L + 1, N] seconds that a first stage of so many layers adds to a step
-    least_s: np.ndarray  # [N] seconds that no cut is faster than
     of_segment: np.ndarray  # [L, L]
     in_flight: np.ndarray  # [S, N] microbatches in flight on each stage
     choices: StepChoices
@@ -162,15 +157,14 @@ def first_begins(chains: Chains, bound: np.ndarray) -> list[np.ndarray]:
     return found[::-1]
 
 
-def chains_of(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, least_memory: bool) -> Chains:
-    """Return the chains of [N] rows; with `least_memory` a stage causes the bytes that it needs, not seconds."""
-    plans, workload = plans_of(problem, table, rows)
+def chains_of(plans: Plans, workload: Workload, contents: Contents, least_memory: bool) -> Chains:
+    """Return the chains of [N] plans; with `least_memory` a stage causes the bytes that it needs, not seconds."""
     choices, searched, stack = plans.choices, workload.searched, workload.stack
-    costs = StageCosts(plans.kinds, choices, stack, searched, plans.cluster, plans.assumptions)
+    costs = stage_costs(plans, workload)
     usable = usable_bytes(plans.cluster.device, plans.assumptions)
     found = segments(costs, contents.layers[:, :, None], usable, least_memory)
     length = contents.of_segment.shape[0]
-    after = np.zeros((2, length + 1, len(rows.positions)))
+    after = np.zeros((2, length + 1, len(choices.pp)))
     first_s = np.zeros(after[0].shape)
     if not least_memory:
         suffixes = contents.of_segment[:, -1]
@@ -183,7 +177,6 @@ def chains_of(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents,
         forward_after=after[0],
         backward_after=after[1],
         first_s=first_s,
-        least_s=np.asarray(CutBounds(costs).pipeline_s) * (1.0 - ROUNDING),
         of_segment=contents.of_segment,
         in_flight=np.asarray(in_flight(np.minimum(index, choices.pp - 1.0), choices, searched)),
         choices=choices,

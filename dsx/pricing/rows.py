@@ -27,7 +27,7 @@ class Counts:
     feasible: int  # that were priced and fit in memory
     skipped: int = 0  # that a bound of many candidates leaves out
     bounded: int = 0  # that their own bound leaves out
-    cut: int = 0  # that got their optimal cut
+    cut: int = 0  # that got their best cut
 
     @property
     def priced(self) -> int:
@@ -77,7 +77,7 @@ def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.nda
 def result_rows(problem: Problem, keys: Arrays, rows: Rows, costs: StepCosts, cuts: np.ndarray | None = None) -> Arrays:
     """Return all columns of [N] priced rows, and `point`, the hardware point of each.
 
-    `cuts` are the boundaries [N, L + 1] of optimal cuts; they become the column `stage_layers`.
+    `cuts` are the boundaries [N, L + 1] of best cuts; they become the column `stage_layers`.
     """
     columns = candidate_columns(problem, keys, rows.positions, rows.choices) | cost_columns(costs)
     columns |= interval_columns(problem, columns["num_gpus"], columns["step_time_s"])

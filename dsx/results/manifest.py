@@ -53,7 +53,7 @@ class Counts:
 
     A candidate that is rejected for two reasons counts under both. Where only the fastest are kept, bounds leave out
     candidates that cannot be among them: `skipped` by a bound of many, `bounded` by a bound of their own. These are
-    neither feasible nor rejected. `cut` are those that got their optimal cut.
+    neither feasible nor rejected. `cut` are those that got their best cut.
     """
 
     candidates: Whole

@@ -1,4 +1,6 @@
-"""The fastest of some candidates with bounds: those of least bound are priced first, until the next bound is above.
+"""The fastest of some candidates with bounds: those of least bound come first, until the next bound is above.
+
+Candidates with optimal cuts are priced only if a probe says that one of their cuts may be within the limit.
 
 Each group of candidates has its own fastest ones.
 """

@@ -16,7 +16,7 @@ import numpy as np
 from dsx.cost.choices import PipelineChoices
 from dsx.cost.cut_bounds import ROUNDING, CutBounds, LooseBound, least_passes_s, stages_hold_all
 from dsx.cost.headroom import usable_bytes
-from dsx.cost.stage_costs import StageCosts
+from dsx.pricing.batch import stage_costs
 from dsx.pricing.chunk_cuts import chunk_pipelines_s
 from dsx.pricing.cuts import price_best_cuts
 from dsx.pricing.row_costs import Rows, machines, plans_of
@@ -195,9 +195,9 @@ def fitting_bounds(source: PricedSpace, rows: Rows, most: float | np.ndarray = n
 def cuts_within(
     source: PricedSpace, rows: Rows, bounds: np.ndarray, most: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of N rows may have a cut that fits and takes at most `most` [s], one or [N], and their bounds [s].
+    """Return which of N rows may fit and take at most `most` [s], one or [N], with a cut that is tried.
 
-    `bounds` are those of `fitting_bounds`.
+    `bounds` [N] are those of `fitting_bounds`; the second result is the bounds of these rows, some of them tighter.
     """
     most = np.broadcast_to(most, bounds.shape)
     here = np.flatnonzero((bounds <= most) & (bounds < np.inf))
@@ -206,14 +206,14 @@ def cuts_within(
     here = here[_may_have_cuts(source, rows.take(here), most[here])]
     bounds = bounds[here]
     several = np.flatnonzero(rows.choices["vpp"][here] > 1)
-    if len(several):
-        # Few cuts are known of a plan with several chunks per stage, so its pipeline takes no less than with these.
-        few = rows.take(here[several])
+    # Few cuts are known of a plan with several chunks per stage, so its pipeline takes no less than with these.
+    for start in range(0, len(several), _LOOSE_ROWS):
+        part = several[start : start + _LOOSE_ROWS]
+        few = rows.take(here[part])
         seconds = chunk_pipelines_s(source.problem, source.table, few)
-        bounds[several] += np.maximum(seconds - bounds_of(source, few).pipeline_s, 0.0)
-        fast = bounds <= most[here]
-        here, bounds = here[fast], bounds[fast]
-    return here, bounds
+        bounds[part] += np.maximum(seconds - bounds_of(source, few).pipeline_s, 0.0)
+    fast = bounds <= most[here]
+    return here[fast], bounds[fast]
 
 
 def _may_have_cuts(source: PricedSpace, rows: Rows, below: np.ndarray) -> np.ndarray:
@@ -239,5 +239,4 @@ def most_bytes(source: PricedSpace, rows: Rows) -> np.ndarray:
 def bounds_of(source: PricedSpace, rows: Rows) -> CutBounds:
     """Return the bounds of [N] rows; those of even cuts if the problem has no others."""
     plans, workload = plans_of(source.problem, source.table, rows)
-    costs = StageCosts(plans.kinds, plans.choices, workload.stack, workload.searched, plans.cluster, plans.assumptions)
-    return CutBounds(costs, even=not source.problem.optimal_cuts)
+    return CutBounds(stage_costs(plans, workload), even=not source.problem.optimal_cuts)

@@ -41,7 +41,7 @@ class SearchCounts:
     candidates: int
     priced: int  # bounds exclude the others
     feasible: int | None  # that fit in memory; None if some were not priced
-    cut: int  # priced ones that got their optimal cut
+    cut: int  # priced ones that got their best cut
 
     def plus(self, other: "SearchCounts") -> "SearchCounts":
         """Return the sum of two counts."""

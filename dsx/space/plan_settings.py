@@ -1,9 +1,10 @@
 """A plan as people write it: ``tp=8 pp=64 dp=32 microbatch_size=1 nvs.tp=8``.
 
-A degree or size that is left out is 1. A share of a fast domain that is left out is 1 too, or is filled in rank order
-(`dsx.space.domain_fill`). A plan may state its layer layout, ``stage_layers=4,5,3`` (`dsx.space.layer_layout`), which
-states `vpp` too if it has several chunks per stage. A plan is well formed if its degrees multiply to the GPUs, each
-replica has a microbatch, and each stage has a layer. `dsx.space.violations` says whether it also obeys the rules.
+A degree or size that is left out is 1, `vpp` what the schedule fixes. A share of a fast domain that is left out is 1
+too, or is filled in rank order (`dsx.space.domain_fill`). A plan may state its layer layout, ``stage_layers=4,5,3``
+(`dsx.space.layer_layout`), which states `vpp` too if it has several chunks per stage. A plan is well formed if its
+degrees multiply to the GPUs, each replica has a microbatch, and each stage has a layer. `dsx.space.violations` says
+whether it also obeys the rules.
 """
 
 import re
@@ -148,7 +149,9 @@ def _fixed_value(name: str, value: str, num_gpus: int, limits: Limits) -> int | 
 def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
     name, sign, value = setting.partition("=")
     if re.search("[<>]", name):
-        raise PlanError(f"{setting!r} is a bound: --limit '{setting}' takes it; a setting is a value, such as tp=8")
+        raise PlanError(
+            f"{setting!r} is a bound, which the option --limit of a search takes; a setting has values, such as tp=8"
+        )
     if not sign:
         raise PlanError(f"{setting!r} is not a setting of a plan: write column=value, such as tp=8")
     if name in _OF_THE_COMMAND:

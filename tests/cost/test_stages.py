@@ -144,6 +144,19 @@ def test_stages_hold_the_layers_between_their_boundaries():
     assert held == {EMBEDDING: [1, 0, 0, 0, 0], DENSE: [0, 2, 0, 0, 0], EXPERTS: [0, 1, 2, 0, 0], HEAD: [0, 0, 0, 1, 0]}
 
 
+def test_a_plan_with_fewer_rounds_than_others_has_empty_ones():
+    made = stack(2, 3)
+    two, one = [[0.0, 1.0, 2.0], [2.0, 4.0, 7.0]], [[0.0, 3.0, 7.0], [7.0, 7.0, 7.0]]
+    both = stages_between(made, np.stack([two, one], axis=-1), np.full(2, 2.0))
+    for plan, alone in enumerate((two, one[:1])):
+        expected = stages_between(made, np.asarray(alone)[..., None], np.full(1, 2.0))
+        around = zip(both.chunks_around, expected.chunks_around, strict=True)
+        for found, wanted in ((both.layers, expected.layers), *around):
+            for kind, layers in wanted.items():
+                of_plan = np.broadcast_to(found[kind], (2, 2))[:, plan]
+                assert of_plan.tolist() == np.broadcast_to(layers, (2, 1))[:, 0].tolist()
+
+
 def test_alternating_kinds_have_the_same_mix_between_any_boundaries():
     made = Stack(counts=((6.0, 2.0),), segments=((0, 1),))
     assert {kind: float(layers) for kind, layers in layers_between(made, 3.0, 5.0).items()} == {0: 1.5, 1: 0.5}

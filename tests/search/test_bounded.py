@@ -122,3 +122,22 @@ def test_any_cut_is_the_best_of_even_and_optimal_ones(layers, schedules):
     steps = [plan["step_time_s"] for plan in found(ANY).plans]
     assert steps == pytest.approx(sorted(both.values())[:20], rel=1e-12)
     assert len({plan["plan"]["candidate"] for plan in found(ANY).plans}) == len(steps) == 20
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_probe_leaves_no_row_out_that_is_as_fast_as_the_limit(layers):
+    source = source_of(
+        layers, opened=OPENED | {"offload": ["none", "activations"], "vpp": [1, 2], "schedule": ["1f1b"]}
+    )
+    rows = bounded.rows_at(source, np.random.default_rng(0).permutation(source.space.size)[:400])
+    step_s = price_best_cuts(source.problem, source.table, rows, "fastest").costs.step_time_s
+    fits = step_s < np.inf
+    one_chunk = rows.choices["vpp"] == 1
+    limit = np.where(fits, step_s, 1.0) * (1 + 1e-12)
+    assert source.may_take(rows, limit)[fits].all()
+    assert not source.may_take(rows, 0.99 * limit)[fits & one_chunk & (rows.choices["pp"] == 1)].any()
+    bounds = bounded.fitting_bounds(source, rows, limit)
+    here, tight = bounded.cuts_within(source, rows, bounds, limit)
+    assert set(np.flatnonzero(fits)) <= set(here)
+    within = fits[here]
+    assert (tight[within] <= step_s[here][within] * (1 + 1e-12)).all()
