@@ -106,6 +106,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
             shown.append(value._repr_html_())
     assert len(shown) == 8 and all(shown)
     best_of = names["best_of"]
-    assert [best.plan["tp"] for best in best_of.values()] == [1, 1, 2, 1]
+    assert [best.plan["pp"] for best in best_of.values()] == [2, 1, 2, 1]
+    assert best_of["a tenth of the network"].plan["vpp"] < best_of["as it is"].plan["vpp"]
     assert best_of["both"].step_time_s < best_of["a tenth of the network"].step_time_s
     assert (tmp_path / "notebook.png").stat().st_size > 10_000

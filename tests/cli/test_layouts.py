@@ -1,6 +1,7 @@
 """Every pipeline layout that is printed, read back as the launcher reads it, is the cut that was priced."""
 
 import importlib.util
+import itertools
 import json
 import re
 
@@ -36,7 +37,7 @@ keep: feasible
 
 
 def body_of(layout: str) -> list[int]:
-    """The layers of each stage between embedding and loss, by the launcher's grammar for one piece a stage."""
+    """The layers of each chunk between embedding and loss, by the launcher's grammar."""
     stages = re.sub(r"(.)\*(\d+)", lambda run: run[1] * int(run[2]), layout).split("|")
     assert stages[0][0] == "E"
     assert stages[-1][-1] == "L"
@@ -52,7 +53,7 @@ def check(model: str, plan: dict, step_time_s: float, layout: str) -> None:
     )
     built = problem.models[0]
     body = body_of(layout)
-    assert (len(body), sum(body)) == (plan["pp"], built.num_body_layers)
+    assert (len(body), sum(body)) == (plan["pp"] * plan["vpp"], built.num_body_layers)
     body[0] += len(built.first)
     body[-1] += len(built.last)
     priced = price_plan(problem, Plan(plan | {"stage_layers": ",".join(map(str, body))}))
@@ -61,7 +62,8 @@ def check(model: str, plan: dict, step_time_s: float, layout: str) -> None:
         module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
         read = module.PipelineParallelLayerLayout(layout, plan["pp"])
         read.validate_layer_layout(built.num_body_layers, None)
-        assert [read.get_num_layers_to_build(vp_stage=0, pp_rank=rank) for rank in range(plan["pp"])] == body_of(layout)
+        places = itertools.product(range(plan["vpp"]), range(plan["pp"]))
+        assert [read.get_num_layers_to_build(vp_stage=chunk, pp_rank=rank) for chunk, rank in places] == body_of(layout)
 
 
 @pytest.fixture

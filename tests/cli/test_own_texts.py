@@ -77,7 +77,7 @@ def on_path(mine, monkeypatch):
 def plain_and_sequence_parallel_agree(frame):
     """Without tensor parallelism the two are the same; with it, one keeps what the other divides."""
     choices = ["tp", "pp", "dp", "microbatch_size", "tp_nvs", "pp_nvs", "dp_nvs"]
-    choices += ["vpp", "zero_stage", "recompute"]
+    choices += ["vpp", "zero_stage", "zero_replicas", "recompute", "stored_layers", "schedule", "offload"]
     theirs, ours = (frame[frame["strategy"] == name] for name in ("1d", "megatron"))
     both = theirs.merge(ours, on=choices, suffixes=("_1d", "_megatron"))
     assert {1, 2, 4, 8} == set(both["tp"])
