@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.spaces import SYSTEM, on
+from laws.spaces import SYSTEM, USUAL, on
 from validation.cases import cluster_spec
 
 from dsx.pricing.cuts import price_best_cuts, price_cuts
@@ -54,7 +54,8 @@ def problem_of(model, capacity):
     machine = cluster_spec(SYSTEM | {"fast_size": 4, "hbm_capacity": capacity}).model_dump(mode="json")
     machine["network"]["topology"] = SPINE
     cluster = ClusterSpec.model_validate(machine)
-    return make_problem(spec, cluster, load_assumptions("default"), ("1d",), partition="optimal")
+    problem = make_problem(spec, cluster, load_assumptions("default"), ("1d",), partition="optimal")
+    return problem.searching(USUAL | {"zero_stage": [1, 3], "recompute": ["none", "full"]})
 
 
 def with_network(problem, facts):
