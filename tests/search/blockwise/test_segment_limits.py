@@ -123,5 +123,3 @@ def test_a_search_with_limits_finds_the_same(capacity, layers, batches, per, top
     assert counts.feasible + counts.infeasible + counts.skipped == space.size
     if not len(expected["tp"]):
         assert counts.skipped == counts.feasible == 0
-    elif not per:
-        assert counts.skipped > 0
