@@ -3,9 +3,11 @@
 `dsx.space.critical_path` has the closed forms. A send takes the sender's stage for its exposed part; its hidden part
 delays the microbatch alone. With several chunks per stage, the first chunk of the first stage, which has the
 embedding, holds 2p - 1 microbatches in flight: p of the first round of the warm-up and p - 1 of its last. The last
-chunk of the last stage, which has the head, holds one.
+chunk of the last stage, which has the head, holds one. So does the head under a schedule that puts off the gradients of
+weights: a stage holds more microbatches then, but those that only wait for these need little of the head.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -252,8 +254,19 @@ def weight_versions(choices: StepChoices, searched: Searched) -> PerPlan | None:
     return pick(searched.schedule, choices.schedule, versions)
 
 
-def in_flight_of_embedding_and_head(microbatches: PerPlan, choices: StepChoices) -> tuple[PerPlan, PerPlan]:
-    """Return the largest numbers of microbatches that embedding and head hold; their stages hold `microbatches`."""
-    chunked = choices.vpp > 1.0
-    first = xp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
-    return xp.where(chunked, first, microbatches), xp.where(chunked, xp.ones_like(first), microbatches)
+def in_flight_of_embedding_and_head(
+    microbatches: PerPlan, choices: StepChoices, searched: Searched
+) -> tuple[PerPlan, PerPlan] | None:
+    """Return the largest numbers of microbatches that embedding and head hold; their stages hold `microbatches`.
+
+    None if these are the same for all plans.
+    """
+    first = last = microbatches
+    one = xp.ones_like(choices.num_microbatches)
+    waiting = [choices.schedule == code for code in searched.schedule if SCHEDULES[code].weights_wait]
+    if waiting:
+        last = xp.where((choices.pp > 1.0) & functools.reduce(xp.maximum, waiting), one, last)
+    if searched.vpp != (1,):
+        of_chunk = xp.minimum(2.0 * choices.pp - 1.0, choices.num_microbatches)
+        first, last = (xp.where(choices.vpp > 1.0, held, other) for held, other in ((of_chunk, first), (one, last)))
+    return None if last is microbatches else (first, last)

@@ -76,14 +76,11 @@ class StageCosts:
     def _in_flight_bytes(self, stage: Stage, microbatches: PerPlan) -> PerPlan:
         """Return the stash of all microbatches in flight on the GPU of a stage."""
         saved = self._saved_bytes(stage) * microbatches
-        if self.searched.vpp != (1,):
-            # Embedding and head are in one chunk, which holds another number of microbatches than the mean chunk.
-            embedding_and_head = self.stack.first, self.stack.last
-            for kinds, held in zip(
-                embedding_and_head, in_flight_of_embedding_and_head(microbatches, self.choices), strict=True
-            ):
+        held = in_flight_of_embedding_and_head(microbatches, self.choices, self.searched)
+        if held is not None:
+            for kinds, own in zip((self.stack.first, self.stack.last), held, strict=True):
                 for kind in kinds:
-                    saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (held - microbatches)
+                    saved = saved + stage.layers[kind] * self._stash_bytes[kind] * (own - microbatches)
         return saved
 
     def _memory(self, stage: Stage, saved: PerPlan, transients: bool) -> Memory:
