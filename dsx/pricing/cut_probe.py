@@ -97,9 +97,8 @@ def _cuts(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, lea
     plans, workload = plans_of(problem, table, rows)
     chains = chains_of(plans, workload, contents, least_memory)
     pp, length, none = chains.pp, chains.length, np.zeros(len(chains.pp), dtype=np.int64)
-    low = np.zeros(len(pp))
-    if not least_memory:
-        low += CutBounds(stage_costs(plans, workload)).pipeline_s * (1.0 - ROUNDING)
+    bounds = CutBounds(stage_costs(plans, workload))
+    low = np.asarray(bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
     least, left = _least_bound(chains, low, 0, none)
     fits = least < np.inf
     cuts = np.full((length + 1, len(pp)), length)

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from dsx.cost.columns import StepCosts
+from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.headroom import usable_bytes
 from dsx.errors import PlanError
-from dsx.pricing.batch import none_priced, price
+from dsx.pricing.batch import none_priced, price, stage_costs
 from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
 from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
@@ -105,12 +106,27 @@ def cuts_of_text(texts: list[str], num_layers: int) -> np.ndarray:
 
 def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: type) -> Priced:
     """Price the optimal cuts of rows with one chunk per stage."""
-    cuts, fits = _optimal_cuts(problem, table, rows, dtype, least_memory=goal == "least memory")
-    rest = np.flatnonzero(~fits)
-    if goal == "fastest, else least memory" and len(rest):
+    num_rows = len(rows.positions)
+    cuts, fits = np.zeros((num_rows, int(problem.workload.stack.num_layers) + 1), np.int32), np.zeros(num_rows, bool)
+    if goal != "least memory":
+        here = np.flatnonzero(_may_fit(problem, table, rows))
+        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), dtype, least_memory=False)
+    if goal != "fastest":
+        rest = np.flatnonzero(~fits)
         cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
+
+
+def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
+    found = [np.zeros(0, dtype=bool)]
+    for start in range(0, len(rows.positions), _AT_ONCE):
+        plans, workload = plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))
+        usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
+        least = np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes)
+        found.append(least * (1.0 - ROUNDING) <= usable)
+    return np.concatenate(found)
 
 
 def _optimal_cuts(
