@@ -45,6 +45,7 @@ from dsx.spec.model import load_model
 from dsx.spec.sweep import SweepSpec, load_sweep
 
 FITTED = "default"  # unlike the set of the sweep, it counts embedding and head, and has more collective algorithms
+_CUT_GPUS = 1024  # whose rows are all cut
 _WRITTEN_BATCHES = 6  # batch sizes whose rows are all written
 # The choices of the second table. With several chunks per stage cuts are even.
 OPENED = {
@@ -83,6 +84,7 @@ def main() -> None:
         _searched(fitted, spec, KeepTop(top=10), options.repeat, f"dsx, best ten of all, set {FITTED}"),
         _searched(problem, spec, KeepPareto(pareto=["step_time_s", "peak_bytes"]), options.repeat, "dsx, Pareto front"),
         _written(problem, spec, options.repeat),
+        _all_cut(fitted, spec),
     ]
     peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
     results += [baselines.flat(problem, spec), baselines.numpy_loop(problem, spec)]
@@ -170,11 +172,13 @@ def _sweep(problem: Problem, spec: SweepSpec, keep: Keep, batches: list[int]) ->
     return Sweep(studies, keep, "float32")
 
 
-def _searched(problem: Problem, spec: SweepSpec, keep: Keep, repeat: int, way: str) -> Result:
-    """Time a whole search, from the settings to the kept rows."""
+def _searched(
+    problem: Problem, spec: SweepSpec, keep: Keep, repeat: int, way: str, batches: list[int] | None = None
+) -> Result:
+    """Time a whole search, from the settings to the kept rows; of all batch sizes, or of some."""
 
     def run() -> tuple[int, Any]:
-        sweep = _sweep(problem, spec, keep, spec.global_batch_size)
+        sweep = _sweep(problem, spec, keep, batches or spec.global_batch_size)
         kept: list[Any] = []
         sweep.run(range(len(sweep.parts)), lambda number, rows, counts: kept.append(rows))
         return sweep.size, kept[0] if len(kept) == 1 else sweep.merged(kept)
@@ -232,6 +236,13 @@ def _written(problem: Problem, spec: SweepSpec, repeat: int) -> Result:
 
     seconds, size = _median(run, max(1, repeat // 2))
     return Result("dsx, all columns into Parquet", size, seconds)
+
+
+def _all_cut(problem: Problem, spec: SweepSpec) -> Result:
+    """Time optimal cuts of all rows of one GPU count and batch size."""
+    few = spec.model_copy(update={"num_gpus": [_CUT_GPUS]})
+    batch = spec.global_batch_size[:1]
+    return _searched(problem.with_partition(OPTIMAL), few, "all", 1, f"dsx, all rows, optimal cuts, set {FITTED}", batch)
 
 
 def _check_winners(results: list[Result]) -> None:
