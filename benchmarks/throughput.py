@@ -242,7 +242,9 @@ def _all_cut(problem: Problem, spec: SweepSpec) -> Result:
     """Time optimal cuts of all rows of one GPU count and batch size."""
     few = spec.model_copy(update={"num_gpus": [_CUT_GPUS]})
     batch = spec.global_batch_size[:1]
-    return _searched(problem.with_partition(OPTIMAL), few, "all", 1, f"dsx, all rows, optimal cuts, set {FITTED}", batch)
+    return _searched(
+        problem.with_partition(OPTIMAL), few, "all", 1, f"dsx, all rows, optimal cuts, set {FITTED}", batch
+    )
 
 
 def _check_winners(results: list[Result]) -> None:

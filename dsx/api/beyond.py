@@ -105,11 +105,17 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
     if found.framework.unlimited:
         return ""
     if other is None or (other.saved is not None and other.saved < _WORTH_SAYING):
-        names = " or ".join(map(printable, compared))
+        names = _listed(compared, "or")
         of = f"no plan of {names} saves more than {share(_WORTH_SAYING, 1, 1)}"
         of = of if names else "no other framework runs such plans"
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
-    names = " and ".join(map(printable, other.frameworks))
+    names = _listed(other.frameworks, "and")
     return f"{names} would take {quantity('step_time_s', other.step_time_s)}{less}, with {choices} ({other.plan.text})"
+
+
+def _listed(names: Sequence[str], before_last: str) -> str:
+    """Return names as text, as in "one, two or three"."""
+    *others, last = map(printable, names) if names else [""]
+    return f"{', '.join(others)} {before_last} {last}" if others else last
