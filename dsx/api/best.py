@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.api.answer import PricedPlans, paragraphs
 from dsx.api.arguments import count, strategy_names, watcher
 from dsx.api.beyond import Asked, Beyond, beyond, beyond_text
-from dsx.api.infeasible import why_infeasible
-from dsx.api.job import Job, checked
+from dsx.api.infeasible import why_nothing_fits
+from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
@@ -30,7 +30,6 @@ from dsx.progress import Watch, progress
 from dsx.results.launch_flags import Launch
 from dsx.search.fastest import ANY, CUTS, SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
-from dsx.search.study import Study
 from dsx.space.boxes import Limitation
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
@@ -140,6 +139,7 @@ class BestPlans(PricedPlans):
             "resolution": resolution,
             "within_resolution": within_resolution(self.priced, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
+            "infeasible": self.infeasible or None,
             "plans": described,
         }
 
@@ -195,6 +195,7 @@ def best(
     strategy: str | Sequence[str] | None = None,
     framework: Given | None = None,
     partition: Literal["any", "even", "optimal"] = ANY,
+    memory_margin: float | None = None,
     watch: Watch | None = None,
 ) -> BestPlans:
     """Price every plan that a framework runs, under every strategy, and return the fastest that fit.
@@ -220,14 +221,16 @@ def best(
         partition: how layers are divided into pipeline stages: "even"; "optimal", the best known cut of each plan (the
             optimal one for vpp=1, above the best of two balanced ones and the even one); or "any", that cut, and the
             even one for schedules without it.
+        memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
+            assumption set.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
     It is no error if no plan fits: `plans` is then empty, and `infeasible` says why. Raises UnknownNameError or
     SpecError for a strategy that cannot be used, and for a strategy or a value of `fix` that the framework does not
     run; InputError for a limit that is none or contradicts `fix`.
     """
-    watch = watcher(watch)
-    given = given_plan(fix, {}, checked(job))
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    given = given_plan(fix, {}, job)
     if partition not in CUTS:
         raise UnknownNameError("partition", str(partition), CUTS)
     names = strategy_names(given.strategy if strategy is None else strategy)
@@ -246,8 +249,7 @@ def best(
         answer = fastest(spaces, most, advance)
     times = problems[0].operator_times
     idle = idle_rows(times, shapes_of(problems[0], spaces.keys)) if times else ()
-    studies = [Study(part.problem, part.space, 0, {}) for part in spaces.parts]
-    why = "" if answer.plans else why_infeasible(studies, stated[0], settings=fixed, limit=limits, watch=watch)
+    why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     asked = Asked(job, names, partition, fixed, limits)
     other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)
     if why and other:

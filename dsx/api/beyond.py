@@ -111,8 +111,9 @@ def beyond_text(found: Searched, other: Beyond | None, compared: Sequence[str]) 
         return f"{of}; --framework any also searches what no framework runs"
     less = "" if other.saved is None else f", {share(other.saved, 1, 1)} less"
     choices = " ".join(f"{column}={value}" for column, value in other.limits.items())
-    names = _listed(other.frameworks, "and")
-    return f"{names} would take {quantity('step_time_s', other.step_time_s)}{less}, with {choices} ({other.plan.text})"
+    cause = f"{choices}, which {printable(found.framework.name)} does not run there: " if choices else ""
+    took = quantity("step_time_s", other.step_time_s)
+    return f"{_listed(other.frameworks, 'and')} would take {took}{less} ({cause}{other.plan.text})"
 
 
 def _listed(names: Sequence[str], before_last: str) -> str:

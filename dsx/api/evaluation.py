@@ -12,6 +12,7 @@ from dsx.display.cost_tables import costs_text, operators_text
 from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.launch import launch_of
+from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.stage_table import stages_data, stages_text
@@ -121,6 +122,7 @@ class Evaluation(Answer):
             costs_text(self.costs),
             stages_text(self.plan, priced.stages) if priced.stages else "",
             rules_text(priced, "rejected:", "fits, and breaks no rule"),
+            margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",
             coverage_text(covered) if covered else "",
         ]
         if self.with_operators:

@@ -8,6 +8,7 @@ from dsx.pricing.evaluate import priced_plans
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.search.blockers import Blocker, blockers
+from dsx.search.search_spaces import SearchSpaces
 from dsx.search.space import Limitation, Space
 from dsx.search.study import Study
 from dsx.search.sweep import smallest
@@ -18,25 +19,29 @@ from dsx.spec.sweep import SweepSpec
 from dsx.units import format_quantity
 
 
-def why_infeasible(
-    studies: Sequence[Study],
-    problem: Problem,
-    sweep: SweepSpec | None = None,
-    settings: Selection | None = None,
-    limit: Limitation | None = None,
-    watch: Watch | None = None,
-) -> str:
-    """Return why no plan of any study is feasible, and the nearest change that helps.
+def why_infeasible(studies: Sequence[Study], problem: Problem, sweep: SweepSpec, watch: Watch | None = None) -> str:
+    """Return why no plan of any study of a sweep is feasible, and the nearest change that helps.
 
-    `problem` is that of the first study, as its files state it; `sweep`, or the `settings` and
-    the `limit` of a command, restrict columns.
+    `problem` is that of the first study, as its files state it.
     """
     searched = [study for study in studies if study.space.size]
-    return (
-        _why_none_fits(searched, watch)
-        if searched
-        else _why_no_candidate(studies[0].space, problem, sweep, settings or {}, limit or {})
-    )
+    if searched:
+        return _why_none_fits(searched, sum(study.size for study in searched), watch)
+    return _why_no_candidate(studies[0].space, problem, sweep, sweep.fix, sweep.limit)
+
+
+def why_nothing_fits(
+    spaces: SearchSpaces, problem: Problem, settings: Selection, limit: Limitation, watch: Watch | None = None
+) -> str:
+    """Return why no plan of a search is feasible, and the nearest change that helps.
+
+    `problem` is that of the search, as its files state it, with the cuts that leave most pipelines; `settings` and
+    `limit` restrict columns.
+    """
+    searched = [Study(one.problem, one.space, 0, {}) for one in spaces.with_least_memory.parts if one.space.size]
+    if searched:
+        return _why_none_fits(searched, spaces.size, watch)
+    return _why_no_candidate(spaces.spaces[0], problem, None, settings, limit)
 
 
 def _why_no_candidate(
@@ -77,7 +82,7 @@ def _place(blocker: Blocker, problem: Problem, sweep: SweepSpec | None) -> str:
     return f"{sweep.place(blocker.section, blocker.column)}: {blocker.section}"
 
 
-def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
+def _why_none_fits(searched: Sequence[Study], num_candidates: int, watch: Watch | None) -> str:
     with progress(sum(study.space.size for study in searched), "looking for the smallest", watch) as advance:
         nearest, rows = smallest(searched, advance)
     plan = priced_plans(nearest.problem, rows)[0]
@@ -91,7 +96,7 @@ def _why_none_fits(searched: Sequence[Study], watch: Watch | None) -> str:
     needed = plan["peak_bytes"] * (1 + margin)
     room = f", {format_quantity(needed, 'bytes')} with the memory margin of {margin:g}" if margin else ""
     return (
-        f"none of {counted(sum(study.size for study in searched), 'candidate')} fits: the one that needs least memory "
+        f"none of {counted(num_candidates, 'candidate')} fits: the one that needs least memory "
         f"needs {format_quantity(plan['peak_bytes'], 'bytes')}{room}, and a GPU has {capacity}, "
         f"{format_quantity(needed - largest, 'bytes')} too little "
         f"({choices['num_gpus']} GPUs, {step_text(choices['global_batch_size'], choices['sequence_length'])}, "

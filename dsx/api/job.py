@@ -152,6 +152,15 @@ class Job:
         return f"{name}: {step_text(self.global_batch_size, self.sequence_length)}"
 
 
+def with_margin(job: Job, margin: float | None) -> Job:
+    """Return the job with another memory margin of its searches, if one is given; InputError if it is no share."""
+    if margin is None:
+        return job
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin <= 1:
+        raise InputError(f"memory_margin={margin!r:.60}: a share from 0 to 1 is wanted, as 0.1 for 10 %")
+    return job.replace(set={"assumptions.memory_margin": margin})
+
+
 def checked(job: Job) -> Job:
     """Return the job; raise InputError if it is not a Job."""
     if not isinstance(job, Job):

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from dsx.errors import InputError, SpecError
-from dsx.graph.expressions import RELATIONS
 from dsx.results.schema import MENTIONED
 from dsx.search.space import fault_of_limit
 from dsx.space.boxes import Limitation, Selection
-from dsx.spec.column_limits import column_limits
+from dsx.spec.column_limits import column_limits, contradiction
 
 # "tp<=8 pp>=2", ["tp<=8", "pp>=2"] or {"tp": "<=8", "pp": [">=2", "<=16"]}.
 LimitLike = str | Sequence[str] | Mapping[str, object]
@@ -22,10 +21,6 @@ def given_limits(limit: LimitLike | None, fixed: Selection) -> Limitation:
     for column, bounds in limits.items():
         if fault := fault_of_limit(column):
             raise SpecError(f"limit: {fault}")
-        values = fixed.get(column, ())
-        if values and not any(all(RELATIONS[one.relation](value, one.bound) for one in bounds) for value in values):
-            stated = " and ".join(f"{column}{bound}" for bound in bounds)
-            raise InputError(
-                f"limit: {stated} contradicts the fixed {column}={','.join(map(str, values))}: leave out one of the two"
-            )
+        if fault := contradiction(column, bounds, fixed.get(column, ())):
+            raise InputError(f"limit: {fault}")
     return limits

@@ -8,8 +8,8 @@ from typing import Any
 from dsx.api.answer import Answer, paragraphs
 from dsx.api.arguments import strategy_names, watcher
 from dsx.api.best import searched_text
-from dsx.api.infeasible import why_infeasible
-from dsx.api.job import Job, checked
+from dsx.api.infeasible import why_nothing_fits
+from dsx.api.job import Job, checked, with_margin
 from dsx.api.limits import LimitLike, given_limits
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
@@ -19,7 +19,7 @@ from dsx.display.memory_text import tight_text
 from dsx.display.placement import placement_text
 from dsx.display.quantities import quantity
 from dsx.display.stage_table import bottleneck, stages_data, stages_text
-from dsx.errors import NothingFeasible
+from dsx.errors import InputError, NothingFeasible
 from dsx.pricing.evaluate import columns_of
 from dsx.pricing.plan_stages import PlanStage, stages_of_plan
 from dsx.pricing.problem import Problem
@@ -29,11 +29,12 @@ from dsx.remarks import remark
 from dsx.results.launch_flags import Launch
 from dsx.search.fastest import SearchCounts, fastest, problems_of
 from dsx.search.search_spaces import spaces_of
-from dsx.search.study import Study
-from dsx.space.boxes import Limitation
+from dsx.space.boxes import Limitation, Selection
+from dsx.space.choices import BY_NAME
 from dsx.space.layer_layout import LAYOUT, layers_of_chunks
 from dsx.space.limits import OPTIMAL
 from dsx.space.plan import Plan
+from dsx.space.plan_rules import OPTIMAL_SCHEDULES, optimal_cut_covers
 from dsx.space.plan_settings import fixed_settings
 from dsx.spec.load import Given
 from dsx.units import format_quantity
@@ -123,6 +124,16 @@ class Partition(Answer):
         )
 
 
+def check_covered(fix: Selection) -> None:
+    """Raise InputError if a search fixes the schedule to one that has no optimal cut."""
+    schedules = fix.get("schedule", ())
+    if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(one) for one in schedules]).any():
+        stated = ",".join(map(str, schedules))
+        raise InputError(
+            f"schedule={stated}: optimal cuts are known for {OPTIMAL_SCHEDULES} only; 'best' searches it with even cuts"
+        )
+
+
 def partition(
     job: Job,
     fix: PlanLike | None = None,
@@ -130,6 +141,7 @@ def partition(
     limit: LimitLike | None = None,
     strategy: str | Sequence[str] | None = None,
     framework: Given | None = None,
+    memory_margin: float | None = None,
     watch: Watch | None = None,
     **choices: object,
 ) -> Partition:
@@ -145,18 +157,21 @@ def partition(
         strategy: a name or a .layer file, or several; by default all that the framework runs.
         framework: what runs the plans: a name, a YAML file or its content; "any" for all plans. By default that of the
             assumption set.
+        memory_margin: keep only plans that would fit if they needed this share more memory; by default that of the
+            assumption set.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
         choices: further fixed columns.
 
     Raises PlanError for a value that no plan can have, InputError for a limit that is none or contradicts `fix`,
     NothingFeasible if no plan fits.
     """
-    watch = watcher(watch)
-    given = given_plan(fix, choices, checked(job))
+    watch, job = watcher(watch), with_margin(checked(job), memory_margin)
+    given = given_plan(fix, choices, job)
     names = strategy_names(given.strategy if strategy is None else strategy)
     found = searched(job.inputs, names, framework, job.sequence_length)
     (stated,) = problems_of(OPTIMAL, found.problem)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
+    check_covered(fixed)
     check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
@@ -164,8 +179,7 @@ def partition(
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, 1, advance)
     if not answer.plans:
-        studies = [Study(problem, space, 0, {}) for space in spaces.spaces]
-        raise NothingFeasible(why_infeasible(studies, stated, settings=fixed, limit=limits, watch=watch))
+        raise NothingFeasible(why_nothing_fits(spaces, stated, fixed, limits, watch))
     (plan,) = answer.plans
     layers = layers_of_chunks(plan["plan"][LAYOUT], problem.limits().chain)
     left_out = found.left_out(spaces.spaces)

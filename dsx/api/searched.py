@@ -138,7 +138,7 @@ def other_frameworks(framework: FrameworkSpec) -> list[FrameworkSpec]:
 
 
 def _nearest(names: Sequence[str]) -> str:
-    return f"nearest: --framework {names[0]}" if names else "no framework runs it"
+    return f"nearest: framework {names[0]}" if names else "no framework runs it"
 
 
 def check_fixed(found: Searched, fix: Selection, place: Callable[[str], str]) -> None:

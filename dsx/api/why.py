@@ -11,6 +11,7 @@ from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import limits_broken, not_run_text
 from dsx.display.cost_tables import comparison_text, costs_text
+from dsx.display.memory_text import margin_text
 from dsx.display.placement import filled_text, placement_text
 from dsx.display.plan_frame import plans_frame
 from dsx.display.quantities import counted
@@ -31,6 +32,9 @@ from dsx.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_SAME = 1e-9  # relative difference of step times that rounding alone may make
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,6 +108,7 @@ class Explanation(Answer):
             plan_text(self.problem, priced.plan),
             filled_text(priced.plan, priced.filled),
             rules_text(priced, rejected, "fits, and breaks no rule."),
+            margin_text(priced.costs["peak_bytes"], self.problem) if priced.fits else "",
         ]
         return paragraphs(
             [
@@ -129,16 +134,17 @@ class Explanation(Answer):
         if all(fastest["plan"].get(column) == self.plan.get(column) for column in ("candidate", LAYOUT)):
             return f"It is the fastest of {searched.removesuffix(',')}."
         ratio = self.priced.costs["step_time_s"] / fastest["step_time_s"]
+        longer = "as long" if abs(ratio - 1) < _SAME else f"{ratio:.3g} times as long"
         return (
             f"{other}The fastest of {searched} takes "
             f"{format_quantity(fastest['step_time_s'], 's')} ({fastest['plan'].text}); "
-            f"this plan takes {ratio:.3g} times as long.{self._resolution(ratio)}\n\n"
+            f"this plan takes {longer}.{self._resolution(ratio)}\n\n"
             f"{comparison_text(self.costs, fastest)}"
         )
 
     def _resolution(self, ratio: float) -> str:
         resolution = self.problem.assumptions_spec.resolution
-        if resolution is None or not 1 < ratio <= 1 + resolution:
+        if resolution is None or not 1 + _SAME < ratio <= 1 + resolution:
             return ""
         return f" That is within {100 * resolution:.2g} %, the resolution of the measurements."
 

@@ -1,6 +1,5 @@
 """Options that several verbs share."""
 
-import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -128,6 +127,6 @@ def with_margin(assignments: list[str] | None, margin: str | None) -> list[str]:
         share = float(margin)
     except ValueError:
         share = -1.0
-    if not 0 <= share < math.inf:
-        raise InputError(f"--memory-margin {margin!r:.60}: a share of at least 0 is wanted, as 0.1")
+    if not 0 <= share <= 1:
+        raise InputError(f"--memory-margin {margin!r:.60}: a share from 0 to 1 is wanted, as 0.1 for 10 %")
     return [*(assignments or []), f"assumptions.memory_margin={margin}"]

@@ -82,7 +82,7 @@ def _shard(text: str) -> tuple[int, int]:
 def sweep(
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC", help="A sweep file (YAML).")],
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option("-o", "--output", metavar="DIR", help="Result folder [default: results/<name of SPEC>]."),
     ] = None,
     shard: Annotated[
@@ -114,7 +114,9 @@ def sweep(
         raise InputError("--finish prices nothing, but --shard says what to price: give one of them")
     if shard and plot:
         raise InputError("--plot draws the whole set, but --shard prices a share of it: give --plot with --finish")
-    folder = output or Path("results") / spec_file.stem
+    if output == "":
+        raise InputError("-o '' is empty: give the folder of the result set, or leave out -o")
+    folder = Path(output) if output else Path("results") / spec_file.stem
     overrides = options.with_margin(assignments, memory_margin)
     dsx.keep_compiled()
     if shard:

@@ -1,5 +1,6 @@
 """The time and memory of a step as tables, part by part."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from dsx.display.table import table
 from dsx.units import format_quantity
 
 _NEARLY_EQUAL = 1e-3  # of the step
+_ROUNDING = 1e-9
 
 
 def costs_text(costs: Mapping[str, float]) -> str:
@@ -37,10 +39,11 @@ def comparison_text(costs: Mapping[str, float], others: Mapping[str, float]) -> 
     parts = [name for name in costs if name.endswith("_s") and not name.startswith((whole, "tokens"))]
     parts = [name for name in parts if abs(costs[name] - others[name]) > _NEARLY_EQUAL * others[whole]]
     parts.sort(key=lambda name: -abs(costs[name] - others[name]))
-    rows = [
-        [name, quantity(name, costs[name]), quantity(name, others[name]), signed(name, costs[name] - others[name])]
-        for name in (*parts, whole, peak)
-    ]
+    rows: list[list[str]] = []
+    for name in (*parts, whole, peak):
+        own, other = costs[name], others[name]
+        difference = 0.0 if math.isclose(own, other, rel_tol=_ROUNDING) else own - other
+        rows.append([name, quantity(name, own), quantity(name, other), signed(name, difference)])
     return table(["", "this plan", "fastest", "difference"], rows)
 
 

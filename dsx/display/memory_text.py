@@ -5,6 +5,7 @@ from typing import Any
 
 from dsx.cost.headroom import probability_of_fitting
 from dsx.display.quantities import share
+from dsx.pricing.problem import Problem
 from dsx.spec.assumptions import AssumptionsSpec
 
 _TIGHT = 0.95  # share of the memory from which on the answer says so
@@ -15,6 +16,18 @@ def fitting(plans: Sequence[Mapping[str, Any]], hbm_capacity: float, assumptions
     """Return the probability that each plan fits; empty if the assumption set does not know its errors."""
     interval = assumptions.memory_interval
     return [probability_of_fitting(interval, plan["peak_bytes"], hbm_capacity) for plan in plans] if interval else []
+
+
+def margin_text(peak_bytes: float, problem: Problem) -> str:
+    """Return a sentence on a plan that fits, but that a search leaves out for its memory margin; else nothing."""
+    assumptions, capacity = problem.assumptions_spec, problem.cluster.device.hbm_capacity
+    margin = assumptions.memory_margin
+    if peak_bytes * (1 + margin) <= capacity:
+        return ""
+    known = fitting([{"peak_bytes": peak_bytes}], capacity, assumptions)
+    chance = f" and fits with a probability of {share(known[0], 1)}" if known else ""
+    needed = f"It needs {share(peak_bytes / capacity, 1, 1)} of the memory of a GPU{chance}"
+    return f"{needed}: a search leaves it out, with its memory margin of {margin:g}."
 
 
 def tight_text(plan: Mapping[str, Any], name: str, hbm_capacity: float, assumptions: AssumptionsSpec) -> str:

@@ -30,7 +30,6 @@ from dsx.space.limits import EVEN, OPTIMAL
 ANY = "any"
 CUTS = (ANY, EVEN, OPTIMAL)  # that a search may take
 _MANY = 1 << 15  # shard keys; fewer are priced in the time that it takes to choose from them
-_SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
 _SHARES = (1 / 256, 1 / 64, 1 / 16)  # of many shard keys that are searched first
 
 
@@ -88,8 +87,8 @@ def fastest_below(
     promising, most = _promising_keys(found, top, below)
     parts = found.priced(promising)
     plans, counts = _fastest(parts, top, progress, most)
-    if not plans and below == np.inf and any(choice.name == _SAVES_MEMORY for choice in found.varied):
-        return fastest_below(found.enumerating(_SAVES_MEMORY), top, below)
+    if not plans and below == np.inf and (leaner := found.with_least_memory) is not found:
+        return fastest_below(leaner, top, below)
     plans, of_variants = _with_variants(parts, found.varied, plans, top, below)
     return plans, counts.plus(of_variants)
 

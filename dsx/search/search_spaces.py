@@ -26,6 +26,8 @@ from dsx.space.variants import Variants, varied_last
 from dsx.spec.model import has_experts
 from dsx.spec.ranges import Limit, Relation
 
+_SAVES_MEMORY = "offload"  # of the choices that are searched last, the one whose default needs most memory
+
 
 class SearchedSpace(NamedTuple):
     """The plans of a search that are cut in one way."""
@@ -66,6 +68,12 @@ class SearchSpaces:
             variants = Variants(space.blocks, space.bounds, self.varied, whole.workload.searched)
             size += space.blocks.size_with(variants.count)
         return size
+
+    @property
+    def with_least_memory(self) -> "SearchSpaces":
+        """The spaces that have the plans of least memory, which no other value of `varied` has than of offload."""
+        saves = any(choice.name == _SAVES_MEMORY for choice in self.varied)
+        return self.enumerating(_SAVES_MEMORY) if saves else self
 
     def enumerating(self, name: str) -> "SearchSpaces":
         """Return the spaces with all values of one of the choices `varied`, which is then searched like the others."""

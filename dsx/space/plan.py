@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsx.argument_types import wrong
+from dsx.errors import PlanError, SpecError, did_you_mean
 from dsx.space.choices import BY_NAME, CODES, PLAN_COLUMNS, SEARCHED_COLUMNS
+from dsx.space.layer_layout import LAYOUT
 from dsx.space.limits import DEGREES
 
 if TYPE_CHECKING:
@@ -45,9 +47,17 @@ class Plan(Mapping[str, Any]):
         return self.text
 
     def __or__(self, columns: Mapping[str, Any]) -> "Plan":
-        """Return the plan with other values in some columns; InputError for what is no mapping of columns."""
+        """Return the plan with other values in some columns.
+
+        Raises InputError for what is no mapping of columns, PlanError for a column or a value that no plan has.
+        """
         if not isinstance(columns, Mapping):
             raise wrong("plan | ...", columns, "a mapping of columns is wanted, as in plan | {'recompute': 'full'}")
+        known = {*self.columns, *PLAN_COLUMNS, LAYOUT, *(f"nvs.{axis}" for axis in DEGREES)}
+        for name, value in columns.items():
+            if name not in known:
+                raise PlanError(f"unknown setting {name!r}{did_you_mean(str(name), known)}")
+            _check_value(name, value)
         return Plan({**self.columns, **columns})
 
     @property
@@ -72,6 +82,17 @@ class Plan(Mapping[str, Any]):
             if name not in DEGREES and self.columns[name] != BY_NAME[name].default
         ]
         return " ".join([*degrees, f"microbatch_size={plan['microbatch_size']}", *others, *shares])
+
+
+def _check_value(name: str, value: object) -> None:
+    """Raise PlanError for a value that no plan can have in a column of choices."""
+    if name in SEARCHED_COLUMNS:
+        try:
+            BY_NAME[name].code(value.item() if isinstance(value, np.generic) else value)  # pyright: ignore[reportArgumentType]
+        except SpecError as error:
+            raise PlanError(str(error)) from None
+    elif name in (*DEGREES, "panels", "microbatch_size") and not (isinstance(value, int | np.integer) and value >= 1):
+        raise PlanError(f"{name}={value!r} must be a whole number of at least 1")
 
 
 def stacked(plans: Sequence[Plan]) -> "Arrays":

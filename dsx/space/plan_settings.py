@@ -158,7 +158,7 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
         option = f"--{name.replace('_', '-')} {value}"
         raise PlanError(f"{setting!r}: {name} is no setting of a plan; it is given beside the plan, as {option}")
     if name not in known and (share := f"nvs.{name.removesuffix('_nvs')}") in known:
-        raise PlanError(f"unknown setting {name!r}; did you mean {share!r}?")
+        name = share  # the column of a result set
     if name == LAYOUT and name not in known:
         raise PlanError(f"{setting!r}: a search cuts the layers itself; dsx evaluate prices a layout")
     if name not in known:
@@ -169,6 +169,10 @@ def _parted(setting: str, known: Sequence[str]) -> tuple[str, str]:
 def _number(setting: str, name: str, value: str) -> int:
     # The largest count has ten digits; more do not fit into a column of a result set.
     number = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+    if " " in value.strip():
+        raise PlanError(f"{setting!r} is several settings: give each by itself")
+    if not value:
+        raise PlanError(f"{setting!r} has no value: write column=value, such as tp=8")
     if not 1 <= number <= LARGEST_COUNT:
         raise PlanError(f"{setting!r}: {name} must be a whole number of at least 1 and at most {LARGEST_COUNT}")
     return number

@@ -3,6 +3,7 @@
 A limit has one bound. Two limits of a column hold both.
 """
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from dsx.units import REAL
 
 ColumnLimits = dict[NumberColumn, Limits]
 
+_HOLDS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 # Settings of the job, which have one value each.
 _OF_THE_JOB = ("num_gpus", "global_batch_size", "sequence_length")
 
@@ -52,6 +54,17 @@ def column_limits(given: object, columns: Columns, place: str) -> dict[str, list
         if name in _OF_THE_JOB:
             raise InputError(f"{place}: {name}: the job states {name}, so a search has one value of it")
     return validate(stated_in_code(stated, place), _Stated, columns).root
+
+
+def contradiction(column: str, bounds: Sequence[Limit], values: Sequence[Any]) -> str:
+    """Return how bounds of a column exclude each other, or all `values` that it is fixed to; "" if they do not."""
+    stated = " and ".join(f"{column}{bound}" for bound in bounds)
+    if values and not any(all(_HOLDS[one.relation](value, one.bound) for one in bounds) for value in values):
+        return f"{stated} contradicts the fixed {column}={','.join(map(str, values))}: leave out one of the two"
+    whole = [round(one.bound) + step for one in bounds for step in (-1, 0, 1)]
+    if not any(all(_HOLDS[one.relation](number, one.bound) for one in bounds) for number in whole):
+        return f"{stated} exclude each other: leave out one of them"
+    return ""
 
 
 def _words(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from pydantic import (
     model_serializer,
 )
 
-from dsx.spec.column_limits import ColumnLimits
+from dsx.spec.column_limits import ColumnLimits, contradiction
 from dsx.spec.column_names import CandidateColumn, Columns
 from dsx.spec.document import Document, stated_in_code
 from dsx.spec.keep import Keep, KeepPareto, KeepTop
@@ -78,6 +78,14 @@ class SweepSpec(Spec):
         if days and info.data.get("train_tokens") is None:
             raise ValueError(f"{_DAYS} can be an objective only if the sweep states train_tokens")
         return keep
+
+    @field_validator("limit")
+    @classmethod
+    def _leaves_values(cls, limit: ColumnLimits, info: ValidationInfo) -> ColumnLimits:
+        for column, bounds in limit.items():
+            if fault := contradiction(column, bounds, info.data.get("fix", {}).get(column, ())):
+                raise ValueError(fault)
+        return limit
 
     @field_validator("plot")
     @classmethod

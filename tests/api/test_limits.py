@@ -102,6 +102,16 @@ def test_what_is_no_limit_is_refused(job, verb, limit, says):
     assert says in str(error.value)
 
 
+def test_bounds_that_exclude_each_other(job):
+    for verb in (dsx.best, dsx.partition):
+        with pytest.raises(InputError, match=r"^limit: tp>=4 and tp<=2 exclude each other: leave out one of them$"):
+            verb(job, limit="tp>=4 tp<=2")
+    with pytest.raises(SpecError, match="limit: tp>4 and tp<5 exclude each other"):
+        dsx.sweep({**SWEEP, "limit": {"tp": [">4", "<5"]}})
+    with pytest.raises(SpecError, match="limit: tp>=4 contradicts the fixed tp=1,2: leave out one of the two"):
+        dsx.sweep({**SWEEP, "fix": {"tp": [1, 2]}, "limit": {"tp": ">=4"}})
+
+
 def test_a_limit_that_contradicts_a_fixed_choice(job):
     for verb in (dsx.best, dsx.partition):
         with pytest.raises(InputError, match=r"^limit: tp<=4 and tp>1 contradicts the fixed tp=1,8: leave out one of"):

@@ -129,10 +129,25 @@ def test_what_is_no_plan_is_refused(job, plan, says):
     ],
 )
 def test_a_misspelt_column_of_a_row_is_refused(job, found, column, says):
-    for given in (found.plan | {column: 1}, found.frame.iloc[0].to_dict() | {column: 1}):
+    for plan in (found.plan, found.frame.iloc[0].to_dict()):
         with pytest.raises(PlanError) as error:
-            dsx.evaluate(job, given)
+            dsx.evaluate(job, plan | {column: 1})
         assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("tp", 0, "tp=0 must be a whole number of at least 1"),
+        ("tp", "x", "tp='x' must be a whole number"),
+        ("recompute", "fulll", "recompute = 'fulll' is not known; did you mean 'full'?"),
+        ("zero_stage", 4, "zero_stage = 4 must be one of 0, 1, 2, 3"),
+    ],
+)
+def test_a_plan_takes_no_value_that_no_plan_has(found, column, value, says):
+    with pytest.raises(PlanError) as error:
+        found.plan | {column: value}
+    assert says in str(error.value)
 
 
 def test_shares_of_the_tiers_of_another_network_are_no_choices(job):

@@ -51,7 +51,7 @@ def test_options(run, folder, arguments, says):
         (("tp=0", "dp=8"), "'tp=0': tp must be a whole number of at least 1"),
         (("tp=-2", "dp=8"), "'tp=-2': tp must be a whole number"),
         (("tp=2.5", "dp=8"), "'tp=2.5': tp must be a whole number"),
-        (("tp=", "dp=8"), "'tp=': tp must be a whole number"),
+        (("tp=", "dp=8"), "'tp=' has no value: write column=value"),
         (("tp", "dp=8"), "'tp' is not a setting of a plan: write column=value, such as tp=8"),
         (("tp=2", "tp=4", "dp=2"), "tp is given twice: 'tp=2' and 'tp=4'"),
         (("tpp=2", "dp=4"), "unknown setting 'tpp'; did you mean 'tp'?"),
@@ -316,8 +316,8 @@ def test_the_results_of_another_sweep_are_kept(run, folder, swept):
         (("pareto", "SET", "--objective", "mfu", "--plot", "a.png"), "--plot a.png draws two objectives, and mfu is"),
         (("pareto", "SET", "--plot", "a.pngg"), "unknown image suffix '.pngg'; did you mean '.png'?"),
         (("pareto", "SET", "--plot", "a"), "unknown image suffix ''"),
-        (("pareto", "SET", "--plot", "no/a.png"), "cannot write no/a.png: No such file or directory"),
-        (("pareto", "SET", "--plot", "small.yaml/a.png"), "cannot write small.yaml/a.png: Not a directory"),
+        (("pareto", "SET", "--plot", "no/a.png"), "no/a.png: no is no folder; make it, or choose another file"),
+        (("pareto", "SET", "--plot", "small.yaml/a.png"), "small.yaml/a.png: small.yaml is no folder; make it, or"),
     ],
 )
 def test_result_sets(run, folder, swept, arguments, says):

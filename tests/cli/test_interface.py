@@ -119,6 +119,7 @@ def test_best_as_json_is_what_evaluate_says(run, folder):
     assert set(data) == {
         "schema_version", "candidates", "priced", "feasible", "cut", "framework", "strategies", "left_out",
         "beyond_framework", "compared_frameworks", "fixed", "limit", "resolution", "within_resolution", "plans",
+        "infeasible",
     }  # fmt: skip
     assert 0 < data["resolution"] < 1
     assert set(data["within_resolution"]) <= {2, 3}

@@ -195,12 +195,7 @@ def test_its_picture(run, place):
         (
             (*JOB, "schedule=zb-h1"),
             2,
-            "schedule: framework 'megatron' does not run schedule=zb-h1 (it runs schedule 1f1b)",
-        ),
-        (
-            (*JOB, "schedule=zb-h1", "--framework", "any"),
-            3,
-            "optimal covers only 1f1b; nearest: schedule = 1f1b",
+            "schedule=zb-h1: optimal cuts are known for 1f1b only; 'best' searches it with even cuts",
         ),
         ((*JOB, "--set", "cluster.device.hbm_capacity=1 GB"), 3, "too little"),
         ((*JOB, "--width", 2), 2, "--width does not go with --model; write the width as a setting, as in tp=8"),

@@ -191,7 +191,7 @@ def test_bad_options(run, silent, tmp_path, options, says):
     [
         ("a.pngg", "unknown image suffix '.pngg'; did you mean '.png'?"),
         ("a", "unknown image suffix ''"),
-        ("no/a.png", "cannot write no/a.png: No such file or directory"),
+        ("no/a.png", "no/a.png: no is no folder; make it, or choose another file"),
     ],
 )
 def test_bad_files(run, silent, folder, file, says):

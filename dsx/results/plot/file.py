@@ -13,6 +13,7 @@ from dsx.argument_types import file_path
 from dsx.errors import InputError, StoreError, did_you_mean
 from dsx.files import OpenFolder
 from dsx.results.plot.layout import figure_of
+from dsx.spec.locate import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ _FEW_PIXELS, _UNSEEN = 1e-3, 16
 def image_format(path: str | Path) -> str:
     """Return the image format of the suffix of `path` ("png").
 
-    Raises InputError for a suffix that matplotlib cannot write.
+    Raises InputError for a suffix that matplotlib cannot write, StoreError for a path without a folder, or that is one.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -38,6 +39,10 @@ def image_format(path: str | Path) -> str:
         known = [f".{name}" for name in sorted(formats)]
         what = f"unknown image suffix {path.suffix!r}{did_you_mean(f'.{suffix}', known)}"
         raise InputError(f"{path}: {what} (known: {', '.join(known)})")
+    if not path.absolute().parent.is_dir():
+        raise StoreError(f"{path}: {shown(path.parent)} is no folder; make it, or choose another file")
+    if path.is_dir():
+        raise StoreError(f"{path}: is a folder; name a file in it")
     return suffix
 
 
