@@ -32,7 +32,10 @@ WAYS_OF_CASE = ("flat", "free", "even", "recut")
 _KEPT = ("tp", "tp2", "cp", "ep", "pp", "dp", "microbatch_size", "panels")
 _PLACED = ("tp", "tp2", "cp", "ep", "pp", "dp")
 # Of each choice the usual value, so that plans differ in degrees, placement and cut alone.
-_FIXED = {"vpp": [1], "zero_stage": [1], "recompute": ["none"]}
+_FIXED = {
+    "schedule": ["1f1b"], "vpp": [1], "zero_stage": [1], "zero_replicas": [1], "recompute": ["none"],
+    "stored_layers": [0], "offload": ["none"],
+}  # fmt: skip
 _CHEAP = 1e-12  # divides bandwidths and multiplies latencies, for a network that costs nothing
 _SAME = 1e-9  # relative difference below which times count as equal
 
