@@ -141,7 +141,8 @@ class _Table:
         cuts = np.repeat(cuts_of_text([stage_layers], int(self.problem.workload.stack.num_layers)), len(alike), axis=0)
         priced = price_cuts(self.problem, self.table, Rows(np.zeros_like(positions), positions, choices), cuts)
         costs = cost_columns(priced.costs)
-        fits = costs["peak_bytes"] <= self.problem.cluster.device.hbm_capacity
+        margin = self.problem.assumptions_spec.memory_margin
+        fits = costs["peak_bytes"] <= self.problem.cluster.device.hbm_capacity / (1 + margin)
         if not fits.any():
             return None
         row = int(np.argmin(np.where(fits, costs["step_time_s"], np.inf)))
