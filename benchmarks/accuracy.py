@@ -11,7 +11,9 @@ between markers are kept. --freeze writes the predictions of every row, so that 
 import argparse
 import csv
 import dataclasses
+import itertools
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +136,13 @@ def predicted_unseen(
     """
     if not between or len(observations.sources) < LEAST_SOURCES:
         return None
-    held_out = leave_one_source_out(observations, start, between)
+    done = itertools.count(1)
+
+    def told(number: int) -> None:
+        del number
+        print(f"fits without a source: {next(done)} of {len(observations.sources)}", file=sys.stderr, flush=True)
+
+    held_out = leave_one_source_out(observations, start, between, told)
     residuals = np.log(observations.measured_s / held_out.predicted_s)
     low, high = unseen_intervals(residuals, observations.source, observations.facts)
     place = {setup.run.id: at for at, setup in enumerate(observations.setups)}
