@@ -124,7 +124,7 @@ class Partition(Answer):
         )
 
 
-def check_covered(fix: Selection) -> None:
+def _check_covered(fix: Selection) -> None:
     """Raise InputError if a search fixes the schedule to one that has no optimal cut."""
     schedules = fix.get("schedule", ())
     if schedules and not optimal_cut_covers([BY_NAME["schedule"].code(one) for one in schedules]).any():
@@ -171,7 +171,7 @@ def partition(
     found = searched(job.inputs, names, framework, job.sequence_length)
     (stated,) = problems_of(OPTIMAL, found.problem)
     fixed = fixed_settings(given.settings, job.num_gpus, stated.limits())
-    check_covered(fixed)
+    _check_covered(fixed)
     check_fixed(found, fixed, str)
     limits = given_limits(limit, fixed)
     problem = stated.searching(fixed)
