@@ -75,7 +75,7 @@ def per_kernel(
 ) -> Float[Array, "2 {num_kernels} works"]:
     """Return [2, K, V] sums of [M, V] values over the multiplies of each direction and kernel."""
     if isinstance(values, np.ndarray):
-        # A kernel has few of the multiplies: adding these takes a tenth of a product with all.
+        # A kernel has few of the multiplies: adding these is less work than a product with all, and needs no BLAS.
         found = np.zeros((2, num_kernels, *values.shape[1:]), values.dtype)
         for shape, of_multiply in zip(shapes, values, strict=True):
             found[shape.direction, shape.kernel] += of_multiply

@@ -1,7 +1,8 @@
 """Plans that were run, and fitted, are candidates of a search for their job, but for those of one schedule.
 
 The zero-bubble paper ran its schedules with a framework of its own. One of them is zb-h2, whose closed form is not that
-of a replay, so that it is searched by name alone.
+of a replay, so that it is searched by name alone. The default framework runs neither of its schedules: 98.8 % of the
+plans are candidates of a search that names no framework.
 """
 
 from collections import Counter
@@ -29,8 +30,8 @@ STRATEGIES = Strategies(load_assumptions("default"))
 MEGATRON, ZERO_BUBBLE = map(read_framework, ("megatron", "zero-bubble"))
 
 
-def why_not(setup):
-    """Why the plan of a setup is no candidate of its framework, whatever its cut; empty if it is one."""
+def why_not(setup, framework):
+    """Why the plan of a setup is no candidate of a framework, whatever its cut; empty if it is one."""
     found = STRATEGIES.model_of(setup)
     if isinstance(found, Reason):
         return str(found)
@@ -49,7 +50,6 @@ def why_not(setup):
     ]
     if all(reasons):
         return "; ".join(min(reasons, key=len))
-    framework = ZERO_BUBBLE if setup.run.source_id == "zero_bubble" else MEGATRON
     limited = min((broken(box, plan) for box in framework.boxes(experts)), key=len)
     return " ".join(f"{name}={plan[name]} is not run" for name in limited)
 
@@ -60,7 +60,12 @@ def test_plans_that_were_run_are_candidates():
     distinct = {
         (one.model.name, one.cluster.name, one.sp, one.fused_attention, tuple(one.plan.items())): one for one in fitted
     }
-    found = Counter(why_not(setup) for setup in distinct.values())
-    members = found.pop("")
-    assert set(found) == {"schedule=zb-h2 is not searched"}
-    assert members / len(distinct) > 0.99
+    by_default = Counter(why_not(setup, MEGATRON) for setup in distinct.values())
+    members = by_default.pop("")
+    assert set(by_default) == {"schedule=zb-h1 is not run", "schedule=zb-h2 is not searched"}
+    assert members / len(distinct) > 0.98
+    # The others ran under the framework of the paper.
+    own = [setup for setup in distinct.values() if setup.run.source_id == "zero_bubble"]
+    left = Counter(why_not(setup, ZERO_BUBBLE) for setup in own)
+    assert set(left) == {"", "schedule=zb-h2 is not searched"}
+    assert (members + by_default["schedule=zb-h1 is not run"]) / len(distinct) > 0.99
