@@ -15,6 +15,7 @@ from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.load import Given
+from dsx.spec.memory_margin import margin_setting
 from dsx.spec.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -154,11 +155,8 @@ class Job:
 
 def with_margin(job: Job, margin: float | None) -> Job:
     """Return the job with another memory margin of its searches, if one is given; InputError if it is no share."""
-    if margin is None:
-        return job
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin <= 1:
-        raise InputError(f"memory_margin={margin!r:.60}: a share from 0 to 1 is wanted, as 0.1 for 10 %")
-    return job.replace(set={"assumptions.memory_margin": margin})
+    setting = margin_setting(margin, f"memory_margin={margin!r:.60}")
+    return job.replace(set=setting) if setting else job
 
 
 def checked(job: Job) -> Job:

@@ -1,6 +1,6 @@
 """A plan as a Python argument: a text, settings, a mapping of columns, a `Plan`, or a row of a DataFrame."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -120,12 +120,14 @@ def _settings(columns: Mapping[str, object]) -> list[str]:
 
 def _text(name: str, value: object) -> str:
     """Return the value of a column as the shell takes it; a purely numeric row has its integers as floats."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, bytes | bytearray):
         raise PlanError(f"{name}={value!r}: bytes are no value; give a number or a text, as in tp=8 recompute='full'")
+    if isinstance(value, Set):
+        value = sorted(value, key=str)  # in the same order every time
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(_text(name, one) for one in value)
     return str(value)

@@ -32,6 +32,7 @@ from dsx.results.plan_rows import fastest
 from dsx.results.store import load
 from dsx.search.sweep_parts import size_for
 from dsx.spec.keep import KeepTop
+from dsx.spec.memory_margin import margin_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +108,7 @@ def sweep(
     out: str | Path | None = None,
     *,
     set: Fields | None = None,
+    memory_margin: float | None = None,
     plot: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Swept:
@@ -122,6 +124,8 @@ def sweep(
             the rows are kept in memory only.
         set: overridden fields of the sweep or of the files that it names, as in {"sweep.num_gpus": [64, 128],
             "cluster.device.hbm_capacity": "141 GB"}, or a list such as ["sweep.num_gpus=[64, 128]"].
+        memory_margin: count only plans as feasible that would fit if they needed this share more memory; by default
+            that of the assumption set.
         plot: also draw the picture of the sweep's `plot` into this file.
         watch: called with the candidates done, their total and the kind of work; by default a bar is shown.
 
@@ -129,6 +133,7 @@ def sweep(
     StoreError if `out` cannot be written, IncompleteSweep if the sweep is interrupted.
     """
     stated, image, watch = assignments("set", set), None if plot is None else file_path("plot", plot), watcher(watch)
+    stated += assignments("set", margin_setting(memory_margin, f"memory_margin={memory_margin!r:.60}"))
     if out is not None:
         return _swept(spec, file_path("out", out), stated, image, watch)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dsx.errors import InputError, SpecError
+from dsx.errors import SpecError
+from dsx.spec.memory_margin import margin_setting
 from dsx.units import parse_count
 
 DEFAULT_ASSUMPTIONS = "default"
@@ -121,12 +122,5 @@ ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a r
 
 def with_margin(assignments: list[str] | None, margin: str | None) -> list[str]:
     """Return the overrides of a command with its `--memory-margin`; InputError if that is no share."""
-    if margin is None:
-        return assignments or []
-    try:
-        share = float(margin)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise InputError(f"--memory-margin {margin!r:.60}: a share from 0 to 1 is wanted, as 0.1 for 10 %")
-    return [*(assignments or []), f"assumptions.memory_margin={margin}"]
+    setting = margin_setting(margin, f"--memory-margin {margin!r:.60}")
+    return [*(assignments or []), *(f"{field}={share}" for field, share in setting.items())]

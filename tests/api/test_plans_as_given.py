@@ -174,6 +174,7 @@ def test_fixed_columns_may_have_several_values(job):
     text = dsx.partition(job, "tp=1,2 zero_stage=0,1")
     assert text == dsx.partition(job, {"tp": [1, 2], "zero_stage": (0, 1)})
     assert text == dsx.partition(job, tp=range(1, 3), zero_stage=[0, 1])
+    assert text == dsx.partition(job, tp=np.array([1, 2]), zero_stage={0, 1})
     assert text.counts.candidates > dsx.partition(job, tp=2, zero_stage=0).counts.candidates
 
 
