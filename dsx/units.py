@@ -112,6 +112,14 @@ def parse_count(text: object) -> int:
     return int(number)
 
 
+def parse_share(value: object) -> float:
+    """Return a share, a number from 0 to 1; raises SpecError for anything else."""
+    number = parse_number(value)
+    if not 0 <= number <= 1:
+        raise SpecError(f"{number:g} is no share from 0 to 1, as 0.1 for 10 %")
+    return number
+
+
 def format_quantity(value: float, unit: str) -> str:
     """Return `value`, in the SI `unit`, for people: three digits and a suitable prefix ("65.7 GB", "3.00 s").
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsx.errors import SpecError, UnitError
-from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity
+from dsx.units import REAL, exact_quantity, format_quantity, parse_number, parse_quantity, parse_share
 
 
 @pytest.mark.parametrize(
@@ -184,3 +184,14 @@ def test_the_texts_that_are_numbers_are_those_of_python(text):
         assert re.fullmatch(REAL, text.strip().replace("_", "")) is not None
     else:
         assert re.fullmatch(REAL, text) is None
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.1, "0.1", "1e-2"])
+def test_a_share_is_a_number_from_0_to_1(value):
+    assert parse_share(value) == float(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "ten", True, float("nan"), None, [0.1]])
+def test_anything_else_is_no_share(value):
+    with pytest.raises(SpecError, match=r"no share from 0 to 1|is not a finite number"):
+        parse_share(value)

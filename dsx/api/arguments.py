@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 from dsx.argument_types import function, wrong
 from dsx.errors import InputError, SpecError
 from dsx.progress import Watch
-from dsx.units import parse_count
+from dsx.units import parse_count, parse_share
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
 Fields = Mapping[str, object] | Sequence[str]
@@ -85,3 +85,13 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError
+
+
+def margin_setting(margin: float | None) -> dict[str, float]:
+    """Return the field that `memory_margin` sets, none if it is None; InputError for what is no share."""
+    if margin is None:
+        return {}
+    try:
+        return {"assumptions.memory_margin": parse_share(margin)}
+    except SpecError as error:
+        raise InputError(f"memory_margin: {error}") from None

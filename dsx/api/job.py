@@ -5,7 +5,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
-from dsx.api.arguments import Fields, assignments, count, strategy_name
+from dsx.api.arguments import Fields, assignments, count, margin_setting, strategy_name
 from dsx.api.inputs import Inputs, load_inputs, split_overrides
 from dsx.display.job_text import step_text
 from dsx.errors import InputError, UnknownNameError
@@ -15,7 +15,6 @@ from dsx.space.limits import PARTITIONS
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.load import Given
-from dsx.spec.memory_margin import margin_setting
 from dsx.spec.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class Job:
 
 def with_margin(job: Job, margin: float | None) -> Job:
     """Return the job with another memory margin of its searches, if one is given; InputError if it is no share."""
-    setting = margin_setting(margin, f"memory_margin={margin!r:.60}")
+    setting = margin_setting(margin)
     return job.replace(set=setting) if setting else job
 
 

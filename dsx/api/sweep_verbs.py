@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer, PricedPlans
-from dsx.api.arguments import Fields, assignments, watcher
+from dsx.api.arguments import Fields, assignments, margin_setting, watcher
 from dsx.api.infeasible import why_infeasible
 from dsx.api.picture import check_picture, draw_picture
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
@@ -32,7 +32,6 @@ from dsx.results.plan_rows import fastest
 from dsx.results.store import load
 from dsx.search.sweep_parts import size_for
 from dsx.spec.keep import KeepTop
-from dsx.spec.memory_margin import margin_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,8 +131,8 @@ def sweep(
     It is no error if no candidate fits: `infeasible` says why. Raises SpecError, which lists the faults of the sweep,
     StoreError if `out` cannot be written, IncompleteSweep if the sweep is interrupted.
     """
-    stated, image, watch = assignments("set", set), None if plot is None else file_path("plot", plot), watcher(watch)
-    stated += assignments("set", margin_setting(memory_margin, f"memory_margin={memory_margin!r:.60}"))
+    stated, image = _stated(set, memory_margin), None if plot is None else file_path("plot", plot)
+    watch = watcher(watch)
     if out is not None:
         return _swept(spec, file_path("out", out), stated, image, watch)
     with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +142,11 @@ def sweep(
             raise IncompleteSweep("interrupted; with a folder as `out` the same call would continue") from None
         rows = None if found.folder is None else load(found.folder)
     return replace(found, folder=None, loaded=rows)
+
+
+def _stated(fields: Fields | None, memory_margin: float | None) -> list[str]:
+    """Return the overridden fields of a sweep, that of its memory margin included."""
+    return assignments("set", fields) + assignments("set", margin_setting(memory_margin))
 
 
 def _swept(
@@ -179,6 +183,7 @@ def sweep_shard(
     shard: Shard,
     *,
     set: Fields | None = None,
+    memory_margin: float | None = None,
     watch: Watch | None = None,
 ) -> Swept | SweptShard:
     """Price the i-th of n shares of the parts of a sweep; shards may run at the same time, `finish_sweep` ends it.
@@ -190,7 +195,7 @@ def sweep_shard(
     """
     started = time.monotonic()
     i, n = _checked(shard)
-    folder, stated, watch = file_path("out", out), assignments("set", set), watcher(watch)
+    folder, stated, watch = file_path("out", out), _stated(set, memory_margin), watcher(watch)
     try:
         run = SweepRun(spec, folder, stated, watch)
         say_few_pipelines(run.problems[0])
@@ -221,6 +226,7 @@ def finish_sweep(
     out: str | Path,
     *,
     set: Fields | None = None,
+    memory_margin: float | None = None,
     plot: str | Path | None = None,
 ) -> Swept:
     """Price nothing: check that no part of a sweep is missing, and make the parts the result set.
@@ -229,7 +235,7 @@ def finish_sweep(
     """
     started = time.monotonic()
     image = None if plot is None else file_path("plot", plot)
-    run = SweepRun(spec, file_path("out", out), assignments("set", set), None)
+    run = SweepRun(spec, file_path("out", out), _stated(set, memory_margin), None)
     picture = None if image is None else _picture(run, image)
     if not run.sweep.size:
         return Swept(None, 0, 0, 0, (), (), why_infeasible(run.sweep.studies, run.problems[0], run.spec))

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from dsx.errors import SpecError
-from dsx.spec.memory_margin import margin_setting
-from dsx.units import parse_count
+from dsx.units import parse_count, parse_share
 
 DEFAULT_ASSUMPTIONS = "default"
 
@@ -32,6 +31,14 @@ def count(text: str) -> int:
     """Return an option's value as a whole number of at least 1."""
     try:
         return parse_count(text)
+    except SpecError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def share(text: str) -> float:
+    """Return an option's value as a share from 0 to 1."""
+    try:
+        return parse_share(text)
     except SpecError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -85,9 +92,10 @@ Limits = Annotated[
     ),
 ]
 MemoryMargin = Annotated[
-    str | None,
+    float | None,
     typer.Option(
         "--memory-margin",
+        parser=share,
         metavar="SHARE",
         help="Keep only plans that would fit if they needed this share more memory, as in 0.1 [default: that of the "
         "assumption set, the 90 % quantile of its errors].",
@@ -118,9 +126,3 @@ Assignments = Annotated[
     ),
 ]
 ResultFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a result set.")]
-
-
-def with_margin(assignments: list[str] | None, margin: str | None) -> list[str]:
-    """Return the overrides of a command with its `--memory-margin`; InputError if that is no share."""
-    setting = margin_setting(margin, f"--memory-margin {margin!r:.60}")
-    return [*(assignments or []), *(f"{field}={share}" for field, share in setting.items())]

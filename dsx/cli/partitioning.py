@@ -122,10 +122,11 @@ def partition(
             dsx.image_format(plot)
         assumption_set = options.DEFAULT_ASSUMPTIONS if assumptions is None else assumptions
         sizes = (num_gpus, global_batch_size, sequence_length)
-        overrides = options.with_margin(assignments, memory_margin)
-        job = dsx.Job(model, cluster, *sizes, assumption_set, set=overrides)
+        job = dsx.Job(model, cluster, *sizes, assumption_set, set=assignments)
         dsx.keep_compiled()
-        found = dsx.partition(job, settings, limit=limit, strategy=strategy, framework=framework)
+        found = dsx.partition(
+            job, settings, limit=limit, strategy=strategy, framework=framework, memory_margin=memory_margin
+        )
         if plot is not None:
             found.plot(plot)
         print_answer(found, as_json)

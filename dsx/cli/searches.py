@@ -59,10 +59,18 @@ def best(
     cluster.
     """
     sizes = (num_gpus, global_batch_size, sequence_length)
-    overrides = options.with_margin(assignments, memory_margin)
-    job = dsx.Job(model, cluster, *sizes, assumptions, set=overrides, operator_times=operator_times)
+    job = dsx.Job(model, cluster, *sizes, assumptions, set=assignments, operator_times=operator_times)
     dsx.keep_compiled()
-    found = dsx.best(job, top, fix=fix, limit=limit, strategy=strategy, framework=framework, partition=partition.value)
+    found = dsx.best(
+        job,
+        top,
+        fix=fix,
+        limit=limit,
+        strategy=strategy,
+        framework=framework,
+        partition=partition.value,
+        memory_margin=memory_margin,
+    )
     if as_json:
         print_json(found.to_data())
     if not found.plans:
@@ -117,14 +125,13 @@ def sweep(
     if output == "":
         raise InputError("-o '' is empty: give the folder of the result set, or leave out -o")
     folder = Path(output) if output else Path("results") / spec_file.stem
-    overrides = options.with_margin(assignments, memory_margin)
     dsx.keep_compiled()
     if shard:
-        found = dsx.sweep_shard(spec_file, folder, shard, set=overrides)
+        found = dsx.sweep_shard(spec_file, folder, shard, set=assignments, memory_margin=memory_margin)
     elif finish:
-        found = dsx.finish_sweep(spec_file, folder, set=overrides, plot=plot)
+        found = dsx.finish_sweep(spec_file, folder, set=assignments, memory_margin=memory_margin, plot=plot)
     else:
-        found = dsx.sweep(spec_file, folder, set=overrides, plot=plot)
+        found = dsx.sweep(spec_file, folder, set=assignments, memory_margin=memory_margin, plot=plot)
     if isinstance(found, dsx.SweptShard):
         if as_json:
             print_json(found.to_data())
