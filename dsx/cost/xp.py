@@ -86,11 +86,6 @@ def while_loop(more: Callable[[State], Any], step: Callable[[State], State], sta
     return state
 
 
-def computed_once(values: State) -> State:
-    """Return values that compiled code shall not compute again for each of their uses."""
-    return jax.lax.optimization_barrier(values) if _has_jax(jax.tree.leaves(values)) else values
-
-
 def with_row(table: Any, index: Any, row: Any) -> Any:
     """Return a table with another row."""
     if _has_jax([table, index, row]):

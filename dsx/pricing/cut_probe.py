@@ -51,7 +51,7 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
     compiled = len(order) >= _MANY
     none = np.zeros((0, int(stack.num_layers) + 1), np.int32)
     parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
-    at_once = _MANY if compiled else _AT_ONCE
+    at_once = 1 << 16 if compiled else _AT_ONCE
     for start in range(0, len(order), at_once):
         here = rows.take(order[start : start + at_once])
         plans, workload = plans_of(problem, table, here)

@@ -23,7 +23,6 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.space.layer_layout import starts
 
-_FEW = 1 << 13  # rows that probes cut sooner than a scan is compiled
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
 # The cut that is best for a row: of those that fit the fastest, the one of least memory, or that if none fits.
@@ -110,10 +109,10 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
     cuts, fits = np.zeros((num_rows, int(problem.workload.stack.num_layers) + 1), np.int32), np.zeros(num_rows, bool)
     if goal != "least memory":
         here = np.flatnonzero(_may_fit(problem, table, rows))
-        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), dtype, least_memory=False)
+        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), least_memory=False)
     if goal != "fastest":
         rest = np.flatnonzero(~fits)
-        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
+        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
 
@@ -129,16 +128,12 @@ def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _optimal_cuts(
-    problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit."""
-    if len(rows.positions) > _FEW:
-        return scanned_cuts(problem, table, rows, dtype, least_memory)
     cuts, fits, left = probed_cuts(problem, table, rows, least_memory)
     rest = np.flatnonzero(left)
     if len(rest):
-        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), dtype, least_memory)
+        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), np.float64, least_memory)
     return cuts, fits
 
 

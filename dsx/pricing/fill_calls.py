@@ -15,8 +15,7 @@ from dsx.pricing import filled_stages
 from dsx.pricing.batch import pad
 from dsx.pricing.filled_stages import Chains, EvenCut, Model, Probe
 
-_TILE = 1 << 11  # plans side by side: the numbers of their chains fit into the cache of a core
-_FEW = 1 << 8  # plans that are filled on NumPy as fast
+_TILES = 1 << 8, 1 << 11  # plans side by side: the numbers of their chains fit into the cache of a core
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 _COMPILER = {"xla_cpu_prefer_vector_width": 512}
 _jit = functools.partial(jax.jit, static_argnums=0, compiler_options=_COMPILER)
@@ -40,12 +39,15 @@ class Fills:
 
     def _called(self, plain: Any, compiled: Any, chains: Chains, *given: np.ndarray) -> Any:
         count = len(given[0])
-        if not self.compiled or count < _FEW:
+        if not self.compiled:
             return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
         found: list[Any] = []
         with jax.enable_x64(True):
-            for start in range(0, count, _TILE):
-                here = slice(start, start + _TILE)
-                tile = jax.tree.map(lambda leaf, here=here: pad(leaf[..., here], _TILE), (chains, given))
+            start = 0
+            while start < count:
+                size = _TILES[count - start > 4 * _TILES[0]]
+                here = slice(start, start + size)
+                tile = jax.tree.map(lambda leaf: pad(leaf[..., here], size), (chains, given))
                 found.append(compiled(self.model, tile[0], tile[0].choices.pp.max(), *tile[1]))
+                start += size
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *found)

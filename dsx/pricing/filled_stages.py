@@ -7,6 +7,8 @@ cause, filling the stages one after the other with as many layers as possible te
 All functions run on NumPy, and compiled. Positions in a chain and numbers of stages are floats.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -123,14 +125,8 @@ def filled(model: Model, chains: Chains, stage: Any, begin: Any, bound: Any, nea
 
     It is likely to have about `near` [N] layers. A stage that a plan does not have stays empty.
     """
-    pp = chains.choices.pp
-    end = model.length - xp.maximum(pp - 1.0 - stage, 0.0)
-    most = xp.where(stage < pp, xp.maximum(end - begin, 0.0), 0.0)
-
-    def of_layers(count: Any) -> tuple[Any, ...]:
-        return causes(model, chains, stage, begin, begin + count)
-
-    return _most_layers(of_layers, _limits(model, chains, bound), most, near)
+    of_layers = functools.partial(_from, model, chains, stage, begin)
+    return _most_layers(of_layers, _limits(model, chains, bound), _most(model, chains, stage, begin), near)
 
 
 def probe(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> Probe:
@@ -164,8 +160,10 @@ def probe(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, be
 def even_cut(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> EvenCut:
     """Return the most even cuts of the layers from `begin` on into the stages from `first` on that keep a bound."""
     pp, index = chains.choices.pp, xp.asarray(deepest).astype("int32")
+    limits = _limits(model, chains, bound)
     begins = _first_begins(model, chains, deepest, bound)
-    state = 0 * index, xp.where(first > 0.0, begin, 0.0), xp.ceil(model.length / pp), begins
+    rest = xp.where(first > 0.0, begin, 0.0)
+    state = 0 * index, rest, xp.ceil(model.length / pp), xp.full_like(begins[:-1], int(model.length))
 
     def more(state: tuple[Any, ...]) -> Any:
         return state[0] < index
@@ -174,16 +172,28 @@ def even_cut(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any,
         number, begin, near, ends = state
         stage = number.astype(bound.dtype)
         there = (stage >= first) & (stage < pp)
-        most = filled(model, chains, stage, xp.where(there, begin, model.length), bound, near).count
-        # The least value is at most that of the slowest stage, up to rounding.
-        fewest = xp.minimum(xp.maximum(ends[number + 1] - begin, 1.0), most)
+        fewest = xp.maximum(begins[number + 1].astype(bound.dtype) - begin, 1.0)
+        most = xp.where(there, _most(model, chains, stage, begin), 0.0)
         share = _nearest(model, chains, begin, xp.maximum(pp - stage, 1.0), most, near)
-        count = xp.where(there, xp.clip(share, fewest, most), 0.0)
+        # The least value is at most that of the slowest stage, up to rounding.
+        most = xp.minimum(xp.maximum(share, fewest), most)
+        count = _most_layers(functools.partial(_from, model, chains, stage, begin), limits, most, most).count
         end = xp.where(stage < pp, begin + count, model.length)
-        return number + 1, end, xp.where(count > 0.0, count, near), xp.with_row(ends, number, end)
+        return number + 1, end, xp.where(count > 0.0, count, near), xp.with_row(ends, number, end.astype(ends.dtype))
 
     *_, ends = xp.while_loop(more, even, state)
-    return EvenCut(ends[:-1], begins[1])
+    return EvenCut(ends, begins[1].astype(bound.dtype))
+
+
+def _most(model: Model, chains: Chains, stage: Any, begin: Any) -> Any:
+    """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
+    pp = chains.choices.pp
+    later = xp.maximum(pp - 1.0 - stage, 0.0)
+    return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
+
+
+def _from(model: Model, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
+    return causes(model, chains, stage, begin, begin + count)
 
 
 def _limits(model: Model, chains: Chains, bound: Any) -> tuple[Any, ...]:
@@ -216,9 +226,17 @@ def _first_begins(model: Model, chains: Chains, deepest: Any, bound: Any) -> Any
 
         count = _most_layers(of_layers, limits, most, near).count
         begin = end - count
-        return number, begin, xp.where(count > 0.0, count, near), xp.with_row(begins, number, begin)
+        return (
+            number,
+            begin,
+            xp.where(count > 0.0, count, near),
+            xp.with_row(begins, number, begin.astype(begins.dtype)),
+        )
 
-    table = xp.full_like(xp.broadcast_to(bound, (int(model.length) + 1, *bound.shape)), model.length)
+    # Small numbers: memory that is new to the process takes as long as the fills of a tile.
+    table = xp.full_like(
+        xp.broadcast_to(bound, (int(model.length) + 1, *bound.shape)), int(model.length), dtype="int16"
+    )
     state = xp.asarray(deepest).astype("int32"), end, xp.ceil(model.length / pp), table
     return xp.while_loop(more, fill, state)[-1]
 
@@ -238,55 +256,45 @@ def _nearest(model: Model, chains: Chains, begin: Any, stages: Any, most: Any, n
 
 class _Search(NamedTuple):
     number: Any
-    near: Any
-    low: Any  # layers that keep the limits
-    high: Any  # and that do not
-    own: Any
-    beyond: Any
+    at: Any  # [N] layers
+    low: Any  # the least and the most that they may be
+    high: Any
+    values: Any  # [2, N] of them, and of one more
 
 
-def _most_layers(
-    of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any
-) -> Filled:
+def _most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
     """Return the largest number of layers [N], at most `most`, of which all values keep their limits.
 
-    The values are nearly linear, so two neighbours tell where they reach their limits.
+    The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of
+    the loop: what a step computes of them is then computed once, where a compiler might repeat it for each use.
     """
+    pair = np.array([[0.0], [1.0]])
 
-    def more(search: _Search) -> Any:
-        return (search.high - search.low > 1.0).any()
+    def keeps(search: _Search) -> tuple[Any, Any]:
+        """Return whether the layers keep the limits, and one more."""
+        kept = [value <= limit for value, limit in zip(search.values, limits, strict=True)]
+        here, above = functools.reduce(operator.and_, kept)
+        return here | (search.at <= 0.0), above & (search.at < most)
+
+    def is_open(search: _Search) -> Any:
+        here, above = keeps(search)
+        return ~(here & ~above) & (search.low < search.high)
 
     def narrower(search: _Search) -> _Search:
-        open_ = search.high - search.low > 1.0
-        at = xp.clip(search.near, search.low + 1.0, xp.maximum(search.high - 1.0, 1.0))
-        here, above = (of_layers(count) for count in (at, at + 1.0))
-        here, above = xp.computed_once((here, above))
-        rest = [(limit - value) / (next_ - value) for value, next_, limit in zip(here, above, limits, strict=True)]
-        ahead = xp.floor(rest[0] if len(rest) == 1 else xp.minimum(*rest))
-        fits, fits_above = (
-            [value <= limit for value, limit in zip(values[1:], limits[1:], strict=True)] for values in (here, above)
-        )
-        keeps, keeps_above = ((values[0] <= limits[0]) for values in (here, above))
-        beyond, beyond_above = here[0], above[0]
-        for fit, fit_above in zip(fits, fits_above, strict=True):
-            keeps, keeps_above = keeps & fit, keeps_above & fit_above
-            beyond, beyond_above = xp.where(fit, beyond, np.inf), xp.where(fit_above, beyond_above, np.inf)
-        inside = at + 1.0 < search.high
-        low_here, low_above = open_ & keeps, open_ & keeps_above & inside
-        high_here, high_above = open_ & ~keeps, open_ & keeps & ~keeps_above & inside
-        low = xp.where(low_above, at + 1.0, xp.where(low_here, at, search.low))
-        high = xp.where(high_here, at, xp.where(high_above, at + 1.0, search.high))
-        guess = xp.where((search.number < _BY_SLOPE) & (xp.abs(ahead) < np.inf), at + ahead, xp.floor(0.5 * (low + high)))
-        return _Search(
-            search.number + 1,
-            guess,
-            low,
-            high,
-            xp.where(low_above, above[0], xp.where(low_here, here[0], search.own)),
-            xp.where(high_here, beyond, xp.where(high_above, beyond_above, search.beyond)),
-        )
+        number, at, low, high, values = search
+        here, above = keeps(search)
+        low = xp.where(here, at + above, low)
+        high = xp.where(here, xp.where(above, high, at), at - 1.0)
+        rest = [(limit - here) / (above - here) for (here, above), limit in zip(values, limits, strict=True)]
+        guess = at + xp.floor(functools.reduce(xp.minimum, rest))
+        guess = xp.where((number < _BY_SLOPE) & (xp.abs(guess) < np.inf), guess, xp.floor(0.5 * (low + high)))
+        at = xp.where(here & ~above, at, xp.clip(guess, low, high))
+        return _Search(number + 1, at, low, high, of_layers(at + pair))
 
-    none, never = xp.zeros_like(most), xp.full_like(most, np.inf)
-    start = _Search(0 * most.astype("int32").min(), near, none, most + 1.0, -never, never)
-    found = xp.while_loop(more, narrower, start)
-    return Filled(found.low, found.own, found.beyond)
+    at = xp.clip(near, 0.0, most)
+    start = _Search(0 * most.astype("int32").min(), at, xp.zeros_like(most), most, of_layers(at + pair))
+    found = xp.while_loop(lambda search: is_open(search).any(), narrower, start)
+    (own, beyond), *others = found.values
+    for (_, needed), limit in zip(others, limits[1:], strict=True):
+        beyond = xp.where(needed <= limit, beyond, np.inf)
+    return Filled(found.at, xp.where(found.at > 0.0, own, -np.inf), xp.where(found.at < most, beyond, np.inf))
