@@ -19,8 +19,10 @@ from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
 from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
+from dsx.pricing.price_tiles import price_tiles
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, plans_of
+from dsx.pricing.tiles import MANY
 from dsx.space.layer_layout import starts
 
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
@@ -48,6 +50,8 @@ def price_best_cuts(
     """
     dtype = np.float64 if float64 else np.float32
     several = rows.choices["vpp"] > 1
+    if not several.any():
+        return _optimal(problem, table, rows, goal, dtype)
     which = np.flatnonzero(~several), np.flatnonzero(several)
     of_one = _optimal(problem, table, rows.take(which[0]), goal, dtype)
     of_several = _of_chunks(problem, table, rows.take(which[1]), goal, dtype)
@@ -58,6 +62,8 @@ def price_best_cuts(
 def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
     """Price [N] rows with the given cuts [N, L + 1]."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    if len(pp) >= MANY and (vpp == 1).all():
+        return Priced(price_tiles(problem, table, rows, cuts, dtype), cuts)
     order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
     parts = [none_priced(dtype is np.float64)]
     for start in range(0, len(order), _AT_ONCE):

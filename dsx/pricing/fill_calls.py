@@ -12,13 +12,10 @@ import jax
 import numpy as np
 
 from dsx.pricing import filled_stages
-from dsx.pricing.batch import pad
 from dsx.pricing.filled_stages import Chains, EvenCut, Model, Probe
+from dsx.pricing.tiles import COMPILER, TILE, joined, padded, ranges
 
-_TILES = 1 << 8, 1 << 11  # plans side by side: the numbers of their chains fit into the cache of a core
-# Registers of 512 bits where the processor has them; XLA's default is 256.
-_COMPILER = {"xla_cpu_prefer_vector_width": 512}
-_jit = functools.partial(jax.jit, static_argnums=0, compiler_options=_COMPILER)
+_jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
 _probe, _even_cut = _jit(filled_stages.probe), _jit(filled_stages.even_cut)
 
 
@@ -41,13 +38,9 @@ class Fills:
         count = len(given[0])
         if not self.compiled:
             return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
-        found: list[Any] = []
+        tiles: list[Any] = []
         with jax.enable_x64(True):
-            start = 0
-            while start < count:
-                size = _TILES[count - start > 4 * _TILES[0]]
-                here = slice(start, start + size)
-                tile = jax.tree.map(lambda leaf: pad(leaf[..., here], size), (chains, given))
-                found.append(compiled(self.model, tile[0], tile[0].choices.pp.max(), *tile[1]))
-                start += size
-        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *found)
+            for here, size in ranges(count, (TILE // 8, TILE)):
+                of_tile, given_of_tile = padded((chains, given), here, size)
+                tiles.append(compiled(self.model, of_tile, of_tile.choices.pp.max(), *given_of_tile))
+        return joined(tiles, count)

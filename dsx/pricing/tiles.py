@@ -1,0 +1,37 @@
+"""Compiled code for many plans, in tiles of few sizes, so that it is compiled once for each.
+
+Few plans are priced sooner on NumPy than anything is compiled.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dsx.pricing.batch import pad
+
+MANY = 1 << 13  # plans for which code is compiled
+TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
+# Registers of 512 bits where the processor has them; XLA's default is 256.
+COMPILER = {"xla_cpu_prefer_vector_width": 512}
+
+
+def ranges(count: int, sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
+    """Yield the ranges of plans that tiles of the given sizes, least first, hold, and the size of each tile."""
+    least, *_, most = sizes
+    start = 0
+    while start < count:
+        size = most if count - start > most // 2 else least
+        yield slice(start, min(start + size, count)), size
+        start += size
+
+
+def padded(plans: Any, here: slice, size: int) -> Any:
+    """Return some of [N] plans as a tile."""
+    return jax.tree.map(lambda leaf: pad(leaf[..., here], size), plans)
+
+
+def joined(tiles: Sequence[Any], count: int) -> Any:
+    """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *tiles)
