@@ -4,7 +4,6 @@ The numbers are those of `StageCosts.memory`, which is asked once for a single l
 layers and in the microbatches in flight, but for transients and for offloaded activations.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 

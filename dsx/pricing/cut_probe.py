@@ -17,12 +17,12 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
-from dsx.cost.stage_costs import StageCosts
-from dsx.cost.stages import Stage, layers_between
+from dsx.cost.headroom import usable_bytes
 from dsx.cost.step import Workload
 from dsx.pricing.batch import Plans, stage_costs
+from dsx.pricing.even_cut import first_s
 from dsx.pricing.fill_calls import Fills
-from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of, filled, load_of
+from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
@@ -49,7 +49,7 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
     stack = problem.workload.stack
     order = np.argsort(rows.choices["pp"], kind="stable")
     compiled = len(order) >= _MANY
-    none = np.zeros((0, int(stack.num_layers) + 1), np.int32)
+    none = np.zeros((0, int(stack.num_layers) + 1), np.int16)
     parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
     at_once = 1 << 16 if compiled else _AT_ONCE
     for start in range(0, len(order), at_once):
@@ -74,10 +74,12 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
 @xp.unchecked
 def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     plans, workload = plans_of(problem, table, rows)
-    bounds, none = CutBounds(stage_costs(plans, workload)), np.zeros(len(most_s))
     fills = Fills(Model(workload.stack, workload.searched, least_memory=False), compiled=False)
+    usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
+    costs, none = stage_costs(plans, workload), np.zeros_like(usable)
+    bounds = CutBounds(costs)
     bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
-    return fills.probe(chains_of(plans, workload), bound, none, none).reached
+    return fills.probe(chains_of(costs, usable, least_memory=True), bound, none, none).reached
 
 
 def _least_bound(
@@ -107,81 +109,61 @@ def _least_bound(
 
 @xp.unchecked
 def _cuts(fills: Fills, plans: Plans, workload: Workload) -> ProbedCuts:
-    chains, costs = chains_of(plans, workload), stage_costs(plans, workload)
-    length, none = int(fills.model.length), np.zeros(len(chains.choices.pp))
-    bounds = CutBounds(costs)
-    low = np.asarray(bounds.peak_bytes if fills.model.least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
+    model, costs = fills.model, stage_costs(plans, workload)
+    usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
+    chains = chains_of(costs, usable, model.least_memory)
+    length, none, bounds = int(model.length), np.zeros(len(usable)), CutBounds(costs)
+    low = np.asarray(bounds.peak_bytes if model.least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
     least, left = _least_bound(fills, chains, low, none, none)
     fits = least < np.inf
-    cuts = np.full((length + 1, len(none)), length, np.int32)
+    cuts = np.full((length + 1, len(none)), length, np.int16)
     cuts[0] = 0
     here = np.flatnonzero(fits & ~left)
-    if len(here):
-        found = fills.even_cut(_taken(chains, here), least[here] * (1.0 + TIES), none[here], none[here])
-        cuts[1:, here] = found.ends
-        if not fills.model.least_memory:
-            later = _may_gain(costs, bounds, cuts[1]) & fits & ~left & (chains.choices.pp > 1)
-            again = np.flatnonzero(later)
-            if len(again):
-                alone, few = stage_costs(_taken(plans, again), workload), _taken(chains, again)
-                end, slowest, some_empty = _first_end(fills, alone, few, least[again], found.earliest[later[here]])
-                cuts[1:, again] = fills.even_cut(few, slowest, none[again] + 1.0, end).ends
-                left[again] |= some_empty
+    if not len(here):
+        return ProbedCuts(cuts.T, fits, left)
+    chains, least = _taken(chains, here), least[here]
+    # Most rows have a cut that keeps the least bound and whose first stage adds the least that any adds.
+    added = 0.0 if chains.first is None else np.asarray(chains.first.least_s)
+    found = fills.even_cut(chains, least * (1.0 + TIES), (least + added) * (1.0 + TIES) - least)
+    cuts[1:, here] = found.ends
+    again = np.flatnonzero(~found.found)
+    if len(again):
+        few = _taken(chains, again)
+        slowest, most_first_s, some_empty = _best_first(fills, few, least[again], found.earliest[again])
+        cuts[1:, here[again]] = fills.even_cut(few, slowest * (1.0 + TIES), most_first_s).ends
+        left[here[again]] |= some_empty
     return ProbedCuts(cuts.T, fits, left)
 
 
-def _taken(of_plans, where):
-    """Return some of [N] plans."""
-    return jax.tree.map(lambda leaf: leaf[..., where], of_plans)
+def _taken(chains: Chains, where: np.ndarray) -> Chains:
+    """Return some of [N] chains."""
+    return jax.tree.map(lambda leaf: leaf[..., where], chains)
 
 
-def _may_gain(costs: StageCosts, bounds: CutBounds, end: np.ndarray) -> np.ndarray:
-    """Return which of [N] rows may have a first stage that adds less to a step than the one with layers up to `end`."""
-    return _first_s(costs, end.astype(float)) > np.asarray(bounds.reduction_s + bounds.update_s)
-
-
-def _first_s(costs: StageCosts, end: np.ndarray) -> np.ndarray:
-    """Return the seconds that a first stage with layers up to `end` [..., N] adds to the end of a step."""
-    first = Stage(np.zeros_like(end), layers_between(costs.stack, np.zeros_like(end), end), even=False)
-    return np.asarray(sum(costs.reduction_and_update_s(first)))
-
-
-def _first_end(
-    fills: Fills, costs: StageCosts, chains: Chains, least: np.ndarray, earliest: np.ndarray
+def _best_first(
+    fills: Fills, chains: Chains, least: np.ndarray, earliest: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return [N] the end of the first stage, what the slowest stage then causes, and whether a stage has no layer.
+    """Return what the slowest stage of the best cuts causes, what their first stages add, and whether one is empty.
 
-    `least` is the least that the slowest stage of any cut causes. With fewer layers of the first stage than `earliest`,
-    which the others leave at this bound, these are slower.
+    `least` is the least that the slowest stage of any cut causes. If the first stage ends before `earliest`, others are
+    slower; that may pay if it adds less to the step.
     """
-    zero, one, length, num_plans = np.zeros_like(least), np.ones_like(least), fills.model.length, len(least)
-    latest = filled(fills.model, chains, zero, zero, least * (1.0 + TIES), earliest).count
-    # With more layers than these and one, a stage causes more, and adds as much or more to the step.
-    ends = np.arange(1.0, min(latest.max() + 1.0, length) + 1.0)[:, None] + zero
-    own, *needed = causes(fills.model, chains, zero, np.zeros_like(ends), ends)
-    fits = (needed[0] <= chains.usable_bytes) & (length - ends >= chains.choices.pp - 1.0)
-    own = np.where(fits, own, np.inf)
-    slowest = np.where(ends >= earliest, np.maximum(own, least), np.inf)
-    first_s = _first_s(costs, ends)
-    step, some_empty = slowest + first_s, np.zeros(num_plans, dtype=bool)
-    end, bound = earliest - 1.0, least.copy()
-    ahead = np.minimum.accumulate(first_s, axis=0)
-    plan = np.arange(num_plans)
-    while True:
-        row = np.maximum(end, 1.0).astype(int) - 1
-        here = np.flatnonzero((end >= 1.0) & (bound + ahead[row, plan] < step.min(axis=0)))
-        if not len(here):
-            break
-        at = row[here], here
-        bound[here], empty = _least_bound(fills, _taken(chains, here), bound[here], one[here], end[here])
+    model, zero, one = fills.model, np.zeros_like(least), np.ones_like(least)
+    step_s = fills.least_step_s(chains, least, earliest)
+    # It grows with the layers, but may fall with the first one of the body.
+    ends_without_body = np.arange(1.0, len(model.stack.first) + 2.0)[:, None] + zero
+    ahead = first_s(model, chains, ends_without_body).min(axis=0)
+    slowest, end, bound = least.copy(), earliest - 1.0, least.copy()
+    some_empty = np.zeros(len(least), dtype=bool)
+    while len(here := np.flatnonzero((end >= 1.0) & (bound + ahead < step_s))):
+        few, last = _taken(chains, here), end[here]
+        bound[here], empty = _least_bound(fills, few, bound[here], one[here], last)
         some_empty[here] |= empty
-        slowest[at] = np.maximum(own[at], bound[here])
-        step[at] = slowest[at] + first_s[at]
-        end = np.where(np.isin(plan, here), end - 1.0, 0.0)
-    equal = np.where(step <= step.min(axis=0) * (1.0 + TIES), slowest, np.inf)
-    bound = equal.min(axis=0) * (1.0 + TIES)
-    load = load_of(fills.model, chains, np.zeros_like(ends), ends)
-    whole = load_of(fills.model, chains, zero, zero + length)
-    distance = np.where(equal <= bound, np.abs(load - whole / chains.choices.pp), np.inf)
-    nearest = (distance <= distance.min(axis=0) + TIES * whole).argmax(axis=0)
-    return nearest + 1.0, bound, some_empty
+        own, needed = causes(model, few, 0.0, zero[here], last)
+        worst = np.where(needed <= few.usable_bytes, np.maximum(own, bound[here]), np.inf)
+        found = worst + first_s(model, few, last)
+        better = (found < step_s[here] * (1.0 - TIES)) | ((found <= step_s[here]) & (worst < slowest[here]))
+        slowest[here] = np.where(better, worst, slowest[here])
+        step_s[here] = np.minimum(found, step_s[here])
+        end[here] = last - 1.0
+    return slowest, step_s * (1.0 + TIES) - slowest, some_empty

@@ -1,7 +1,6 @@
 """Fills of the stages of many plans (`dsx.pricing.filled_stages`): on NumPy, or compiled for many plans.
 
-Compiled, plans are filled in tiles of one size, so that everything is compiled once. Plans of a tile should be alike:
-each stage is filled until the last of them has its layers.
+Plans of a tile should be alike: each stage is filled until the last of them has its layers.
 """
 
 import functools
@@ -11,12 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.pricing import filled_stages
-from dsx.pricing.filled_stages import Chains, EvenCut, Model, Probe
+from dsx.pricing import even_cut, filled_stages
+from dsx.pricing.even_cut import EvenCut
+from dsx.pricing.filled_stages import Chains, Model, Probe
 from dsx.pricing.tiles import COMPILER, TILE, joined, padded, ranges
 
 _jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
-_probe, _even_cut = _jit(filled_stages.probe), _jit(filled_stages.even_cut)
+_probe, _even_cut, _least_step_s = map(_jit, (filled_stages.probe, even_cut.even_cut, even_cut.least_step_s))
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,17 @@ class Fills:
         """Fill stages as `filled_stages.probe` does."""
         return self._called(filled_stages.probe, _probe, chains, bound, first, begin)
 
-    def even_cut(self, chains: Chains, bound: np.ndarray, first: np.ndarray, begin: np.ndarray) -> EvenCut:
-        """Cut as `filled_stages.even_cut` does."""
-        return self._called(filled_stages.even_cut, _even_cut, chains, bound, first, begin)
+    def even_cut(self, chains: Chains, bound: np.ndarray, most_first_s: np.ndarray) -> EvenCut:
+        """Cut as `dsx.pricing.even_cut.even_cut` does."""
+        return self._called(even_cut.even_cut, _even_cut, chains, bound, most_first_s)
+
+    def least_step_s(self, chains: Chains, bound: np.ndarray, earliest: np.ndarray) -> np.ndarray:
+        """Return what `dsx.pricing.even_cut.least_step_s` does."""
+        return self._called(even_cut.least_step_s, _least_step_s, chains, bound, earliest)
 
     def _called(self, plain: Any, compiled: Any, chains: Chains, *given: np.ndarray) -> Any:
         count = len(given[0])
-        if not self.compiled:
+        if not self.compiled or not count:
             return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
         tiles: list[Any] = []
         with jax.enable_x64(True):

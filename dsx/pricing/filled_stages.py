@@ -16,12 +16,12 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import StepChoices
-from dsx.cost.headroom import usable_bytes
+from dsx.cost.first_stage import FirstStage, first_stage
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
 from dsx.cost.stage_bytes import StageBytes, stage_bytes
+from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Layers, Stack, layers_between, over_layers
-from dsx.cost.step import Workload, mean_stage, sends_of
-from dsx.pricing.batch import Plans, stage_costs
+from dsx.cost.step import mean_stage, sends_of
 from dsx.pricing.optimal_cut import rounding
 from dsx.space.codes import Searched
 from dsx.space.critical_path import Passes
@@ -52,13 +52,7 @@ class Chains(NamedTuple):
     usable_bytes: Any
     send: Send
     choices: StepChoices
-
-
-class Caused(NamedTuple):
-    """What the layers of a stage cause, and whether it keeps its limits; each grows with the layers."""
-
-    values: tuple[Any, ...]  # the first one is what the stage causes
-    limits: tuple[Any, ...]
+    first: FirstStage | None  # None if memory is minimised
 
 
 class Filled(NamedTuple):
@@ -78,20 +72,12 @@ class Probe(NamedTuple):
     some_empty: Any  # whether one has no layer
 
 
-class EvenCut(NamedTuple):
-    """The most even cuts that keep a bound."""
-
-    ends: Any  # [L, N] the end of each stage
-    earliest: Any  # [N] the least end of the first stage that lets the others keep the bound
-
-
-def chains_of(plans: Plans, workload: Workload) -> Chains:
-    """Return the chains of [N] plans."""
-    costs = stage_costs(plans, workload)
+def chains_of(costs: StageCosts, usable: Any, least_memory: bool) -> Chains:
+    """Return the chains of [N] plans, whose GPUs have so many usable bytes."""
     none = xp.zeros_like(costs.choices.pp)
     mean = mean_stage(costs.stack, costs.choices, none)
-    usable = usable_bytes(plans.cluster.device, plans.assumptions)
-    return Chains(*costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), costs.choices)
+    first = None if least_memory else first_stage(costs)
+    return Chains(*costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), costs.choices, first)
 
 
 def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:
@@ -105,9 +91,9 @@ def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tu
     needed = chains.bytes_of.peak(layers, held, model.stack, choices, searched)
     if model.least_memory:
         return (needed,)
-    own = _passes(chains, layers)
-    after = _passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
-    whole = _passes(chains, model.stack.totals())
+    own = passes(chains, layers)
+    after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
+    whole = passes(chains, model.stack.totals())
     return through_stage_s(position, own, after, whole, chains.send, choices, searched), needed
 
 
@@ -115,7 +101,7 @@ def load_of(model: Model, chains: Chains, begin: Any, end: Any) -> Any:
     """Return the load of layers, of which stages get equal shares: seconds of a microbatch, or bytes without any."""
     layers = layers_between(model.stack, begin, end)
     if not model.least_memory:
-        return _passes(chains, layers).both
+        return passes(chains, layers).both
     none = xp.zeros_like(chains.choices.pp)
     return chains.bytes_of.peak(layers, none, model.stack, chains.choices, model.searched)
 
@@ -125,8 +111,8 @@ def filled(model: Model, chains: Chains, stage: Any, begin: Any, bound: Any, nea
 
     It is likely to have about `near` [N] layers. A stage that a plan does not have stays empty.
     """
-    of_layers = functools.partial(_from, model, chains, stage, begin)
-    return _most_layers(of_layers, _limits(model, chains, bound), _most(model, chains, stage, begin), near)
+    of_layers = functools.partial(values_from, model, chains, stage, begin)
+    return most_layers(of_layers, limits_of(model, chains, bound), most_left(model, chains, stage, begin), near)
 
 
 def probe(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> Probe:
@@ -157,101 +143,26 @@ def probe(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, be
     return Probe(begin == model.length, slowest, beyond, some_empty)
 
 
-def even_cut(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> EvenCut:
-    """Return the most even cuts of the layers from `begin` on into the stages from `first` on that keep a bound."""
-    pp, index = chains.choices.pp, xp.asarray(deepest).astype("int32")
-    limits = _limits(model, chains, bound)
-    begins = _first_begins(model, chains, deepest, bound)
-    rest = xp.where(first > 0.0, begin, 0.0)
-    state = 0 * index, rest, xp.ceil(model.length / pp), xp.full_like(begins[:-1], int(model.length))
-
-    def more(state: tuple[Any, ...]) -> Any:
-        return state[0] < index
-
-    def even(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        number, begin, near, ends = state
-        stage = number.astype(bound.dtype)
-        there = (stage >= first) & (stage < pp)
-        fewest = xp.maximum(begins[number + 1].astype(bound.dtype) - begin, 1.0)
-        most = xp.where(there, _most(model, chains, stage, begin), 0.0)
-        share = _nearest(model, chains, begin, xp.maximum(pp - stage, 1.0), most, near)
-        # The least value is at most that of the slowest stage, up to rounding.
-        most = xp.minimum(xp.maximum(share, fewest), most)
-        count = _most_layers(functools.partial(_from, model, chains, stage, begin), limits, most, most).count
-        end = xp.where(stage < pp, begin + count, model.length)
-        return number + 1, end, xp.where(count > 0.0, count, near), xp.with_row(ends, number, end.astype(ends.dtype))
-
-    *_, ends = xp.while_loop(more, even, state)
-    return EvenCut(ends, begins[1].astype(bound.dtype))
-
-
-def _most(model: Model, chains: Chains, stage: Any, begin: Any) -> Any:
+def most_left(model: Model, chains: Chains, stage: Any, begin: Any) -> Any:
     """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
     pp = chains.choices.pp
     later = xp.maximum(pp - 1.0 - stage, 0.0)
     return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
 
 
-def _from(model: Model, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
+def values_from(model: Model, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
+    """Return what so many layers from `begin` on cause and need as a stage."""
     return causes(model, chains, stage, begin, begin + count)
 
 
-def _limits(model: Model, chains: Chains, bound: Any) -> tuple[Any, ...]:
+def limits_of(model: Model, chains: Chains, bound: Any) -> tuple[Any, ...]:
+    """Return the limits of what stages cause and need, if they may cause `bound`."""
     return (bound,) if model.least_memory else (bound, chains.usable_bytes)
 
 
-def _passes(chains: Chains, layers: Layers) -> Passes:
+def passes(chains: Chains, layers: Layers) -> Passes:
+    """Return the seconds of one microbatch on some layers."""
     return Passes(over_layers(layers, chains.forward_s), over_layers(layers, chains.backward_s))
-
-
-def _first_begins(model: Model, chains: Chains, deepest: Any, bound: Any) -> Any:
-    """Return [L + 1, N] the first layer of each stage if later ones are filled up to a bound, from the end of the chain.
-
-    Each earlier stage keeps a layer.
-    """
-    limits, pp = _limits(model, chains, bound), chains.choices.pp
-    end = xp.full_like(bound, model.length)
-
-    def more(state: tuple[Any, ...]) -> Any:
-        return state[0] > 0
-
-    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        number, end, near, begins = state
-        number = number - 1
-        stage = number.astype(bound.dtype)
-        most = xp.where(stage < pp, xp.maximum(end - stage, 0.0), 0.0)
-
-        def of_layers(count: Any) -> tuple[Any, ...]:
-            return causes(model, chains, stage, end - count, end)
-
-        count = _most_layers(of_layers, limits, most, near).count
-        begin = end - count
-        return (
-            number,
-            begin,
-            xp.where(count > 0.0, count, near),
-            xp.with_row(begins, number, begin.astype(begins.dtype)),
-        )
-
-    # Small numbers: memory that is new to the process takes as long as the fills of a tile.
-    table = xp.full_like(
-        xp.broadcast_to(bound, (int(model.length) + 1, *bound.shape)), int(model.length), dtype="int16"
-    )
-    state = xp.asarray(deepest).astype("int32"), end, xp.ceil(model.length / pp), table
-    return xp.while_loop(more, fill, state)[-1]
-
-
-def _nearest(model: Model, chains: Chains, begin: Any, stages: Any, most: Any, near: Any) -> Any:
-    """Return [N] the number of the layers from `begin` on that are nearest to an equal share of them."""
-
-    def load(count: Any) -> Any:
-        return load_of(model, chains, begin, begin + count)
-
-    whole = load(model.length - begin)
-    share = whole / stages
-    below = _most_layers(lambda count: (load(count),), (share,), most, near).count
-    of_below, of_above = (xp.abs(load(xp.maximum(count, 0.0)) - share) for count in (below, below + 1.0))
-    return xp.where(of_below <= of_above + TIES * whole, below, below + 1.0)
 
 
 class _Search(NamedTuple):
@@ -262,7 +173,7 @@ class _Search(NamedTuple):
     values: Any  # [2, N] of them, and of one more
 
 
-def _most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
+def most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
     """Return the largest number of layers [N], at most `most`, of which all values keep their limits.
 
     The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of

@@ -3,7 +3,7 @@
 Few plans are priced sooner on NumPy than anything is compiled.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
