@@ -45,9 +45,9 @@ def first_stage(costs: StageCosts) -> FirstStage:
     alone = stack.first[-1] if stack.first else body
     # A body layer, another layer of each kind besides, and the last layer before the body alone.
     unit = np.eye(len(kinds))
-    asked = np.stack([unit[body], *(unit[body] + unit), unit[alone]])[:, :, None] * np.ones_like(pp)
-    stages = Stage(np.zeros_like(asked[:, 0]), {kind: asked[:, kind] for kind in kinds}, even=False)
-    reduction_s, update_s = (np.asarray(seconds) for seconds in (costs.reduction_s(stages), costs.update_s(stages)))
+    asked = np.stack([unit[body], *(unit[body] + unit), unit[alone]])[:, :, None] * xp.ones_like(pp)
+    stages = Stage(xp.zeros_like(asked[:, 0]), {kind: asked[:, kind] for kind in kinds}, even=False)
+    reduction_s, update_s = costs.reduction_s(stages), costs.update_s(stages)
     of_kinds, updates = reduction_s[1:-1] - reduction_s[0], update_s[1:-1] - update_s[0]
     share = even_first(stack, pp, costs.choices.vpp)
     least = Stage(share.position, {kind: share.layers[kind] for kind in kinds}, even=False)
@@ -56,8 +56,8 @@ def first_stage(costs: StageCosts) -> FirstStage:
         once_without_body_s=reduction_s[-1] - of_kinds[alone],
         reduction_s=[*of_kinds],
         update_s=[*updates],
-        least_reduction_s=np.zeros_like(pp),
-        least_update_s=np.zeros_like(pp),
+        least_reduction_s=xp.zeros_like(pp),
+        least_update_s=xp.zeros_like(pp),
     )
     # With the same rounding as those of other stages.
     return found._replace(

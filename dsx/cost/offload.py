@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, over_layers
 from dsx.hardware.device import Device
@@ -30,7 +30,7 @@ def offload_codes(state: str, searched: Searched) -> tuple[int, ...]:
 
 
 def offloaded(
-    state: str, choices: StepChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
+    state: str, choices: StepChoices | StageChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
 ) -> PerPlan:
     """Return `on_host()` for plans that offload `state`, and `on_gpu` for the others.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.choices import StepChoices
+from dsx.cost.choices import StageChoices
 from dsx.cost.memory import largest_transients
 from dsx.cost.offload import ACTIVATIONS, offloaded, remaining_bytes
 from dsx.cost.shapes import PerPlan
@@ -30,7 +30,7 @@ class StageBytes(NamedTuple):
     working: Sequence[PerPlan]  # the transient of a layer
     gathered: Sequence[PerPlan]  # weights that are gathered for a layer
 
-    def peak(self, layers: Layers, microbatches: PerPlan, stack: Stack, choices: StepChoices, searched: Searched) -> (
+    def peak(self, layers: Layers, microbatches: PerPlan, stack: Stack, choices: StageChoices, searched: Searched) -> (
         PerPlan
     ):  # fmt: skip
         """Return the memory of a stage's GPU with so many microbatches in flight."""

@@ -10,7 +10,7 @@ slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Whe
 be left without a layer. Then the least bound may be too low, and the row is left to the scan.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,15 +20,17 @@ from dsx.cost.cut_bounds import ROUNDING, CutBounds
 from dsx.cost.headroom import usable_bytes
 from dsx.cost.step import Workload
 from dsx.pricing.batch import Plans, stage_costs
+from dsx.pricing.equal_columns import first_of_equals
 from dsx.pricing.even_cut import first_s
 from dsx.pricing.fill_calls import Fills
 from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
+from dsx.pricing.tiles import COMPILER, MANY, joined, row_tiles
 
 _AT_ONCE = 1 << 10  # rows that are cut together on NumPy: what their stages cause fits into the cache of a core
-_MANY = 1 << 13  # rows that are cut together if stages are filled by compiled code; fewer are not worth compiling
+_MOST_AT_ONCE = 1 << 18  # that are cut together by compiled code
 _GAP, _GROWTH, _FAR = 2.0**-6, 4.0, 16.0  # of a bound above the lower one, until a cut is known
 _MOST = np.finfo(float).max  # a bound that only a stage which does not fit exceeds
 
@@ -46,17 +48,16 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
 
     The cut of a row that fits with none, or that is left, is arbitrary.
     """
-    stack = problem.workload.stack
+    workload = problem.workload
     order = np.argsort(rows.choices["pp"], kind="stable")
-    compiled = len(order) >= _MANY
-    none = np.zeros((0, int(stack.num_layers) + 1), np.int16)
+    model = Model(workload.stack, workload.searched, least_memory)
+    fills = Fills(model, compiled=len(order) >= MANY)
+    none = np.zeros((0, int(model.length) + 1), np.int16)
     parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
-    at_once = 1 << 16 if compiled else _AT_ONCE
+    at_once = _MOST_AT_ONCE if fills.compiled else _AT_ONCE
     for start in range(0, len(order), at_once):
-        here = rows.take(order[start : start + at_once])
-        plans, workload = plans_of(problem, table, here)
-        fills = Fills(Model(workload.stack, workload.searched, least_memory), compiled)
-        parts.append(_cuts(fills, plans, workload))
+        chains, low = _prepared(fills, problem, table, rows.take(order[start : start + at_once]))
+        parts.append(_of_equals(fills, chains, low) if fills.compiled else _cuts(fills, chains, low))
     back = np.argsort(order, kind="stable")
     return ProbedCuts(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
 
@@ -75,8 +76,8 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
 def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     plans, workload = plans_of(problem, table, rows)
     fills = Fills(Model(workload.stack, workload.searched, least_memory=False), compiled=False)
-    usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
-    costs, none = stage_costs(plans, workload), np.zeros_like(usable)
+    usable = usable_bytes(plans.cluster.device, plans.assumptions)
+    costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
     bounds = CutBounds(costs)
     bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
     return fills.probe(chains_of(costs, usable, least_memory=True), bound, none, none).reached
@@ -107,13 +108,48 @@ def _least_bound(
     return high, some_empty
 
 
+def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, np.ndarray]:
+    """Return the chains of [N] rows, and what their slowest stage causes at least."""
+    if not fills.compiled:
+        return _chains(*plans_of(problem, table, rows), fills.model.least_memory)
+    tiles: list[tuple[Chains, np.ndarray]] = []
+    for _, plans, workload in row_tiles(problem, table, rows):
+        with jax.enable_x64(True):
+            tiles.append(_compiled_chains(plans, workload, fills.model.least_memory))
+    return joined(tiles, len(rows.positions))
+
+
 @xp.unchecked
-def _cuts(fills: Fills, plans: Plans, workload: Workload) -> ProbedCuts:
-    model, costs = fills.model, stage_costs(plans, workload)
-    usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
-    chains = chains_of(costs, usable, model.least_memory)
-    length, none, bounds = int(model.length), np.zeros(len(usable)), CutBounds(costs)
-    low = np.asarray(bounds.peak_bytes if model.least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
+def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
+    costs = stage_costs(plans, workload)
+    bounds, usable = CutBounds(costs), usable_bytes(plans.cluster.device, plans.assumptions)
+    low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
+    return chains_of(costs, usable, least_memory), low
+
+
+_compiled_chains = jax.jit(_chains, static_argnames="least_memory", compiler_options=COMPILER)
+
+
+def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
+    """Return the cuts of many rows, of which many have the same stages but for memory, or but for seconds."""
+    choices = chains.choices._replace(offload=[])
+    if fills.model.least_memory:
+        first, which = first_of_equals(jax.tree.leaves((chains.bytes_of, chains.choices)))
+        found = _cuts(fills, _taken(chains, first), low[first])
+        return ProbedCuts(*(column[which] for column in found))
+    first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.send, choices)))
+    if 2 * len(first) < len(low):
+        some = _taken(chains, first)
+        unlimited = some._replace(usable_bytes=np.full_like(some.usable_bytes, np.inf))
+        none = np.zeros(len(first))
+        low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
+    return _cuts(fills, chains, low)
+
+
+@xp.unchecked
+def _cuts(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
+    """Return the cuts of rows whose slowest stage causes at least `low`."""
+    length, none = int(fills.model.length), np.zeros_like(low)
     least, left = _least_bound(fills, chains, low, none, none)
     fits = least < np.inf
     cuts = np.full((length + 1, len(none)), length, np.int16)

@@ -19,7 +19,7 @@ from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
 from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
-from dsx.pricing.price_tiles import price_tiles
+from dsx.pricing.price_tiles import least_bytes_of_tiles, price_tiles
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, plans_of
 from dsx.pricing.tiles import MANY
@@ -125,12 +125,17 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
 
 def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
-    found = [np.zeros(0, dtype=bool)]
+    many = len(rows.positions) >= MANY
+    least = least_bytes_of_tiles(problem, table, rows) if many else _least_bytes(problem, table, rows)
+    cluster, assumptions = machines(problem, rows.points)
+    return least * (1.0 - ROUNDING) <= np.asarray(usable_bytes(cluster.device, assumptions))
+
+
+def _least_bytes(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    found = [np.zeros(0)]
     for start in range(0, len(rows.positions), _AT_ONCE):
         plans, workload = plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))
-        usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
-        least = np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes)
-        found.append(least * (1.0 - ROUNDING) <= usable)
+        found.append(np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes))
     return np.concatenate(found)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.choices import StepChoices
+from dsx.cost.choices import StageChoices
 from dsx.cost.first_stage import FirstStage, first_stage
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
 from dsx.cost.stage_bytes import StageBytes, stage_bytes
@@ -51,7 +51,7 @@ class Chains(NamedTuple):
     bytes_of: StageBytes
     usable_bytes: Any
     send: Send
-    choices: StepChoices
+    choices: StageChoices
     first: FirstStage | None  # None if memory is minimised
 
 
@@ -77,7 +77,9 @@ def chains_of(costs: StageCosts, usable: Any, least_memory: bool) -> Chains:
     none = xp.zeros_like(costs.choices.pp)
     mean = mean_stage(costs.stack, costs.choices, none)
     first = None if least_memory else first_stage(costs)
-    return Chains(*costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), costs.choices, first)
+    return Chains(
+        *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
+    )
 
 
 def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:

@@ -9,7 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.pricing.batch import pad
+from dsx.cost.step import Workload
+from dsx.pricing.batch import Plans, pad
+from dsx.pricing.layers import KeyCosts
+from dsx.pricing.problem import Problem
+from dsx.pricing.row_costs import Rows, plans_of
 
 MANY = 1 << 13  # plans for which code is compiled
 TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
@@ -35,3 +39,14 @@ def padded(plans: Any, here: slice, size: int) -> Any:
 def joined(tiles: Sequence[Any], count: int) -> Any:
     """Return what was found for [N] plans, from tiles of which the last one may be padded; as NumPy arrays."""
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., :count], *tiles)
+
+
+def row_tiles(
+    problem: Problem, table: KeyCosts, rows: Rows, dtype: type = np.float64
+) -> Iterator[tuple[np.ndarray, Plans, Workload]]:
+    """Yield the rows of each tile, of which the last one may be repeated, as plans with the workload."""
+    count = len(rows.positions)
+    for here, size in ranges(count, (TILE // 8, TILE)):
+        tile = pad(np.arange(count)[here], size)
+        plans, workload = plans_of(problem, table, rows.take(tile), dtype)
+        yield tile, plans, jax.tree.map(lambda leaf: np.asarray(leaf, dtype), workload)
