@@ -13,8 +13,9 @@ import numpy as np
 from dsx.pricing import even_cut, filled_stages
 from dsx.pricing.even_cut import EvenCut
 from dsx.pricing.filled_stages import Chains, Model, Probe
-from dsx.pricing.tiles import COMPILER, TILE, joined, padded, ranges
+from dsx.pricing.tiles import COMPILER, TILE, joined, padded
 
+_SMALL = 1 << 8  # plans of a tile if only a few are left
 _jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
 _probe, _even_cut, _least_step_s = map(_jit, (filled_stages.probe, even_cut.even_cut, even_cut.least_step_s))
 
@@ -44,7 +45,10 @@ class Fills:
             return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
         tiles: list[Any] = []
         with jax.enable_x64(True):
-            for here, size in ranges(count, (TILE // 8, TILE)):
-                of_tile, given_of_tile = padded((chains, given), here, size)
+            start = 0
+            while start < count:
+                size = TILE if count - start > _SMALL * 4 else _SMALL
+                of_tile, given_of_tile = padded((chains, given), slice(start, start + size), size)
                 tiles.append(compiled(self.model, of_tile, of_tile.choices.pp.max(), *given_of_tile))
+                start += size
         return joined(tiles, count)

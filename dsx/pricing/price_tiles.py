@@ -15,7 +15,7 @@ from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
 from dsx.pricing.tiles import COMPILER, joined, row_tiles
 
-_STAGES = 4, 16, 64  # that the boundaries of a tile have; shorter cuts are padded with empty stages
+_FEW_STAGES = 16  # of a tile, or as many as the chain has layers: cuts into fewer are padded with empty ones
 
 
 def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type) -> StepCosts:
@@ -23,7 +23,7 @@ def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray,
     order, most, float64 = np.argsort(rows.choices["pp"], kind="stable"), cuts.shape[1] - 1, dtype is np.float64
     tiles = [none_priced(float64)]
     for tile, plans, workload in row_tiles(problem, table, rows.take(order), dtype):
-        deepest = min(stages for stages in (*_STAGES, most) if plans.choices.pp[-1] <= stages <= most)
+        deepest = _FEW_STAGES if plans.choices.pp[-1] <= _FEW_STAGES < most else most
         boundaries = cuts[order[tile], : deepest + 1].T[None].astype(dtype)
         with jax.enable_x64(float64):
             tiles.append(_priced(plans, workload, boundaries))

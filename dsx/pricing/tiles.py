@@ -21,16 +21,6 @@ TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
 COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
 
-def ranges(count: int, sizes: Sequence[int]) -> Iterator[tuple[slice, int]]:
-    """Yield the ranges of plans that tiles of the given sizes, least first, hold, and the size of each tile."""
-    least, *_, most = sizes
-    start = 0
-    while start < count:
-        size = most if count - start > most // 2 else least
-        yield slice(start, min(start + size, count)), size
-        start += size
-
-
 def padded(plans: Any, here: slice, size: int) -> Any:
     """Return some of [N] plans as a tile."""
     return jax.tree.map(lambda leaf: pad(leaf[..., here], size), plans)
@@ -46,7 +36,7 @@ def row_tiles(
 ) -> Iterator[tuple[np.ndarray, Plans, Workload]]:
     """Yield the rows of each tile, of which the last one may be repeated, as plans with the workload."""
     count = len(rows.positions)
-    for here, size in ranges(count, (TILE // 8, TILE)):
-        tile = pad(np.arange(count)[here], size)
+    for start in range(0, count, TILE):
+        tile = pad(np.arange(start, min(start + TILE, count)), TILE)
         plans, workload = plans_of(problem, table, rows.take(tile), dtype)
         yield tile, plans, jax.tree.map(lambda leaf: np.asarray(leaf, dtype), workload)
