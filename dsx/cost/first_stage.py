@@ -47,7 +47,7 @@ def first_stage(costs: StageCosts) -> FirstStage:
     unit = np.eye(len(kinds))
     asked = np.stack([unit[body], *(unit[body] + unit), unit[alone]])[:, :, None] * xp.ones_like(pp)
     stages = Stage(xp.zeros_like(asked[:, 0]), {kind: asked[:, kind] for kind in kinds}, even=False)
-    reduction_s, update_s = costs.reduction_s(stages), costs.update_s(stages)
+    reduction_s, update_s = (xp.asarray(seconds) for seconds in (costs.reduction_s(stages), costs.update_s(stages)))
     of_kinds, updates = reduction_s[1:-1] - reduction_s[0], update_s[1:-1] - update_s[0]
     share = even_first(stack, pp, costs.choices.vpp)
     least = Stage(share.position, {kind: share.layers[kind] for kind in kinds}, even=False)

@@ -57,7 +57,7 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
     def of_layers(of_kind: Sequence[PerPlan]) -> list[PerPlan]:
         return [xp.broadcast_to(xp.asarray(bytes_of_layer), np.shape(one)) for bytes_of_layer in of_kind]
 
-    empty = Stage(none, dict.fromkeys(kinds, none), even=False)
+    empty = Stage(none, {kind: none for kind in kinds}, even=False)
     fixed = costs.memory(empty, none, transients=False).peak_bytes
     states = [costs.memory(single(kind), none, transients=False) for kind in kinds]
     held = [costs.memory(single(kind), one, transients=False) for kind in kinds]

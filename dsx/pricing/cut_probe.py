@@ -27,7 +27,7 @@ from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
-from dsx.pricing.tiles import COMPILER, MANY, joined, row_tiles
+from dsx.pricing.tiles import COMPILER, MANY, compiled_in, joined, row_tiles
 
 _AT_ONCE = 1 << 10  # rows that are cut together on NumPy: what their stages cause fits into the cache of a core
 _MOST_AT_ONCE = 1 << 18  # that are cut together by compiled code
@@ -114,7 +114,7 @@ def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tu
         return _chains(*plans_of(problem, table, rows), fills.model.least_memory)
     tiles: list[tuple[Chains, np.ndarray]] = []
     for _, plans, workload in row_tiles(problem, table, rows):
-        with jax.enable_x64(True):
+        with compiled_in(True):
             tiles.append(_compiled_chains(plans, workload, fills.model.least_memory))
     return joined(tiles, len(rows.positions))
 

@@ -13,7 +13,7 @@ import numpy as np
 from dsx.pricing import even_cut, filled_stages
 from dsx.pricing.even_cut import EvenCut
 from dsx.pricing.filled_stages import Chains, Model, Probe
-from dsx.pricing.tiles import COMPILER, TILE, joined, padded
+from dsx.pricing.tiles import COMPILER, TILE, compiled_in, joined, padded
 
 _SMALL = 1 << 8  # plans of a tile if only a few are left
 _jit = functools.partial(jax.jit, static_argnums=0, compiler_options=COMPILER)
@@ -44,7 +44,7 @@ class Fills:
         if not self.compiled or not count:
             return plain(self.model, chains, chains.choices.pp.max(initial=1.0), *given)
         tiles: list[Any] = []
-        with jax.enable_x64(True):
+        with compiled_in(True):
             start = 0
             while start < count:
                 size = TILE if count - start > _SMALL * 4 else _SMALL

@@ -196,7 +196,7 @@ def most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[An
     def narrower(search: _Search) -> _Search:
         number, at, low, high, values = search
         here, above = keeps(search)
-        low = xp.where(here, at + above, low)
+        low = xp.where(here, xp.where(above, at + 1.0, at), low)
         high = xp.where(here, xp.where(above, high, at), at - 1.0)
         rest = [(limit - here) / (above - here) for (here, above), limit in zip(values, limits, strict=True)]
         guess = at + xp.floor(functools.reduce(xp.minimum, rest))

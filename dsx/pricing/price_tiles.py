@@ -13,7 +13,7 @@ from dsx.pricing.batch import Plans, costs, none_priced, stage_costs
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows
-from dsx.pricing.tiles import COMPILER, joined, row_tiles
+from dsx.pricing.tiles import COMPILER, compiled_in, joined, row_tiles
 
 _FEW_STAGES = 16  # of a tile, or as many as the chain has layers: cuts into fewer are padded with empty ones
 
@@ -25,7 +25,7 @@ def price_tiles(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray,
     for tile, plans, workload in row_tiles(problem, table, rows.take(order), dtype):
         deepest = _FEW_STAGES if plans.choices.pp[-1] <= _FEW_STAGES < most else most
         boundaries = cuts[order[tile], : deepest + 1].T[None].astype(dtype)
-        with jax.enable_x64(float64):
+        with compiled_in(float64):
             tiles.append(_priced(plans, workload, boundaries))
     back = np.argsort(order, kind="stable")
     return jax.tree.map(lambda column: column[back], joined(tiles, len(order)))
@@ -35,7 +35,7 @@ def least_bytes_of_tiles(problem: Problem, table: KeyCosts, rows: Rows) -> np.nd
     """Return [N] what the fullest GPU needs at least, bytes; `dsx.cost.cut_bounds` says why."""
     tiles: list[Any] = []
     for _, plans, workload in row_tiles(problem, table, rows):
-        with jax.enable_x64(True):
+        with compiled_in(True):
             tiles.append(_least_bytes(plans, workload))
     return joined(tiles, len(rows.positions))
 

@@ -3,6 +3,7 @@
 Few plans are priced sooner on NumPy than anything is compiled.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,13 @@ MANY = 1 << 13  # plans for which code is compiled
 TILE = 1 << 11  # plans side by side: their numbers fit into the cache of a core
 # Registers of 512 bits where the processor has them; XLA's default is 256.
 COMPILER = {"xla_cpu_prefer_vector_width": 512}
+
+
+@contextlib.contextmanager
+def compiled_in(float64: bool) -> Iterator[None]:
+    """Compile and run in float64 or float32. Stages are a leading axis, which what all of them share does not have."""
+    with jax.enable_x64(float64), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def padded(plans: Any, here: slice, size: int) -> Any:
