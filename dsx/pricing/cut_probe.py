@@ -1,13 +1,17 @@
-"""The optimal cuts of few rows by probes, on NumPy, many plans side by side: nothing is compiled.
+"""The optimal cuts of rows by probes, many plans side by side: on NumPy, or by compiled code for many rows.
 
 A probe fills the stages up to a bound of what each may cause, which tells whether a cut keeps it
 (`dsx.pricing.filled_stages`). The least bound is between two others: a probe that reaches the end of the chain lowers
 the upper one to what its slowest stage causes; one that does not raises the lower one to the least that any of its
 stages causes with one layer more.
 
-Of the cuts that keep the least bound, and of those whose first stage adds so much less to the end of a step that a
-slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Where layers are unlike, a filled stage may
-be left without a layer. Then the least bound may be too low, and the row is left to the scan.
+Of the cuts that keep the least bound (`dsx.pricing.even_cut`), and of those whose first stage adds so much less to the
+end of a step that a slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Where layers are
+unlike, a filled stage may be left without a layer. Then the least bound may be too low, and the row is left to the
+scan.
+
+Many rows share what they have in common: rows with equal pipelines have the same least bound if memory has no limit,
+which is next to theirs; rows whose stages need equal memory have the same cut of least memory.
 """
 
 from typing import Any, NamedTuple
@@ -32,6 +36,7 @@ from dsx.pricing.tiles import COMPILER, MANY, compiled_in, joined, row_tiles
 _AT_ONCE = 1 << 10  # rows that are cut together on NumPy: what their stages cause fits into the cache of a core
 _MOST_AT_ONCE = 1 << 18  # that are cut together by compiled code
 _GAP, _GROWTH, _FAR = 2.0**-6, 4.0, 16.0  # of a bound above the lower one, until a cut is known
+_SHARES = 0.5, 0.0, 0.25  # of the way from the lower to the upper bound, at which probes are made in turn
 _MOST = np.finfo(float).max  # a bound that only a stage which does not fit exceeds
 
 
@@ -43,6 +48,7 @@ class ProbedCuts(NamedTuple):
     left: np.ndarray
 
 
+@xp.unchecked
 def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> ProbedCuts:
     """Return the optimal cuts of [N] rows with one chunk per stage, in float64.
 
@@ -62,6 +68,7 @@ def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: boo
     return ProbedCuts(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
 
 
+@xp.unchecked
 def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     """Return which of [N] rows with one chunk per stage may have a cut that fits and takes at most `most_s` [N]."""
     found = np.ones(len(most_s), dtype=bool)
@@ -72,7 +79,6 @@ def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) 
     return found
 
 
-@xp.unchecked
 def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     plans, workload = plans_of(problem, table, rows)
     fills = Fills(Model(workload.stack, workload.searched, least_memory=False), compiled=False)
@@ -84,27 +90,27 @@ def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray)
 
 
 def _least_bound(
-    fills: Fills, chains: Chains, low: np.ndarray, first: np.ndarray, begin: np.ndarray
+    fills: Fills, chains: Chains, low: np.ndarray, first: np.ndarray, begin: np.ndarray, near: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return [N] the least bound that the stages from `first` on keep, at least `low`, and whether one has no layer.
 
-    It is infinite where the layers from `begin` on do not fit.
+    It is infinite where the layers from `begin` on do not fit. With `near` it is likely to be `low`.
     """
     low, high = low.copy(), np.full_like(low, np.inf)
-    some_empty, number, gap = np.zeros(len(low), dtype=bool), 0, _GAP
+    some_empty, number, gap = np.zeros(len(low), dtype=bool), int(near), _GAP
     while len(here := np.flatnonzero(low * (1.0 + TIES) < high)):
         # The least bound is mostly next to the lower one: a cut that fits and keeps a near bound limits the others.
-        near = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
-        between = np.where(high[here] < np.inf, 0.5 * (low[here] + high[here]), near)
-        bound = between if number % 3 == 0 else low[here]
-        bound = np.where(bound < high[here], bound, low[here])
+        beyond = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
+        share = _SHARES[number % len(_SHARES)]
+        between = np.where(high[here] < np.inf, low[here] + share * (high[here] - low[here]), beyond)
+        bound = np.where((share > 0.0) & (between < high[here]), between, low[here])
         found = fills.probe(_taken(chains, here), bound, first[here], begin[here])
         high[here] = np.where(found.reached, np.maximum(found.slowest, low[here]), high[here])
         low[here] = np.where(
             found.reached, np.where(bound <= low[here], high[here], low[here]), np.minimum(found.beyond, high[here])
         )
         some_empty[here] = np.where(found.reached, found.some_empty, some_empty[here])
-        gap, number = gap * (_GROWTH if number % 3 == 0 else 1.0), number + 1
+        gap, number = gap * (_GROWTH if share else 1.0), number + 1
     return high, some_empty
 
 
@@ -119,7 +125,6 @@ def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tu
     return joined(tiles, len(rows.positions))
 
 
-@xp.unchecked
 def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
     costs = stage_costs(plans, workload)
     bounds, usable = CutBounds(costs), usable_bytes(plans.cluster.device, plans.assumptions)
@@ -138,19 +143,19 @@ def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
         found = _cuts(fills, _taken(chains, first), low[first])
         return ProbedCuts(*(column[which] for column in found))
     first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.send, choices)))
-    if 2 * len(first) < len(low):
+    shared = 2 * len(first) < len(low)
+    if shared:
         some = _taken(chains, first)
         unlimited = some._replace(usable_bytes=np.full_like(some.usable_bytes, np.inf))
         none = np.zeros(len(first))
         low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
-    return _cuts(fills, chains, low)
+    return _cuts(fills, chains, low, near=shared)
 
 
-@xp.unchecked
-def _cuts(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
-    """Return the cuts of rows whose slowest stage causes at least `low`."""
+def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> ProbedCuts:
+    """Return the cuts of rows whose slowest stage causes at least `low`; with `near` it is likely to cause no more."""
     length, none = int(fills.model.length), np.zeros_like(low)
-    least, left = _least_bound(fills, chains, low, none, none)
+    least, left = _least_bound(fills, chains, low, none, none, near)
     fits = least < np.inf
     cuts = np.full((length + 1, len(none)), length, np.int16)
     cuts[0] = 0
