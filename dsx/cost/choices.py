@@ -50,6 +50,21 @@ class PipelineChoices(NamedTuple):
         return cls(*(columns[name].astype(np.float64) for name in cls._fields))
 
 
+class StageChoices(NamedTuple):
+    """The choices of N plans that the seconds and the memory of a stage read besides those of its layers."""
+
+    pp: Column
+    vpp: Column
+    num_microbatches: Column
+    schedule: Column
+    offload: Column
+
+    @classmethod
+    def of(cls, choices: StepChoices) -> "StageChoices":
+        """Return those of all choices."""
+        return cls(*(getattr(choices, name) for name in cls._fields))
+
+
 def pick(values: tuple[int, ...], column: PerPlan, options: Sequence[PerPlan] | Mapping[int, PerPlan]) -> PerPlan:
     """Return `options[column]`, for a `column` that has only `values`."""
     first, *others = values

@@ -21,7 +21,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Stage
+from dsx.cost.stages import Layers, Stage
 from dsx.space.codes import Searched
 
 
@@ -61,7 +61,7 @@ def stage_memory(
     nothing = xp.zeros_like(stash_bytes)
     working, gathered = nothing, nothing
     if working_bytes is not None:
-        working, gathered = _transients(kinds, shards, working_bytes, stage, nothing)
+        working, gathered = largest_transients(stage.layers, working_bytes, _gathered_bytes(kinds, shards))
     options = {
         "weight": (weights, weights, weights, sharded + gathered),
         "gradient": (weights, weights, sharded, sharded),
@@ -80,24 +80,28 @@ def stage_memory(
     )
 
 
-def _transients(
-    kinds: Sequence[LayerCosts],
-    shards: Sequence[Sequence[Group]],
-    working_bytes: Sequence[PerPlan],
-    stage: Stage,
-    nothing: PerPlan,
+def _gathered_bytes(kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group]]) -> list[PerPlan]:
+    """Return, per kind, the weights that are gathered for a layer."""
+    found: list[PerPlan] = []
+    for costs, of_kind in zip(kinds, shards, strict=True):
+        gathered = xp.zeros_like(costs.boundary_bytes)
+        for whole, members in zip(costs.weight_bytes, of_kind, strict=True):
+            gathered = gathered + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
+        found.append(gathered)
+    return found
+
+
+def largest_transients(
+    layers: Layers, working_bytes: Sequence[PerPlan], gathered_bytes: Sequence[PerPlan]
 ) -> tuple[PerPlan, PerPlan]:
-    """Return the largest transient of a layer of a stage, and the most weights that it gathers, of two layers."""
-    working = gathered = nothing
-    for kind, layers in stage.layers.items():
-        gathered_of_kind = xp.zeros_like(kinds[kind].boundary_bytes)
-        for index, members in enumerate(shards[kind]):
-            whole = kinds[kind].weight_bytes[index]
-            gathered_of_kind = gathered_of_kind + xp.where(members.per_gpu < 1.0, whole, xp.zeros_like(whole))
-        present = xp.minimum(layers, xp.ones_like(layers))
-        working = xp.maximum(working, present * working_bytes[kind])
-        gathered = xp.maximum(gathered, xp.minimum(layers, 2.0 * present) * gathered_of_kind)
-    return working, gathered
+    """Return the largest transient of a layer of a stage, and the most weights that it gathers, of two layers.
+
+    Per kind, `working_bytes` has the transient of a layer, and `gathered_bytes` the weights gathered for one.
+    """
+    present = {kind: xp.minimum(count, xp.ones_like(count)) for kind, count in layers.items()}
+    working = [here * working_bytes[kind] for kind, here in present.items()]
+    gathered = [xp.minimum(count, 2.0 * present[kind]) * gathered_bytes[kind] for kind, count in layers.items()]
+    return functools.reduce(xp.maximum, working), functools.reduce(xp.maximum, gathered)
 
 
 def stage_weights(

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.choices import StepChoices, pick
+from dsx.cost.choices import StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
-from dsx.cost.stages import Stage
+from dsx.cost.stages import Layers, over_layers
 from dsx.hardware.device import Device
 from dsx.space.choices import CODES
 from dsx.space.codes import Searched
@@ -30,7 +30,7 @@ def offload_codes(state: str, searched: Searched) -> tuple[int, ...]:
 
 
 def offloaded(
-    state: str, choices: StepChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
+    state: str, choices: StepChoices | StageChoices, searched: Searched, on_host: Callable[[], PerPlan], on_gpu: PerPlan
 ) -> PerPlan:
     """Return `on_host()` for plans that offload `state`, and `on_gpu` for the others.
 
@@ -68,18 +68,17 @@ def host_update_s(num_parameters: PerPlan, device: Device, assumptions: Assumpti
 
 
 def remaining_bytes(
-    stage: Stage, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], not_body: frozenset[int]
+    layers: Layers, stash_bytes: Sequence[PerPlan], largest_bytes: Sequence[PerPlan], not_body: frozenset[int]
 ) -> PerPlan:
     """Return the stash of one microbatch that stays on the GPU of a stage whose body layers are offloaded, bytes.
 
     Per kind, `stash_bytes` is the mean over the layers and `largest_bytes` the largest. `not_body` has the kinds that
     are not offloaded, embedding and head.
     """
-    body = {kind: layers for kind, layers in stage.layers.items() if kind not in not_body}
-    whole = functools.reduce(xp.add, [layers * stash_bytes[kind] for kind, layers in body.items()])
+    body = {kind: count for kind, count in layers.items() if kind not in not_body}
+    whole = over_layers(body, stash_bytes)
     # A kind without layers on the stage keeps nothing.
-    present = [xp.minimum(layers, xp.ones_like(layers)) * largest_bytes[kind] for kind, layers in body.items()]
+    present = [xp.minimum(count, xp.ones_like(count)) * largest_bytes[kind] for kind, count in body.items()]
     kept = xp.minimum(whole, 2.0 * functools.reduce(xp.maximum, present))
-    return functools.reduce(
-        xp.add, [layers * stash_bytes[kind] for kind, layers in stage.layers.items() if kind in not_body], kept
-    )
+    of_others = [count * stash_bytes[kind] for kind, count in layers.items() if kind in not_body]
+    return functools.reduce(xp.add, of_others, kept)

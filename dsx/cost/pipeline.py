@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.choices import PipelineChoices, StepChoices, pick
+from dsx.cost.choices import PipelineChoices, StageChoices, StepChoices, pick
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage, over_layers
 from dsx.space.codes import Searched
@@ -112,7 +112,13 @@ def pipeline(
 
 
 def through_stage_s(
-    position: PerPlan, own: Passes, after: Passes, whole: Passes, send: Send, choices: StepChoices, searched: Searched
+    position: PerPlan,
+    own: Passes,
+    after: Passes,
+    whole: Passes,
+    send: Send,
+    choices: StepChoices | StageChoices,
+    searched: Searched,
 ) -> PerPlan:
     """Return the seconds of a pipeline of which stage `position` is the slowest; a cut takes the largest of its stages.
 
@@ -224,7 +230,7 @@ def _view(
     )
 
 
-def in_flight(index: PerPlan, choices: StepChoices, searched: Searched, last: bool = False) -> PerPlan:
+def in_flight(index: PerPlan, choices: StepChoices | StageChoices, searched: Searched, last: bool = False) -> PerPlan:
     """Return the largest number of microbatches whose activations stage `index` holds.
 
     Where a stage holds two chunks that are not in rounds, they are those of its first chunk, or of its `last` one.

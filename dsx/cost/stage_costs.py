@@ -217,6 +217,11 @@ class StageCosts:
         return self._on_average("stash_bytes")
 
     @cached_property
+    def largest_stash_bytes(self) -> list[PerPlan]:
+        """Per kind, the activations that a layer saves of one microbatch; of the layer that saves most."""
+        return self._largest("stash_bytes")
+
+    @cached_property
     def _working_bytes(self) -> list[PerPlan]:
         return self._largest("working_bytes")
 
@@ -235,7 +240,7 @@ class StageCosts:
         """Return the stash of one microbatch on the GPU of a stage, bytes."""
 
         def remaining() -> PerPlan:
-            return remaining_bytes(stage, self._stash_bytes, self._largest("stash_bytes"), self._recompute.never)
+            return remaining_bytes(stage.layers, self._stash_bytes, self.largest_stash_bytes, self._recompute.never)
 
         stash = over_layers(stage.layers, self._stash_bytes)
         return offloaded(ACTIVATIONS, self.choices, self.searched, remaining, stash)

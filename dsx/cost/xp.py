@@ -6,7 +6,7 @@ milliseconds, where compilation would take seconds. Both give the same numbers u
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ import numpy as np
 
 # NumPy warns of a division by zero in a branch that `where` does not take; JAX does not.
 unchecked = np.errstate(divide="ignore", invalid="ignore", over="ignore")
+
+State = TypeVar("State")
 
 
 _NOT_JAX = frozenset({np.ndarray, np.float64, np.float32, float, int})
@@ -43,6 +45,7 @@ def _has_jax(values: Iterable[Any]) -> bool:
     return False
 
 
+abs = _operation("abs")
 add = _operation("add")
 argmax = _operation("argmax")
 asarray = _operation("asarray")
@@ -72,3 +75,21 @@ zeros_like = _operation("zeros_like")
 def running_maximum(values: Any) -> Any:
     """Return the largest of the values so far, along the first axis."""
     return jax.lax.cummax(values, axis=0) if _has_jax([values]) else np.maximum.accumulate(values, axis=0)
+
+
+def while_loop(more: Callable[[State], Any], step: Callable[[State], State], state: State) -> State:
+    """Return the first of `state`, `step(state)`, ... for which `more` does not hold; leaves keep their shapes."""
+    if _has_jax(jax.tree.leaves(state)):
+        return jax.lax.while_loop(more, step, state)
+    while more(state):
+        state = step(state)
+    return state
+
+
+def with_row(table: Any, index: Any, row: Any) -> Any:
+    """Return a table with another row."""
+    if _has_jax([table, index, row]):
+        return jax.lax.dynamic_update_slice(table, row[None], (index, jnp.zeros_like(index)))
+    table = table.copy()
+    table[index] = row
+    return table

@@ -23,6 +23,8 @@ from dsx.hardware.cluster import Cluster
 
 def pad(column: np.ndarray, length: int) -> np.ndarray:
     """Return an array [..., N] padded to `length` with its last values."""
+    if column.shape[-1] == length:
+        return column
     return np.pad(column, [(0, 0)] * (column.ndim - 1) + [(0, length - column.shape[-1])], mode="edge")
 
 

@@ -1,32 +1,43 @@
-"""The optimal cuts of few rows by probes, on NumPy, many plans side by side: nothing is compiled.
+"""The optimal cuts of rows by probes, many plans side by side: on NumPy, or by compiled code for many rows.
 
 A probe fills the stages up to a bound of what each may cause, which tells whether a cut keeps it
 (`dsx.pricing.filled_stages`). The least bound is between two others: a probe that reaches the end of the chain lowers
 the upper one to what its slowest stage causes; one that does not raises the lower one to the least that any of its
 stages causes with one layer more.
 
-Of the cuts that keep the least bound, and of those whose first stage adds so much less to the end of a step that a
-slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Where layers are unlike, a filled stage may
-be left without a layer. Then the least bound may be too low, and the row is left to the scan.
+Of the cuts that keep the least bound (`dsx.pricing.even_cut`), and of those whose first stage adds so much less to the
+end of a step that a slower pipeline pays, the one is taken that `dsx.pricing.optimal_cut` takes. Where layers are
+unlike, a filled stage may be left without a layer. Then the least bound may be too low, and the row is left to the
+scan.
+
+Many rows share what they have in common: rows with equal pipelines have the same least bound if memory has no limit,
+which is next to theirs; rows whose stages need equal memory have the same cut of least memory.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.cut_bounds import ROUNDING, CutBounds
-from dsx.pricing.batch import stage_costs
-from dsx.pricing.filled_stages import Chains, chains_of, first_begins, probe
+from dsx.cost.headroom import usable_bytes
+from dsx.cost.step import Workload
+from dsx.pricing.batch import Plans, stage_costs
+from dsx.pricing.equal_columns import first_of_equals
+from dsx.pricing.even_cut import first_s
+from dsx.pricing.fill_calls import Fills
+from dsx.pricing.filled_stages import TIES, Chains, Model, causes, chains_of
 from dsx.pricing.layers import KeyCosts
-from dsx.pricing.optimal_cut import Contents, chain_contents, rounding
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
+from dsx.pricing.tiles import COMPILER, MANY, compiled_in, joined, row_tiles
 
-_AT_ONCE = 1 << 10  # rows that are cut together: the costs of their segments fit into the cache of a core
+_AT_ONCE = 1 << 10  # rows that are cut together on NumPy: what their stages cause fits into the cache of a core
+_MOST_AT_ONCE = 1 << 18  # that are cut together by compiled code
 _GAP, _GROWTH, _FAR = 2.0**-6, 4.0, 16.0  # of a bound above the lower one, until a cut is known
+_SHARES = 0.5, 0.0, 0.25  # of the way from the lower to the upper bound, at which probes are made in turn
 _MOST = np.finfo(float).max  # a bound that only a stage which does not fit exceeds
-_TIES = rounding(np.float64)
 
 
 class ProbedCuts(NamedTuple):
@@ -37,138 +48,163 @@ class ProbedCuts(NamedTuple):
     left: np.ndarray
 
 
+@xp.unchecked
 def probed_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> ProbedCuts:
     """Return the optimal cuts of [N] rows with one chunk per stage, in float64.
 
     The cut of a row that fits with none, or that is left, is arbitrary.
     """
-    contents = chain_contents(problem.workload.stack)
-    length = contents.of_segment.shape[0]
+    workload = problem.workload
     order = np.argsort(rows.choices["pp"], kind="stable")
-    parts = [ProbedCuts(np.zeros((0, length + 1), np.int32), np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
-    for start in range(0, len(order), _AT_ONCE):
-        parts.append(_cuts(problem, table, rows.take(order[start : start + _AT_ONCE]), contents, least_memory))
+    model = Model(workload.stack, workload.searched, least_memory)
+    fills = Fills(model, compiled=len(order) >= MANY)
+    none = np.zeros((0, int(model.length) + 1), np.int16)
+    parts = [ProbedCuts(none, np.zeros(0, dtype=bool), np.zeros(0, dtype=bool))]
+    at_once = _MOST_AT_ONCE if fills.compiled else _AT_ONCE
+    for start in range(0, len(order), at_once):
+        chains, low = _prepared(fills, problem, table, rows.take(order[start : start + at_once]))
+        parts.append(_of_equals(fills, chains, low) if fills.compiled else _cuts(fills, chains, low))
     back = np.argsort(order, kind="stable")
     return ProbedCuts(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
 
 
+@xp.unchecked
 def may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
     """Return which of [N] rows with one chunk per stage may have a cut that fits and takes at most `most_s` [N]."""
-    contents, found = chain_contents(problem.workload.stack), np.ones(len(most_s), dtype=bool)
+    found = np.ones(len(most_s), dtype=bool)
     order = np.argsort(rows.choices["pp"], kind="stable")
     for start in range(0, len(order), _AT_ONCE):
         here = order[start : start + _AT_ONCE]
-        found[here] = _may_take(problem, table, rows.take(here), contents, most_s[here])
+        found[here] = _may_take(problem, table, rows.take(here), most_s[here])
     return found
 
 
-@xp.unchecked
-def _may_take(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, most_s: np.ndarray) -> np.ndarray:
-    chains = chains_of(*plans_of(problem, table, rows), contents, least_memory=False)
-    bound = most_s - chains.first_s[1:].min(axis=0)
-    return probe(chains, bound, 0, np.zeros(len(bound), dtype=np.int64)).reached
+def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray) -> np.ndarray:
+    plans, workload = plans_of(problem, table, rows)
+    fills = Fills(Model(workload.stack, workload.searched, least_memory=False), compiled=False)
+    usable = usable_bytes(plans.cluster.device, plans.assumptions)
+    costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
+    bounds = CutBounds(costs)
+    bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
+    return fills.probe(chains_of(costs, usable, least_memory=True), bound, none, none).reached
 
 
-def _least_bound(chains: Chains, low: np.ndarray, first: int, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _least_bound(
+    fills: Fills, chains: Chains, low: np.ndarray, first: np.ndarray, begin: np.ndarray, near: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return [N] the least bound that the stages from `first` on keep, at least `low`, and whether one has no layer.
 
-    It is infinite where the layers from `begin` on do not fit.
+    It is infinite where the layers from `begin` on do not fit. With `near` it is likely to be `low`.
     """
     low, high = low.copy(), np.full_like(low, np.inf)
-    some_empty, number, gap = np.zeros(len(low), dtype=bool), 0, _GAP
-    while len(here := np.flatnonzero(low * (1.0 + _TIES) < high)):
+    some_empty, number, gap = np.zeros(len(low), dtype=bool), int(near), _GAP
+    while len(here := np.flatnonzero(low * (1.0 + TIES) < high)):
         # The least bound is mostly next to the lower one: a cut that fits and keeps a near bound limits the others.
-        near = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
-        between = np.where(high[here] < np.inf, 0.5 * (low[here] + high[here]), near)
-        bound = between if number % 3 == 0 else low[here]
-        bound = np.where(bound < high[here], bound, low[here])
-        found = probe(chains.take(here), bound, first, begin[here])
+        beyond = low[here] * (1.0 + gap) if gap < _FAR else np.full(len(here), _MOST)
+        share = _SHARES[number % len(_SHARES)]
+        between = np.where(high[here] < np.inf, low[here] + share * (high[here] - low[here]), beyond)
+        bound = np.where((share > 0.0) & (between < high[here]), between, low[here])
+        found = fills.probe(_taken(chains, here), bound, first[here], begin[here])
         high[here] = np.where(found.reached, np.maximum(found.slowest, low[here]), high[here])
         low[here] = np.where(
             found.reached, np.where(bound <= low[here], high[here], low[here]), np.minimum(found.beyond, high[here])
         )
         some_empty[here] = np.where(found.reached, found.some_empty, some_empty[here])
-        gap, number = gap * (_GROWTH if number % 3 == 0 else 1.0), number + 1
+        gap, number = gap * (_GROWTH if share else 1.0), number + 1
     return high, some_empty
 
 
-@xp.unchecked
-def _cuts(problem: Problem, table: KeyCosts, rows: Rows, contents: Contents, least_memory: bool) -> ProbedCuts:
-    plans, workload = plans_of(problem, table, rows)
-    chains = chains_of(plans, workload, contents, least_memory)
-    pp, length, none = chains.pp, chains.length, np.zeros(len(chains.pp), dtype=np.int64)
-    bounds = CutBounds(stage_costs(plans, workload))
-    low = np.asarray(bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
-    least, left = _least_bound(chains, low, 0, none)
+def _prepared(fills: Fills, problem: Problem, table: KeyCosts, rows: Rows) -> tuple[Chains, np.ndarray]:
+    """Return the chains of [N] rows, and what their slowest stage causes at least."""
+    if not fills.compiled:
+        return _chains(*plans_of(problem, table, rows), fills.model.least_memory)
+    tiles: list[tuple[Chains, np.ndarray]] = []
+    for _, plans, workload in row_tiles(problem, table, rows):
+        with compiled_in(True):
+            tiles.append(_compiled_chains(plans, workload, fills.model.least_memory))
+    return joined(tiles, len(rows.positions))
+
+
+def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chains, Any]:
+    costs = stage_costs(plans, workload)
+    bounds, usable = CutBounds(costs), usable_bytes(plans.cluster.device, plans.assumptions)
+    low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
+    return chains_of(costs, usable, least_memory), low
+
+
+_compiled_chains = jax.jit(_chains, static_argnames="least_memory", compiler_options=COMPILER)
+
+
+def _of_equals(fills: Fills, chains: Chains, low: np.ndarray) -> ProbedCuts:
+    """Return the cuts of many rows, of which many have the same stages but for memory, or but for seconds."""
+    choices = chains.choices._replace(offload=[])
+    if fills.model.least_memory:
+        first, which = first_of_equals(jax.tree.leaves((chains.bytes_of, chains.choices)))
+        found = _cuts(fills, _taken(chains, first), low[first])
+        return ProbedCuts(*(column[which] for column in found))
+    first, which = first_of_equals(jax.tree.leaves((chains.forward_s, chains.backward_s, chains.send, choices)))
+    shared = 2 * len(first) < len(low)
+    if shared:
+        some = _taken(chains, first)
+        unlimited = some._replace(usable_bytes=np.full_like(some.usable_bytes, np.inf))
+        none = np.zeros(len(first))
+        low = _least_bound(fills, unlimited, low[first], none, none)[0][which]
+    return _cuts(fills, chains, low, near=shared)
+
+
+def _cuts(fills: Fills, chains: Chains, low: np.ndarray, near: bool = False) -> ProbedCuts:
+    """Return the cuts of rows whose slowest stage causes at least `low`; with `near` it is likely to cause no more."""
+    length, none = int(fills.model.length), np.zeros_like(low)
+    least, left = _least_bound(fills, chains, low, none, none, near)
     fits = least < np.inf
-    cuts = np.full((length + 1, len(pp)), length)
+    cuts = np.full((length + 1, len(none)), length, np.int16)
     cuts[0] = 0
     here = np.flatnonzero(fits & ~left)
-    if len(here):
-        chains = chains.take(here)
-        end, slowest, some_empty = _first_end(chains, least[here])
-        cuts[1:, here] = _later_ends(chains, end, slowest)
-        left[here] |= some_empty
-    return ProbedCuts(cuts.T.astype(np.int32), fits, left)
+    if not len(here):
+        return ProbedCuts(cuts.T, fits, left)
+    chains, least = _taken(chains, here), least[here]
+    # Most rows have a cut that keeps the least bound and whose first stage adds the least that any adds.
+    added = 0.0 if chains.first is None else np.asarray(chains.first.least_s)
+    found = fills.even_cut(chains, least * (1.0 + TIES), (least + added) * (1.0 + TIES) - least)
+    cuts[1:, here] = found.ends
+    again = np.flatnonzero(~found.found)
+    if len(again):
+        few = _taken(chains, again)
+        slowest, most_first_s, some_empty = _best_first(fills, few, least[again], found.earliest[again])
+        cuts[1:, here[again]] = fills.even_cut(few, slowest * (1.0 + TIES), most_first_s).ends
+        left[here[again]] |= some_empty
+    return ProbedCuts(cuts.T, fits, left)
 
 
-def _first_end(chains: Chains, least: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return [N] the end of the first stage, what the slowest stage then causes, and whether a stage has no layer.
+def _taken(chains: Chains, where: np.ndarray) -> Chains:
+    """Return some of [N] chains."""
+    return jax.tree.map(lambda leaf: leaf[..., where], chains)
 
-    `least` is the least that the slowest stage of any cut causes.
+
+def _best_first(
+    fills: Fills, chains: Chains, least: np.ndarray, earliest: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what the slowest stage of the best cuts causes, what their first stages add, and whether one is empty.
+
+    `least` is the least that the slowest stage of any cut causes. If the first stage ends before `earliest`, others are
+    slower; that may pay if it adds less to the step.
     """
-    num_plans, length = len(least), chains.length
-    ends = np.broadcast_to(np.arange(length + 1)[:, None], (length + 1, num_plans))
-    own = chains.causes(0, np.zeros_like(ends), ends)
-    allowed = (ends > 0) & (length - ends >= chains.pp - 1) & ((chains.pp > 1) | (ends == length))
-    own = np.where(allowed, own, np.inf)
-    earliest = first_begins(chains, least)[1]
-    # With fewer layers of the first stage than the others leave at this bound, these are slower.
-    slowest = np.where(ends >= earliest, np.maximum(own, least), np.inf)
-    some_empty = np.zeros(num_plans, dtype=bool)
-    step = slowest + chains.first_s
-    end, bound = earliest - 1, least
-    while True:
-        here = np.flatnonzero(end >= 1)
-        ahead = np.where((ends <= end) & (ends >= 1), chains.first_s, np.inf).min(axis=0)
-        here = here[(bound + ahead < step.min(axis=0))[here]]
-        if not len(here):
-            break
-        of_rest, empty = _least_bound(chains.take(here), bound[here], 1, end[here])
+    model, zero, one = fills.model, np.zeros_like(least), np.ones_like(least)
+    step_s = fills.least_step_s(chains, least, earliest)
+    # It grows with the layers, but may fall with the first one of the body.
+    ends_without_body = np.arange(1.0, len(model.stack.first) + 2.0)[:, None] + zero
+    ahead = first_s(model, chains, ends_without_body).min(axis=0)
+    slowest, end, bound = least.copy(), earliest - 1.0, least.copy()
+    some_empty = np.zeros(len(least), dtype=bool)
+    while len(here := np.flatnonzero((end >= 1.0) & (bound + ahead < step_s))):
+        few, last = _taken(chains, here), end[here]
+        bound[here], empty = _least_bound(fills, few, bound[here], one[here], last)
         some_empty[here] |= empty
-        bound = bound.copy()
-        bound[here] = of_rest
-        slowest[end[here], here] = np.maximum(own[end[here], here], of_rest)
-        step[end[here], here] = slowest[end[here], here] + chains.first_s[end[here], here]
-        end = np.where(np.isin(np.arange(num_plans), here), end - 1, 0)
-    equal = np.where(step <= step.min(axis=0) * (1.0 + _TIES), slowest, np.inf)
-    bound = equal.min(axis=0) * (1.0 + _TIES)
-    end = _nearest(chains, np.zeros(num_plans, dtype=np.int64), chains.pp, equal <= bound)
-    return end, bound, some_empty
-
-
-def _later_ends(chains: Chains, end: np.ndarray, slowest: np.ndarray) -> np.ndarray:
-    """Return [L, N] the ends of the stages of the most even cut whose first stage ends at `end`."""
-    begins = first_begins(chains, slowest)
-    found = [end]
-    ends = np.arange(chains.length + 1)[:, None]
-    for stage in range(1, len(begins) - 1):
-        last = chains.filled(stage, end, slowest).end
-        # The least value is at most that of the slowest stage, up to rounding.
-        first = np.minimum(np.maximum(begins[stage + 1], end + 1), last)
-        there = stage < chains.pp
-        allowed = (ends >= first) & (ends <= last)
-        nearest = _nearest(chains, np.minimum(end, chains.length - 1), np.maximum(chains.pp - stage, 1), allowed)
-        end = np.where(there, nearest, chains.length)
-        found.append(end)
-    missing = chains.length - len(found)
-    return np.concatenate([np.stack(found), np.full((missing, len(end)), chains.length)])
-
-
-def _nearest(chains: Chains, begin: np.ndarray, stages: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Return the allowed end [L + 1, N] of a stage that is nearest to an equal share of the layers from `begin` on."""
-    plan = np.arange(len(begin))
-    at = np.maximum(np.arange(chains.length + 1)[:, None] - 1, begin)
-    load = chains.segments.load[chains.of_segment[begin, at], plan]
-    distance = np.where(allowed, np.abs(load - load[-1] / stages), np.inf)
-    return (distance <= distance.min(axis=0) + _TIES * load[-1]).argmax(axis=0)
+        own, needed = causes(model, few, 0.0, zero[here], last)
+        worst = np.where(needed <= few.usable_bytes, np.maximum(own, bound[here]), np.inf)
+        found = worst + first_s(model, few, last)
+        better = (found < step_s[here] * (1.0 - TIES)) | ((found <= step_s[here]) & (worst < slowest[here]))
+        slowest[here] = np.where(better, worst, slowest[here])
+        step_s[here] = np.minimum(found, step_s[here])
+        end[here] = last - 1.0
+    return slowest, step_s * (1.0 + TIES) - slowest, some_empty

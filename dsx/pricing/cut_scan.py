@@ -1,8 +1,8 @@
 """The optimal cuts of rows with one chunk per stage by the scan over stages, compiled.
 
 Rows are cut in tiles of plans with similar numbers of stages, so that the scan wastes few stages. All calls have one
-shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step is most of what there is to
-compile, so for few rows NumPy computes it.
+shape and share what is compiled. Empty tiles are skipped. What a first stage adds to a step would be most of what there
+is to compile, so NumPy computes it.
 """
 
 import functools
@@ -21,12 +21,10 @@ from dsx.pricing.layers import KeyCosts
 from dsx.pricing.optimal_cut import Contents, Depths, boundaries, chain_contents, of_first_stage_s
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, plans_of
+from dsx.pricing.tiles import COMPILER
 
 TILE = 16  # plans side by side: their segments fit into the cache of a core
 _TILES = 64  # of a call
-_FEW = 1 << 14  # rows of a call, of which NumPy computes the first stages sooner than they are compiled
-# Registers of 512 bits where the processor has them; XLA's default is 256.
-_COMPILER = {"xla_cpu_prefer_vector_width": 512}
 
 
 def scanned_cuts(
@@ -50,7 +48,7 @@ def scanned_cuts(
             depths = Depths(stages.min(axis=1), stages.max(axis=1))
             filled_tiles = np.int32(-(-len(of_call) // TILE))
             first_s = None
-            if len(order) <= _FEW and not least_memory:
+            if not least_memory:
                 alone, _ = plans_of(problem, table, rows.take(of_call), dtype)
                 missing = len(filled) - len(of_call)
                 first_s = np.pad(_first_s(alone, workload, contents), [(0, 0), (0, missing)], mode="edge")
@@ -74,7 +72,7 @@ def _first_s(plans: Plans, workload: Workload, contents: Contents) -> np.ndarray
     return np.asarray(of_first_stage_s(stage_costs(plans, workload), contents))
 
 
-@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=_COMPILER)
+@functools.partial(jax.jit, static_argnames="least_memory", compiler_options=COMPILER)
 def _best_cuts(
     plans: Plans,
     depths: Depths,

@@ -19,11 +19,12 @@ from dsx.pricing.chunk_cuts import chunk_cuts, distinct_rows, rounds_of
 from dsx.pricing.cut_probe import probed_cuts
 from dsx.pricing.cut_scan import scanned_cuts
 from dsx.pricing.layers import KeyCosts
+from dsx.pricing.price_tiles import least_bytes_of_tiles, price_tiles
 from dsx.pricing.problem import Problem
 from dsx.pricing.row_costs import Rows, machines, plans_of
+from dsx.pricing.tiles import MANY
 from dsx.space.layer_layout import starts
 
-_FEW = 1 << 13  # rows that probes cut sooner than a scan is compiled
 _AT_ONCE = 1 << 10  # rows that are priced together: the costs of their stages fit into the cache of a core
 
 # The cut that is best for a row: of those that fit the fastest, the one of least memory, or that if none fits.
@@ -49,6 +50,8 @@ def price_best_cuts(
     """
     dtype = np.float64 if float64 else np.float32
     several = rows.choices["vpp"] > 1
+    if not several.any():
+        return _optimal(problem, table, rows, goal, dtype)
     which = np.flatnonzero(~several), np.flatnonzero(several)
     of_one = _optimal(problem, table, rows.take(which[0]), goal, dtype)
     of_several = _of_chunks(problem, table, rows.take(which[1]), goal, dtype)
@@ -59,6 +62,8 @@ def price_best_cuts(
 def price_cuts(problem: Problem, table: KeyCosts, rows: Rows, cuts: np.ndarray, dtype: type = np.float64) -> Priced:
     """Price [N] rows with the given cuts [N, L + 1]."""
     pp, vpp = rows.choices["pp"], rows.choices["vpp"]
+    if len(pp) >= MANY and (vpp == 1).all():
+        return Priced(price_tiles(problem, table, rows, cuts, dtype), cuts)
     order = np.lexsort((pp, vpp))  # rows that are priced together have about as many chunks and stages
     parts = [none_priced(dtype is np.float64)]
     for start in range(0, len(order), _AT_ONCE):
@@ -110,35 +115,36 @@ def _optimal(problem: Problem, table: KeyCosts, rows: Rows, goal: Goal, dtype: t
     cuts, fits = np.zeros((num_rows, int(problem.workload.stack.num_layers) + 1), np.int32), np.zeros(num_rows, bool)
     if goal != "least memory":
         here = np.flatnonzero(_may_fit(problem, table, rows))
-        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), dtype, least_memory=False)
+        cuts[here], fits[here] = _optimal_cuts(problem, table, rows.take(here), least_memory=False)
     if goal != "fastest":
         rest = np.flatnonzero(~fits)
-        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), dtype, least_memory=True)
+        cuts[rest], _ = _optimal_cuts(problem, table, rows.take(rest), least_memory=True)
     priced = price_cuts(problem, table, rows, cuts, dtype)
     return _finite_where(fits, priced) if goal == "fastest" else priced
 
 
 def _may_fit(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return which of [N] rows may have a cut that fits, by the memory of the mean stage."""
-    found = [np.zeros(0, dtype=bool)]
+    many = len(rows.positions) >= MANY
+    least = least_bytes_of_tiles(problem, table, rows) if many else _least_bytes(problem, table, rows)
+    cluster, assumptions = machines(problem, rows.points)
+    return least * (1.0 - ROUNDING) <= np.asarray(usable_bytes(cluster.device, assumptions))
+
+
+def _least_bytes(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
+    found = [np.zeros(0)]
     for start in range(0, len(rows.positions), _AT_ONCE):
         plans, workload = plans_of(problem, table, rows.take(slice(start, start + _AT_ONCE)))
-        usable = np.asarray(usable_bytes(plans.cluster.device, plans.assumptions))
-        least = np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes)
-        found.append(least * (1.0 - ROUNDING) <= usable)
+        found.append(np.asarray(CutBounds(stage_costs(plans, workload)).peak_bytes))
     return np.concatenate(found)
 
 
-def _optimal_cuts(
-    problem: Problem, table: KeyCosts, rows: Rows, dtype: type, least_memory: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _optimal_cuts(problem: Problem, table: KeyCosts, rows: Rows, least_memory: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the boundaries [N, L + 1] of the optimal cuts of [N] rows, and which of them fit."""
-    if len(rows.positions) > _FEW:
-        return scanned_cuts(problem, table, rows, dtype, least_memory)
     cuts, fits, left = probed_cuts(problem, table, rows, least_memory)
     rest = np.flatnonzero(left)
     if len(rest):
-        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), dtype, least_memory)
+        cuts[rest], fits[rest] = scanned_cuts(problem, table, rows.take(rest), np.float64, least_memory)
     return cuts, fits
 
 

@@ -1,185 +1,213 @@
-"""The stages of the chains of many plans, on NumPy, side by side: what layers cause as a stage, and filled stages.
+"""The stages of the chains of many plans, side by side: what layers cause as a stage, and filled stages.
 
 What a stage causes and what it needs grows with its layers, at either end of it. So for a bound of what each stage may
 cause, filling the stages one after the other with as many layers as possible tells whether a cut keeps the bound
 (chains-on-chains; Pinar and Aykanat, Fast optimal load balancing algorithms for 1D partitioning, 2004).
+
+All functions run on NumPy, and compiled. Positions in a chain and numbers of stages are floats.
 """
 
-from typing import NamedTuple
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from dsx.cost.choices import StepChoices
-from dsx.cost.headroom import usable_bytes
+from dsx.cost import xp
+from dsx.cost.choices import StageChoices
+from dsx.cost.first_stage import FirstStage, first_stage
 from dsx.cost.pipeline import Send, in_flight, through_stage_s
-from dsx.cost.step import Workload, mean_stage, sends_of
-from dsx.pricing.batch import Plans, stage_costs
-from dsx.pricing.optimal_cut import Contents, Segments, of_first_stage_s, segments
+from dsx.cost.stage_bytes import StageBytes, stage_bytes
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stages import Layers, Stack, layers_between, over_layers
+from dsx.cost.step import mean_stage, sends_of
+from dsx.pricing.optimal_cut import rounding
 from dsx.space.codes import Searched
 from dsx.space.critical_path import Passes
 
-_NEAR = 12  # layers of a stage that are tried at once, before halves
+_BY_SLOPE = 4  # times that the end of a stage is guessed before it is found by halves
+TIES = rounding(np.float64)
+
+
+class Model(NamedTuple):
+    """What chains have in common."""
+
+    stack: Stack
+    searched: Searched
+    least_memory: bool  # whether a stage causes the bytes that it needs, not seconds
+
+    @property
+    def length(self) -> float:
+        """The layers of a chain."""
+        return float(self.stack.num_layers)
 
 
 class Chains(NamedTuple):
-    """The chains of N plans; arrays of segments are [C, N] (`Contents`)."""
+    """The chains of N plans; leaves are [N], sequences have one for each kind of layer."""
 
-    segments: Segments
-    forward_after: np.ndarray  # [L + 1, N] seconds of the forward of a microbatch from each layer on
-    backward_after: np.ndarray
-    first_s: np.ndarray  # [L + 1, N] seconds that a first stage of so many layers adds to a step
-    of_segment: np.ndarray  # [L, L]
-    in_flight: np.ndarray  # [S, N] microbatches in flight on each stage
-    choices: StepChoices
+    forward_s: Sequence[Any]
+    backward_s: Sequence[Any]
+    bytes_of: StageBytes
+    usable_bytes: Any
     send: Send
-    searched: Searched
-
-    @property
-    def length(self) -> int:
-        """The layers of the chain."""
-        return len(self.of_segment)
-
-    @property
-    def pp(self) -> np.ndarray:
-        """[N] stages."""
-        return np.asarray(self.choices.pp, dtype=np.int64)
-
-    @property
-    def _near(self) -> np.ndarray:
-        """[W, 1] numbers of layers that are likely to be those of a stage, and more than most have."""
-        return np.arange(1, min(_NEAR, 2 * self.length // int(self.pp.min()) + 1) + 1)[:, None]
-
-    def take(self, where: np.ndarray) -> "Chains":
-        """Return the chains of some plans."""
-        fixed = {"of_segment": self.of_segment, "searched": self.searched}
-        varied = [getattr(self, name) for name in self._fields if name not in fixed]
-        taken = jax.tree.map(lambda leaf: leaf[..., where], varied)
-        return self._replace(**dict(zip((name for name in self._fields if name not in fixed), taken, strict=True)))
-
-    def causes(self, stage: int, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return what the layers from `begin` to `end`, exclusive, cause as a stage; infinite where they do not fit.
-
-        The arrays are [..., N]. A stage without layers causes nothing.
-        """
-        segment, plan = self.of_segment[np.minimum(begin, self.length - 1), end - 1], np.arange(len(self.choices.pp))
-        segment = np.minimum(segment, len(self.segments.load) - 1)
-        load, held = self.segments.load[segment, plan], self.in_flight[stage]
-        if self.segments.forward is None or self.segments.max_in_flight is None:
-            return np.where(end > begin, load + held * self.segments.per_microbatch[segment, plan], -np.inf)
-        forward = self.segments.forward[segment, plan]
-        own = Passes(forward, load - forward)
-        after = Passes(self.forward_after[end, plan], self.backward_after[end, plan])
-        whole = Passes(self.forward_after[0], self.backward_after[0])
-        position = np.full_like(self.choices.pp, stage)
-        seconds = through_stage_s(position, own, after, whole, self.send, self.choices, self.searched)
-        fits = self.segments.max_in_flight[segment, plan] >= held
-        return np.where(end > begin, np.where(fits, seconds, np.inf), -np.inf)
-
-    def most(self, stage: int) -> np.ndarray:
-        """Return [N] the last end of a stage that leaves one layer to each later one."""
-        return self.length - np.maximum(self.pp - 1 - stage, 0)
-
-    def filled(self, stage: int, begin: np.ndarray, bound: np.ndarray) -> "Filled":
-        """Fill a stage from `begin` [N] on up to a bound, so that one layer is left to each later stage."""
-        most = np.maximum(self.most(stage), begin)
-        ends = np.minimum(begin + self._near, most)
-        caused = self.causes(stage, np.broadcast_to(begin, ends.shape), ends)
-        kept = np.logical_and.accumulate((caused <= bound) & (begin + self._near <= most), axis=0).sum(axis=0)
-        end, plan = begin + kept, np.arange(len(begin))
-        own = np.where(kept > 0, caused[np.maximum(kept, 1) - 1, plan], -np.inf)
-        beyond = np.where(end < most, caused[np.minimum(kept, len(caused) - 1), plan], np.inf)
-        if len(far := np.flatnonzero((kept == len(caused)) & (end < most))):
-            end[far], own[far], beyond[far] = self.take(far)._filled_by_halves(stage, begin[far], most[far], bound[far])
-        return Filled(end, own, beyond)
-
-    def _filled_by_halves(self, stage: int, begin: np.ndarray, most: np.ndarray, bound: np.ndarray) -> "Filled":
-        low, high = begin, most
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            keeps = self.causes(stage, begin, middle) <= bound
-            low, high = np.where(keeps, middle, low), np.where(keeps, high, middle - 1)
-        beyond = np.where(low < most, self.causes(stage, begin, np.minimum(low + 1, self.length)), np.inf)
-        return Filled(low, self.causes(stage, begin, low), beyond)
-
-    def first_begin(self, stage: int, end: np.ndarray, bound: np.ndarray) -> np.ndarray:
-        """Return [N] the first begin of a stage that causes at most `bound` and leaves each earlier one a layer."""
-        low, high = np.minimum(stage, end), end
-        begins = np.maximum(end - self._near, low)
-        kept = (self.causes(stage, begins, np.broadcast_to(end, begins.shape)) <= bound) & (end - self._near >= low)
-        kept = np.logical_and.accumulate(kept, axis=0).sum(axis=0)
-        low, high = np.where(kept < len(self._near), end - kept, low), end - kept
-        while (low < high).any():
-            middle = (low + high) // 2
-            keeps = self.causes(stage, middle, end) <= bound
-            low, high = np.where(keeps, low, middle + 1), np.where(keeps, middle, high)
-        return high
+    choices: StageChoices
+    first: FirstStage | None  # None if memory is minimised
 
 
 class Filled(NamedTuple):
-    """A stage that is filled up to a bound, [N]."""
+    """A stage that is filled up to its limits, [N]."""
 
-    end: np.ndarray
-    own: np.ndarray  # what its layers cause
-    beyond: np.ndarray  # what they cause with one layer more; infinite where it may not have one
+    count: Any  # layers
+    own: Any  # what they cause; -inf without layers
+    beyond: Any  # what they cause with one layer more; infinite where it may not have one, or does not fit
 
 
 class Probe(NamedTuple):
     """Stages that are filled up to a bound, [N]."""
 
-    reached: np.ndarray  # whether they hold all layers
-    slowest: np.ndarray  # what the slowest of them causes
-    beyond: np.ndarray  # the least that one of them causes with one layer more
-    some_empty: np.ndarray  # whether one has no layer
+    reached: Any  # whether they hold all layers
+    slowest: Any  # what the slowest of them causes
+    beyond: Any  # the least that one of them causes with one layer more
+    some_empty: Any  # whether one has no layer
 
 
-def probe(chains: Chains, bound: np.ndarray, first: int, begin: np.ndarray) -> Probe:
-    """Fill the stages from `first` on with the layers from `begin` on."""
-    slowest, beyond = np.full(len(bound), -np.inf), np.full(len(bound), np.inf)
-    some_empty = np.zeros(len(bound), dtype=bool)
-    for stage in range(first, int(chains.pp.max())):
-        there, found = stage < chains.pp, chains.filled(stage, begin, bound)
-        end = np.where(there, found.end, begin)
-        beyond = np.where(there, np.minimum(beyond, found.beyond), beyond)
-        slowest = np.where(there, np.maximum(slowest, found.own), slowest)
-        some_empty |= there & (end == begin)
-        begin = end
-    return Probe(begin == chains.length, slowest, beyond, some_empty)
-
-
-def first_begins(chains: Chains, bound: np.ndarray) -> list[np.ndarray]:
-    """Return the first layer [N] of each stage if later stages are filled up to a bound, and the end of the chain."""
-    begin = np.full(len(bound), chains.length)
-    found = [begin]
-    for stage in range(int(chains.pp.max()) - 1, -1, -1):
-        begin = np.where(stage < chains.pp, chains.first_begin(stage, begin, bound), begin)
-        found.append(begin)
-    return found[::-1]
-
-
-def chains_of(plans: Plans, workload: Workload, contents: Contents, least_memory: bool) -> Chains:
-    """Return the chains of [N] plans; with `least_memory` a stage causes the bytes that it needs, not seconds."""
-    choices, searched, stack = plans.choices, workload.searched, workload.stack
-    costs = stage_costs(plans, workload)
-    usable = usable_bytes(plans.cluster.device, plans.assumptions)
-    found = segments(costs, contents.layers[:, :, None], usable, least_memory)
-    length = contents.of_segment.shape[0]
-    after = np.zeros((2, length + 1, len(choices.pp)))
-    first_s = np.zeros(after[0].shape)
-    if not least_memory:
-        suffixes = contents.of_segment[:, -1]
-        after[0, :-1], after[1, :-1] = found.forward[suffixes], (found.load - found.forward)[suffixes]
-        first_s[1:] = of_first_stage_s(costs, contents)
-    index = np.arange(int(choices.pp.max()), dtype=float)[:, None]
-    mean = mean_stage(stack, choices, np.zeros_like(choices.pp))
+def chains_of(costs: StageCosts, usable: Any, least_memory: bool) -> Chains:
+    """Return the chains of [N] plans, whose GPUs have so many usable bytes."""
+    none = xp.zeros_like(costs.choices.pp)
+    mean = mean_stage(costs.stack, costs.choices, none)
+    first = None if least_memory else first_stage(costs)
     return Chains(
-        segments=found,
-        forward_after=after[0],
-        backward_after=after[1],
-        first_s=first_s,
-        of_segment=contents.of_segment,
-        in_flight=np.asarray(in_flight(np.minimum(index, choices.pp - 1.0), choices, searched)),
-        choices=choices,
-        send=sends_of(costs, mean),
-        searched=searched,
+        *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
     )
+
+
+def causes(model: Model, chains: Chains, stage: Any, begin: Any, end: Any) -> tuple[Any, ...]:
+    """Return what the layers from `begin` to `end`, exclusive, cause as a stage; and what they need, in bytes.
+
+    With `least_memory` they are the same, and one.
+    """
+    choices, searched, layers = chains.choices, model.searched, layers_between(model.stack, begin, end)
+    position = xp.minimum(stage, choices.pp - 1.0)
+    held = in_flight(position, choices, searched)
+    needed = chains.bytes_of.peak(layers, held, model.stack, choices, searched)
+    if model.least_memory:
+        return (needed,)
+    own = passes(chains, layers)
+    after = passes(chains, layers_between(model.stack, end, xp.full_like(end, model.length)))
+    whole = passes(chains, model.stack.totals())
+    return through_stage_s(position, own, after, whole, chains.send, choices, searched), needed
+
+
+def load_of(model: Model, chains: Chains, begin: Any, end: Any) -> Any:
+    """Return the load of layers, of which stages get equal shares: seconds of a microbatch, or bytes without any."""
+    layers = layers_between(model.stack, begin, end)
+    if not model.least_memory:
+        return passes(chains, layers).both
+    none = xp.zeros_like(chains.choices.pp)
+    return chains.bytes_of.peak(layers, none, model.stack, chains.choices, model.searched)
+
+
+def filled(model: Model, chains: Chains, stage: Any, begin: Any, bound: Any, near: Any) -> Filled:
+    """Fill a stage from `begin` [N] on up to a bound, so that one layer is left to each later stage.
+
+    It is likely to have about `near` [N] layers. A stage that a plan does not have stays empty.
+    """
+    of_layers = functools.partial(values_from, model, chains, stage, begin)
+    return most_layers(of_layers, limits_of(model, chains, bound), most_left(model, chains, stage, begin), near)
+
+
+def probe(model: Model, chains: Chains, deepest: Any, bound: Any, first: Any, begin: Any) -> Probe:
+    """Fill the stages from `first` on with the layers from `begin` on, both [N]; `deepest` is the most stages."""
+    pp = chains.choices.pp
+
+    def more(state: tuple[Any, ...]) -> Any:
+        return state[0] < deepest
+
+    def fill(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        stage, begin, near, slowest, beyond, some_empty = state
+        there = (stage >= first) & (stage < pp)
+        found = filled(model, chains, stage, xp.where(there, begin, model.length), bound, near)
+        count = xp.where(there, found.count, 0.0)
+        return (
+            stage + 1.0,
+            begin + count,
+            xp.where(count > 0.0, count, near),
+            xp.maximum(slowest, found.own),
+            xp.minimum(beyond, found.beyond),
+            some_empty | (there & (count == 0.0)),
+        )
+
+    never = xp.full_like(bound, np.inf)
+    near = xp.ceil((model.length - begin) / (pp - first))
+    state = first.min(), begin, near, -never, never, pp < 0.0
+    _, begin, _, slowest, beyond, some_empty = xp.while_loop(more, fill, state)
+    return Probe(begin == model.length, slowest, beyond, some_empty)
+
+
+def most_left(model: Model, chains: Chains, stage: Any, begin: Any) -> Any:
+    """Return [N] how many layers a stage may have that leaves one to each later stage; none where a plan lacks it."""
+    pp = chains.choices.pp
+    later = xp.maximum(pp - 1.0 - stage, 0.0)
+    return xp.where(stage < pp, xp.maximum(model.length - later - begin, 0.0), 0.0)
+
+
+def values_from(model: Model, chains: Chains, stage: Any, begin: Any, count: Any) -> tuple[Any, ...]:
+    """Return what so many layers from `begin` on cause and need as a stage."""
+    return causes(model, chains, stage, begin, begin + count)
+
+
+def limits_of(model: Model, chains: Chains, bound: Any) -> tuple[Any, ...]:
+    """Return the limits of what stages cause and need, if they may cause `bound`."""
+    return (bound,) if model.least_memory else (bound, chains.usable_bytes)
+
+
+def passes(chains: Chains, layers: Layers) -> Passes:
+    """Return the seconds of one microbatch on some layers."""
+    return Passes(over_layers(layers, chains.forward_s), over_layers(layers, chains.backward_s))
+
+
+class _Search(NamedTuple):
+    number: Any
+    at: Any  # [N] layers
+    low: Any  # the least and the most that they may be
+    high: Any
+    values: Any  # [2, N] of them, and of one more
+
+
+def most_layers(of_layers: Callable[[Any], tuple[Any, ...]], limits: Sequence[Any], most: Any, near: Any) -> Filled:
+    """Return the largest number of layers [N], at most `most`, of which all values keep their limits.
+
+    The values are nearly linear, so two neighbours tell where they reach their limits. They are part of the state of
+    the loop: what a step computes of them is then computed once, where a compiler might repeat it for each use.
+    """
+    pair = np.array([[0.0], [1.0]])
+
+    def keeps(search: _Search) -> tuple[Any, Any]:
+        """Return whether the layers keep the limits, and one more."""
+        kept = [value <= limit for value, limit in zip(search.values, limits, strict=True)]
+        here, above = functools.reduce(operator.and_, kept)
+        return here | (search.at <= 0.0), above & (search.at < most)
+
+    def is_open(search: _Search) -> Any:
+        here, above = keeps(search)
+        return ~(here & ~above) & (search.low < search.high)
+
+    def narrower(search: _Search) -> _Search:
+        number, at, low, high, values = search
+        here, above = keeps(search)
+        low = xp.where(here, xp.where(above, at + 1.0, at), low)
+        high = xp.where(here, xp.where(above, high, at), at - 1.0)
+        rest = [(limit - here) / (above - here) for (here, above), limit in zip(values, limits, strict=True)]
+        guess = at + xp.floor(functools.reduce(xp.minimum, rest))
+        guess = xp.where((number < _BY_SLOPE) & (xp.abs(guess) < np.inf), guess, xp.floor(0.5 * (low + high)))
+        at = xp.where(here & ~above, at, xp.clip(guess, low, high))
+        return _Search(number + 1, at, low, high, of_layers(at + pair))
+
+    at = xp.clip(near, 0.0, most)
+    start = _Search(0 * most.astype("int32").min(), at, xp.zeros_like(most), most, of_layers(at + pair))
+    found = xp.while_loop(lambda search: is_open(search).any(), narrower, start)
+    (own, beyond), *others = found.values
+    for (_, needed), limit in zip(others, limits[1:], strict=True):
+        beyond = xp.where(needed <= limit, beyond, np.inf)
+    return Filled(found.at, xp.where(found.at > 0.0, own, -np.inf), xp.where(found.at < most, beyond, np.inf))

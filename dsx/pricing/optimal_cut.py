@@ -54,7 +54,7 @@ class Depths(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Layers of a chain as stages of one plan or of several: [C] combinations of layers, or [C, plans]."""
+    """Layers of a chain as stages of one plan: [C] combinations of layers."""
 
     load: Any  # seconds of a microbatch, or bytes
     forward: Any  # seconds of the forward of a microbatch; None where memory is minimised
@@ -83,7 +83,7 @@ def boundaries(
     """Return the [N + 1] boundaries of the optimal cut of one plan, whose costs are scalars, and whether it fits.
 
     Boundaries after the last stage are N. `depths` bound the stages of the plan; under vmap all plans share them.
-    `first_s` is `of_first_stage_s`, or None to compute it. With `least_memory` the result is the cut of least memory,
+    `first_s` is `of_first_stage_s`; with `least_memory` it is None, and the result is the cut of least memory,
     whether it fits or not.
     """
     choices = costs.choices
@@ -145,8 +145,8 @@ def boundaries(
 
     worst = from_layer(jnp.int32(0), num_stages)
     step = worst
-    if not least_memory:
-        step = worst + (of_first_stage_s(costs, contents) if first_s is None else first_s)
+    if first_s is not None:
+        step = worst + first_s
     # Compared values must be computed once: a copy that the compiler fuses elsewhere may round differently.
     worst, step = jax.lax.optimization_barrier((worst, jnp.where(jnp.isfinite(worst), step, jnp.inf)))
 
@@ -172,8 +172,8 @@ def rounding(dtype: Any) -> float:
     return 16.0 * float(np.finfo(dtype).eps)
 
 
-def segments(costs: StageCosts, layers: Any, usable_bytes: Any, least_memory: bool) -> Segments:
-    """Return what combinations of layers cost as a stage; `layers` is [K, C], or [K, C, 1] for several plans."""
+def _segments(costs: StageCosts, layers: Any, usable_bytes: Any, least_memory: bool) -> Segments:
+    """Return what combinations of layers [K, C] cost as a stage of one plan."""
     stages = _stage(layers)
     largest = in_flight(xp.zeros_like(costs.choices.pp), costs.choices, costs.searched)
     none, full = (costs.memory(stages, count).peak_bytes for count in (xp.zeros_like(largest), largest))
@@ -194,7 +194,7 @@ def _chain(costs: StageCosts, contents: Contents, usable_bytes: Any, least_memor
     def of_segments(values: Any) -> Any:
         return jnp.concatenate([values, jnp.full_like(values[:1], jnp.inf)])[contents.of_segment]
 
-    return jax.tree.map(of_segments, segments(costs, contents.layers, usable_bytes, least_memory))
+    return jax.tree.map(of_segments, _segments(costs, contents.layers, usable_bytes, least_memory))
 
 
 def _after(chain: Segments) -> tuple[Passes, tuple[Any, Any]]:
@@ -206,7 +206,7 @@ def _after(chain: Segments) -> tuple[Passes, tuple[Any, Any]]:
 
 
 def of_first_stage_s(costs: StageCosts, contents: Contents) -> Any:
-    """Return [N] or [N, plans] the seconds that a first stage adds to the end of a step, by its last layer."""
+    """Return [N, plans] the seconds that a first stage adds to the end of a step, by its last layer."""
     ends = contents.layers[:, contents.of_segment[0]]
     first = _stage(ends.reshape(*ends.shape, *[1] * np.ndim(costs.choices.pp)))
     return sum(costs.reduction_and_update_s(first))

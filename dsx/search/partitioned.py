@@ -24,7 +24,7 @@ from dsx.search.row_groups import front_of_groups, leading_rows
 from dsx.space.choices import CHOICE_COLUMNS, KEY_COLUMNS
 from dsx.space.enumerate import Arrays
 
-_ROWS = 1 << 12  # candidates that a worker takes at once, over all hardware points
+_ROWS = 1 << 14  # candidates that a worker takes at once, over all hardware points
 _STEP_TIME, _MEMORY = "step_time_s", "peak_bytes"
 
 Reduce = Callable[[Arrays], Arrays]

@@ -1,0 +1,74 @@
+"""The memory of any stage of some plans as sums over kinds of layers, for those who look at very many stages.
+
+The numbers are those of `StageCosts.memory`, which is asked once for a single layer of each kind: it is affine in the
+layers and in the microbatches in flight, but for transients and for offloaded activations.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dsx.cost import xp
+from dsx.cost.choices import StageChoices
+from dsx.cost.memory import largest_transients
+from dsx.cost.offload import ACTIVATIONS, offloaded, remaining_bytes
+from dsx.cost.shapes import PerPlan
+from dsx.cost.stage_costs import StageCosts
+from dsx.cost.stages import Layers, Stack, Stage, over_layers
+from dsx.space.codes import Searched
+
+
+class StageBytes(NamedTuple):
+    """Bytes of the stages of [N] plans; sequences have one [N] for each kind of layer."""
+
+    fixed: PerPlan  # without layers
+    per_activation: PerPlan  # of memory for each byte of activations
+    state: Sequence[PerPlan]  # of a layer, with no microbatch in flight
+    stash: Sequence[PerPlan]  # activations that a layer saves of a microbatch in flight, the mean over the layers
+    largest: Sequence[PerPlan]  # of them, those of the layer that saves most
+    working: Sequence[PerPlan]  # the transient of a layer
+    gathered: Sequence[PerPlan]  # weights that are gathered for a layer
+
+    def peak(self, layers: Layers, microbatches: PerPlan, stack: Stack, choices: StageChoices, searched: Searched) -> (
+        PerPlan
+    ):  # fmt: skip
+        """Return the memory of a stage's GPU with so many microbatches in flight."""
+        saved = offloaded(
+            ACTIVATIONS,
+            choices,
+            searched,
+            lambda: remaining_bytes(layers, self.stash, self.largest, frozenset(stack.embedding_and_head)),
+            over_layers(layers, self.stash),
+        )
+        working, gathered = largest_transients(layers, self.working, self.gathered)
+        activations = saved * microbatches + working
+        return self.fixed + over_layers(layers, self.state) + self.per_activation * activations + gathered
+
+
+def stage_bytes(costs: StageCosts) -> StageBytes:
+    """Return the bytes of the stages of [N] plans."""
+    one, none = xp.ones_like(costs.choices.pp), xp.zeros_like(costs.choices.pp)
+    kinds = range(len(costs.kinds))
+
+    def single(kind: int) -> Stage:
+        return Stage(none, {other: one if other == kind else none for other in kinds}, even=False)
+
+    def of_layers(of_kind: Sequence[PerPlan]) -> list[PerPlan]:
+        return [xp.broadcast_to(xp.asarray(bytes_of_layer), np.shape(one)) for bytes_of_layer in of_kind]
+
+    empty = Stage(none, {kind: none for kind in kinds}, even=False)
+    fixed = costs.memory(empty, none, transients=False).peak_bytes
+    states = [costs.memory(single(kind), none, transients=False) for kind in kinds]
+    held = [costs.memory(single(kind), one, transients=False) for kind in kinds]
+    full = [costs.memory(single(kind), none) for kind in kinds]
+    stash = [more.activation_bytes - state.activation_bytes for more, state in zip(held, states, strict=True)]
+    return StageBytes(
+        fixed=fixed,
+        per_activation=1.0 + costs.assumptions.fragmentation * one,
+        state=of_layers([state.peak_bytes - fixed for state in states]),
+        stash=of_layers(stash),
+        largest=of_layers(costs.largest_stash_bytes),
+        working=of_layers([a.activation_bytes - b.activation_bytes for a, b in zip(full, states, strict=True)]),
+        gathered=of_layers([a.weight_bytes - b.weight_bytes for a, b in zip(full, states, strict=True)]),
+    )
