@@ -91,6 +91,11 @@ def _gathered_bytes(kinds: Sequence[LayerCosts], shards: Sequence[Sequence[Group
     return found
 
 
+def per_activation_byte(assumptions: Assumptions) -> PerPlan:
+    """Return the bytes of memory that a byte of activations takes, with what is lost to fragmentation."""
+    return 1.0 + assumptions.fragmentation
+
+
 def largest_transients(
     layers: Layers, working_bytes: Sequence[PerPlan], gathered_bytes: Sequence[PerPlan]
 ) -> tuple[PerPlan, PerPlan]:

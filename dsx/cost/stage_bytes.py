@@ -11,7 +11,7 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.choices import StageChoices
-from dsx.cost.memory import largest_transients
+from dsx.cost.memory import largest_transients, per_activation_byte
 from dsx.cost.offload import ACTIVATIONS, offloaded, remaining_bytes
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stage_costs import StageCosts
@@ -65,7 +65,7 @@ def stage_bytes(costs: StageCosts) -> StageBytes:
     stash = [more.activation_bytes - state.activation_bytes for more, state in zip(held, states, strict=True)]
     return StageBytes(
         fixed=fixed,
-        per_activation=1.0 + costs.assumptions.fragmentation * one,
+        per_activation=per_activation_byte(costs.assumptions) * one,
         state=of_layers([state.peak_bytes - fixed for state in states]),
         stash=of_layers(stash),
         largest=of_layers(costs.largest_stash_bytes),
