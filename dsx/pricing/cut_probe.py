@@ -86,7 +86,7 @@ def _may_take(problem: Problem, table: KeyCosts, rows: Rows, most_s: np.ndarray)
     costs, none = stage_costs(plans, workload), np.zeros_like(most_s)
     bounds = CutBounds(costs)
     bound = most_s - np.asarray(bounds.reduction_s + bounds.update_s)
-    return fills.probe(chains_of(costs, usable, least_memory=True), bound, none, none).reached
+    return fills.probe(chains_of(costs, usable, with_first=False), bound, none, none).reached
 
 
 def _least_bound(
@@ -129,7 +129,7 @@ def _chains(plans: Plans, workload: Workload, least_memory: bool) -> tuple[Chain
     costs = stage_costs(plans, workload)
     bounds, usable = CutBounds(costs), usable_bytes(plans.cluster.device, plans.assumptions)
     low = (bounds.peak_bytes if least_memory else bounds.pipeline_s) * (1.0 - ROUNDING)
-    return chains_of(costs, usable, least_memory), low
+    return chains_of(costs, usable, with_first=not least_memory), low
 
 
 _compiled_chains = jax.jit(_chains, static_argnames="least_memory", compiler_options=COMPILER)

@@ -52,7 +52,7 @@ class Chains(NamedTuple):
     usable_bytes: Any
     send: Send
     choices: StageChoices
-    first: FirstStage | None  # None if memory is minimised
+    first: FirstStage | None  # None if it is not asked for
 
 
 class Filled(NamedTuple):
@@ -72,11 +72,14 @@ class Probe(NamedTuple):
     some_empty: Any  # whether one has no layer
 
 
-def chains_of(costs: StageCosts, usable: Any, least_memory: bool) -> Chains:
-    """Return the chains of [N] plans, whose GPUs have so many usable bytes."""
+def chains_of(costs: StageCosts, usable: Any, with_first: bool) -> Chains:
+    """Return the chains of [N] plans, whose GPUs have so many usable bytes.
+
+    Only who cuts for time needs what first stages add to a step, which takes longer than all else.
+    """
     none = xp.zeros_like(costs.choices.pp)
     mean = mean_stage(costs.stack, costs.choices, none)
-    first = None if least_memory else first_stage(costs)
+    first = first_stage(costs) if with_first else None
     return Chains(
         *costs.passes_s, stage_bytes(costs), usable, sends_of(costs, mean), StageChoices.of(costs.choices), first
     )
