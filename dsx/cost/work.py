@@ -144,10 +144,7 @@ def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) 
     """Return the number of launches of a kernel of the layer definition in one direction."""
     if assumptions.launches == "operators" or not kernel.runs:
         return int(kernel.runs)
-    work = kernel.work[direction]
-    has_work = any(amount != 0 for amount in (work.matrix, work.vector, work.bytes))
-    # The gradients of an operator's arguments are kernels of their own, unless they are fused.
-    return int(has_work) if kernel.fused else max(int(has_work), len(work.multiplies))
+    return kernel.launches[direction]
 
 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:

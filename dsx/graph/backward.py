@@ -15,19 +15,20 @@ from dsx.graph.match import Distribution, Transfer, match, ordered
 
 
 @dataclass(frozen=True, slots=True)
-class GradientTransfer:
-    """The collectives of one gradient, attributed to the operator that consumed the tensor."""
+class GradientSum:
+    """The sum of the contributions to a gradient that have one distribution, and what moves it to its producer."""
 
-    operator: Operator | None  # None: the gradient of the layer's own result
     tensor: str
-    transfers: tuple[Transfer, ...]
+    distribution: Distribution  # of the contributions
+    operators: tuple[Operator | None, ...]  # that contribute, in backward order; None: what follows the layer
+    transfers: tuple[Transfer, ...]  # none where the producer needs it as it is
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Gradient transfers in backward order, and per weight the axes that the end of the step reduces over."""
+    """Sums of gradients in backward order, and per weight the axes that the end of the step reduces over."""
 
-    transfers: tuple[GradientTransfer, ...]
+    sums: tuple[GradientSum, ...]
     weight_axes: dict[str, tuple[str, ...]]
 
 
@@ -43,11 +44,11 @@ def derive_backward(layer: Layer) -> Backward:
     for output in layer.outputs:
         whole = layer.tensors[output].distribution.without_partial()
         contributions[output].append(_Contribution(whole, None))
-    transfers: list[GradientTransfer] = []
+    sums: list[GradientSum] = []
     for operator in reversed(layer.operators):
         incoming = _incoming_partial(layer, operator, contributions)
         for output in operator.outputs:
-            transfers += _settle(layer, output, contributions[output], incoming)
+            sums += _settle(layer, output, contributions[output], incoming)
         for argument in operator.arguments:
             if layer.tensors[argument.tensor].data:
                 continue  # data has no gradient
@@ -59,11 +60,11 @@ def derive_backward(layer: Layer) -> Backward:
             found = contributions[name]
             partial = {axis for contribution in found for axis in contribution.distribution.partial}
             left = ordered(partial - set(tensor.distribution.axes))
-            transfers += _settle(layer, name, found, left)
+            sums += _settle(layer, name, found, left)
             weight_axes[name] = left
         elif name in layer.inputs:
-            transfers += _settle(layer, name, contributions[name], ())
-    return Backward(tuple(transfers), weight_axes)
+            sums += _settle(layer, name, contributions[name], ())
+    return Backward(tuple(sums), weight_axes)
 
 
 def _incoming_partial(
@@ -81,18 +82,16 @@ def _incoming_partial(
 
 def _settle(
     layer: Layer, tensor: str, contributions: list[_Contribution], keep_partial: tuple[str, ...]
-) -> list[GradientTransfer]:
+) -> list[GradientSum]:
     """Add contributions of equal distribution, and match each sum with the distribution that the producer needs."""
-    groups: dict[Distribution, _Contribution] = {}
+    groups: dict[Distribution, list[Operator | None]] = {}
     for contribution in contributions:
-        groups.setdefault(contribution.distribution, contribution)
-    result: list[GradientTransfer] = []
-    for distribution, first in groups.items():
+        groups.setdefault(contribution.distribution, []).append(contribution.operator)
+    result: list[GradientSum] = []
+    for distribution, operators in groups.items():
         partial = tuple(axis for axis in keep_partial if axis in distribution.partial)
         wanted = Distribution(layer.tensors[tensor].distribution.dims, partial)
-        transfers = match(distribution, wanted)
-        if transfers:
-            result.append(GradientTransfer(first.operator, tensor, tuple(transfers)))
+        result.append(GradientSum(tensor, distribution, tuple(operators), tuple(match(distribution, wanted))))
     return result
 
 

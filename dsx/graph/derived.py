@@ -1,52 +1,30 @@
 """Derives the cost terms of a layer symbolically: work, collectives and saved tensors of each kernel.
 
-A kernel is one operator or one ``fuse ... end``. Its FLOPs are those of its operators; a fused kernel reads and writes
-the tensors that cross its border. Every quantity is an expression over dimensions, degrees and the element sizes of the
-assumptions: `activation_bytes`, `weight_bytes` and `gradient_bytes` (of weights).
+Work, launches and collectives are summed up from the graph of the layer (`dsx.graph.nodes`). Every quantity is an
+expression over dimensions, degrees and the element sizes of the assumptions: `activation_bytes`, `weight_bytes` and
+`gradient_bytes` (of weights).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsx.graph.backward import derive_backward
+from dsx.graph.backward import Backward, derive_backward
 from dsx.graph.expert_axes import EP, expert_axes, reduced_over
-from dsx.graph.expressions import names, parts, product, total
-from dsx.graph.kernels import Kernel, Work, split_into_kernels, work_of
-from dsx.graph.layer import PANELS, RING, Layer, Operator
-from dsx.graph.match import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    BROADCAST,
-    REDUCE,
-    REDUCE_SCATTER,
-    Distribution,
-    Transfer,
-    elements,
-    match,
-)
+from dsx.graph.expressions import names, parts, total
+from dsx.graph.kernels import Kernel, split_into_kernels
+from dsx.graph.layer import PANELS, Layer
+from dsx.graph.layer_graph import layer_graph
+from dsx.graph.match import elements
+from dsx.graph.nodes import BACKWARD, FORWARD, Collective, Launch, LayerGraph, Transferred
 from dsx.graph.notation import AXES, Dim, Rule
+from dsx.graph.operator_work import Work
 from dsx.graph.regions import RegionPath
-from dsx.graph.saved import GRADIENT_BYTES, Read, Regather, Saved, element_bytes, listed_once, reads, tensor_bytes
+from dsx.graph.saved import Read, Saved, listed_once, reads, tensor_bytes
 from dsx.graph.transient import transient_bytes
 
-FORWARD, BACKWARD = 0, 1
-_ByOperator = dict[str, tuple[list["Collective"], list["Collective"]]]  # forward and backward
 # Numbers and names in all work of a layer. Packaged layers have up to 1,753; each evaluation visits all of them.
 _MOST_PARTS = 30_000
-_IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective of one microbatch; `bytes` is its volume on one GPU."""
-
-    kind: str
-    axis: str
-    bytes: Any
-    tensor: str
-    panelled: bool
-    ring: bool = False  # block by block, while the kernel works on the previous block
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +36,9 @@ class KernelCosts:
     kinds: tuple[str, ...]
     fused: bool  # a `fuse ... end`
     runs: bool  # False for views and for operators that the assumptions do not count
-    work: tuple[Work, Work]
-    collectives: tuple[tuple[Collective, ...], tuple[Collective, ...]]
+    work: tuple[Work, ...]  # in the forward and in the backward
+    launches: tuple[int, ...]  # likewise
+    collectives: tuple[tuple[Collective, ...], ...]
     saved: tuple[Saved, ...]  # for its backward, without what an earlier kernel saves
     replicated: tuple[str, ...]  # axes whose members all do the same work
     regions: RegionPath  # the ``recompute`` regions that it is in, outermost first
@@ -112,6 +91,7 @@ class DerivedLayer:
     panelled: bool
     letters: frozenset[str]  # dimensions whose size a model must give
     divided: tuple[Dim, ...]  # every divided dimension
+    graph: LayerGraph = field(repr=False, compare=False)  # of which the costs are sums
 
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
@@ -136,26 +116,15 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
     """
     uncounted = frozenset(uncounted)
     kernels = split_into_kernels(layer)
-    # Keyed by operator, since two kernels of a layer may have the same name; operators of a kernel share their lists.
-    collectives: _ByOperator = {}
-    for kernel in kernels:
-        collectives |= dict.fromkeys((op.name for op in kernel.operators), ([], []))
-    _forward_transfers(layer, kernels, collectives)
-    _repeated_transfers(layer, kernels, collectives)
-    for gradient in derive_backward(layer).transfers:
-        consumer = gradient.operator or kernels[-1].operators[0]
-        # Gradients of weights are accumulated, and so reduced, in an element size of their own.
-        size = GRADIENT_BYTES if layer.tensors[gradient.tensor].weight else element_bytes(layer, gradient.tensor)
-        collectives[consumer.name][BACKWARD].extend(
-            _collective(transfer, size, f"d {gradient.tensor}", gradient.operator) for transfer in gradient.transfers
-        )
+    backward = derive_backward(layer)
+    graph = layer_graph(layer, kernels, backward, fused_backward_reads, uncounted)
     saved = listed_once(kernel.saved for kernel in kernels)
     kernel_costs: list[KernelCosts] = []
     num_parts = 0
     for index, kernel in enumerate(kernels):
         counted = [op for op in kernel.operators if op.kind.name not in uncounted and not op.costs_nothing]
-        forward, backward = collectives[kernel.operators[0].name]
-        work = work_of(layer, kernel, fused_backward_reads, uncounted) if counted else (Work(), Work())
+        launches = _launches_of(graph, index)
+        work = tuple(sum((launch.work for launch in of), Work()) for of in launches)
         num_parts += sum(parts(amount) for of in work for amount in (of.matrix, of.vector, of.bytes, of.unfused))
         if num_parts > _MOST_PARTS:
             raise kernel.operators[0].place.error(
@@ -170,7 +139,8 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
                 fused=kernel.fused,
                 runs=bool(counted),
                 work=work,
-                collectives=(tuple(forward), tuple(backward)),
+                launches=tuple(map(len, launches)),
+                collectives=tuple(_collectives_of(graph, index, direction) for direction in (FORWARD, BACKWARD)),
                 saved=saved[index],
                 replicated=_replicated(layer, kernel),
                 regions=kernel.regions,
@@ -189,64 +159,28 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         axes=layer.axes,
         expert_axes=expert_axes(layer),
         kernels=tuple(kernel_costs),
-        weights=_weights(layer),
+        weights=_weights(layer, backward),
         boundary_bytes=tensor_bytes(layer, first, layer.tensors[first].distribution),
         input_bytes=total(tensor_bytes(layer, name, layer.tensors[name].distribution) for name in layer.inputs),
         rules=layer.rules,
         panelled=layer.panelled,
         letters=_letters(layer),
         divided=_divided(layer),
+        graph=graph,
     )
 
 
-def _collective(transfer: Transfer, size: Any, tensor: str, operator: Operator | None) -> Collective:
-    panelled = operator is not None and operator.panelled
-    kind = _IN_PANELS.get(transfer.kind, transfer.kind) if panelled else transfer.kind
-    in_panels = panelled and kind in (BROADCAST, REDUCE)
-    ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
-    return Collective(kind, transfer.axis, product((size, transfer.elements)), tensor, in_panels, ring)
+def _launches_of(graph: LayerGraph, kernel: int) -> list[list[Launch]]:
+    """Return the launches of a kernel in either direction."""
+    return [
+        [node for node in graph.nodes(direction) if isinstance(node, Launch) and node.kernel == kernel]
+        for direction in (FORWARD, BACKWARD)
+    ]
 
 
-def _forward_transfers(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
-    """Match each argument with its tensor; consumers of the same distribution share one gather."""
-    done: set[tuple[str, str]] = set()
-    for kernel in kernels:
-        for op in kernel.operators:
-            for argument in op.arguments:
-                key = (argument.tensor, str(argument.distribution))
-                if key in done and not op.panelled:
-                    continue
-                done.add(key)
-                transfers = match(layer.tensors[argument.tensor].distribution, argument.distribution)
-                size = element_bytes(layer, argument.tensor)
-                into[op.name][FORWARD].extend(
-                    _collective(transfer, size, argument.tensor, op) for transfer in transfers
-                )
-            for direction in (FORWARD, BACKWARD):
-                into[op.name][direction].extend(_statistics(layer, op))
-
-
-def _repeated_transfers(layer: Layer, kernels: list[Kernel], into: "_ByOperator") -> None:
-    """Repeat in the backward the redistributions whose result the forward did not keep."""
-    done: set[Regather] = set()
-    for kernel in reversed(kernels):
-        for op, regather in kernel.regathers:
-            if regather in done and not op.panelled:
-                continue
-            done.add(regather)
-            transfers = match(layer.tensors[regather.tensor].distribution, regather.wanted)
-            size = element_bytes(layer, regather.tensor)
-            into[op.name][BACKWARD].extend(_collective(transfer, size, regather.tensor, op) for transfer in transfers)
-
-
-def _statistics(layer: Layer, op: Operator) -> list[Collective]:
-    """Return the all-reduces of row statistics, which a divided normalised dimension needs."""
-    if not op.kind.statistics:
-        return []
-    taken = op.arguments[0]
-    *rows, last = taken.distribution.dims
-    size = product((tensor_bytes(layer, taken.tensor, Distribution(tuple(rows))), op.kind.statistics))
-    return [Collective(ALL_REDUCE, axis, size, f"statistics of {op.name}", False) for axis in last.axes]
+def _collectives_of(graph: LayerGraph, kernel: int, direction: int) -> tuple[Collective, ...]:
+    nodes = graph.nodes(direction)
+    return tuple(node.collective for node in nodes if isinstance(node, Transferred) and node.kernel == kernel)
 
 
 def _extent(layer: Layer, kernel: Kernel) -> tuple[Any, Any]:
@@ -289,8 +223,8 @@ def _parts(layer: Layer, letters: Iterable[str]) -> set[str]:
     return found
 
 
-def _weights(layer: Layer) -> tuple[Weight, ...]:
-    axes = derive_backward(layer).weight_axes
+def _weights(layer: Layer, backward: Backward) -> tuple[Weight, ...]:
+    axes = backward.weight_axes
     return tuple(
         Weight(
             name,

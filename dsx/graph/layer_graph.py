@@ -1,0 +1,331 @@
+"""Builds the graph of a layer: its forward in order, and the backward that `dsx.graph.backward` derives.
+
+A collective that brings an argument into its distribution runs before the first kernel that needs it, and serves all
+that do; in the backward it is repeated where the forward did not keep its result. The collective of a gradient runs
+after the last kernel that contributes to its sum. An operator without work writes nothing: its result is its input,
+and the gradient of its input that of its result.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dsx.graph.backward import Backward, GradientSum
+from dsx.graph.expressions import Name, combine, product
+from dsx.graph.kernels import Kernel, crossing
+from dsx.graph.launches import LaunchWork, backward_launches, entering_arguments, forward_launch
+from dsx.graph.layer import RING, Argument, Layer, Operator
+from dsx.graph.match import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE,
+    REDUCE_SCATTER,
+    Distribution,
+    Transfer,
+    elements,
+    match,
+)
+from dsx.graph.nodes import BACKWARD, FORWARD, Collective, Launch, LayerGraph, Node, Transferred, Value
+from dsx.graph.saved import GRADIENT_BYTES, Regather, element_bytes, tensor_bytes
+
+_IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
+_Key = tuple[str, str]  # tensor, distribution
+
+
+def layer_graph(
+    layer: Layer, kernels: list[Kernel], backward: Backward, fused_backward_reads: str, uncounted: frozenset[str]
+) -> LayerGraph:
+    """Return the graph of a layer; see `dsx.graph.derived.derive` for the last two arguments."""
+    forward = _Forward(layer, kernels, uncounted)
+    for index in range(len(kernels)):
+        forward.run(index)
+    back = _Backward(forward, backward, fused_backward_reads)
+    for index in reversed(range(len(kernels))):
+        back.run(index)
+    return LayerGraph(
+        forward=tuple(forward.nodes),
+        backward=tuple(back.nodes),
+        inputs=tuple(value for name in layer.inputs for value in forward.values[name]),
+        outputs=tuple(value for name in layer.outputs for value in forward.values[name]),
+        output_gradients=tuple(back.of_outputs),
+        input_gradients=tuple(value for name in layer.inputs for value in back.gradients.get(name, ())),
+        weights=tuple(forward.values[name][0] for name, tensor in layer.tensors.items() if tensor.weight),
+        weight_gradients={
+            name: tuple(back.gradients.get(name, ())) for name, tensor in layer.tensors.items() if tensor.weight
+        },
+    )
+
+
+def collective_of(transfer: Transfer, size: Any, tensor: str, operator: Operator | None) -> Collective:
+    """Return a transfer of the matcher as the collective that runs for an operator; `size` is bytes per element."""
+    panelled = operator is not None and operator.panelled
+    kind = _IN_PANELS.get(transfer.kind, transfer.kind) if panelled else transfer.kind
+    in_panels = panelled and kind in (BROADCAST, REDUCE)
+    ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
+    return Collective(kind, transfer.axis, product((size, transfer.elements)), tensor, in_panels, ring)
+
+
+class _Builder:
+    """What both directions share: the nodes so far, and how a chain of collectives becomes some."""
+
+    def __init__(self, layer: Layer, kernels: list[Kernel], uncounted: frozenset[str], direction: int) -> None:
+        self.layer, self.kernels, self.uncounted, self.direction = layer, kernels, uncounted, direction
+        self.nodes: list[Node] = []
+        self.names: set[str] = set()
+
+    def value(self, name: str, size: Any, element: Any, distribution: Distribution | None, **more: Any) -> Value:
+        """Return a new value, under a name that no other one has."""
+        unique, number = name, 2
+        while unique in self.names:
+            unique, number = f"{name}.{number}", number + 1
+        self.names.add(unique)
+        return Value(unique, size, element, distribution, **more)
+
+    def counted(self, index: int) -> bool:
+        """Return whether a kernel does any work in either direction."""
+        operators = self.kernels[index].operators
+        return any(op.kind.name not in self.uncounted and not op.costs_nothing for op in operators)
+
+    def transfer(
+        self,
+        index: int,
+        operator: Operator | None,
+        transfers: Iterable[Transfer],
+        label: str,
+        element: Any,
+        taken: tuple[Value, ...],
+        wanted: Distribution,
+        saved_as: _Key | None = None,
+        after_kernel: bool = False,
+    ) -> tuple[Value, ...]:
+        """Add the collectives of a chain for a kernel, and return what the last one writes."""
+        for transfer in transfers:
+            size = transfer.elements
+            if transfer.kind == REDUCE_SCATTER:
+                size = combine("/", size, Name(transfer.axis))
+            made = self.value(f"{label}:{transfer.axis}", product((element, size)), element, wanted, saved_as=saved_as)
+            collective = collective_of(transfer, element, label, operator)
+            name = f"{label} {collective.kind} {collective.axis}"
+            self.nodes.append(Transferred(name, index, self.direction, collective, taken, (made,), after_kernel))
+            taken = (made,)
+        return taken
+
+    def statistics(self, index: int, op: Operator, taken: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Add the all-reduces of row statistics, which a divided normalised dimension needs; return the last ones."""
+        if not op.kind.statistics:
+            return ()
+        argument = op.arguments[0]
+        *rows, last = argument.distribution.dims
+        kept = Distribution(tuple(rows))
+        size = product((tensor_bytes(self.layer, argument.tensor, kept), op.kind.statistics))
+        made: tuple[Value, ...] = ()
+        for axis in last.axes:
+            label = f"statistics of {op.name}"
+            reads = made or taken
+            made = (self.value(f"{label}:{axis}", size, element_bytes(self.layer, argument.tensor), kept),)
+            collective = Collective(ALL_REDUCE, axis, size, label, False)
+            name = f"{label} {ALL_REDUCE} {axis}"
+            self.nodes.append(Transferred(name, index, self.direction, collective, reads, made, False))
+        return made
+
+
+class _Forward(_Builder):
+    """Walks the kernels in order."""
+
+    def __init__(self, layer: Layer, kernels: list[Kernel], uncounted: frozenset[str]) -> None:
+        super().__init__(layer, kernels, uncounted, FORWARD)
+        self.values: dict[str, tuple[Value, ...]] = {}  # of each tensor, as it is produced
+        self.copies: dict[_Key, tuple[Value, ...]] = {}  # of each tensor in another distribution
+        self.states: dict[int, tuple[Value, ...]] = {}  # of each kernel, what it keeps besides tensors
+        for name, tensor in layer.tensors.items():
+            if tensor.weight or name in layer.inputs:
+                self.values[name] = (self._produced(name),)
+
+    def run(self, index: int) -> None:
+        """Add the nodes of a kernel."""
+        kernel = self.kernels[index]
+        inside = {name for op in kernel.operators for name in op.outputs}
+        reads: list[Value] = []
+        for op in kernel.operators:
+            taken: list[Value] = []
+            for argument in op.arguments:
+                if argument.tensor not in inside:
+                    taken += self._consumed(index, op, argument)
+            reads += [*taken, *self.statistics(index, op, tuple(taken))]
+        if not self.counted(index):
+            made = tuple(value for value in dict.fromkeys(reads) if not value.weight)
+            for name in inside:
+                self.values.setdefault(name, made)
+            return
+        writes: list[Value] = []
+        for name in crossing(self.layer, kernel.operators):
+            leaves = self._leaves(name)
+            for leaf in leaves:
+                self.values[leaf] = (self._produced(leaf),)
+            self.values[name] = tuple(value for leaf in leaves for value in self.values[leaf])
+            writes += self.values[name]
+        self.states[index] = tuple(
+            self.value(" ".join(saved.key), saved.bytes, 1, None, saved_as=saved.key)
+            for saved in kernel.saved
+            if saved.key[1].startswith("state ")
+        )
+        work = forward_launch(self.layer, kernel, self.uncounted)
+        taken_once = tuple(dict.fromkeys(reads))
+        made = (*writes, *self.states[index])
+        self.nodes.append(Launch(kernel.name, index, FORWARD, "forward", work.work, taken_once, made))
+
+    def _produced(self, name: str) -> Value:
+        tensor = self.layer.tensors[name]
+        size = tensor_bytes(self.layer, name, tensor.distribution)
+        element = element_bytes(self.layer, name)
+        return self.value(name, size, element, tensor.distribution, saved_as=(name, ""), weight=tensor.weight)
+
+    def _leaves(self, name: str) -> list[str]:
+        """Return the tensors that views split a tensor into; itself if none does."""
+        for op in self.layer.operators:
+            takes = op.arguments[0]
+            if op.fuse or not op.costs_nothing or takes.tensor != name:
+                continue
+            if match(self.layer.tensors[name].distribution, takes.distribution):
+                continue
+            found = [leaf for output in op.outputs for leaf in self._leaves(output)]
+            if len(found) > 1:
+                return found
+        return [name]
+
+    def _consumed(self, index: int, op: Operator, argument: Argument) -> tuple[Value, ...]:
+        """Return the values of an argument, and add the collectives that bring it into its distribution."""
+        key = (argument.tensor, str(argument.distribution))
+        produced = self.values[argument.tensor]
+        if key not in self.copies or op.panelled:
+            transfers = match(self.layer.tensors[argument.tensor].distribution, argument.distribution)
+            element = element_bytes(self.layer, argument.tensor)
+            self.copies[key] = self.transfer(
+                index, op, transfers, argument.tensor, element, produced, argument.distribution, key
+            )
+        return self.copies[key]
+
+
+class _Backward(_Builder):
+    """Walks the kernels in reverse."""
+
+    def __init__(self, forward: _Forward, backward: Backward, fused_backward_reads: str) -> None:
+        super().__init__(forward.layer, forward.kernels, forward.uncounted, BACKWARD)
+        self.forward, self.fused_backward_reads = forward, fused_backward_reads
+        self.names = forward.names
+        self.regathered: dict[Regather, tuple[Value, ...]] = {}
+        self.gradients: dict[str, list[Value]] = {}  # of each tensor, as its producer needs it
+        kernel_of = {op.name: index for index, kernel in enumerate(self.kernels) for op in kernel.operators}
+        # Sums by the kernel that contributes last; what each still lacks, and what it has.
+        self.open: dict[int, list[GradientSum]] = {}
+        self.contributed: dict[tuple[str, Distribution], list[Value]] = {}
+        self.of_outputs: list[Value] = []
+        for total in backward.sums:
+            last = total.operators[-1]
+            self.open.setdefault(len(self.kernels) if last is None else kernel_of[last.name], []).append(total)
+        for name in self.layer.outputs:
+            whole = self.layer.tensors[name].distribution.without_partial()
+            made = self._gradient(name, whole, "")
+            self.of_outputs.append(made)
+            self.contributed[name, whole] = [made]
+        self._settle(len(self.kernels))
+
+    def run(self, index: int) -> None:
+        """Add the nodes of a kernel's backward, and the collectives of gradients that it completes."""
+        kernel = self.kernels[index]
+        made = crossing(self.layer, kernel.operators)
+        incoming = tuple(value for name in made for value in self.gradients.get(name, ()))
+        if not self.counted(index):
+            self._regather(index)
+            self._pass_on(index, incoming)
+            self._settle(index)
+            return
+        statistics = tuple(value for op in kernel.operators for value in self.statistics(index, op, incoming))
+        copies = self._regather(index)
+        launches = backward_launches(self.layer, kernel, self.fused_backward_reads, self.uncounted)
+        if not launches:
+            self._pass_on(index, incoming)
+        for number, launch in enumerate(launches):
+            self._launch(index, launch, (*incoming, *statistics), copies)
+            later = {argument.tensor for other in launches[number + 1 :] for argument in other.gradients_of}
+            self._settle(index, {argument.tensor for argument in launch.gradients_of} - later)
+        self._settle(index)
+
+    def _launch(
+        self, index: int, launch: LaunchWork, incoming: tuple[Value, ...], copies: dict[_Key, tuple[Value, ...]]
+    ) -> None:
+        kernel = self.kernels[index]
+        reads = [*incoming]
+        for argument in launch.reads:
+            key = (argument.tensor, str(argument.distribution))
+            own = self.forward.copies.get(key) or self.forward.values.get(argument.tensor, ())
+            reads += copies.get(key, own)
+        if launch.keeps:
+            reads += self.forward.states[index]
+        writes: list[Value] = []
+        for tensor, consumed in dict.fromkeys((arg.tensor, arg.distribution) for arg in launch.gradients_of):
+            writes.append(self._gradient(tensor, consumed, kernel.name))
+            for total in self._sums(index, tensor, consumed)[:1]:
+                self.contributed.setdefault((tensor, total.distribution), []).append(writes[-1])
+        name = f"{kernel.name} {launch.part}"
+        node = Launch(name, index, BACKWARD, launch.part, launch.work, tuple(dict.fromkeys(reads)), tuple(writes))
+        self.nodes.append(node)
+
+    def _sums(self, index: int, tensor: str, consumed: Distribution) -> list[GradientSum]:
+        """Return the sums that the gradient of an argument of a kernel belongs to."""
+        own = {op.name for op in self.kernels[index].operators}
+        return [
+            total
+            for totals in self.open.values()
+            for total in totals
+            if total.tensor == tensor
+            and total.distribution.dims == consumed.dims
+            and any(op is not None and op.name in own for op in total.operators)
+        ]
+
+    def _pass_on(self, index: int, incoming: tuple[Value, ...]) -> None:
+        """Make the gradients of a kernel without a backward those of its arguments."""
+        for argument in entering_arguments(self.kernels[index]):
+            for total in self._sums(index, argument.tensor, argument.distribution)[:1]:
+                into = self.contributed.setdefault((argument.tensor, total.distribution), [])
+                into += [value for value in incoming if value not in into]
+
+    def _settle(self, index: int, tensors: set[str] | None = None) -> None:
+        """Add the collectives of the sums that are complete with a kernel: those of some tensors, or all."""
+        left: list[GradientSum] = []
+        for total in self.open.pop(index, []):
+            if tensors is not None and total.tensor not in tensors:
+                left.append(total)
+                continue
+            tensor = self.layer.tensors[total.tensor]
+            values = tuple(self.contributed.pop((total.tensor, total.distribution), ()))
+            element = GRADIENT_BYTES if tensor.weight else element_bytes(self.layer, total.tensor)
+            operator = total.operators[-1]
+            place = index if index < len(self.kernels) else len(self.kernels) - 1
+            label = f"d {total.tensor}"
+            moved = self.transfer(
+                place, operator, total.transfers, label, element, values, tensor.distribution, after_kernel=True
+            )
+            into = self.gradients.setdefault(total.tensor, [])
+            into += [value for value in moved if value not in into]
+        if left:
+            self.open[index] = left
+
+    def _regather(self, index: int) -> dict[_Key, tuple[Value, ...]]:
+        """Add the redistributions that the backward of a kernel repeats, and return their results."""
+        found: dict[_Key, tuple[Value, ...]] = {}
+        for op, regather in self.kernels[index].regathers:
+            name, wanted = regather.tensor, regather.wanted
+            if regather not in self.regathered or op.panelled:
+                produced = self.layer.tensors[name].distribution
+                self.regathered[regather] = self.transfer(
+                    index, op, match(produced, wanted), name, element_bytes(self.layer, name),
+                    self.forward.values[name], wanted,
+                )  # fmt: skip
+            found[name, str(wanted)] = self.regathered[regather]
+        return found
+
+    def _gradient(self, tensor: str, distribution: Distribution, kernel: str) -> Value:
+        element = GRADIENT_BYTES if self.layer.tensors[tensor].weight else element_bytes(self.layer, tensor)
+        name = f"d {tensor}.{kernel}" if kernel else f"d {tensor}"
+        return self.value(name, product((element, elements(distribution.dims))), element, distribution)
