@@ -30,6 +30,7 @@ from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD, FORWARD
 from dsx.graph.match import ALL_REDUCE
 from dsx.graph.notation import AXES
+from dsx.graph.step import OF_REPLICATED
 from dsx.hardware.cluster import Cluster
 from dsx.records import Array, Float, record, static
 
@@ -82,6 +83,7 @@ class LayerCosts:
     group_size: _PerGroup
     group_share: _PerGroup  # members in one fast domain
     group_outer: tuple[_PerGroup, ...] = ()  # members in a unit of each tier between the domain and the outermost one
+    tied_bytes: tuple[Column, ...] = ()  # of weights shared with another layer of the model; empty if there are none
     # Seconds of collectives on an oversubscribed tier: in the forward, and in the backward under each of the modes.
     contended_s: tuple[Column, ...] = ()  # empty if no tier can be oversubscribed
     modes: tuple[Codes, ...] = static(default=MAIN_MODES)  # of the fields with a value per mode
@@ -100,8 +102,8 @@ class LayerCosts:
 
 # Fields with a value for each mode of recomputation.
 BY_MODE = ("recompute_s", "stash_bytes", "working_bytes")
-# Fields that are tuples of arrays; empty on a network of two tiers.
-BY_TIER = ("group_outer", "contended_s")
+# Fields that are tuples of arrays, some of them empty: on a network of two tiers, and without a tied weight.
+TUPLES = ("group_outer", "contended_s", "tied_bytes")
 
 
 class WeightGroup(NamedTuple):
@@ -193,6 +195,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
         group_size=xp.stack([ranks.members(sizes, one) for ranks in groups]),
         group_share=xp.stack([ranks.members(work.shares, one) for ranks in groups]),
         group_outer=tuple(xp.stack([ranks.members(shares, one) for ranks in groups]) for shares in work.outer),
+        tied_bytes=_tied_bytes(work),
         contended_s=_contended_s(work, collective_s, cluster) if may_contend(cluster.network) else (),
         modes=tuple(mode.codes for mode in work.modes),
     )
@@ -357,6 +360,11 @@ def weight_groups(
     return groups or {WeightGroup(()): []}
 
 
+def _tied_bytes(work: LayerWork) -> tuple[PerKey, ...]:
+    tied = [index for index, shared in enumerate(work.tied) if shared]
+    return (work.per_key(work.weights[np.array(tied)].sum(axis=0)),) if tied else ()
+
+
 def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerKey:
     """Return the seconds of all-reducing, once a step, gradients of parameters replicated over tp ranks."""
     total = xp.zeros_like(work.per_key(work.boundary))
@@ -368,7 +376,7 @@ def _replicated_gradients(work: LayerWork, cluster: Cluster, assumptions: Assump
     for axis in AXES:
         reduced = [i for i in sorted(shared) if axis in work.reduced_over[i] and not is_data_axis(axis)]
         if reduced:
-            link = collective(ALL_REDUCE, _members(work, axis), cluster.network, assumptions)
+            link = collective(OF_REPLICATED.kind, _members(work, axis), cluster.network, assumptions)
             time = link(per_weight_byte * work.per_key(work.weights[np.array(reduced)].sum(axis=0)))
             total = total + time
     return total

@@ -22,6 +22,7 @@ from dsx.cost.offload import OPTIMIZER, offloaded
 from dsx.cost.pipeline import weight_versions
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Layers, Stage
+from dsx.graph.step import State, divides
 from dsx.space.codes import Searched
 
 
@@ -62,12 +63,13 @@ def stage_memory(
     working, gathered = nothing, nothing
     if working_bytes is not None:
         working, gathered = largest_transients(stage.layers, working_bytes, _gathered_bytes(kinds, shards))
-    options = {
-        "weight": (weights, weights, weights, sharded + gathered),
-        "gradient": (weights, weights, sharded, sharded),
-        "optimizer": (weights, sharded, sharded, sharded),
-    }
-    held = {name: pick(searched.zero_stage, choices.zero_stage, parts) for name, parts in options.items()}
+    divided: dict[State, PerPlan] = {"weight": sharded + gathered, "gradient": sharded, "optimizer": sharded}
+
+    def of_stage(state: State) -> PerPlan:
+        parts = {stage: divided[state] if divides(stage, state) else weights for stage in searched.zero_stage}
+        return pick(searched.zero_stage, choices.zero_stage, parts)
+
+    held = {state: of_stage(state) for state in divided}
     optimizer = offloaded(OPTIMIZER, choices, searched, lambda: nothing, held["optimizer"])
     activations = stash_bytes + working
     versions = weight_versions(choices, searched)

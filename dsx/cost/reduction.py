@@ -3,12 +3,8 @@
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
 one layer for one microbatch (arXiv 2410.00273, section 3), as far as the framework overlaps them (`dp_overlap`, in
-stage 3 `fsdp_overlap`). The ZeRO stage decides what is communicated and how often (Rajbhandari et al., 2020, section
-7): stage 0 all-reduces gradients once; stage 1 scatters gradients once and gathers weights once; stage 2 scatters
-gradients with every microbatch; stage 3 also gathers weights with every forward and every backward.
-
-With replicas of shards, the gradients of a shard are all-reduced among its replicas once a step, during the last
-microbatch (Zhang et al., MiCS, 2022, section 3.4).
+stage 3 `fsdp_overlap`). `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of replicated
+parameters and of a tied weight overlap with nothing.
 
 While a collective of the layer itself uses an oversubscribed tier, a reduction that crosses the tier does not proceed
 (`dsx.cost.contention`).
@@ -18,6 +14,7 @@ The reduction is that of the first stage, whose backward ends last: later stages
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dsx.cost import xp
@@ -25,13 +22,15 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.choices import StepChoices, pick
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses
-from dsx.cost.groups import Group
+from dsx.cost.groups import Group, group
 from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from dsx.graph.nodes import BACKWARD, FORWARD
+from dsx.graph.step import OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
+from dsx.space.schedules import SCHEDULES
 
 
 class ReducedLayer(NamedTuple):
@@ -58,18 +57,13 @@ def reduction(
 
     `exposed_kind` is the kind of the layer that overlaps with nothing.
     """
-    of_gradients = assumptions.gradient_bytes / assumptions.weight_bytes
     once = assumptions.dp_overlap
     overlap = pick(searched.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
     once_forward = once_backward = repeated_forward = repeated_backward = replicated = among_replicas = 0.0
     for kind, layers in stage.layers.items():
         layer = kinds[kind]
-        gather = _seconds(ALL_GATHER, 1.0, layer, cluster, assumptions)
-        scatter = _seconds(REDUCE_SCATTER, of_gradients, layer, cluster, assumptions)
-        by_stage = {1: scatter, 2: scatter, 3: gather + scatter}
-        if 0 in searched.zero_stage:
-            by_stage[0] = _seconds(ALL_REDUCE, of_gradients, layer, cluster, assumptions)
-        back = pick(searched.zero_stage, choices.zero_stage, by_stage)
+        passes = (layer, choices, searched, cluster, assumptions)
+        gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
         forward, backward = layer.costs.forward_s, layer.backward_s
         if layer.contended_s is not None:
             shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
@@ -80,7 +74,7 @@ def reduction(
         exposed_forward = gather - overlap * xp.minimum(gather, forward)
         exposed_backward = exposed_last = back - overlap * xp.minimum(back, backward)
         if layer.replicas:
-            back = back + _seconds_of_replicas(of_gradients, layer, cluster, assumptions)
+            back = back + _seconds_of_replicas(layer, cluster, assumptions)
             exposed_last = back - overlap * xp.minimum(back, backward)
             among_replicas = among_replicas + layers * (exposed_last - exposed_backward)
         repeated_forward = repeated_forward + layers * exposed_forward
@@ -89,35 +83,89 @@ def reduction(
             once_forward, once_backward = gather - exposed_forward, back - exposed_last
         replicated = replicated + layers * layer.costs.replicated_gradient_s
     microbatches = choices.num_microbatches
-    one, none = xp.ones_like(microbatches), xp.zeros_like(microbatches)
-    forwards = pick(searched.zero_stage, choices.zero_stage, {0: none, 1: one, 2: one, 3: microbatches})
-    backwards = pick(searched.zero_stage, choices.zero_stage, {0: one, 1: one, 2: microbatches, 3: microbatches})
+    one = xp.ones_like(microbatches)
+    forwards, backwards = (_times(direction, choices, searched) for direction in (FORWARD, BACKWARD))
     gathers = xp.minimum(forwards, one) * once_forward + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
-    return total + among_replicas if any(layer.replicas for layer in kinds) else total
+    total = total + among_replicas if any(layer.replicas for layer in kinds) else total
+    tied = [layer for layer in kinds if layer.costs.tied_bytes]
+    return functools.reduce(xp.add, [_tied_s(layer, choices, searched, cluster, assumptions) for layer in tied], total)
 
 
-def _seconds(
-    kind: str, bytes_per_weight_byte: PerPlan, layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions
+def _accompanying_s(
+    direction: int,
+    layer: ReducedLayer,
+    choices: StepChoices,
+    searched: Searched,
+    cluster: Cluster,
+    assumptions: Assumptions,
 ) -> PerPlan:
+    """Return the seconds of the collectives that accompany a pass of a layer, once."""
+    times: dict[StepCollective, PerPlan] = {}
+    found: dict[int, PerPlan] = {}
+    for stage in searched.zero_stage:
+        found[stage] = xp.zeros_like(layer.costs.boundary_bytes)
+        for one in accompanying(stage, direction):
+            alike = replace(one, direction=FORWARD, every="step")
+            if alike not in times:
+                times[alike] = _seconds(one, layer, cluster, assumptions)
+            found[stage] = found[stage] + times[alike]
+    return pick(searched.zero_stage, choices.zero_stage, found)
+
+
+def _times(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
+    """Return how often in a step a layer has the collectives of a direction."""
+    microbatches = choices.num_microbatches
+    found: dict[int, PerPlan] = {}
+    for stage in searched.zero_stage:
+        every = [one.every for one in accompanying(stage, direction)]
+        once = xp.full_like(microbatches, 1.0 if every else 0.0)
+        found[stage] = microbatches if "microbatch" in every else once
+    return pick(searched.zero_stage, choices.zero_stage, found)
+
+
+def _per_weight_byte(one: StepCollective, assumptions: Assumptions) -> PerPlan:
+    return assumptions.gradient_bytes / assumptions.weight_bytes if one.of == "gradients" else 1.0
+
+
+def _seconds(one: StepCollective, layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of a collective on a layer's weights, one call for each weight group."""
     costs = layer.costs
     total = nothing = xp.zeros_like(layer.shards[0].size * costs.boundary_bytes)
     for index, members in enumerate(layer.shards):
         weights = costs.weight_bytes[index]
-        time = collective(kind, members, cluster.network, assumptions)(weights * bytes_per_weight_byte)
+        time = collective(one.kind, members, cluster.network, assumptions)
+        seconds = time(weights * _per_weight_byte(one, assumptions))
         # A group without weights, which another strategy of the search has, costs nothing, not even latency.
-        total = total + xp.where(weights > 0, time, nothing)
+        total = total + xp.where(weights > 0, seconds, nothing)
     return total
 
 
-def _seconds_of_replicas(
-    bytes_per_weight_byte: PerPlan, layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions
+def _tied_s(
+    layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
 ) -> PerPlan:
+    """Return the seconds of all-reducing the gradient of a tied weight between the first and the last stage.
+
+    Where one stage has the first and the last chunk, it holds the weight once.
+    """
+    together = [xp.where(choices.pp <= share, 2.0, 1.0) for share in (choices.pp_nvs, *choices.pp_outer)]
+    ends = group(xp.full_like(choices.pp, 2.0), *together)
+    time = collective(OF_TIED.kind, ends, cluster.network, assumptions)
+    (whole,) = layer.costs.tied_bytes
+    shard = whole * layer.shards[0].per_gpu
+    held = {stage: shard if divides(stage, "gradient") else whole for stage in searched.zero_stage}
+    seconds = time(_per_weight_byte(OF_TIED, assumptions) * pick(searched.zero_stage, choices.zero_stage, held))
+    nothing = xp.zeros_like(seconds)
+    apart = {code: seconds if SCHEDULES[code].holds.in_rounds else nothing for code in searched.schedule}
+    return xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, apart), nothing)
+
+
+def _seconds_of_replicas(layer: ReducedLayer, cluster: Cluster, assumptions: Assumptions) -> PerPlan:
     """Return the seconds of all-reducing a layer's shards among their replicas."""
     times: list[PerPlan] = []
     for index, (members, replicas) in enumerate(zip(layer.shards, layer.replicas, strict=True)):
         shard_bytes = layer.costs.weight_bytes[index] * members.per_gpu
-        time = collective(ALL_REDUCE, replicas, cluster.network, assumptions)(shard_bytes * bytes_per_weight_byte)
-        times.append(xp.where(shard_bytes > 0, time, xp.zeros_like(shard_bytes)))
+        time = collective(OF_REPLICAS.kind, replicas, cluster.network, assumptions)
+        seconds = time(shard_bytes * _per_weight_byte(OF_REPLICAS, assumptions))
+        times.append(xp.where(shard_bytes > 0, seconds, xp.zeros_like(shard_bytes)))
     return functools.reduce(xp.add, times)

@@ -33,6 +33,7 @@ from dsx.cost.reduction import ReducedLayer, reduction
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Stack, Stage, even_first, over_layers
+from dsx.graph.step import divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.stage_chunks import IN_ROUNDS, StageChunks
@@ -116,7 +117,9 @@ class StageCosts:
         """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
         ranks, _ = self.shards
         whole, sharded = stage_weights(self.kinds, ranks, stage)
-        updated = pick(self.searched.zero_stage, self.choices.zero_stage, [whole, sharded, sharded, sharded])
+        stages = self.searched.zero_stage
+        parts = {stage: sharded if divides(stage, "optimizer") else whole for stage in stages}
+        updated = pick(stages, self.choices.zero_stage, parts)
         device, assumptions = self.cluster.device, self.assumptions
         traffic = assumptions.optimizer_traffic_per_parameter / assumptions.weight_bytes
         on_gpu = updated * (traffic / (assumptions.hbm_efficiency * device.hbm_bandwidth))

@@ -96,6 +96,7 @@ class LayerWork:
     multiply_shapes: tuple[MultiplyShape, ...] = static()
     modes: tuple[Mode, ...] = static()  # of recomputation, in the order of `stash` and `working`
     over_ep: tuple[bool, ...] = static(default=())  # per weight: whether ep divides it; empty if it divides none
+    tied: tuple[bool, ...] = static(default=())  # per weight: whether another layer of the model has it too
     measured: MeasuredTimes | None = None  # None without measured times
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
@@ -253,6 +254,7 @@ def layer_work(
         multiply_shapes=multiply_shapes(layer),
         modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
         over_ep=tuple(weight.over_ep for weight in layer.weights),
+        tied=tuple(weight.tied for weight in layer.weights),
     )
 
 

@@ -2,8 +2,8 @@
 
 A collective that brings an argument into its distribution runs before the first kernel that needs it, and serves all
 that do; in the backward it is repeated where the forward did not keep its result. The collective of a gradient runs
-after the last kernel that contributes to its sum. An operator without work writes nothing: its result is its input,
-and the gradient of its input that of its result.
+after the last kernel that contributes to its sum; each kernel that contributes adds to what is there. An operator
+without work writes nothing: its result is its input, and the gradient of its input that of its result.
 """
 
 from collections.abc import Iterable
@@ -225,7 +225,7 @@ class _Backward(_Builder):
             self.open.setdefault(len(self.kernels) if last is None else kernel_of[last.name], []).append(total)
         for name in self.layer.outputs:
             whole = self.layer.tensors[name].distribution.without_partial()
-            made = self._gradient(name, whole, "")
+            made = self._gradient(name, whole)
             self.of_outputs.append(made)
             self.contributed[name, whole] = [made]
         self._settle(len(self.kernels))
@@ -264,9 +264,11 @@ class _Backward(_Builder):
             reads += self.forward.states[index]
         writes: list[Value] = []
         for tensor, consumed in dict.fromkeys((arg.tensor, arg.distribution) for arg in launch.gradients_of):
-            writes.append(self._gradient(tensor, consumed, kernel.name))
+            writes.append(self._gradient(tensor, consumed))
             for total in self._sums(index, tensor, consumed)[:1]:
-                self.contributed.setdefault((tensor, total.distribution), []).append(writes[-1])
+                # It adds to what earlier kernels contribute, so the sum is one tensor.
+                reads += self.contributed.pop((tensor, total.distribution), ())
+                self.contributed[tensor, total.distribution] = [writes[-1]]
         name = f"{kernel.name} {launch.part}"
         node = Launch(name, index, BACKWARD, launch.part, launch.work, tuple(dict.fromkeys(reads)), tuple(writes))
         self.nodes.append(node)
@@ -325,7 +327,6 @@ class _Backward(_Builder):
             found[name, str(wanted)] = self.regathered[regather]
         return found
 
-    def _gradient(self, tensor: str, distribution: Distribution, kernel: str) -> Value:
+    def _gradient(self, tensor: str, distribution: Distribution) -> Value:
         element = GRADIENT_BYTES if self.layer.tensors[tensor].weight else element_bytes(self.layer, tensor)
-        name = f"d {tensor}.{kernel}" if kernel else f"d {tensor}"
-        return self.value(name, product((element, elements(distribution.dims))), element, distribution)
+        return self.value(f"d {tensor}", product((element, elements(distribution.dims))), element, distribution)

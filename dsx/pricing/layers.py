@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
+from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
 from dsx.cost.operator_times import measured_times
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, modes_of
 from dsx.cost.work import LayerWork, layer_work
@@ -221,7 +221,7 @@ def _assembled(parts: list[LayerCosts], positions: np.ndarray, modes: Sequence[C
 
     def column(name: str) -> Any:
         found = [getattr(part, name) for part in parts]
-        if name in BY_TIER:
+        if name in TUPLES:
             return tuple(joined(name, leaves) for leaves in zip(*found, strict=True))
         return joined(name, found)
 

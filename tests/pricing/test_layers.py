@@ -6,7 +6,7 @@ import pytest
 from laws.spaces import assert_rows_equal, problem_of, space_of
 from search.sweeps import POINTS, STRATEGIES, at_one_point, searched
 
-from dsx.cost.layer import BY_TIER, LayerCosts, layer_costs
+from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
 from dsx.cost.work import layer_work
 from dsx.pricing import layers as layers_module
 from dsx.pricing.batch import pad
@@ -20,8 +20,8 @@ OF_GROUPS = ("weight_bytes", "group_size", "group_share")
 
 
 def leaves(table):
-    assert all(getattr(table, name) == () for name in BY_TIER)  # there are two tiers
-    names = [name for name in LayerCosts.__dataclass_fields__ if name not in (*BY_TIER, "modes")]
+    assert all(getattr(table, name) == () for name in TUPLES if name != "tied_bytes")  # there are two tiers
+    names = [name for name in LayerCosts.__dataclass_fields__ if name not in (*TUPLES, "modes")]
     return {name: np.asarray(getattr(table, name)) for name in names}
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.cost.layer import BY_MODE, BY_TIER, COMM_COLUMN, LayerCosts
+from dsx.cost.layer import BY_MODE, COMM_COLUMN, TUPLES, LayerCosts
 from dsx.pricing.layers import KeyCosts, power_of_two
 from dsx.pricing.row_costs import Rows
 from dsx.search.blockwise.minima import SHARED, ChunkColumns, Common, Points, Slices, Tiles, make_slices
@@ -153,7 +153,7 @@ class HotLoop:
         def in_rows(costs: LayerCosts, name: str) -> Any:
             if name == "modes":
                 return costs.modes
-            if name in BY_TIER:
+            if name in TUPLES:
                 return tuple(np.asarray(leaf, dtype=self._dtype)[..., at] for leaf in getattr(costs, name))
             leaf = np.asarray(getattr(costs, name), dtype=self._dtype)
             if name in BY_MODE:
