@@ -4,7 +4,7 @@ A pass takes one microbatch through one chunk of layers: its forward, its backwa
 backward, the gradients of its inputs and those of its weights. Chunks are numbered in the order of the forward, and
 `dsx.space.stage_chunks` says which stage has which.
 
-The closed forms of `dsx.cost.pipeline` say how long such an order takes; `tests/space/replay.py` runs it, and so is
+The closed forms of `dsx.cost.pipeline` say how long such an order takes; `dsx.space.pass_times` replays it, and so is
 their referee.
 """
 
@@ -28,6 +28,11 @@ class Pair(NamedTuple):
 
     forward: Pass
     backward: Pass
+
+
+def passes_of(item: Pass | Pair) -> tuple[Pass, ...]:
+    """Return the one or two passes of an entry of an order."""
+    return tuple(item) if isinstance(item, Pair) else (item,)
 
 
 def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> list[Order]:

@@ -53,3 +53,8 @@ FOLDED = StageChunks(
     last=lambda stage, num_stages, _: 2 * num_stages - 1 - stage,
     stage_of=lambda chunk, num_stages, xp: xp.minimum(chunk, 2 * num_stages - 1 - chunk),
 )
+
+
+def of_pipeline(holds: StageChunks, num_stages: int) -> StageChunks:
+    """Return which chunks the stages of a pipeline hold, from those of its schedule: one stage has one chain."""
+    return holds if num_stages > 1 else IN_ROUNDS

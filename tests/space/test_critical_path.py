@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from space.replay import replay
 
 from dsx.space.critical_path import Passes, PipelineView, StageView
+from dsx.space.pass_times import replay
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import IN_ROUNDS
 
@@ -91,7 +91,7 @@ def error(schedule, chunks, num_stages, num_microbatches, shares=A_THIRD, send_s
         holds,
         lambda *pair: sum(shares.hidden * chunks[chunk % len(chunks)] for chunk in pair),
     )
-    return found / replayed - 1
+    return found / replayed.end - 1
 
 
 def stages_of_a_cut(rng, num_stages):
@@ -248,7 +248,7 @@ def test_a_slow_first_stage_costs_less_than_a_slow_last_one():
     first, last = [1.5, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.5]
     shares = Shares()
     of_first, of_last = (
-        replay(ONE_F_ONE_B.passes(4, 8, 1), lambda kind, chunk, chunks=chunks: shares.seconds(kind) * chunks[chunk])
+        replay(ONE_F_ONE_B.passes(4, 8, 1), lambda kind, chunk, chunks=chunks: shares.seconds(kind) * chunks[chunk]).end
         for chunks in (first, last)
     )
     assert of_last == pytest.approx(8 * 1.5 + 3 * 1.0)

@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from space.replay import passes_of, replay
 
 from dsx.space.dual_pipe import dual_pipe
-from dsx.space.passes import Pass, gpipe, one_forward_one_backward
+from dsx.space.pass_times import replay
+from dsx.space.passes import Pass, gpipe, one_forward_one_backward, passes_of
 from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import FOLDED, IN_ROUNDS, MIRRORED
 from dsx.space.zb_v import zb_v
@@ -82,7 +82,7 @@ def test_zb_v_by_hand():
 def test_equal_passes_of_zb_v_wait_for_the_first_forward_alone(num_stages, more):
     num_microbatches = 2 * num_stages + more
     orders = zb_v(num_stages, num_microbatches)
-    assert replay(orders, lambda *_: 1.0, holds=FOLDED) == 6 * num_microbatches + num_stages - 1
+    assert replay(orders, lambda *_: 1.0, holds=FOLDED).end == 6 * num_microbatches + num_stages - 1
     for stage, order in enumerate(orders):
         chunks = stage, 2 * num_stages - 1 - stage
         every = itertools.product(("forward", "inputs", "weights"), range(num_microbatches), chunks)
@@ -108,7 +108,7 @@ def test_the_bubble_of_dual_pipe_is_that_of_its_paper(num_stages, more):
     seconds = {"forward": 1.0, "backward": 2.0, "inputs": 1.0, "weights": 1.0}
     num_microbatches = 2 * num_stages + more
     orders = dual_pipe(num_stages, num_microbatches)
-    found = replay(orders, lambda kind, _: seconds[kind], holds=MIRRORED)
+    found = replay(orders, lambda kind, _: seconds[kind], holds=MIRRORED).end
     assert found == 3 * num_microbatches + (num_stages / 2 - 1) * (3 + 2 - 3)
 
 
@@ -124,7 +124,7 @@ def test_every_stage_runs_every_pass_of_its_chunk_once(schedule, num_stages, num
 @pytest.mark.parametrize(("num_stages", "num_microbatches"), [*itertools.product([1, 2, 5, 16], [1, 4, 16, 33])])
 def test_equal_stages_wait_for_all_others_once(schedule, num_stages, num_microbatches):
     seconds = {"forward": 1.0, "backward": 2.0}
-    found = replay(schedule(num_stages, num_microbatches), lambda kind, _: seconds[kind])
+    found = replay(schedule(num_stages, num_microbatches), lambda kind, _: seconds[kind]).end
     assert found == (num_microbatches + num_stages - 1) * 3.0
 
 
@@ -132,7 +132,9 @@ def test_equal_stages_wait_for_all_others_once(schedule, num_stages, num_microba
 def test_chunks_divide_the_fill(num_stages, num_chunks, groups):
     seconds = {"forward": 1.0, "backward": 2.0}
     num_microbatches = groups * num_stages
-    found = replay(one_forward_one_backward(num_stages, num_microbatches, num_chunks), lambda kind, _: seconds[kind])
+    found = replay(
+        one_forward_one_backward(num_stages, num_microbatches, num_chunks), lambda kind, _: seconds[kind]
+    ).end
     assert found == (num_microbatches * num_chunks + num_stages - 1) * 3.0
 
 
@@ -143,8 +145,9 @@ def test_sends_lengthen_the_round_trip_of_1f1b(num_stages, num_microbatches):
     seconds = {"forward": 1.0, "backward": 2.0}
     orders = one_forward_one_backward(num_stages, num_microbatches)
     longer = one_forward_one_backward(num_stages, num_microbatches + num_stages)
-    per_round = replay(longer, lambda kind, _: seconds[kind], send_s) - replay(
-        orders, lambda kind, _: seconds[kind], send_s
+    per_round = (
+        replay(longer, lambda kind, _: seconds[kind], send_s).end
+        - replay(orders, lambda kind, _: seconds[kind], send_s).end
     )
     assert per_round == pytest.approx(num_stages * step + 2 * (num_stages - 1) * send_s)
 
@@ -153,7 +156,7 @@ def test_sends_lengthen_the_round_trip_of_1f1b(num_stages, num_microbatches):
 def test_zero_bubble_h2_leaves_the_start_of_the_stages(num_stages):
     """With T_F = T_B = T_W a stage has no bubble; the stages begin one forward after the other."""
     num_microbatches = 4 * num_stages
-    found = replay(H2(num_stages, num_microbatches), lambda *_: 1.0)
+    found = replay(H2(num_stages, num_microbatches), lambda *_: 1.0).end
     assert found == 3 * num_microbatches + num_stages - 1
 
 

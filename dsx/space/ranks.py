@@ -1,0 +1,204 @@
+"""Rank numbers: the coordinates of each rank of a plan, and the ranks of every group.
+
+Ranks are numbered as a mixed radix. The innermost digits are the members of each axis in a fast domain, in the rank
+order of the plan (`dsx.space.tiers.ORDERS`); the outer digits are its domains, in the same order. So the ranks of a
+domain are consecutive. Where the shares fill domains in rank order, this is the numbering of the launcher.
+
+An ep group nests in the ranks of other axes (`dsx.space.expert_nesting`). Of the r such ranks of a domain, gcd(ep, r)
+belong to one ep group. The units of outer tiers are divided in the same way. So a group has as many members in a domain
+and in a unit as are priced, unless it straddles units (`dsx.space.tiers.straddling`).
+
+Groups are arrays [groups, members] of ranks. Members are in the order of their numbers, so they fill domains first.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsx.errors import PlanError
+from dsx.space.expert_nesting import REPLICA_AXES
+from dsx.space.tiers import ORDERS, axes_in, choice_shares, key_shares, stride_of_replicas
+
+
+class Keys(NamedTuple):
+    """Which group each rank is in."""
+
+    group: np.ndarray  # [world]
+    num_groups: int
+    chain: np.ndarray  # [world], the chain of stages of each rank
+
+    def rows(self) -> np.ndarray:
+        """Return the ranks of each group in the order of their numbers, those of the second chain last."""
+        order = np.lexsort((np.arange(len(self.group)), self.chain, self.group))
+        return order.reshape(self.num_groups, -1)
+
+    def divided(self, part: np.ndarray, num_parts: int) -> "Keys":
+        """Return the groups divided into parts, from the part of each rank."""
+        return Keys(self.group + self.num_groups * part, self.num_groups * num_parts, self.chain)
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """The ranks of a plan; `rank_grid` makes it."""
+
+    degrees: Mapping[str, int]  # of each axis but ep, the fastest-changing one first
+    # Members of each axis in a fast domain, and in a unit of each tier between it and the outermost one.
+    shares: tuple[Mapping[str, int], ...]
+    ep: int = 1
+    nesting: tuple[str, ...] = ()  # the axes that ep nests in
+
+    @property
+    def world(self) -> int:
+        """All ranks."""
+        return math.prod(self.degrees.values())
+
+    @property
+    def ranks_per_domain(self) -> int:
+        """The ranks of a fast domain."""
+        return math.prod(self.shares[0].values())
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """By axis, the place [world] of each rank; along ep, that in its ep group."""
+        ranks = np.arange(self.world)
+        found: dict[str, np.ndarray] = {}
+        for axis, degree in self.degrees.items():
+            share, (inner, outer) = self.shares[0][axis], self._strides[axis]
+            found[axis] = ranks // inner % share + share * (ranks // outer % (degree // share))
+        return found | {"ep": self._nested(found)[1]}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return the place of a rank along each axis; along ep, that in its ep group."""
+        return {axis: int(column[rank]) for axis, column in self.columns.items()}
+
+    def rank(self, **coordinates: int) -> int:
+        """Return the rank at a place; axes that are left out are 0.
+
+        Raises ValueError for an axis that numbers no ranks, as ep does not, or a place that the axis does not have.
+        """
+        for axis, place in coordinates.items():
+            if not 0 <= place < self.degrees.get(axis, 0):
+                raise ValueError(f"{axis}={place} is no place of a rank; the axes are {dict(self.degrees)}")
+        return sum(self._offset(axis, place) for axis, place in coordinates.items())
+
+    def stage_peer(self, rank: int, stage: int) -> int:
+        """Return the rank at the same place on another stage; raises ValueError for a stage that there is not."""
+        return rank + self.rank(pp=stage) - self.rank(pp=int(self.columns["pp"][rank]))
+
+    def held(self, axes: Collection[str]) -> list[int]:
+        """Return how many ranks of a group over some axes but ep are in a domain, and in a unit of each tier."""
+        return [math.prod(shares[axis] for axis in axes) for shares in self.shares]
+
+    def groups(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> np.ndarray:
+        """Return the groups over some axes, or over ep alone.
+
+        With `over_ep`, those of the ranks that hold the same part of the experts; `axes` then include dp and the other
+        axes that ep nests in. With two `chains` (`dsx.space.stage_chunks`) the ranks of stages i and p - 1 - i are in
+        one group, those of the earlier stage first. Raises ValueError if axes or stages do not allow that.
+        """
+        return self.keys(axes, over_ep, chains).rows()
+
+    def group_of(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> np.ndarray:
+        """Return [world] the group of each rank, a row of `groups`."""
+        return self.keys(axes, over_ep, chains).group
+
+    def keys(self, axes: Sequence[str], over_ep: bool = False, chains: int = 1) -> Keys:
+        """Return which group each rank is in; as `groups`."""
+        if unknown := {*axes} - {*self.degrees, *(["ep"] if len(axes) == 1 else [])}:
+            raise ValueError(f"there are no groups over {', '.join(axes)}: {', '.join(sorted(unknown))}")
+        num_stages, stage, chain = self._folded(chains)
+        sizes, columns = {**self.degrees, "pp": num_stages}, {**self.columns, "pp": stage}
+        digits = {axis: columns[axis] for axis in self.degrees if axis not in axes}
+        if "ep" in axes:
+            groups, _ = self._nested(self.columns)
+            digits = {axis: digit for axis, digit in digits.items() if axis not in self.nesting} | {"ep": groups}
+            sizes["ep"] = math.prod(self.degrees[axis] for axis in self.nesting) // self.ep
+        elif over_ep:
+            if missing := [axis for axis in self.nesting if axis not in axes and self.degrees[axis] > 1]:
+                raise ValueError(f"the ranks that hold the same experts span {', '.join(missing)} too")
+            digits["ep"], sizes["ep"] = columns["ep"], self.ep
+        keys = Keys(np.zeros(self.world, dtype=np.int64), 1, chain)
+        for axis, digit in digits.items():
+            keys = keys.divided(digit, sizes[axis])
+        return keys
+
+    def _folded(self, chains: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Return the stages without those of a second chain, and of each rank the stage among them and its chain."""
+        num_stages, stage = self.degrees["pp"], self.columns["pp"]
+        if chains == 1 or num_stages == 1:
+            return num_stages, stage, np.zeros_like(stage)
+        if chains != 2 or num_stages % 2:
+            raise ValueError(f"{num_stages} stages do not pair up in {chains} chains")
+        second = 2 * stage >= num_stages
+        return num_stages // 2, np.where(second, num_stages - 1 - stage, stage), second.astype(np.int64)
+
+    def _nested(self, columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ep group of each rank, among those of the ranks that ep nests in, and its place there."""
+        position = np.zeros(self.world, dtype=np.int64)
+        inner, outer = 1, self.held(self.nesting)[0]
+        for axis in self.nesting:
+            share = self.shares[0][axis]
+            position += inner * (columns[axis] % share) + outer * (columns[axis] // share)
+            inner, outer = inner * share, outer * (self.degrees[axis] // share)
+        held = [*self.held(self.nesting), outer]
+        return divided(position, held, [math.gcd(self.ep, ranks) for ranks in held])
+
+    @cached_property
+    def _strides(self) -> dict[str, tuple[int, int]]:
+        """How far apart the members of each axis are: in a domain, and from one domain to the next."""
+        inner, outer = 1, self.ranks_per_domain
+        found: dict[str, tuple[int, int]] = {}
+        for axis, degree in self.degrees.items():
+            found[axis] = inner, outer
+            inner, outer = inner * self.shares[0][axis], outer * (degree // self.shares[0][axis])
+        return found
+
+    def _offset(self, axis: str, place: int) -> int:
+        share, (inner, outer) = self.shares[0][axis], self._strides[axis]
+        return inner * (place % share) + outer * (place // share)
+
+
+def rank_grid(plan: Mapping[str, Any], expert_axes: Collection[str] = (), units: Sequence[int] = ()) -> RankGrid:
+    """Return the ranks of a plan, given by its columns with codes.
+
+    `expert_axes` are the axes that shard experts besides ep. `units` are the domains in a unit of each tier between
+    fast domain and outermost tier (`dsx.space.tiers.units`); they decide which ranks form a group where several choices
+    are as good for the domains. Raises PlanError if a share does not divide its degree, or ep does not nest.
+    """
+    axes = axes_in(ORDERS[int(plan["order"])])
+    degrees = {axis: int(plan[axis]) for axis in axes}
+    inside = {axis: int(plan[f"{axis}_nvs"]) for axis in axes}
+    for axis in axes:
+        if degrees[axis] % inside[axis]:
+            raise PlanError(f"nvs.{axis}={inside[axis]} does not divide {axis}={degrees[axis]}")
+    nesting = tuple(axis for axis in (*REPLICA_AXES, "dp") if axis not in expert_axes)
+    ranks, ep = math.prod(degrees[axis] for axis in nesting), int(plan["ep"])
+    if ranks % ep:
+        raise PlanError(f"ep={ep} does not divide the {ranks} ranks that it nests in")
+    stride = stride_of_replicas(plan)
+    outer = [key_shares(plan, unit, expert_axes) | choice_shares(plan, stride, unit) for unit in units]
+    return RankGrid(degrees, (inside, *({axis: int(found[axis]) for axis in axes} for found in outer)), ep, nesting)
+
+
+def divided(position: np.ndarray, held: Sequence[int], members: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the group of each position, and its place there.
+
+    `held` has how many of the consecutive positions are in a domain, in a unit of each tier, and in all; `members` how
+    many of them one group has. Raises ValueError if there are no such groups.
+    """
+    group, place, rest = np.zeros_like(position), np.zeros_like(position), position
+    num_groups, taken, inside = 1, 1, 1
+    for positions, wanted in zip(held, members, strict=True):
+        width = positions // inside
+        own = math.gcd(wanted // taken, width)
+        digit, rest, inside = rest % width, rest // width, positions
+        group += num_groups * (digit // own)
+        place += taken * (digit % own)
+        num_groups, taken = num_groups * (width // own), taken * own
+    if taken != members[-1]:
+        raise ValueError(f"{held[-1]} ranks, {held[0]} in a domain, are no groups of {members[-1]}, {members[0]} in it")
+    return group, place

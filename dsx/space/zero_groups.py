@@ -1,0 +1,67 @@
+"""The ranks of ZeRO shard groups and of replica groups, by the rules that `dsx.cost.shards` prices.
+
+The data-parallel ranks are divided into one shard group per ZeRO replica, with as many of its ranks in a domain as
+divide both. The other axes that a weight is reduced over are in its shard group whole. Of experts, the ranks that hold
+the same part are divided into replica groups instead: as many replicas share a domain as of any other weight, but no
+more than there are holders in the domain.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dsx.space.ranks import Keys, RankGrid, divided
+
+
+class ZeroGroups(NamedTuple):
+    """Groups of ranks that reduce the gradients of the same weights, [groups, members] each."""
+
+    shards: np.ndarray  # each member holds a shard
+    replicas: np.ndarray  # all members hold the same shard, one of each shard group
+
+
+def zero_groups(
+    grid: RankGrid, axes: Sequence[str], zero_replicas: int = 1, over_ep: bool = False, chains: int = 1
+) -> ZeroGroups:
+    """Return the groups of weights that are reduced over `axes`, dp among them; `over_ep` and `chains` as in a grid.
+
+    ZeRO stage 0 has one replica. Raises ValueError for axes without dp, if `zero_replicas` does not divide the ranks,
+    and as `RankGrid.groups` does.
+    """
+    if "dp" not in axes:
+        raise ValueError(f"weights are reduced over dp too, not over {', '.join(axes)} alone")
+    keys = grid.keys(axes, over_ep, chains)
+    num_chains = chains if grid.degrees["pp"] > 1 else 1
+    ranks = grid.degrees["dp"] * num_chains
+    shares = grid.held(["dp"])
+    if ranks % zero_replicas:
+        raise ValueError(f"zero_replicas={zero_replicas} does not divide {ranks} data-parallel ranks")
+    size = ranks // zero_replicas
+    sharded = [math.gcd(size, share) for share in shares]
+    if over_ep and grid.ep > 1:
+        near = [share // own for share, own in zip(shares, sharded, strict=True)]
+        return _of_experts(grid, axes, keys, near, zero_replicas)
+    position = grid.columns["dp"] + grid.degrees["dp"] * keys.chain
+    replica, shard = divided(position, [*shares, ranks], [*sharded, size])
+    holders = keys.divided(shard, size)
+    for axis in axes:
+        if axis != "dp":
+            holders = holders.divided(grid.columns[axis], grid.degrees[axis])
+    return ZeroGroups(keys.divided(replica, zero_replicas).rows(), holders.rows())
+
+
+def _of_experts(grid: RankGrid, axes: Sequence[str], keys: Keys, near: Sequence[int], zero_replicas: int) -> ZeroGroups:
+    """Return the groups of experts; of other weights, `near` replicas are in a domain and in a unit of each tier."""
+    members = keys.rows()
+    count = members.shape[1]
+    if count % zero_replicas:
+        raise ValueError(f"zero_replicas={zero_replicas} does not divide the {count} ranks that hold the same experts")
+    position = np.empty(grid.world, dtype=np.int64)
+    position[members] = np.arange(count)
+    nested = zip(grid.held(axes), grid.held(grid.nesting), strict=True)
+    held = [ranks // math.gcd(grid.ep, nesting) for ranks, nesting in nested]
+    replicas = [math.gcd(holders, most) for holders, most in zip(held, near, strict=True)]
+    shard, replica = divided(position, [*held, count], [*replicas, zero_replicas])
+    return ZeroGroups(keys.divided(replica, zero_replicas).rows(), keys.divided(shard, count // zero_replicas).rows())
