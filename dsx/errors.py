@@ -9,6 +9,7 @@
     │   ├── PlanError             a malformed plan
     │   ├── RunTableError         a table of measured runs: a column, a value
     │   ├── OperatorTimesError    a file of measured kernel times: a column, a value, a kernel
+    │   ├── TraceError            a folder of execution traces, or a file of it: foreign, truncated, contradictory
     │   └── StoreError            a result folder that cannot be read or written
     ├── NothingFeasible       3   every candidate, or the stated plan, is rejected
     └── IncompleteSweep       4   a sweep stopped before its last part
@@ -82,6 +83,10 @@ class RunTableError(InputError):
 
 class OperatorTimesError(InputError):
     """A file of measured kernel times lacks a column, or has a row that is invalid or contradicts another one."""
+
+
+class TraceError(InputError):
+    """A folder of execution traces, or a file of it, is foreign, truncated or contradicts itself."""
 
 
 class StoreError(InputError):

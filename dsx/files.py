@@ -88,14 +88,16 @@ class OpenFolder:
             os.close(descriptor)
             raise
 
-    def create(self, name: str, content: bytes | memoryview) -> None:
-        """Write a new file, and sync it to disk."""
+    def create(self, name: str, *contents: bytes | memoryview, synced: bool = True) -> None:
+        """Write a new file of some contents one after the other, and sync it to disk unless told otherwise."""
         descriptor = os.open(name, _NEW, 0o666, dir_fd=self._descriptor)
         try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.fsync(descriptor)
+            for content in contents:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            if synced:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -130,16 +132,20 @@ class OpenFolder:
             with suppress(OSError):
                 self.remove(name)
 
-    def write_whole(self, name: str, content: bytes | memoryview, scratch: "OpenFolder | None" = None) -> None:
-        """Write a file atomically: `name` holds either all of `content`, synced to disk, or its former content.
+    def write_whole(
+        self, name: str, *contents: bytes | memoryview, scratch: "OpenFolder | None" = None, synced: bool = True
+    ) -> None:
+        """Write a file atomically: `name` holds either all of `contents`, synced to disk, or its former content.
 
-        The temporary file is in `scratch`, on the same file system; by default in this folder.
+        The temporary file is in `scratch`, on the same file system; by default in this folder. A file that is not
+        `synced` is whole or absent unless the machine stops.
         """
         there = scratch or self
         with there.temporary_name() as partial:
-            there.create(partial, content)
+            there.create(partial, *contents, synced=synced)
             there.rename(partial, self, name)
-        self.sync()
+        if synced:
+            self.sync()
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:

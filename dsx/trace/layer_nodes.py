@@ -1,0 +1,267 @@
+"""The nodes of a layer with numbers put in: FLOPs, bytes, and the sizes of collectives and tensors of one microbatch.
+
+Numbers are whole. A dimension or a shard that does not divide is floored, as the notation's division does.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
+from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
+from dsx.graph.expressions import evaluate
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE
+from dsx.graph.model import define
+from dsx.graph.multiplies import Multiply
+from dsx.graph.nodes import Launch, Node, Transferred, Value
+from dsx.graph.recomputed import recomputation
+from dsx.graph.recomputed_nodes import backward_nodes
+from dsx.space.recompute_values import regions_of
+from dsx.spec.assumptions import AssumptionsSpec
+
+# Bits of the last number of a multiply.
+LINEAR, OF_WEIGHT, FUSED, GROUPED, BACK = 1, 2, 4, 8, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that a node reads or writes."""
+
+    name: str
+    bytes: int
+    weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The work of a launch, as it is priced."""
+
+    matrix_flops: int
+    vector_flops: int
+    bytes: int
+    unfused_bytes: int
+    launches: int
+    multiplies: tuple[int, ...]  # six numbers for each
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A collective; `volume` is the gathered tensor for an all-gather, else the tensor before it."""
+
+    kind: str
+    axis: str
+    volume: int  # bytes
+    overlap: float  # with the launches of its kernel
+    panels: int = 1
+    ring: bool = False
+
+    def size(self, members: int) -> int:
+        """Return the bytes of the tensor that a rank puts in."""
+        return self.volume // members if self.kind == ALL_GATHER else self.volume
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNode:
+    """A launch or a collective of one layer and one microbatch."""
+
+    name: str
+    kernel: int  # position among the kernels of the layer
+    direction: int
+    kernel_text: str  # launches with the same text are priced together
+    part: str  # "weights" for what computes or moves gradients of weights alone, else "forward", "inputs", "collective"
+    op_type: str
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    compute: Compute | None = None
+    move: Move | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeight:
+    """A weight: its local bytes, those of its gradient, and the values whose sum that is."""
+
+    name: str
+    bytes: int
+    gradient_bytes: int
+    gradients: tuple[str, ...]
+    reduced_over: tuple[str, ...]
+    over_ep: bool
+    tied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNodes:
+    """A layer of one kind under one value of `recompute`."""
+
+    kind: str
+    forward: tuple[LayerNode, ...]
+    backward: tuple[LayerNode, ...]
+    input: str
+    outputs: tuple[str, ...]
+    output_gradient: str  # what the backward begins with
+    input_gradients: tuple[str, ...]
+    boundary_bytes: int
+    has_input: bool  # False if it begins with data
+    weights: tuple[LayerWeight, ...]
+    groups: Mapping[WeightGroup, tuple[LayerWeight, ...]]  # weights by the ranks that hold the same
+    saved: tuple[Tensor, ...]  # what the backward reads of the forward
+
+
+def layer_values(
+    layer: DerivedLayer, dimensions: Mapping[str, int], sizes: Mapping[str, int], assumptions: AssumptionsSpec
+) -> dict[str, int]:
+    """Return the values of all names of a layer, as whole numbers; `sizes` are b, s, panels and the degrees."""
+    element = {name: getattr(assumptions, name) for name in ("activation_bytes", "weight_bytes", "gradient_bytes")}
+    return define(layer, {**dimensions, **sizes, **element})
+
+
+def layer_nodes(
+    layer: DerivedLayer, kind: str, values: Mapping[str, int], recompute: int, assumptions: AssumptionsSpec
+) -> LayerNodes:
+    """Return the nodes of a layer under a value of `recompute`, by its code; `kind` names the layer's kind."""
+    chosen = regions_of(recompute)
+    recomputed = None if chosen is None else recomputation(layer, chosen)
+    backward = backward_nodes(layer, recomputed, chosen or frozenset())
+    numbers = _Numbers(layer, kind, values, assumptions)
+    graph = layer.graph
+    forward = tuple(numbers.nodes(graph.forward, FORWARD))
+    back = tuple(numbers.nodes(backward, BACKWARD))
+    weights = tuple(
+        LayerWeight(
+            weight.name,
+            size := numbers.number(weight.bytes),
+            size // assumptions.weight_bytes * assumptions.gradient_bytes,
+            numbers.names(graph.weight_gradients[weight.name]),
+            weight.reduced_over,
+            weight.over_ep,
+            weight.tied,
+        )
+        for weight in layer.weights
+    )
+    groups = weight_groups([weight.reduced_over for weight in weights], [weight.over_ep for weight in weights])
+    made = {tensor.name for node in forward for tensor in node.writes}
+    first = {tensor.name for node in back for tensor in node.writes}
+    read = {tensor.name: tensor for node in back for tensor in node.reads if not tensor.weight}
+    (taken,) = graph.inputs
+    return LayerNodes(
+        kind=kind,
+        forward=forward,
+        backward=back,
+        input=taken.name,
+        outputs=numbers.names(graph.outputs),
+        output_gradient=graph.output_gradients[0].name,
+        input_gradients=numbers.names(graph.input_gradients),
+        boundary_bytes=numbers.number(layer.boundary_bytes),
+        has_input=bool(graph.input_gradients),
+        weights=weights,
+        groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
+        saved=tuple(t for name, t in read.items() if name not in first and (name in made or name == taken.name)),
+    )
+
+
+class _Numbers:
+    """Puts numbers into the nodes of a layer."""
+
+    def __init__(self, layer: DerivedLayer, kind: str, values: Mapping[str, int], assumptions: AssumptionsSpec) -> None:
+        self.layer, self.kind, self.values, self.assumptions = layer, kind, values, assumptions
+        self.alike: dict[str, tuple[Value, ...]] = {}
+        self.memo: dict[int, Any] = {}
+        self.alive: list[Any] = []  # expressions in the memo, kept so that no other expression gets their id
+
+    def number(self, expr: Any) -> int:
+        """Return the value of an expression."""
+        self.alive.append(expr)
+        return int(evaluate(expr, self.values, self.memo))
+
+    def nodes(self, nodes: Iterable[Node], direction: int) -> list[LayerNode]:
+        """Return nodes with their numbers, without collectives over one rank."""
+        found: list[LayerNode] = []
+        counted: set[int] = set()
+        by_operator = self.assumptions.launches == "operators"
+        for node in nodes:
+            if isinstance(node, Transferred):
+                if self.values[node.collective.axis] > 1:
+                    found.append(self._collective(node))
+                else:
+                    self.alike |= {value.name: self.resolved(node.reads) for value in node.writes}
+                continue
+            launches = int(node.kernel not in counted or node.direction != direction) if by_operator else 1
+            counted |= {node.kernel} if node.direction == direction else set()
+            found.append(self._launch(node, launches))
+        if by_operator and direction == BACKWARD:
+            # The set prices a launch for the backward of every operator, even if it has no work.
+            for index, kernel in enumerate(self.layer.kernels):
+                if kernel.runs and index not in counted:
+                    empty = Compute(0, 0, 0, 0, 1, ())
+                    text = self._text(kernel, BACKWARD)
+                    name = f"{kernel.name} inputs"
+                    node = LayerNode(name, index, BACKWARD, text, "inputs", "+".join(kernel.kinds), (), (), empty)
+                    found.insert(self._place(found, index), node)
+        return found
+
+    @staticmethod
+    def _place(found: list[LayerNode], kernel: int) -> int:
+        """Return where a kernel's backward belongs: before that of the kernels before it."""
+        places = (at for at, node in enumerate(found) if node.direction == BACKWARD and node.kernel < kernel)
+        return next(places, len(found))
+
+    def resolved(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """Return values with those that a collective over one rank would have written replaced by what it reads."""
+        found = [own for value in values for own in self.alike.get(value.name, (value,))]
+        return tuple(dict.fromkeys(found))
+
+    def names(self, values: Iterable[Value]) -> tuple[str, ...]:
+        """Return the names of values, resolved."""
+        return tuple(value.name for value in self.resolved(values))
+
+    def _tensor(self, value: Value) -> Tensor:
+        return Tensor(value.name, self.number(value.bytes), value.weight)
+
+    def _text(self, kernel: KernelCosts, direction: int) -> str:
+        return f"{self.kind}/{kernel.name}/{'backward' if direction == BACKWARD else 'forward'}"
+
+    def _launch(self, node: Launch, launches: int) -> LayerNode:
+        kernel, work = self.layer.kernels[node.kernel], node.work
+        multiplies = tuple(size for multiply in work.multiplies for size in self._multiply(multiply, kernel, node))
+        compute = Compute(
+            self.number(work.matrix),
+            self.number(work.vector),
+            self.number(work.bytes),
+            self.number(work.unfused),
+            launches,
+            multiplies,
+        )
+        return self._node(node, kernel, node.part, "+".join(kernel.kinds), compute=compute)
+
+    def _multiply(self, multiply: Multiply, kernel: KernelCosts, node: Launch) -> tuple[int, ...]:
+        flags = LINEAR * multiply.linear | OF_WEIGHT * multiply.of_weight | FUSED * kernel.fused
+        flags |= GROUPED * (multiply.linear and multiply.batch != 1) | BACK * (node.direction == BACKWARD)
+        sizes = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch, multiply.flops)
+        return *map(self.number, sizes), flags
+
+    def _collective(self, node: Transferred) -> LayerNode:
+        collective, kernel = node.collective, self.layer.kernels[node.kernel]
+        share = getattr(self.assumptions, OVERLAP[COMM_COLUMN[collective.axis]])
+        move = Move(
+            collective.kind,
+            collective.axis,
+            self.number(collective.bytes),
+            share if collective.kind != ALL_REDUCE and kernel.runs else 0.0,
+            self.values["panels"] if collective.panelled else 1,
+            collective.ring,
+        )
+        of_weight = any(collective.tensor == f"d {weight.name}" for weight in self.layer.weights)
+        return self._node(node, kernel, "weights" if of_weight else "collective", collective.kind, move=move)
+
+    def _node(self, node: Node, kernel: KernelCosts, part: str, op_type: str, **more: Any) -> LayerNode:
+        return LayerNode(
+            node.name,
+            node.kernel,
+            node.direction,
+            self._text(kernel, node.direction),
+            part,
+            op_type,
+            tuple(self._tensor(value) for value in self.resolved(node.reads)),
+            tuple(self._tensor(value) for value in node.writes),
+            **more,
+        )
