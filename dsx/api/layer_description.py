@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsx.api.answer import Answer
 from dsx.api.arguments import assignments, strategy_name
@@ -18,7 +18,7 @@ from dsx.graph.layer import Layer
 from dsx.graph.library import check_settable, check_strategy, load_layer, load_operators, needs_strategy
 from dsx.graph.model import settings_of
 from dsx.graph.notation import Settings
-from dsx.spec.assumptions import load_assumptions
+from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.model import load_model
 from dsx.units import LARGEST_COUNT
@@ -65,6 +65,35 @@ def layer(
     Raises UnknownNameError for an unknown name, NotationError for an invalid layer, InputError for an invalid
     setting or size.
     """
+    stated = stated_layer(name, settings, strategy, sizes, model, assumptions)
+    described = describe(
+        stated.layer,
+        stated.assumptions.fused_backward_reads,
+        stated.assumptions.uncounted,
+        stated.defaults,
+        stated.sizes,
+    )
+    return LayerDescription(described)
+
+
+class StatedLayer(NamedTuple):
+    """A layer as arguments state it."""
+
+    layer: Layer
+    assumptions: AssumptionsSpec
+    defaults: Mapping[str, int]  # sizes of a model, and of an element
+    sizes: Mapping[str, int]  # that the arguments give
+
+
+def stated_layer(
+    name: str | Path,
+    settings: Sequence[str] = (),
+    strategy: str | None = None,
+    sizes: Mapping[str, int] | Sequence[str] | None = None,
+    model: Given | None = None,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+) -> StatedLayer:
+    """Return a layer and its sizes; arguments and errors as of `layer`."""
     name = str(file_path("name", name))
     assumed = load_assumptions(assumptions)
     spec = load_model(model) if model is not None else None
@@ -86,10 +115,7 @@ def layer(
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
-    described = describe(
-        built, assumed.fused_backward_reads, assumed.uncounted, values, _sizes(assignments("sizes", sizes), built)
-    )
-    return LayerDescription(described)
+    return StatedLayer(built, assumed, values, _sizes(assignments("sizes", sizes), built))
 
 
 def _chosen(settings: Sequence[str]) -> Settings:

@@ -53,12 +53,17 @@ def evaluate_plan(problem: Problem, settings: Sequence[str], num_gpus: int, glob
     `default_placement` of the assumption set decides the shares of a fast domain that no setting names. If the problem
     has optimal cuts, so does the plan. Raises PlanError if the plan is not well formed.
     """
+    plan = stated_plan(problem, settings, num_gpus, global_batch_size)
+    return replace(price_plan(problem, plan), filled=filled_shares(plan, settings))
+
+
+def stated_plan(problem: Problem, settings: Sequence[str], num_gpus: int, global_batch_size: int) -> Plan:
+    """Return the plan that `settings` describe, without a price; as `evaluate_plan`."""
     problem.check_sizes([num_gpus])
     codes = {name: first_searched(problem.workload.searched, BY_NAME[name]) for name in SEARCHED_COLUMNS}
     defaults = PlanDefaults(codes, in_rank_order=problem.assumptions_spec.default_placement == "rank_order")
     job = JobSizes(num_gpus, global_batch_size, problem.sequence_length)
-    plan = parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
-    return replace(price_plan(problem, plan), filled=filled_shares(plan, settings))
+    return parse_plan(settings, problem.kinds[0], problem.strategies[0], job, problem.limits(), defaults)
 
 
 def price_plan(problem: Problem, plan: Plan) -> Evaluation:

@@ -76,7 +76,7 @@ def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
             "unknown process group",
             trace,
             lost,
-            [f"no file of groups has the group {trace.groups.of(row)!r}" for row in first_rows(lost)],
+            [f"there is no group {trace.groups.of(row)!r}" for row in first_rows(lost)],
         ),
         *at_rows(
             "no member of the group",

@@ -25,6 +25,11 @@ class Lists:
         return self.values[self.starts[node] : self.starts[node + 1]]
 
 
+def lists_of(lengths: np.ndarray, values: np.ndarray) -> Lists:
+    """Return lists of the given lengths, whose values are one after the other."""
+    return Lists(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]), values)
+
+
 @dataclass(frozen=True, slots=True)
 class Texts:
     """A text for each of N nodes: [N] positions in `table`; -1 where a node has none."""

@@ -43,7 +43,10 @@ def topological_order(before: Lists) -> np.ndarray:
 
 
 def cycle(before: Lists) -> list[int]:
-    """Return the nodes of a cycle, each before the next one, and the last before the first; empty if there is none."""
+    """Return the nodes of a cycle, each before the next one, and the last before the first; empty if there is none.
+
+    The first of them is the one with the smallest number.
+    """
     num_nodes = len(before.starts) - 1
     order = topological_order(before)
     if len(order) == num_nodes:
@@ -57,4 +60,6 @@ def cycle(before: Lists) -> list[int]:
         path.append(node)
         causes = before.of(node)
         node = int(causes[left[causes]][0])
-    return path[places[node] :][::-1]
+    around = path[places[node] :][::-1]
+    first = around.index(min(around))
+    return around[first:] + around[:first]

@@ -29,11 +29,7 @@ class TraceFolder:
     files: Mapping[int, Path]  # by rank, in ascending order
     groups: Mapping[str, tuple[int, ...]]  # process groups by name: their ranks in the order of the ring
     manifest: Mapping[str, Any]  # empty if there is none
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of ranks of the job: one more than the highest that has a file or is in a group."""
-        return 1 + max(*self.files, *(rank for ranks in self.groups.values() for rank in ranks), 0)
+    num_ranks: int  # of the job, as far as files, groups and manifest say
 
     def members(self, group: str) -> tuple[int, ...] | range | None:
         """Return the ranks of a process group; None if there is no group of that name."""
@@ -51,8 +47,13 @@ def open_folder(path: Path) -> TraceFolder:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read as a folder of traces: {error.strerror or error}") from None
     prefix, files = _files(path, names)
-    manifest = _json(path / MANIFEST) if MANIFEST in names else {}
-    return TraceFolder(path, prefix, files, _groups(path, names), manifest if isinstance(manifest, dict) else {})
+    content = _json(path / MANIFEST) if MANIFEST in names else {}
+    manifest = content if isinstance(content, dict) else {}
+    groups = _groups(path, names)
+    stated = manifest.get("num_ranks")
+    known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
+    num_ranks = max(known, stated) if isinstance(stated, int) else known
+    return TraceFolder(path, prefix, files, groups, manifest, num_ranks)
 
 
 def traces(folder: TraceFolder) -> Iterator[RankTrace]:

@@ -122,12 +122,13 @@ def _by_collective(
     trace: RankTrace, folder: TraceFolder
 ) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[str, np.ndarray]]:
     rows = np.flatnonzero(trace.types == COMM_COLL)
-    sizes = [_group_size(name, folder) for name in [*trace.groups.table, ""]]
+    sizes = np.array([_group_size(name, folder) for name in [*trace.groups.table, ""]])
+    used = np.unique(sizes)
     kinds = np.where(np.isin(trace.comm_type[rows], list(_KINDS)), trace.comm_type[rows], -1)
     named, owners = _keys(
         (kinds, [_KINDS[code] for code in sorted(_KINDS)]),
         (trace.axes.codes[rows], trace.axes.table),
-        (np.array(sizes)[trace.groups.codes[rows]], [str(size) for size in range(max(sizes) + 1)]),
+        (np.searchsorted(used, sizes)[trace.groups.codes[rows]], [str(size) for size in used]),
     )
     keys = [(kind or "UNKNOWN", axis, int(size)) for kind, axis, size in named]
     return keys, owners, _sent(trace, rows)

@@ -5,7 +5,8 @@ each launch has the share of it that it has of the compute time. The roofline is
 in a file are priced as one, and an execution is an equal part of that.
 
 A computation without a kernel text, as in traces of other writers, is a kernel of its own. One that states neither
-operations nor bytes takes its stated duration.
+operations nor bytes takes its stated duration. One that reads what was stored to the host runs there, at the bandwidth
+of the host's memory: an update of offloaded optimizer state.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike
 from dsx.trace.columns import RankTrace
 from dsx.trace.distinct import Distinct, distinct, hashed_lists
-from dsx.trace.messages import COMP
+from dsx.trace.messages import COMP, MEM_STORE
 
 # Flags of a multiply in the attribute `multiplies`.
 LINEAR, OF_WEIGHT, FUSED, GROUPED, IN_BACKWARD = (1 << bit for bit in range(5))
@@ -53,6 +54,7 @@ class _Launches:
     unfused: np.ndarray  # [R] bytes
     launches: np.ndarray  # [R]
     stated_s: np.ndarray  # [R] stated duration of a launch that states no work, else NaN
+    on_host: np.ndarray  # [R] bool
     owner: np.ndarray  # [M] launch of each multiply
     multiplies: np.ndarray  # [M, 6]
 
@@ -71,8 +73,9 @@ class KernelPricer:
     def __call__(self, trace: RankTrace) -> KernelTimes:
         """Return the seconds of the launches of a trace."""
         nodes = np.flatnonzero(trace.types == COMP)
-        found = distinct(_identity(trace, nodes))
-        launches = _launches(trace, nodes, found)
+        on_host = _on_host(trace)
+        found = distinct([*_identity(trace, nodes), on_host[nodes]])
+        launches = _launches(trace, nodes, found, on_host)
         key = launches.key()
         if key not in self._known:
             self._known[key] = _priced(launches, self._device, self._assumptions)
@@ -92,6 +95,14 @@ class KernelPricer:
         )
 
 
+def _on_host(trace: RankTrace) -> np.ndarray:
+    """Return the [N] computations that read what a store has left on the host."""
+    owners = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts))
+    found = np.zeros(trace.num_nodes, bool)
+    found[owners[trace.types[trace.data_deps.values] == MEM_STORE]] = True
+    return found & (trace.types == COMP)
+
+
 def _identity(trace: RankTrace, nodes: np.ndarray) -> list[np.ndarray]:
     """Return the columns that tell launches apart."""
     named = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
@@ -103,7 +114,7 @@ def _identity(trace: RankTrace, nodes: np.ndarray) -> list[np.ndarray]:
     return [*found, durations.view(np.int64), hashed_lists(trace.multiplies, nodes)]
 
 
-def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct) -> _Launches:
+def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.ndarray) -> _Launches:
     rows = nodes[found.rows]
     num_ops, matrix = trace.num_ops[rows], trace.matrix_flops[rows]
     codes = trace.kernels.codes[rows].astype(np.int64)
@@ -120,6 +131,7 @@ def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct) -> _Launches
         unfused=np.maximum(trace.unfused_bytes[rows], 0).astype(float),
         launches=np.where(trace.launches[rows] < 0, 1, trace.launches[rows]).astype(float),
         stated_s=np.where(unpriced, trace.duration_ns[rows] * 1e-9, np.nan),
+        on_host=on_host[rows],
         owner=np.repeat(np.arange(len(rows)), [len(multiplies) for multiplies in lists]),
         multiplies=np.concatenate([*lists, np.empty((0, 6), np.int64)]),
     )
@@ -155,6 +167,7 @@ def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tu
     share = np.where(weight > 0, weight / total[launches.kernel], 0.0)
     launch_s = computing + exposed_s[launches.kernel] * share
     launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
+    launch_s = np.where(launches.on_host, launches.num_bytes / assumptions.host_memory_bandwidth, launch_s)
     return launch_s, per_kernel(launch_s)
 
 

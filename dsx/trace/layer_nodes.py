@@ -96,7 +96,7 @@ class LayerNodes:
     kind: str
     forward: tuple[LayerNode, ...]
     backward: tuple[LayerNode, ...]
-    input: str
+    inputs: tuple[str, ...]  # one in a model
     outputs: tuple[str, ...]
     output_gradient: str  # what the backward begins with
     input_gradients: tuple[str, ...]
@@ -142,12 +142,12 @@ def layer_nodes(
     made = {tensor.name for node in forward for tensor in node.writes}
     first = {tensor.name for node in back for tensor in node.writes}
     read = {tensor.name: tensor for node in back for tensor in node.reads if not tensor.weight}
-    (taken,) = graph.inputs
+    taken = {value.name for value in graph.inputs}
     return LayerNodes(
         kind=kind,
         forward=forward,
         backward=back,
-        input=taken.name,
+        inputs=tuple(value.name for value in graph.inputs),
         outputs=numbers.names(graph.outputs),
         output_gradient=graph.output_gradients[0].name,
         input_gradients=numbers.names(graph.input_gradients),
@@ -155,7 +155,7 @@ def layer_nodes(
         has_input=bool(graph.input_gradients),
         weights=weights,
         groups={ranks: tuple(weights[index] for index in members) for ranks, members in groups.items()},
-        saved=tuple(t for name, t in read.items() if name not in first and (name in made or name == taken.name)),
+        saved=tuple(t for name, t in read.items() if name not in first and (name in made or name in taken)),
     )
 
 

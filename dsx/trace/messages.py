@@ -78,8 +78,9 @@ _FIELDS = {
     "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "AttributeProto*")),
     "IOInfo": (("values", 1, "string"), ("shapes", 2, "string"), ("types", 3, "string")),
     "Node": (*_NODE, ("attr", 10, "AttributeProto*")),
-    # The same on the wire. Its attributes stay bytes, so a reader parses equal ones once.
+    # The same on the wire, for readers: attributes stay bytes, so equal ones are parsed once, and lists of texts too.
     "RawNode": (*_NODE, ("attr", 10, "bytes*")),
+    "RawAttribute": (("name", 1, "string"), ("string_list", 30, "bytes")),
 }
 _ENUMS = {"NodeType": NODE_TYPES, "CollectiveCommType": COLLECTIVES}
 
@@ -129,7 +130,7 @@ def _classes() -> dict[str, Any]:
     """Return the message classes by name."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(_file().SerializeToString())
-    names = ("GlobalMetadata", "Node", "RawNode", "AttributeProto", "IOInfo")
+    names = ("GlobalMetadata", "IOInfo", "Node", "RawNode", "AttributeProto", "RawAttribute", "StringList")
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in names}
 
 
@@ -138,4 +139,6 @@ GlobalMetadata: Any = _CLASSES["GlobalMetadata"]
 Node: Any = _CLASSES["Node"]
 RawNode: Any = _CLASSES["RawNode"]
 AttributeProto: Any = _CLASSES["AttributeProto"]
+RawAttribute: Any = _CLASSES["RawAttribute"]
+StringList: Any = _CLASSES["StringList"]
 IOInfo: Any = _CLASSES["IOInfo"]

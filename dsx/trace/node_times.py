@@ -26,6 +26,7 @@ from dsx.trace.distinct import distinct
 from dsx.trace.kernel_times import KernelPricer, KernelTimes
 from dsx.trace.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.trace.node_names import node_text
+from dsx.trace.panels import in_panels
 from dsx.trace.placement import Placement
 
 # A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
@@ -127,11 +128,6 @@ class NodePricer:
 def is_inline(trace: RankTrace) -> np.ndarray:
     """Return the [N] collectives that are part of the compute stream: with a partner, or without any overlap."""
     return (trace.types == COMM_COLL) & ~in_panels(trace) & ((trace.partner >= 0) | ~(trace.overlap > 0))
-
-
-def in_panels(trace: RankTrace) -> np.ndarray:
-    """Return the [N] collectives of one panel of a multiply."""
-    return (trace.types == COMM_COLL) & (trace.panels > 0)
 
 
 def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:

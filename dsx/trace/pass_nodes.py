@@ -8,7 +8,7 @@ Weights that ZeRO has divided are gathered a layer ahead. Those of the first lay
 before it in the program of the stage (`dsx.trace.stage_program`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dsx.cost.layer import WeightGroup
@@ -19,8 +19,11 @@ from dsx.graph.step import OF_REPLICAS, StepCollective, accompanying, divides
 from dsx.space.choices import CODES
 from dsx.trace.layer_nodes import Compute, LayerNode, LayerNodes, LayerWeight, Tensor
 from dsx.trace.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.trace.ring_nodes import add_ring
 from dsx.trace.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Communication, Reference, TraceNode
 from dsx.trace.traced_plan import TracedPlan
+
+Tensors = list[tuple[str, int]]  # names with their bytes
 
 LOADED = "^"  # after the name of a tensor that is back from the host
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
@@ -43,6 +46,7 @@ class PassNodes:
 
     nodes: list[TraceNode] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)
+    num_tags: int = 0  # of sends within the pass
 
 
 def shards_key(ranks: WeightGroup) -> tuple[object, ...]:
@@ -58,11 +62,19 @@ def replicas_key(ranks: WeightGroup) -> tuple[object, ...]:
 class PassBuilder:
     """Builds the nodes of one pass."""
 
-    def __init__(self, plan: TracedPlan, key: PassKey, digits: int, sources: Mapping[str, BasePass]) -> None:
-        self.plan, self.key = plan, key
+    def __init__(
+        self,
+        plan: TracedPlan,
+        key: PassKey,
+        digits: int,
+        sources: Mapping[str, BasePass],
+        receives_first: bool = False,
+    ) -> None:
+        self.plan, self.key, self.receives_first = plan, key, receives_first
         self.microbatch, self.previous = MICROBATCH * digits, PREVIOUS * digits
         self.sources = dict(sources)  # tensor -> the other pass that writes it
         self.found = PassNodes()
+        self.tags = 0  # of sends within the pass
         self.zero_stage = int(plan.columns["zero_stage"])
         self.offloads = CODES["offload"][plan.columns["offload"]] in (ACTIVATIONS, BOTH)
 
@@ -77,6 +89,12 @@ class PassBuilder:
         return f"L{position:03d}.{name}#{self.previous if previous else self.microbatch}"
 
     # Nodes
+
+    def next_tag(self) -> int:
+        """Return a tag for a send within the pass, which the receive of the next rank has too."""
+        self.tags += 1
+        self.found.num_tags = self.tags
+        return self.tags - 1
 
     def add(self, node: TraceNode) -> int:
         """Add a node, with dependencies on what writes its inputs; return its number."""
@@ -95,13 +113,13 @@ class PassBuilder:
 
     # Passes
 
-    def forward(self, begins: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def forward(self, begins: Tensors) -> Tensors:
         """Add the forward of all layers of the chunk; return what the last one makes."""
         positions = self.plan.layers_of(self.key.chunk)
         carried = begins
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
-            names = {nodes.input: carried if nodes.has_input else []}
+            names = self._outside(nodes, carried)
             if index + 1 < len(positions):
                 self.gather(positions[index + 1], FORWARD)
             self._run(position, nodes, nodes.forward, names)
@@ -110,7 +128,7 @@ class PassBuilder:
             carried = self._boundary(position, nodes, nodes.outputs)
         return carried
 
-    def backward(self, begins: list[tuple[str, int]], inputs: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    def backward(self, begins: Tensors, inputs: Tensors) -> Tensors:
         """Add the backward of all layers, or the part of it that the pass is; return the gradient of the input.
 
         `begins` are the gradients of the chunk's result; `inputs` what the chunk read in its forward.
@@ -121,11 +139,9 @@ class PassBuilder:
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
             taken = inputs if position == positions[-1] else self._boundary(position - 1, self.plan.nodes(position - 1))
-            names = {
-                nodes.output_gradient: [] if position == last else carried,
-                nodes.input: taken if nodes.has_input else [],
-            }
-            carried = [] if position == last else carried
+            names = self._outside(nodes, taken)
+            if not self.plan.alone:
+                names[nodes.output_gradient] = [] if position == last else carried
             if index + 1 < len(positions) and self.key.kind != "weights":
                 self.gather(positions[index + 1], BACKWARD)
                 self._load(positions[index + 1])
@@ -141,12 +157,16 @@ class PassBuilder:
             ]
         return carried
 
+    def _outside(self, nodes: LayerNodes, taken: Tensors) -> dict[str, Tensors]:
+        """Return what the inputs of a layer stand for; data from outside of the model are no tensors."""
+        return {} if self.plan.alone else dict.fromkeys(nodes.inputs, taken if nodes.has_input else [])
+
     def _in_part(self, node: LayerNode) -> bool:
         if self.key.kind == "backward":
             return True
         return (node.part == "weights") == (self.key.kind == "weights")
 
-    def _boundary(self, position: int, nodes: LayerNodes, names: Iterable[str] = ()) -> list[tuple[str, int]]:
+    def _boundary(self, position: int, nodes: LayerNodes, names: Iterable[str] = ()) -> Tensors:
         return [(self.own(position, name), nodes.boundary_bytes) for name in names or nodes.outputs]
 
     # Layers
@@ -155,49 +175,75 @@ class PassBuilder:
         self,
         position: int,
         nodes: LayerNodes,
-        each: Iterable[LayerNode],
-        names: Mapping[str, list[tuple[str, int]]],
+        each: Sequence[LayerNode],
+        names: Mapping[str, Tensors],
     ) -> None:
         """Add some nodes of a layer; `names` has the tensors that stand for what comes from outside of it."""
-        gradients = {name for weight in nodes.weights for name in weight.gradients}
         gathered = self._gathered(position, nodes)
         pending: dict[tuple[int, int], list[int]] = {}  # collectives that still lack their launch, by kernel
         launched: dict[tuple[int, int], int] = {}
+        rings = _rings(each)
         for node in each:
-            inputs = [tensor for read in node.reads for tensor in self._read(position, read, names, gathered)]
-            outputs = []
-            for write in node.writes:
-                if write.name in gradients:
-                    outputs.append((self._gradient(position, write.name), write.bytes))
-                    if not self.key.first and not divides(self.zero_stage, "gradient"):
-                        inputs.append(self._previous(position, write.name, write.bytes))
-                else:
-                    outputs.append((self.own(position, write.name), write.bytes))
-            inputs = [*dict.fromkeys(inputs)]
             kernel = (node.kernel, node.direction)
+            if node.move is not None and node.move.ring:
+                continue  # the launch sends the blocks
+            inputs, outputs = self._tensors(position, nodes, node, names, gathered)
             if node.compute is not None:
-                number = self._launch(position, node, node.compute, inputs, outputs)
+                around = [
+                    (ring, *self._tensors(position, nodes, ring, names, gathered)) for ring in rings.pop(kernel, [])
+                ]
+                if around:
+                    number = add_ring(self, position, node, inputs, outputs, around)
+                else:
+                    number = self._launch(position, node, node.compute, inputs, outputs)
                 for collective in pending.pop(kernel, ()):
-                    self.found.nodes[collective].partner = number
+                    self._belongs(collective, number)
                 launched[kernel] = number
                 continue
             for number in self._move(position, node, inputs, outputs):
-                if self.found.nodes[number].overlap and not self._beside(node):
-                    if kernel in launched:
-                        self.found.nodes[number].partner = launched[kernel]
-                    else:
-                        pending.setdefault(kernel, []).append(number)
+                if self._beside(node):
+                    continue
+                if kernel in launched:
+                    self._belongs(number, launched[kernel])
+                else:
+                    pending.setdefault(kernel, []).append(number)
         for number in (number for numbers in pending.values() for number in numbers):
             self.found.nodes[number].overlap = 0.0  # its kernel has no launch in this pass
+
+    def _belongs(self, collective: int, launch: int) -> None:
+        """Note that a collective belongs to a launch, with which it may overlap."""
+        moved, launched = self.found.nodes[collective], self.found.nodes[launch]
+        moved.partner = launch if moved.overlap else None
+        if moved.communication is not None:
+            launched.panels = max(launched.panels, moved.communication.panels)
+
+    def _tensors(
+        self,
+        position: int,
+        nodes: LayerNodes,
+        node: LayerNode,
+        names: Mapping[str, Tensors],
+        gathered: Tensors,
+    ) -> tuple[Tensors, Tensors]:
+        """Return what a node reads and writes, by the names of the trace."""
+        gradients = {name for weight in nodes.weights for name in weight.gradients}
+        inputs = [tensor for read in node.reads for tensor in self._read(position, read, names, gathered)]
+        outputs: Tensors = []
+        for write in node.writes:
+            if write.name not in gradients:
+                outputs.append((self.own(position, write.name), write.bytes))
+                continue
+            outputs.append((self._gradient(position, write.name), write.bytes))
+            if not self.key.first and not divides(self.zero_stage, "gradient"):
+                inputs.append(self._previous(position, write.name, write.bytes))
+        return [*dict.fromkeys(inputs)], outputs
 
     def _beside(self, node: LayerNode) -> bool:
         """Return whether a collective hides behind the other pass of a pair."""
         overlap = self.plan.schedule.overlap
         return bool(self.key.paired and overlap and node.move and node.move.axis in overlap.axes)
 
-    def _read(
-        self, position: int, read: Tensor, names: Mapping[str, list[tuple[str, int]]], gathered: list[tuple[str, int]]
-    ) -> list[tuple[str, int]]:
+    def _read(self, position: int, read: Tensor, names: Mapping[str, Tensors], gathered: Tensors) -> Tensors:
         if read.name in names:
             return names[read.name]
         if read.weight:
@@ -220,8 +266,8 @@ class PassBuilder:
         position: int,
         node: LayerNode,
         compute: Compute,
-        inputs: list[tuple[str, int]],
-        outputs: list[tuple[str, int]],
+        inputs: Tensors,
+        outputs: Tensors,
     ) -> int:
         return self.add(
             TraceNode(
@@ -235,9 +281,7 @@ class PassBuilder:
             )
         )
 
-    def _move(
-        self, position: int, node: LayerNode, inputs: list[tuple[str, int]], outputs: list[tuple[str, int]]
-    ) -> list[int]:
+    def _move(self, position: int, node: LayerNode, inputs: Tensors, outputs: Tensors) -> list[int]:
         move = node.move
         if move is None:
             return []
@@ -261,12 +305,12 @@ class PassBuilder:
 
     # ZeRO
 
-    def _gathered(self, position: int, nodes: LayerNodes) -> list[tuple[str, int]]:
+    def _gathered(self, position: int, nodes: LayerNodes) -> Tensors:
         """Return what all weights of a layer are read from, if ZeRO divides them."""
         if not divides(self.zero_stage, "weight"):
             return []
         again = GATHERED_AGAIN if self.key.kind in ("backward", "inputs") else GATHERED
-        found: list[tuple[str, int]] = []
+        found: Tensors = []
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             if self.plan.shard_size(ranks) == 1:
                 found += self.weights(position, number, ranks, weights)
@@ -307,9 +351,7 @@ class PassBuilder:
         assumptions = self.plan.assumptions
         return assumptions.fsdp_overlap if divides(self.zero_stage, "weight") else assumptions.dp_overlap
 
-    def weights(
-        self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]
-    ) -> list[tuple[str, int]]:
+    def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
         """Return the weights of a group as a rank stores them: each, or their shard."""
         if not divides(self.zero_stage, "weight"):
             return [(f"L{position:03d}.{weight.name}", weight.bytes) for weight in weights]
@@ -346,7 +388,7 @@ class PassBuilder:
         number: int,
         ranks: WeightGroup,
         one: StepCollective,
-        grads: list[tuple[str, int]],
+        grads: Tensors,
         whole: int,
         members: int,
     ) -> None:
@@ -365,7 +407,7 @@ class PassBuilder:
             node = TraceNode(COMP, text, inputs, outputs, compute=Compute(0, 0, 0, 0, 0, ()), op_type="add")
         self.add(node)
 
-    def reduced(self, position: int, number: int, grads: list[tuple[str, int]]) -> str:
+    def reduced(self, position: int, number: int, grads: Tensors) -> str:
         """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
         if divides(self.zero_stage, "gradient"):
             return self.version(position, f"gradients {number}")
@@ -376,16 +418,14 @@ class PassBuilder:
     def _is_offloaded(self, position: int) -> bool:
         return self.offloads and self.plan.is_body(position) and not self.plan.forward_only
 
-    def _stash(
-        self, position: int, nodes: LayerNodes, names: Mapping[str, list[tuple[str, int]]]
-    ) -> list[tuple[str, int]]:
+    def _stash(self, position: int, nodes: LayerNodes, names: Mapping[str, Tensors]) -> Tensors:
         return [
             tensor
             for saved in nodes.saved
             for tensor in names.get(saved.name, [(self.own(position, saved.name), saved.bytes)])
         ]
 
-    def _store(self, position: int, nodes: LayerNodes, names: Mapping[str, list[tuple[str, int]]]) -> None:
+    def _store(self, position: int, nodes: LayerNodes, names: Mapping[str, Tensors]) -> None:
         stash = self._stash(position, nodes, names)
         size = sum(size for _, size in stash)
         if size:
@@ -401,3 +441,12 @@ class PassBuilder:
             made = [(self.own(position, saved.name + LOADED), saved.bytes) for saved in nodes.saved]
             taken = [(self.own(position, "stash@host"), size)]
             self.add(TraceNode(MEM_LOAD, self.own(position, "load"), taken, made, transfer_bytes=size, overlap=1.0))
+
+
+def _rings(each: Iterable[LayerNode]) -> dict[tuple[int, int], list[LayerNode]]:
+    """Return the collectives that are rings, by the kernel whose parts they feed or empty."""
+    found: dict[tuple[int, int], list[LayerNode]] = {}
+    for node in each:
+        if node.move is not None and node.move.ring:
+            found.setdefault((node.kernel, node.direction), []).append(node)
+    return found

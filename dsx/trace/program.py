@@ -5,8 +5,8 @@ when a later node of the program is reached. A control dependency counts if it j
 transfers to the host; within each of them, program order and streams decide.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from dsx.errors import TraceError
 from dsx.trace.columns import Lists, RankTrace
 from dsx.trace.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.trace.node_names import node_text
-from dsx.trace.node_times import NodeTimes, in_panels, is_inline
+from dsx.trace.node_times import NodeTimes, is_inline
+from dsx.trace.panels import Panels, in_panels, panels_of
 
 # What a node does in a replay. Those up to IN_PANELS run on the compute stream.
 LAUNCH, INLINE, IN_PANELS, SHARED, PANEL, SEND, RECEIVE, LOAD, STORE, NOTHING = range(10)
@@ -23,6 +24,8 @@ _LAST_ON_COMPUTE = IN_PANELS
 
 # What a compute stream waits for, besides the mesh axes of collectives, which follow in tables.
 HOST, RECEIVES, SENDS, LOADS, STORES, PANELS, FIRST_AXIS = range(7)
+
+_COLUMNS = ("roles", "seconds", "held_s", "issue_s", "streams", "keys")  # of a program, besides its dependencies
 
 ALL_RANKS = ""  # the group of all ranks, also written "0"
 
@@ -32,21 +35,24 @@ _CLASS = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_ST
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What the replay reads of the N nodes of one rank."""
+    """What the replay reads of the N nodes of one rank, in the order of its streams."""
 
     trace: RankTrace
+    rows: Sequence[int]  # of the file; they differ from the order here where panels do
     roles: list[int]
     seconds: list[float]  # whole time; of a receive 0
     held_s: list[float]  # of the compute stream
     issue_s: list[float]  # of the host
-    deps: list[tuple[int, ...] | None]  # rows
+    deps: list[tuple[int, ...] | None]
     streams: list[int]  # what waits for the node count as: HOST, ..., STORES, or FIRST_AXIS and the axis
     # What the ranks of a collective, or of a send and its receive, share: (group, how many of it there were before),
     # (from, to, tag, how many of these there were before).
     keys: list[Any]
-    panels: dict[
-        int, int
-    ]  # row of a launch in panels -> their number; of a panel's collective -> its number among them
+    panels: Panels  # by positions here
+
+    def name(self, position: int) -> str:
+        """Return the name of a node."""
+        return self.trace.names.of(self.rows[position])
 
 
 def program(
@@ -61,40 +67,55 @@ def program(
     `axes` numbers the mesh axes and gets those that it lacks. `stand_ins` has the rank whose file stands for a rank.
     Raises TraceError if a node depends on a later one.
     """
-    roles = _roles(trace)
-    computing = trace.types == COMP
+    panels = panels_of(trace)
+    roles = _roles(trace, panels)
     launches = np.where(trace.launches < 0, 1, trace.launches)
     communicates = (roles == INLINE) | (roles == SHARED) | (roles == PANEL) | (roles == SEND)
-    issued = np.where(computing, launches, communicates.astype(np.int64))
+    issued = np.where(trace.types == COMP, launches, communicates.astype(np.int64))
     found = Program(
         trace=trace,
+        rows=range(trace.num_nodes),
         roles=roles.tolist(),
         seconds=times.seconds.tolist(),
         held_s=times.held_s.tolist(),
         issue_s=(dispatch_latency * issued).tolist(),
-        deps=_dependencies(trace, roles),
+        deps=_dependencies(trace, roles, panels),
         streams=_streams(trace, roles, axes),
         keys=_keys(trace, roles, stand_ins),
-        panels={row: int(trace.panels[row]) for row in np.flatnonzero(roles == IN_PANELS).tolist()},
+        panels=panels,
     )
-    _number_panels(found)
-    return found
+    return _ordered(found) if panels.order else found
 
 
-def _roles(trace: RankTrace) -> np.ndarray:
+def _ordered(found: Program) -> Program:
+    """Return a program in the order that its panels say."""
+    order = found.panels.order
+    at = [0] * len(order)
+    for position, row in enumerate(order):
+        at[row] = position
+    lists = {name: [getattr(found, name)[row] for row in order] for name in _COLUMNS}
+    deps = [None if deps is None else tuple(at[dep] for dep in deps) for deps in (found.deps[row] for row in order)]
+    panels = Panels(
+        {at[row]: [[at[one] for one in rows] for rows in panels] for row, panels in found.panels.brought.items()},
+        {at[row]: panel for row, panel in found.panels.reduced.items()},
+    )
+    return replace(found, rows=order, deps=deps, panels=panels, **lists)
+
+
+def _roles(trace: RankTrace, panels: Panels) -> np.ndarray:
     types = trace.types
     roles = np.full(len(types), NOTHING, np.int8)
     for kind, role in ((COMM_SEND, SEND), (COMM_RECV, RECEIVE), (MEM_LOAD, LOAD), (MEM_STORE, STORE)):
         roles[types == kind] = role
     roles[types == COMP] = LAUNCH
-    roles[(types == COMP) & (trace.panels > 0)] = IN_PANELS
+    roles[[*panels.brought]] = IN_PANELS
     roles[types == COMM_COLL] = SHARED
     roles[is_inline(trace)] = INLINE
     roles[in_panels(trace)] = PANEL
     return roles
 
 
-def _dependencies(trace: RankTrace, roles: np.ndarray) -> list[tuple[int, ...] | None]:
+def _dependencies(trace: RankTrace, roles: np.ndarray, panels: Panels) -> list[tuple[int, ...] | None]:
     """Return the rows that each node waits for; None for none."""
     readers, read = _edges(trace.data_deps)
     after, before = _edges(trace.ctrl_deps)
@@ -104,13 +125,17 @@ def _dependencies(trace: RankTrace, roles: np.ndarray) -> list[tuple[int, ...] |
     if (late := np.flatnonzero(read >= readers)).size:
         this, that = (node_text(trace, int(rows[late[0]])) for rows in (readers, read))
         raise TraceError(f"rank {trace.rank}: {this} depends on {that}, which is not before it in the file")
-    # The result of a panel is there before the multiply ends.
-    by_panel = (roles[read] == IN_PANELS) & (roles[readers] == PANEL)
-    waits = (roles[read] > _LAST_ON_COMPUTE) | by_panel
+    waits = roles[read] > _LAST_ON_COMPUTE
+    # A panel of the result is there before the multiply ends.
+    reduced = np.zeros(len(roles), bool)
+    reduced[[*panels.reduced]] = True
+    waits |= (roles[read] == IN_PANELS) & reduced[readers]
     deps: list[tuple[int, ...] | None] = [None] * len(roles)
     for reader, row in zip(readers[waits].tolist(), read[waits].tolist(), strict=True):
         known = deps[reader]
         deps[reader] = (row,) if known is None else (*known, row)
+    for row, brought in panels.brought.items():
+        deps[row] = tuple(dict.fromkeys([*(deps[row] or ()), *(dep for rows in brought for dep in rows)]))
     return deps
 
 
@@ -152,13 +177,3 @@ def _keys(trace: RankTrace, roles: np.ndarray, stand_ins: Mapping[int, int]) -> 
             counts[key] = number + 1
             keys[row] = (*key, number)
     return keys
-
-
-def _number_panels(found: Program) -> None:
-    """Add the number of the panel of each collective that depends on a multiply in panels."""
-    numbered: dict[tuple[int, int], int] = {}
-    for row, role in enumerate(found.roles) if found.panels else ():
-        of = [dep for dep in found.deps[row] or () if found.roles[dep] == IN_PANELS] if role == PANEL else []
-        if of:
-            place = of[-1], found.streams[row]
-            found.panels[row] = numbered[place] = numbered.get(place, -1) + 1

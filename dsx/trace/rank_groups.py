@@ -7,6 +7,7 @@ written. Groups of one rank have no name, and groups with the same members have 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,10 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
     """Return all groups of a plan's job."""
     grid, columns = plan.grid, plan.columns
     weight_groups = dict.fromkeys(
-        ranks for position in range(len(plan.layers)) for ranks, weights in plan.nodes(position).groups.items() if weights
+        ranks
+        for position in range(len(plan.layers))
+        for ranks, weights in plan.nodes(position).groups.items()
+        if weights
     )
     wanted: list[tuple[Hashable, np.ndarray]] = [
         (("axis", axis), grid.groups((axis,))) for axis in ("tp", "tp2", "cp", "ep") if int(columns[axis]) > 1
@@ -106,5 +110,16 @@ def rank_values(plan: TracedPlan, groups: RankGroups, rank: int, peers: Sequence
     """Return what the file of a rank has in its gaps; `peers` are keys of ranks at the other end."""
     return RankValues(
         {key: groups.name(key, rank) for key in groups.members},
-        {key: plan.grid.stage_peer(rank, key[1]) for key in peers if isinstance(key, tuple)},
+        {key: peer_of(plan, groups, rank, key) for key in peers if isinstance(key, tuple)},
     )
+
+
+def peer_of(plan: TracedPlan, groups: RankGroups, rank: int, key: tuple[Any, ...]) -> int:
+    """Return the rank at the other end: on another stage, or some places on in the ring of an axis."""
+    what, *where = key
+    if what == "stage":
+        return plan.grid.stage_peer(rank, *where)
+    axis, way = where
+    of_axis = ("axis", axis)
+    ring = groups.members[of_axis][groups.of_rank[of_axis][rank]].tolist()
+    return ring[(ring.index(rank) + way) % len(ring)]

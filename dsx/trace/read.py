@@ -2,7 +2,8 @@
 
 Messages are parsed by protobuf's C runtime. Most attributes of a node equal those of an earlier node byte by byte, so
 an attribute is looked up by its bytes, and parsed if it is new. A node then has the codes of its attributes; they
-become columns with all nodes at the end. Only lists of tensors are always parsed, since a tensor is written once.
+become columns with all nodes at the end. Only lists of tensors are always parsed
+(`tensor_lists.py`), since a tensor is written once.
 
 Traces of other writers have few of the attributes, and others, which are skipped.
 """
@@ -16,9 +17,18 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from dsx.errors import TraceError
-from dsx.trace.columns import Lists, RankTrace, Texts
+from dsx.trace.columns import Lists, RankTrace, Texts, lists_of
 from dsx.trace.framing import messages
-from dsx.trace.messages import INTEGER_LISTS, INTEGER_VALUES, NODE_TYPES, AttributeProto, GlobalMetadata, RawNode
+from dsx.trace.messages import (
+    INTEGER_LISTS,
+    INTEGER_VALUES,
+    NODE_TYPES,
+    AttributeProto,
+    GlobalMetadata,
+    RawAttribute,
+    RawNode,
+)
+from dsx.trace.tensor_lists import BadTensorsError, TensorLists, Tensors
 
 _INTEGERS = (
     "num_ops",
@@ -84,15 +94,17 @@ def read_stream(file: BinaryIO, name: str, rank: int) -> RankTrace:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
     nodes = _Nodes()
     parse, take = RawNode.FromString, nodes.take
-    for at, message in framed:
-        try:
+    try:
+        for place, message in framed:
+            at = place
             take(parse(message))
-        except DecodeError:
-            raise TraceError(f"{name}: byte {at:,} has no node of Chakra; the file is foreign or damaged") from None
-        except (ValueError, OverflowError) as error:
-            node = parse(message)
-            raise TraceError(f"{name}: byte {at:,}: node {node.id} ({node.name!r}): {error}") from None
-    return nodes.trace(rank, metadata.version)
+        return nodes.trace(rank, metadata.version)
+    except DecodeError:
+        raise TraceError(f"{name}: byte {at:,} has no node of Chakra; the file is foreign or damaged") from None
+    except BadTensorsError as error:
+        raise TraceError(f"{name}: {nodes.text(error.row)}: {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise TraceError(f"{name}: {nodes.text(-1)}: {error}") from None
 
 
 class _Rows:
@@ -109,7 +121,7 @@ class _Rows:
 
     def lists(self, num_nodes: int) -> Lists:
         """Return the lists of all nodes."""
-        return _lists(np.bincount(_array(self.rows), _array(self.lengths), num_nodes), _array(self.numbers))
+        return lists_of(np.bincount(_array(self.rows), _array(self.lengths), num_nodes), _array(self.numbers))
 
 
 class _Nodes:
@@ -118,9 +130,9 @@ class _Nodes:
     def __init__(self) -> None:
         self.ids, self.types, self.names, self.micros = array("q"), array("b"), array("i"), array("q")
         self.name_codes: dict[str, int] = {}
-        self.ctrl_deps, self.data_deps, self.reads, self.writes = _Rows(), _Rows(), _Rows(), _Rows()
-        self.tensors: dict[str, int] = {}
-        self.tensor_bytes = array("q")
+        self.ctrl_deps, self.data_deps = _Rows(), _Rows()
+        self.tensors = Tensors()
+        self.reads, self.writes = TensorLists("inputs", self.tensors), TensorLists("outputs", self.tensors)
         # Attributes by their bytes, as positions in `fields` and `values`. Position 0 is for those that say nothing.
         self.known: dict[bytes, int] = {}
         self.fields, self.values = array("b", [_UNKNOWN]), array("q", [0])
@@ -133,31 +145,33 @@ class _Nodes:
         """Add a node; raises ValueError or OverflowError for a value that no column can have."""
         row = len(self.ids)
         self.ids.append(node.id)
+        self.names.append(self.name_codes.setdefault(node.name, len(self.name_codes)))
         kind = node.type
         if not 0 < kind <= _LARGEST_TYPE:
             raise ValueError(f"the type {kind} is none of Chakra's, 1 to {_LARGEST_TYPE}")
         self.types.append(kind)
-        self.names.append(self.name_codes.setdefault(node.name, len(self.name_codes)))
         self.micros.append(node.duration_micros)
         if deps := node.ctrl_deps[:]:
             self.ctrl_deps.add(row, deps)
         if deps := node.data_deps[:]:
             self.data_deps.add(row, deps)
-        known = self.known.get
-        codes = [known(content) or self._parsed(row, content) for content in node.attr[:]]
+        known, parsed = self.known.get, self._parsed
+        codes = [known(content) or parsed(row, content) for content in node.attr[:]]
         self.codes.extend(codes)
         self.counts.append(len(codes))
 
+    def text(self, row: int) -> str:
+        """Return how errors call a node."""
+        return f"node {self.ids[row]} ({list(self.name_codes)[self.names[row]]!r})"
+
     def _parsed(self, row: int, content: bytes) -> int:
         """Return the code of an attribute that was not known; 0 if it is no number, text or multiplies."""
+        raw = RawAttribute.FromString(content)
+        name = raw.name
+        if name in ("inputs", "outputs"):
+            (self.reads if name == "inputs" else self.writes).add(row, raw.string_list)
+            return 0
         attribute = AttributeProto.FromString(content)
-        name = attribute.name
-        if name == "inputs":
-            self.reads.add(row, self._tensors_of(attribute))
-            return 0
-        if name == "outputs":
-            self.writes.add(row, self._tensors_of(attribute))
-            return 0
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         code = self.known[content] = len(self.fields)
@@ -181,23 +195,9 @@ class _Nodes:
         self.multiplies.append(_multiplies(attribute))
         return len(self.multiplies) - 1
 
-    def _tensors_of(self, attribute: Any) -> list[int]:
-        """Return the tensors of a list of names and bytes."""
-        texts = attribute.string_list.values[:]
-        if len(texts) % 2:
-            raise ValueError(f"{attribute.name} has {len(texts)} texts, and each tensor has two: its name, its bytes")
-        known, names = self.tensors, texts[::2]
-        try:
-            return [known[name] for name in names]
-        except KeyError:
-            for name, size in zip(names, texts[1::2], strict=True):
-                if name not in known:
-                    self.tensor_bytes.append(_bytes(attribute.name, name, size))
-                    known[name] = len(known)
-        return [known[name] for name in names]
-
     def trace(self, rank: int, version: str) -> RankTrace:
-        """Return the columns."""
+        """Return the columns; raises BadTensorsError."""
+        reads, writes = self.reads.lists(len(self.ids)), self.writes.lists(len(self.ids))
         size, ids = len(self.ids), _array(self.ids)
         rows_of = _rows_of(ids)
         ctrl_deps, no_ctrl = _known_deps(self.ctrl_deps.lists(size), ids, rows_of)
@@ -216,10 +216,10 @@ class _Nodes:
             types=_array(self.types),
             ctrl_deps=ctrl_deps,
             data_deps=data_deps,
-            reads=self.reads.lists(size),
-            writes=self.writes.lists(size),
-            tensors=list(self.tensors),
-            tensor_bytes=_array(self.tensor_bytes),
+            reads=reads,
+            writes=writes,
+            tensors=self.tensors.names(),
+            tensor_bytes=_array(self.tensors.sizes),
             unknown_deps=np.concatenate([no_ctrl, no_data, no_partner]),
             **{**values, "partner": partner, "duration_ns": durations},
         )
@@ -263,7 +263,7 @@ def _texts(size: int, rows: np.ndarray, found: np.ndarray, table: list[str]) -> 
 def _joined(size: int, rows: np.ndarray, found: list[list[int]]) -> Lists:
     """Return the list of each node, from lists in the order of their rows."""
     lengths = np.bincount(rows, [len(numbers) for numbers in found], size)
-    return _lists(lengths, np.fromiter((number for numbers in found for number in numbers), np.int64))
+    return lists_of(lengths, np.fromiter((number for numbers in found for number in numbers), np.int64))
 
 
 def _array(values: array) -> np.ndarray:
@@ -302,16 +302,6 @@ def _multiplies(attribute: Any) -> list[int]:
     return numbers
 
 
-def _bytes(attribute: str, tensor: str, size: str) -> int:
-    if not (size.isascii() and size.isdigit()):
-        raise ValueError(f"{attribute}: {tensor!r} has the size {size!r}, which is no number of bytes")
-    return int(size)
-
-
-def _lists(lengths: np.ndarray, values: np.ndarray) -> Lists:
-    return Lists(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]), values)
-
-
 def _rows_of(ids: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from ids to rows; -1 for an id that no node has, the first row for one that several have."""
     size = len(ids)
@@ -334,7 +324,7 @@ def _known_deps(lists: Lists, ids: np.ndarray, rows_of: Callable[[np.ndarray], n
     if known.all():
         return Lists(lists.starts, rows), np.empty((0, 2), np.int64)
     owners = np.repeat(np.arange(len(ids)), np.diff(lists.starts))
-    kept = _lists(np.bincount(owners[known], minlength=len(ids)), rows[known])
+    kept = lists_of(np.bincount(owners[known], minlength=len(ids)), rows[known])
     return kept, np.stack([owners[~known], lists.values[~known]], axis=1)
 
 

@@ -62,7 +62,7 @@ class _Joint:
 
 
 class _Rank:
-    """How far a rank is."""
+    """How far a rank is; nodes are positions in its program, called rows."""
 
     __slots__ = ("at", "blocked", "done", "free", "host", "panel_ends", "program", "tails", "waits")
 
@@ -122,7 +122,7 @@ class _Replay:
         """Run through the nodes of a rank until one of them must wait for another rank."""
         program, done, waits, emit = rank.program, rank.done, rank.waits, self._emit
         roles, deps, streams = program.roles, program.deps, program.streams
-        issue_s, held_s, panels = program.issue_s, program.held_s, program.panels
+        issue_s, held_s, reduced = program.issue_s, program.held_s, program.panels.reduced
         row, host, free = rank.at, rank.host, rank.free
         num_nodes = len(roles)
         while row < num_nodes:
@@ -152,7 +152,7 @@ class _Replay:
                     free = host
             if role == LAUNCH:
                 if emit is not None:
-                    emit(program.trace.rank, "compute", program.trace.names.of(row), free, held_s[row])
+                    emit(program.trace.rank, "compute", program.name(row), free, held_s[row])
                 free += held_s[row]
                 done[row] = free
             elif role == INLINE:
@@ -164,8 +164,8 @@ class _Replay:
             elif role == NOTHING:
                 done[row] = there
             else:
-                if row in panels:
-                    # The multiply in panels is over on the compute stream, and its panels were before.
+                if row in reduced:
+                    # The multiply in panels is over on the compute stream; its panels ended before that.
                     ready = max(host, self._panel_there(rank, row))
                 else:
                     ready = max(free, host, there)
@@ -187,9 +187,7 @@ class _Replay:
         start = tail if isinstance(tail, float) and tail > ready else ready
         end = rank.tails[stream] = rank.done[row] = start + program.seconds[row]
         if self._emit is not None:
-            self._emit(
-                program.trace.rank, _STREAM_NAMES[stream], program.trace.names.of(row), start, program.seconds[row]
-            )
+            self._emit(program.trace.rank, _STREAM_NAMES[stream], program.name(row), start, program.seconds[row])
         if role == SEND:
             self._deliver(program.keys[row], end)
 
@@ -268,35 +266,34 @@ class _Replay:
     def _multiply_in_panels(self, rank: _Rank, row: int, start: float) -> float:
         """Run a multiply in panels, and return its end; `start` is when its first panel could start."""
         program, done = rank.program, rank.done
-        number = program.panels[row]
-        gathered = [dep for dep in sorted(program.deps[row] or ()) if program.roles[dep] == PANEL]
-        one_s, end, ends = program.seconds[row] / number, start, []
-        for panel in range(number):
-            there = gathered[panel * len(gathered) // number : (panel + 1) * len(gathered) // number]
-            end = max([end, *(done[dep] for dep in there)])
+        brought = program.panels.brought[row]
+        one_s, end, ends = program.seconds[row] / len(brought), start, []
+        for panel in brought:
+            end = max([end, *(done[dep] for dep in panel)])
             if self._emit is not None:
-                self._emit(program.trace.rank, "compute", program.trace.names.of(row), end, one_s)
+                self._emit(program.trace.rank, "compute", program.name(row), end, one_s)
             end += one_s
             ends.append(end)
         done[row], rank.panel_ends[row] = end, ends
         waited = end - start - program.seconds[row]
-        in_all = sum(program.seconds[dep] for dep in gathered)
-        for dep in gathered if in_all > 0.0 else ():
+        collectives = [dep for panel in brought for dep in panel]
+        in_all = sum(program.seconds[dep] for dep in collectives)
+        for dep in collectives if in_all > 0.0 else ():
             rank.waits[program.streams[dep]] += waited * program.seconds[dep] / in_all
         return end
 
     def _panel_there(self, rank: _Rank, row: int) -> float:
-        """Return when the panel of a multiply is done that the collective at `row` is for, and all else it needs."""
-        number, found = rank.program.panels[row], 0.0
+        """Return when the panel of a result is there that the collective at `row` takes."""
+        panel, found = rank.program.panels.reduced[row], 0.0
         for dep in rank.program.deps[row] or ():
             ends = rank.panel_ends.get(dep)
-            found = max(found, ends[min(number, len(ends) - 1)] if ends else rank.done[dep])
+            found = max(found, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
         return found
 
     def _emit_collective(self, program: Program, row: int, start: float, seconds: float) -> None:
         if self._emit is not None:
             axis = self._axes[program.streams[row] - FIRST_AXIS] or "collectives"
-            self._emit(program.trace.rank, axis, program.trace.names.of(row), start, seconds)
+            self._emit(program.trace.rank, axis, program.name(row), start, seconds)
 
     def _times(self, rank: _Rank) -> RankTimes:
         waits, program = rank.waits, rank.program

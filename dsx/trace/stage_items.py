@@ -6,7 +6,7 @@ end of the step. Passes of one kind are alike for most microbatches, so items sh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -64,14 +64,19 @@ def whole_order(plan: TracedPlan) -> tuple[Run | Transfer, ...]:
     return tuple(found)
 
 
-def stage_items(plan: TracedPlan, stage: int, order: Sequence[Run | Transfer]) -> StageItems:
-    """Return the program of a stage; `order` is that of `whole_order`."""
-    return _StageBuilder(plan, stage).build(order)
+def stage_items(
+    plan: TracedPlan, stage: int, order: Sequence[Run | Transfer], receives_first: bool = False
+) -> StageItems:
+    """Return the program of a stage; `order` is that of `whole_order`.
+
+    `receives_first` is the program of every other rank of a ring.
+    """
+    return _StageBuilder(plan, stage, receives_first).build(order)
 
 
 class _StageBuilder:
-    def __init__(self, plan: TracedPlan, stage: int) -> None:
-        self.plan, self.stage = plan, stage
+    def __init__(self, plan: TracedPlan, stage: int, receives_first: bool) -> None:
+        self.plan, self.stage, self.receives_first = plan, stage, receives_first
         per_chain = plan.columns["num_microbatches"] // plan.holds.num_chains
         self.each = max(per_chain, 1)
         self.made = StageItems(digits=len(str(max(self.each - 1, 1))))
@@ -92,9 +97,16 @@ class _StageBuilder:
             if following := ahead.get(id(entry)):
                 self._gather(following.item, after=entry.item)
             self._run(entry.item)
-        if not self.plan.forward_only:
+        if not self.plan.forward_only and not self.plan.alone:
             self._end()
-        return self.made
+        return replace(self.made, items=self._tagged())
+
+    def _tagged(self) -> list[Item]:
+        """Return the items, with tags for the sends within passes behind those between stages."""
+        most = max(nodes.num_tags for nodes in self.made.nodes.values())
+        first = 2 * (self.each + 1) * len(self.plan.stages)
+        items = self.made.items
+        return [item if item.tag else replace(item, tag=first + number * most) for number, item in enumerate(items)]
 
     def _is_mine(self, entry: Run | Transfer) -> bool:
         if isinstance(entry, Run):
@@ -142,7 +154,7 @@ class _StageBuilder:
         if key in self.made.nodes:
             return
         plan, chunk = self.plan, done.chunk
-        builder = PassBuilder(plan, key, self.made.digits, self._sources(done))
+        builder = PassBuilder(plan, key, self.made.digits, self._sources(done), self.receives_first)
         if done.kind == "forward":
             builder.forward(self._begins(chunk))
         else:

@@ -14,7 +14,7 @@ class Waiting(NamedTuple):
     """A rank that cannot go on."""
 
     program: Program
-    row: int  # of the node that it waits at
+    row: int  # of the node in the program that it waits at
     missing: tuple[int, ...]  # ranks that it waits for
 
 
@@ -38,8 +38,8 @@ def raise_stalled(stalled: Sequence[Waiting]) -> NoReturn:
 
 
 def _text(rank: int, waiting: Waiting, other: int) -> str:
-    trace, row = waiting.program.trace, waiting.row
+    trace, row = waiting.program.trace, waiting.program.rows[waiting.row]
     node = node_text(trace, row)
-    if waiting.program.roles[row] == RECEIVE:
+    if waiting.program.roles[waiting.row] == RECEIVE:
         return f"rank {rank} waits at {node} for a send from rank {other} with tag {trace.comm_tag[row]}"
     return f"rank {rank} waits at {node} for rank {other}"

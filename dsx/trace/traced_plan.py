@@ -1,5 +1,6 @@
 """What a trace is written of: a plan, the layers of its model with their numbers, and the ranks that run it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ class TracedPlan:
     stage_layers: Sequence[int] | None = None  # of each chunk; None: an even cut
     forward_only: bool = False  # a prefill: no backward, no optimizer
     portable: bool = False  # panels as one gather or scatter
+    alone: bool = False  # one layer by itself, whose inputs and gradients are there, without an end of the step
 
     @property
     def schedule(self) -> Schedule:
@@ -110,6 +112,28 @@ class TracedPlan:
             values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
             self._nodes[id(layer), code] = layer_nodes(layer, self.kinds[id(layer)], values, code, self.assumptions)
         return self._nodes[id(layer), code]
+
+    @cached_property
+    def ring_axis(self) -> str:
+        """The axis along which blocks travel in a ring; empty if none do."""
+        moves = [node.move for at in range(len(self.layers)) for node in self.nodes(at).forward if node.move]
+        return next((move.axis for move in moves if move.ring), "")
+
+    def distinct_nodes(self) -> list[LayerNodes]:
+        """Return the nodes of each layer that differs from others in its kind or its recomputation."""
+        return [*{id(nodes): nodes for nodes in map(self.nodes, range(len(self.layers)))}.values()]
+
+    def divided(self) -> list[tuple[str, int, int, str]]:
+        """Return every divided dimension once: its letter, its size, its ranks, and their axes."""
+        found: dict[tuple[str, int, int, str], None] = {}
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
+            for dim in layer.divided:
+                axes = [axis for axis in dim.axes if values[axis] > 1]
+                if axes:
+                    ranks = math.prod(values[axis] for axis in axes)
+                    found[dim.letter, values[dim.letter], ranks, " x ".join(axes)] = None
+        return list(found)
 
     def shard_size(self, ranks: WeightGroup) -> int:
         """Return the ranks over which ZeRO divides the weights of a group."""

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from dsx.cost.assumptions import Assumptions
 from dsx.errors import StoreError
 from dsx.files import OpenFolder
+from dsx.hardware.cluster import Cluster
+from dsx.trace.durations import NodeDurations
 from dsx.trace.encoding import metadata, varint
 from dsx.trace.rank_groups import RankGroups, rank_groups, rank_values
 from dsx.trace.stage_file import RankValues, StageEncoder
@@ -67,11 +70,12 @@ def write_trace(
     about: Mapping[str, Any],
     tensors: bool,
     advance: Callable[[int], None],
+    machine: tuple[Cluster, Assumptions] | None = None,
 ) -> Written:
     """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
 
-    `about` says in the manifest what is traced. Raises StoreError for a folder with another trace, a rank outside of
-    the job, and too little space.
+    With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises StoreError
+    for a folder with another trace, a rank outside of the job, and too little space.
     """
     ranks = chosen_ranks(plan, wanted)
     groups = rank_groups(plan)
@@ -85,7 +89,8 @@ def write_trace(
                 own["stands_for"] = _stands_for(plan, ranks)
             opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
             opened.write_whole(GROUPS, groups.to_json())
-            return _write_ranks(plan, opened, ranks, groups, tensors, advance)
+            durations = NodeDurations(*machine, plan, groups) if machine else None
+            return _write_ranks(plan, opened, ranks, groups, tensors, advance, durations)
     except OSError as error:
         raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 
@@ -133,6 +138,7 @@ def _write_ranks(
     groups: RankGroups,
     tensors: bool,
     advance: Callable[[int], None],
+    durations: NodeDurations | None,
 ) -> Written:
     there = set(folder.names())
     order = whole_order(plan)
@@ -140,17 +146,31 @@ def _write_ranks(
     nodes = size = kept = 0
     for stage in dict.fromkeys(int(stage_of[rank]) for rank in ranks):
         own = [rank for rank in ranks if stage_of[rank] == stage]
-        missing = [rank for rank in own if file_name(rank) not in there]
+        missing = {rank for rank in own if file_name(rank) not in there}
         kept += len(own) - len(missing)
         advance(len(own) - len(missing))
-        encoder = StageEncoder(stage_items(plan, stage, order), tensors)
-        nodes += encoder.num_nodes * len(own)
-        for rank, content in _files(plan, encoder, missing, groups, folder):
-            header = metadata(rank)
-            folder.write_whole(file_name(rank), header, content.data, synced=False)
-            size += len(header) + len(content)
-            advance(1)
+        for receives_first, of_order in _by_ring(plan, own).items():
+            items = stage_items(plan, stage, order, receives_first)
+            if durations is not None:
+                for of_pass in items.nodes.values():
+                    durations.set(of_pass.nodes, of_order[0])
+            encoder = StageEncoder(items, tensors)
+            nodes += encoder.num_nodes * len(of_order)
+            for rank, content in _files(plan, encoder, [r for r in of_order if r in missing], groups, folder):
+                header = metadata(rank)
+                folder.write_whole(file_name(rank), header, content.data, synced=False)
+                size += len(header) + len(content)
+                advance(1)
     return Written(tuple(ranks), nodes, size, groups.count, kept)
+
+
+def _by_ring(plan: TracedPlan, ranks: Sequence[int]) -> dict[bool, list[int]]:
+    """Return ranks by whether they receive first in a ring; without one, all that do not."""
+    found: dict[bool, list[int]] = {}
+    for rank in ranks:
+        odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
+        found.setdefault(odd, []).append(rank)
+    return found
 
 
 def _files(

@@ -1,0 +1,183 @@
+"""Execution traces replayed on a cluster, event by event."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dsx.api.answer import Answer
+from dsx.api.arguments import watcher
+from dsx.api.job import DEFAULT_ASSUMPTIONS
+from dsx.api.output_file import check_output_file
+from dsx.argument_types import file_path, wrong
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.display.trace_replay_text import replay_text
+from dsx.errors import TraceError
+from dsx.hardware.cluster import cluster_from_spec
+from dsx.progress import Watch, progress
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.load import Given
+from dsx.trace.chrome import Event, chrome_file
+from dsx.trace.columns import RankTrace
+from dsx.trace.folder import WORLD, TraceFolder, open_folder, traces
+from dsx.trace.replay import Emit
+from dsx.trace.replay_result import RankTimes, StepTimes
+from dsx.trace.slow_ranks import slow_ranks
+from dsx.trace.step_replay import StepTraces, replay_step
+
+_BLOCK = 5_000  # events of a timeline that are written at once
+
+# Slow ranks: RANKS=FACTOR as a text, several of them, or the factor of each rank.
+Slow = str | Sequence[str] | Mapping[int, float]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TraceReplay(Answer):
+    """The time of a step as its traces replay on a cluster, and where it goes on each rank."""
+
+    folder: str
+    cluster: str  # its name
+    assumptions: str  # name of the assumption set
+    times: StepTimes
+    slow: Mapping[int, float]  # factor of the compute of slow ranks
+    without_slow: StepTimes | None  # None without slow ranks
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of the step."""
+        return self.times.step_time_s
+
+    @property
+    def ranks(self) -> tuple[RankTimes, ...]:
+        """Where the time of each rank goes."""
+        return self.times.ranks
+
+    @property
+    def slowdown(self) -> float:
+        """The step time over that without slow ranks, less 1; 0 without slow ranks."""
+        reference = 0.0 if self.without_slow is None else self.without_slow.step_time_s
+        return self.step_time_s / reference - 1.0 if reference > 0 else 0.0
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data; seconds."""
+        return {
+            "folder": self.folder,
+            "cluster": self.cluster,
+            "assumptions": self.assumptions,
+            "nodes": self.times.num_nodes,
+            "step_time_s": self.step_time_s,
+            "slow": {str(rank): factor for rank, factor in self.slow.items()},
+            "step_time_without_slow_s": None if self.without_slow is None else self.without_slow.step_time_s,
+            "slowdown_percent": 100.0 * self.slowdown,
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
+
+    def __str__(self) -> str:
+        return replay_text(self.to_data())
+
+
+def replay(
+    folder: str | Path,
+    cluster: Given,
+    assumptions: Given = DEFAULT_ASSUMPTIONS,
+    slow: Slow | None = None,
+    chrome: str | Path | None = None,
+    *,
+    watch: Watch | None = None,
+) -> TraceReplay:
+    """Replay the traces of a step on a cluster: each rank runs its nodes, and waits for others where it must.
+
+        dsx.replay("traces", "h100-nvs8", slow="0-7=1.3")
+
+    Kernels and collectives are priced as for a plan; how they follow each other and wait is not, so a replay checks the
+    formulas for a step.
+
+    Args:
+        folder: a folder with a file `<prefix>.<rank>.et` for each rank, or for one rank of each stage.
+        cluster: a name, a path, the content of a cluster file, or the `cluster` of a job.
+        assumptions: the assumption set.
+        slow: ranks whose compute takes longer: "0-7=1.3", several of them, or {3: 1.3}.
+        chrome: a file for a timeline (chrome://tracing).
+        watch: told how many ranks are read, instead of a progress bar.
+
+    Raises TraceError if a trace is missing or wrong, or if ranks wait for what never comes; UnknownNameError and
+    SpecError for the cluster and the assumption set; InputError for slow ranks that are not there; StoreError if the
+    timeline cannot be written.
+    """
+    found = open_folder(file_path("folder", folder))
+    factors = slow_ranks(_texts(slow), found.files)
+    output = None if chrome is None else file_path("chrome", chrome)
+    if output is not None:
+        check_output_file(output, found.files.values())
+    spec, assumed = load_cluster(cluster), load_assumptions(assumptions)
+    machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed)
+    with progress(len(found.files), "read", watcher(watch)) as advance:
+        step = _step(found, _counted(traces(found), advance))
+    without_slow = replay_step(step, machine, parameters) if factors else None
+    with nullcontext() if output is None else _timeline(output) as emit:
+        times = replay_step(step, machine, parameters, factors, emit)
+    return TraceReplay(str(found.path), spec.name, assumed.name, times, factors, without_slow)
+
+
+@contextmanager
+def _timeline(path: Path) -> Iterator[Emit]:
+    """Give a function that adds an event to a timeline; raises StoreError if it cannot be written."""
+    with chrome_file(path) as write:
+        events: list[Event] = []
+
+        def emit(rank: int, stream: str, name: str, start_s: float, duration_s: float) -> None:
+            events.append(Event(rank, stream, name, start_s, duration_s))
+            if len(events) == _BLOCK:
+                write(events)
+                events.clear()
+
+        yield emit
+        write(events)
+
+
+def _texts(slow: Slow | None) -> list[str]:
+    if slow is None:
+        return []
+    if isinstance(slow, str):
+        return [slow]
+    if isinstance(slow, Mapping):
+        return [f"{rank}={factor}" for rank, factor in slow.items()]
+    if isinstance(slow, Sequence) and all(isinstance(text, str) for text in slow):
+        return [*slow]
+    raise wrong("slow", slow, "RANKS=FACTOR is wanted, such as '0-7=1.3', a list of them, or a mapping of ranks")
+
+
+def _counted(ranks: Iterable[RankTrace], advance: Callable[[int], None]) -> Iterator[RankTrace]:
+    for trace in ranks:
+        yield trace
+        advance(1)
+
+
+def _step(found: TraceFolder, ranks: Iterable[RankTrace]) -> StepTraces:
+    """Return the traces of a folder with what its manifest says of their ranks; raises TraceError."""
+    everyone = dict.fromkeys(WORLD, range(found.num_ranks))
+    return StepTraces(
+        {trace.rank: trace for trace in ranks},
+        {**everyone, **found.groups},
+        _ranks_per_domain(found),
+        _stands_for(found),
+    )
+
+
+def _ranks_per_domain(found: TraceFolder) -> int | None:
+    given = found.manifest.get("ranks_per_domain")
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given > 0):
+        return given
+    raise TraceError(f"{found.path}: the manifest has ranks_per_domain {given!r:.60}, which is no number of ranks")
+
+
+def _stands_for(found: TraceFolder) -> dict[int, list[int]]:
+    given = found.manifest.get("stands_for") or {}
+    try:
+        return {int(rank): [int(other) for other in others] for rank, others in given.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise TraceError(
+            f"{found.path}: the manifest has stands_for {given!r:.60}; the ranks that each rank stands for are wanted"
+        ) from None

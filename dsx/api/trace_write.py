@@ -1,0 +1,244 @@
+"""The trace of a plan, or of one layer: a Chakra file for each rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dsx.api.answer import Answer
+from dsx.api.arguments import watcher
+from dsx.api.job import Job, checked
+from dsx.api.plan_like import PlanLike, Row, given_plan
+from dsx.api.result_row import Hardware, row_of
+from dsx.argument_types import file_path
+from dsx.display.quantities import counted
+from dsx.errors import InputError, PlanError
+from dsx.pricing.evaluate import evaluate_plan, price_plan, stated_plan
+from dsx.pricing.problem import Problem
+from dsx.progress import Watch, progress
+from dsx.remarks import warn
+from dsx.space.choices import BY_NAME
+from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks
+from dsx.space.limits import GIVEN
+from dsx.space.plan import Plan
+from dsx.space.ranks import rank_grid
+from dsx.space.tiers import units
+from dsx.space.violations import violations
+from dsx.trace.traced_plan import TracedPlan
+from dsx.trace.write import Written, chosen_ranks, write_trace
+from dsx.units import format_quantity
+
+# A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
+ONE_DOMAIN: Mapping[str, Any] = {
+    "name": "one-domain",
+    "device": {
+        "name": "any",
+        "matrix_flops": "1 PFLOP/s",
+        "vector_flops": "1 PFLOP/s",
+        "hbm_bandwidth": "1 TB/s",
+        "hbm_capacity": "1 TB",
+    },
+    "network": {
+        "nvs": {"bandwidth": "1 TB/s", "latency": "1 us", "size": 1 << 24},
+        "net": {"bandwidth": "1 TB/s", "latency": "1 us"},
+    },
+}
+
+Ranks = str | Sequence[int]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WrittenTrace(Answer):
+    """A trace that was written."""
+
+    folder: Path
+    plan: Plan | None  # None for a single layer
+    written: Written
+    reject: Mapping[str, str]  # the rules that the plan breaks, by name: the cause
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        written = self.written
+        return {
+            "folder": str(self.folder),
+            "plan": dict(self.plan) if self.plan is not None else None,
+            "ranks": list(written.ranks),
+            "num_nodes": written.num_nodes,
+            "num_bytes": written.num_bytes,
+            "num_groups": written.num_groups,
+            "kept_files": written.kept,
+            "reject": list(self.reject),
+        }
+
+    def __str__(self) -> str:
+        written = self.written
+        nodes = written.num_nodes // max(len(written.ranks), 1)
+        kept = f"; {counted(written.kept, 'file')} of them there before" if written.kept else ""
+        return (
+            f"{self.folder}: {counted(len(written.ranks), 'rank')} of {nodes:,} nodes each, on the mean, "
+            f"{format_quantity(written.num_bytes, 'bytes')} written{kept}; {counted(written.num_groups, 'group')}"
+        )
+
+
+def write(
+    job: Job,
+    plan: PlanLike | None = None,
+    *,
+    out: str | Path,
+    ranks: Ranks = "all",
+    strategy: str | None = None,
+    partition: Literal["even", "optimal"] | None = None,
+    durations: bool = True,
+    tensors: bool = True,
+    forward_only: bool = False,
+    portable: bool = False,
+    watch: Watch | None = None,
+    **choices: object,
+) -> WrittenTrace:
+    """Write the execution trace of a plan: a Chakra file for each rank, even if the plan breaks rules.
+
+        dsx.trace.write(job, tp=8, pp=4, dp=16, out="traces/plan", ranks="stages")
+
+    Args:
+        job: the model, the cluster, the GPUs and the batch.
+        plan: as of `dsx.evaluate`, with `strategy`, `partition` and `choices`.
+        out: the folder, which is made if it does not exist.
+        ranks: "all", "stages" (one rank of each stage), or a list of ranks.
+        durations: whether nodes have the times that they are priced with.
+        tensors: whether nodes have the tensors that they read and write.
+        forward_only: a forward without a backward and an update, as a prefill runs it.
+        portable: panels of a multiply as one gather or scatter, for readers without broadcasts and reductions.
+        watch: told of progress, with the files written, their number, and a word.
+
+    Raises PlanError for an invalid plan or a dimension of which a rank has nothing, StoreError for a folder with
+    another trace, InputError for a rank outside of the job.
+    """
+    given = given_plan(plan, choices, checked(job))
+    settings, cut = given.cut(partition)
+    problem = job.problem(given.strategy if strategy is None else strategy, cut)
+    if durations:
+        priced = evaluate_plan(problem, settings, job.num_gpus, job.global_batch_size)
+        traced, broken = priced.plan, {found.reason.name: found.detail for found in priced.broken}
+    elif cut == "optimal" and partition is not None:
+        raise InputError("partition optimal: the optimal cut needs times, so a cluster (--cluster) and durations")
+    else:
+        traced = stated_plan(problem, settings, job.num_gpus, job.global_batch_size)
+        broken = _broken(problem, traced)
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch)
+    return _write(problem, traced, broken, Path(file_path("out", out)), given_options)
+
+
+def write_row(
+    folder: str | Path,
+    candidate: int | str | Row,
+    hardware: Hardware = (),
+    *,
+    out: str | Path,
+    ranks: Ranks = "all",
+    durations: bool = True,
+    tensors: bool = True,
+    forward_only: bool = False,
+    portable: bool = False,
+    watch: Watch | None = None,
+) -> WrittenTrace:
+    """Write the execution trace of a row of a result set; arguments as of `dsx.why_row` and `write`.
+
+    Raises InputError if there is no such row, StoreError if the set cannot be read, and what `write` raises.
+    """
+    row = row_of(file_path("folder", folder), candidate, hardware)
+    priced = price_plan(row.problem, row.plan)
+    broken = {found.reason.name: found.detail for found in priced.broken}
+    given_options = _Options(ranks, durations, tensors, forward_only, portable, watch)
+    return _write(row.problem, priced.plan, broken, Path(file_path("out", out)), given_options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    ranks: Ranks
+    durations: bool
+    tensors: bool
+    forward_only: bool
+    portable: bool
+    watch: Watch | None
+
+
+def parsed_ranks(ranks: object) -> Ranks:
+    """Return an argument `ranks`: "all", "stages", or a list, also as a text with commas; InputError for others."""
+    if isinstance(ranks, str):
+        if ranks in ("all", "stages"):
+            return ranks
+        ranks = ranks.split(",")
+    if isinstance(ranks, Sequence) and ranks:
+        try:
+            return [int(rank) for rank in ranks]
+        except (TypeError, ValueError):
+            pass
+    raise InputError(f"ranks {ranks!r}: all, stages, or numbers with commas, as in 0,5,9, are wanted")
+
+
+def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
+    limits = problem.limits()
+    if plan.get(LAYOUT) is not None:
+        limits = replace(limits, partition=GIVEN)
+    found = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
+    return {violation.reason.name: violation.detail for violation in found}
+
+
+def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, options: _Options) -> WrittenTrace:
+    traced = traced_plan(problem, plan, options.forward_only, options.portable)
+    check_sizes(traced)
+    wanted = parsed_ranks(options.ranks)
+    about = {
+        "model": problem.model.name,
+        "strategy": problem.strategies[0],
+        "assumptions": problem.assumptions_spec.name,
+        "plan": plan.text,
+        "columns": {name: value for name, value in plan.items() if name in BY_NAME or name == LAYOUT},
+        "forward_only": options.forward_only,
+        "portable": options.portable,
+        "cluster": problem.cluster.name if options.durations else None,
+        "layers": problem.fingerprint()[problem.strategies[0]][:16],
+        "dimensions": dict(problem.model.dimensions),
+    }
+    machine = (problem.cluster, problem.at_point(0)[1]) if options.durations else None
+    count = len(chosen_ranks(traced, wanted))
+    with progress(count, "files", watcher(options.watch)) as advance:
+        written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)
+    return WrittenTrace(out, plan, written, broken)
+
+
+def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = False) -> TracedPlan:
+    """Return what a plan is traced from."""
+    (model,) = problem.models
+    codes = plan.codes
+    layers = tuple(layer for layer, count in model.layers for _ in range(count))
+    limits = problem.limits()
+    stage_layers = None
+    if (layout := plan.get(LAYOUT)) is not None:
+        stage_layers = layers_of_chunks(str(layout), limits.chain)
+        check_stages(stage_layers, str(layout), codes["pp"], codes["vpp"])
+    network = problem.cluster.network
+    return TracedPlan(
+        layers=layers,
+        chain=limits.chain,
+        dimensions=problem.model.dimensions,
+        sequence_length=problem.sequence_length,
+        columns=codes,
+        grid=rank_grid(codes, problem.expert_axes[0], units(network)),
+        assumptions=problem.assumptions_spec,
+        stage_layers=stage_layers,
+        forward_only=forward_only,
+        portable=portable,
+    )
+
+
+def check_sizes(plan: TracedPlan) -> None:
+    """Warn of dimensions that ranks do not divide evenly; raise PlanError for one of which a rank has nothing."""
+    floored: dict[str, None] = {}
+    for letter, size, ranks, axes in plan.divided():
+        if size < ranks:
+            raise PlanError(f"dimension {letter} = {size} divided by {axes} = {ranks}: a rank has nothing of it")
+        if size % ranks:
+            floored[f"{letter} = {size} over {axes} = {ranks}"] = None
+    if floored:
+        warn(f"sizes are floored, since ranks do not divide them: {'; '.join(floored)}")

@@ -1,0 +1,145 @@
+"""``dsx trace write``, ``inspect`` and ``replay``: execution traces for simulators and people."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import dsx
+from dsx.cli import options
+from dsx.cli.printing import print_answer
+from dsx.errors import InputError, NothingFeasible
+
+app = typer.Typer(
+    name="trace",
+    help="Write, check and replay execution traces (MLCommons Chakra).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the trace files.")]
+ChromeFile = Annotated[
+    Path | None, typer.Option("--chrome", metavar="FILE", help="Also write a Chrome trace (chrome://tracing, Perfetto).")
+]
+
+
+@app.command("write")
+def write(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the files; made if it is not there.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COLUMN=VALUE", help="The plan, as of dsx evaluate; with --layer, options of the layer."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: a name or a YAML file.")] = None,
+    num_gpus: Annotated[
+        int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs of the job.")
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="NAME", help="Cluster: nodes then have their durations on it, and ranks its domains."),
+    ] = None,
+    sequence_length: options.SequenceLength = None,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    strategy: options.Strategy = None,
+    partition: options.PartitionOption = None,
+    operator_times: options.OperatorTimes = None,
+    results: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Result folder whose row --candidate is traced.")
+    ] = None,
+    candidate: Annotated[str | None, typer.Option("--candidate", metavar="ID", help="Row of --from.")] = None,
+    layer: Annotated[
+        str | None, typer.Option("--layer", metavar="FILE", help="One layer: a name or a .layer file; sizes with --set.")
+    ] = None,
+    assignments: options.Assignments = None,
+    ranks: Annotated[
+        str, typer.Option("--ranks", metavar="all|stages|0,5,9", help="Ranks to write; stages: one of each stage.")
+    ] = "all",
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="Only the forward, as a prefill runs it.")] = False,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Panels of SUMMA as gathers and reduce-scatters, not broadcasts.")
+    ] = False,
+    no_tensors: Annotated[bool, typer.Option("--no-tensors", help="Leave out the tensors that nodes read and write.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write the execution trace of a plan: a Chakra file for each rank.
+
+    A plan that breaks rules or does not fit is written too; the exit code is then 3. The columns are those of dsx
+    evaluate. Instead of a plan, --from and --candidate name a row of a result set, and --layer one layer with its sizes
+    (--set tp=4 --set s=4096). The same command goes on where it was stopped.
+    """
+    given = list(settings or [])
+    how = {"ranks": ranks, "tensors": not no_tensors, "forward_only": forward_only, "portable": portable, "out": out}
+    of_plan = {"--model": model, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
+    if layer is not None:
+        _refuse("--layer", {**of_plan, "--from": results, "--candidate": candidate, "--partition": partition}, {"--model"})
+        found = dsx.trace.write_layer(
+            layer, *given, strategy=strategy, sizes=assignments, model=model, assumptions=assumptions, cluster=cluster, **how
+        )
+    elif results is not None:
+        _refuse("--from", {**of_plan, "--cluster": cluster, "--strategy": strategy, "--partition": partition})
+        if candidate is None:
+            raise InputError("--from needs --candidate, the id of a row")
+        found = dsx.trace.write_row(results, candidate, given, **how)
+    else:
+        missing = [name for name, value in of_plan.items() if value is None]
+        if missing or model is None or num_gpus is None or global_batch_size is None:
+            raise InputError(f"missing: {', '.join(missing)}; a plan needs them (or give --from, or --layer)")
+        job = dsx.Job(
+            model,
+            dsx.trace.ONE_DOMAIN if cluster is None else cluster,
+            num_gpus,
+            global_batch_size,
+            sequence_length,
+            assumptions,
+            set=assignments,
+            operator_times=operator_times,
+        )
+        found = dsx.trace.write(
+            job,
+            given,
+            strategy=strategy,
+            partition=None if partition is None else partition.value,
+            durations=cluster is not None,
+            **how,
+        )
+    print_answer(found, as_json)
+    if found.reject:
+        sys.stdout.flush()
+        causes = "".join(f"\n  {name}: {cause}" for name, cause in found.reject.items())
+        raise NothingFeasible(f"the trace is written, but the plan is rejected:{causes}")
+
+
+def _refuse(option: str, others: dict[str, object], unless: set[str] | None = None) -> None:
+    named = [name for name, value in others.items() if value is not None and name not in (unless or set())]
+    if named:
+        raise InputError(f"{option}: {', '.join(named)} cannot be given with it")
+
+
+@app.command("inspect")
+def inspect(folder: Folder, chrome: ChromeFile = None, as_json: options.Json = False) -> None:
+    """Summarise and check the traces of a folder, of any writer.
+
+    The exit code is 2 if the files have faults.
+    """
+    print_answer(dsx.trace.inspect(folder, chrome=chrome), as_json)
+
+
+@app.command("replay")
+def replay(
+    folder: Folder,
+    cluster: options.Cluster,
+    assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
+    slow: Annotated[
+        str | None,
+        typer.Option("--slow", metavar="RANKS=FACTOR", help="Slow ranks, as in 0-7=1.3: what a straggler costs."),
+    ] = None,
+    chrome: ChromeFile = None,
+    as_json: options.Json = False,
+) -> None:
+    """Replay the traces of all ranks on a cluster, event by event."""
+    print_answer(dsx.trace.replay(folder, cluster=cluster, assumptions=assumptions, slow=slow, chrome=chrome), as_json)

@@ -1,0 +1,135 @@
+"""The summary of a folder of traces as text; the summary is plain data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dsx.display.quantities import counted, share
+from dsx.display.table import table
+from dsx.printable import printable
+from dsx.units import format_quantity
+
+_PARTS = 12  # rows of the critical path, the longest
+_FAULTS = 20  # faults that are listed
+
+
+def flops_text(flops: float) -> str:
+    """Return a number of FLOPs with its unit: "9.31 PFLOP"."""
+    return format_quantity(flops, "flop/s").removesuffix("/s")
+
+
+def trace_text(summary: Mapping[str, Any]) -> str:
+    """Return the summary of `dsx.trace.inspect` as text: tables of nodes, communication, memory, faults."""
+    parts = [_title(summary), _nodes(summary), _communication(summary), _memory(summary["memory"])]
+    parts += [_path(summary["critical_path"]), _faults(summary["faults"])]
+    return "\n\n".join(filter(None, parts))
+
+
+def _title(summary: Mapping[str, Any]) -> str:
+    ranks, every = summary["ranks"], summary["num_ranks"]
+    of = "" if ranks == every else f" of {every:,}"
+    versions = ", ".join(filter(None, summary["versions"])) or "of no stated version"
+    return printable(
+        f"{summary['folder']}: {counted(ranks, 'rank')}{of}, {counted(summary['totals'].get('nodes', 0), 'node')}, "
+        f"{counted(summary['groups'], 'process group')} (Chakra {versions})"
+    )
+
+
+def _nodes(summary: Mapping[str, Any]) -> str:
+    rows = [_node_row(row["type"], row["op_type"], row) for row in summary["nodes"]]
+    if len(rows) > 1:
+        rows.append(_node_row("all", "", summary["totals"]))
+    header = ["nodes", "operators", "number", "launches", "matrix", "vector", "all FLOPs", "traffic", "time"]
+    return table(header, rows, text=(0, 1))
+
+
+def _node_row(kind: str, op_type: str, row: Mapping[str, Any]) -> list[str]:
+    work = [_or_dash(row[f"{what}_flops"], flops_text) for what in ("matrix", "vector", "total")]
+    traffic = _or_dash(row["traffic_bytes"] + row["unfused_bytes"], lambda size: format_quantity(size, "bytes"))
+    launches = _or_dash(row["launches"], lambda number: f"{number:,}")
+    return [kind, op_type, f"{row['nodes']:,}", launches, *work, traffic, _time(row)]
+
+
+def _communication(summary: Mapping[str, Any]) -> str:
+    rows = [
+        [row["collective"], row["axis"] or "-", f"{row['group_size'] or 'unknown'}", *_sent(row)]
+        for row in summary["collectives"]
+    ]
+    rows += [[row["type"], "-", "2", *_sent(row)] for row in summary["transfers"]]
+    return table(["communication", "axis", "group", "number", "bytes", "time"], rows, text=(0, 1)) if rows else ""
+
+
+def _sent(row: Mapping[str, Any]) -> list[str]:
+    return [f"{row['nodes']:,}", format_quantity(row["size_bytes"], "bytes"), _time(row)]
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    worst = memory["worst"]
+    if worst is None:
+        return "memory: unknown, since the nodes name no tensors"
+    peaks = [rank["peak_bytes"] for rank in memory["ranks"]]
+    least = "" if len(peaks) == 1 else f" (the least is {format_quantity(min(peaks), 'bytes')})"
+    head = (
+        f"memory: the peak is {format_quantity(worst['peak_bytes'], 'bytes')} on rank {worst['rank']}{least}, "
+        f"at node {worst['node']} ({worst['name']})"
+    )
+    rows = [
+        [
+            part["kind"],
+            f"{part['buffers']:,}",
+            format_quantity(part["size_bytes"], "bytes"),
+            share(part["size_bytes"], worst["peak_bytes"]),
+        ]
+        for part in worst["alive"]
+    ]
+    return f"{printable(head)}\n{table(['alive then', 'buffers', 'bytes', ''], rows)}"
+
+
+def _path(path: Mapping[str, Any] | None) -> str:
+    if path is None or not path["nodes"]:
+        return ""
+    unit = "length_s" if "length_s" in path else "length_flops"
+    longest = sorted(path["parts"], key=lambda part: -part[unit])
+    rows = [
+        [part["name"], f"{part['nodes']:,}", _length(part[unit], unit), share(part[unit], path[unit])]
+        for part in longest[:_PARTS]
+    ]
+    left = longest[_PARTS:]
+    if left:
+        total = sum(part[unit] for part in left)
+        number = sum(part["nodes"] for part in left)
+        rows.append([f"{len(left):,} others", f"{number:,}", _length(total, unit), share(total, path[unit])])
+    head = (
+        f"critical path: {_length(path[unit], unit)} over {counted(path['nodes'], 'node')} of rank {path['rank']}, "
+        "without waiting for other ranks"
+    )
+    return f"{head}\n{table(['nodes', 'number', 'length', ''], rows)}"
+
+
+def _faults(faults: Sequence[Mapping[str, Any]]) -> str:
+    wrong = [fault for fault in faults if not fault["is_note"]]
+    number = sum(1 + fault["more"] for fault in wrong)
+    lines = [f"faults: {number:,}" if wrong else "faults: none"]
+    lines += [f"  {_fault(fault)}" for fault in wrong[:_FAULTS]]
+    if len(wrong) > _FAULTS:
+        lines.append(f"  ... and {len(wrong) - _FAULTS:,} more entries")
+    lines += [f"note: {_fault(fault)}" for fault in faults if fault["is_note"]]
+    return printable("\n".join(lines), keep="\n")
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    rank = "" if fault["rank"] is None else f" rank {fault['rank']}"
+    node = "" if fault["node"] is None else f" node {fault['node']} ({fault['name']})"
+    more = f" (and {fault['more']:,} more)" if fault["more"] else ""
+    return f"{fault['what']}:{rank}{node}{':' if rank or node else ''} {fault['detail']}{more}"
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    return _or_dash(row["duration_s"], lambda seconds: format_quantity(seconds, "s"))
+
+
+def _length(value: float, unit: str) -> str:
+    return format_quantity(value, "s") if unit == "length_s" else flops_text(value)
+
+
+def _or_dash(value: float, text: Callable[[Any], str]) -> str:
+    return text(value) if value else "-"

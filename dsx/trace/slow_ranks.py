@@ -1,0 +1,57 @@
+"""Slow ranks, as people write them: RANKS=FACTOR, such as "0-7=1.3" or "3,5=2"."""
+
+import math
+from collections.abc import Collection, Iterable
+
+from dsx.errors import InputError
+
+_EXAMPLE = "RANKS=FACTOR is wanted, as in 0-7=1.3 or 3,5=2"
+
+
+def slow_ranks(texts: Iterable[str], known: Collection[int]) -> dict[int, float]:
+    """Return the factor of each slow rank; `known` are the ranks with a trace.
+
+    Raises InputError for a text that is not RANKS=FACTOR, a factor that is not positive, and a rank that is unknown or
+    named twice.
+    """
+    found: dict[int, float] = {}
+    for text in texts:
+        ranks, equals, factor = text.partition("=")
+        if not equals:
+            raise InputError(f"--slow {text}: {_EXAMPLE}")
+        value = _factor(text, factor)
+        for part in ranks.split(","):
+            for rank in _ranks(text, part, known):
+                if rank in found:
+                    raise InputError(f"--slow {text}: rank {rank} is named twice")
+                found[rank] = value
+    return found
+
+
+def _factor(text: str, given: str) -> float:
+    try:
+        factor = float(given)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise InputError(f"--slow {text}: the factor {given!r} is no positive number")
+    return factor
+
+
+def _ranks(text: str, given: str, known: Collection[int]) -> list[int]:
+    first, dash, last = (end.strip() for end in given.partition("-"))
+    last = last if dash else first
+    if not all(end.isascii() and end.isdigit() for end in (first, last)):
+        raise InputError(f"--slow {text}: {given.strip()!r} is no rank and no range of ranks; {_EXAMPLE}")
+    low, high = int(first), int(last)
+    if low > high:
+        raise InputError(f"--slow {text}: {given.strip()} ends before it begins")
+    ranks = [rank for rank in sorted(known) if low <= rank <= high]
+    if len(ranks) != high - low + 1:
+        absent = next(rank for rank in range(low, high + 1) if rank not in known)
+        raise InputError(f"--slow {text}: rank {absent} has no trace; there are ranks {_range(known)}")
+    return ranks
+
+
+def _range(known: Collection[int]) -> str:
+    return f"{min(known)} to {max(known)}" if known else "none"

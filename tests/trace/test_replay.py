@@ -1,0 +1,279 @@
+"""Replays of small steps, worked out by hand; times in seconds."""
+
+import pytest
+from trace_columns import broadcast, comp, load, receive, reduce_over_two, send, step, store, trace
+
+from dsx.errors import TraceError
+
+
+def parts(times):
+    """The parts of a rank's step, which add up to it."""
+    found = {"compute": times.compute_s, "sends": times.send_s, "bubble": times.bubble_s}
+    found |= {"offload": times.offload_s, "host": times.host_s, **times.comm_s}
+    assert sum(found.values()) == pytest.approx(times.step_s)
+    return {name: seconds for name, seconds in found.items() if seconds > 1e-12}
+
+
+def test_launches_follow_each_other():
+    found = step(trace(0, comp(2), comp(3)))
+    assert found.step_time_s == 5.0
+    assert found.num_nodes == 2
+    assert parts(found.ranks[0]) == {"compute": 5.0}
+
+
+def one_f_one_b(sends):
+    """Two stages, three microbatches; a forward takes 2 s, a backward 3 s. `sends` are the seconds of a send."""
+    first = [comp(2), send(1, 1, sends, deps=[0]), comp(2), send(1, 2, sends, deps=[2])]
+    second = []
+    for microbatch in (1, 2, 3):
+        at = len(first)
+        first += [receive(1, 10 + microbatch), comp(3, deps=[at])]
+        if microbatch == 1:
+            first += [comp(2), send(1, 3, sends, deps=[at + 2])]
+        at = len(second)
+        second += [receive(0, microbatch), comp(2, deps=[at]), comp(3), send(0, 10 + microbatch, sends, deps=[at + 2])]
+    return trace(0, *first), trace(1, *second)
+
+
+def test_1f1b_of_two_stages():
+    found = step(*one_f_one_b(sends=0))
+    # The second stage is busy from 2 to 17; the first one does its last backward after that.
+    assert found.step_time_s == 20.0
+    assert parts(found.ranks[0]) == {"compute": 15.0, "bubble": 5.0}
+    assert parts(found.ranks[1]) == {"compute": 15.0, "bubble": 2.0}
+
+
+def test_blocking_sends_hold_both_stages():
+    found = step(*one_f_one_b(sends=1))
+    # Stage 1: receives at 3, and is done with its passes at 8, 14, 20, each with a send after it.
+    assert found.ranks[1].step_s == 21.0
+    assert parts(found.ranks[1]) == {"compute": 15.0, "sends": 3.0, "bubble": 3.0}
+    assert found.step_time_s == 24.0
+    assert parts(found.ranks[0]) == {"compute": 15.0, "sends": 3.0, "bubble": 6.0}
+
+
+def test_sends_that_overlap_hold_nothing():
+    first = trace(0, comp(2), send(1, 1, 4, deps=[0], overlap=1.0), comp(3))
+    second = trace(1, receive(0, 1), comp(1, deps=[0]))
+    found = step(first, second)
+    assert parts(found.ranks[0]) == {"compute": 5.0, "sends": 1.0}  # the send ends a second after the compute
+    assert parts(found.ranks[1]) == {"compute": 1.0, "bubble": 6.0}
+
+
+def test_half_of_a_send_holds_the_compute_stream():
+    first = trace(0, comp(2), send(1, 1, 4, overlap=0.5), comp(3))
+    second = trace(1, receive(0, 1), comp(1, deps=[0]))
+    found = step(first, second)
+    assert parts(found.ranks[0]) == {"compute": 5.0, "sends": 2.0}
+    assert found.ranks[1].step_s == 7.0
+
+
+def test_sends_share_a_stream():
+    first = trace(0, comp(1), send(1, 1, 4, overlap=1.0), send(1, 2, 4, overlap=1.0))
+    second = trace(1, receive(0, 2), receive(0, 1), comp(1, deps=[1]), comp(1, deps=[0]))
+    found = step(first, second)
+    assert found.step_time_s == 10.0
+    assert parts(found.ranks[1]) == {"compute": 2.0, "bubble": 8.0}
+
+
+def test_a_receive_may_come_before_what_its_sender_waits_for():
+    """Both ranks state their receive first, which takes no slot."""
+    ranks = [trace(rank, receive(1 - rank, 7), send(1 - rank, 7, 2), comp(1, deps=[0])) for rank in (0, 1)]
+    assert step(*ranks).step_time_s == 3.0
+
+
+def test_a_collective_waits_for_the_slowest():
+    found = step(trace(0, comp(2), reduce_over_two(4), comp(1)), trace(1, comp(5), reduce_over_two(4), comp(1)))
+    assert found.step_time_s == 10.0
+    assert parts(found.ranks[0]) == {"compute": 3.0, "tp": 7.0}
+    assert parts(found.ranks[1]) == {"compute": 6.0, "tp": 4.0}
+
+
+@pytest.mark.parametrize(("overlap", "exposed"), [(0.0, 4.0), (0.5, 2.5), (1.0, 1.0)])
+def test_a_collective_overlaps_with_the_kernel_of_its_partner(overlap, exposed):
+    """Of 4 s it can overlap with the 3 s that the kernel runs: 1 s and 2 s of two launches."""
+    nodes = [reduce_over_two(4, partner=2, overlap=overlap), comp(1, kernel="k"), comp(2, kernel="k")]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 3.0, "tp": pytest.approx(exposed)}
+
+
+def test_collectives_of_one_kernel_share_its_time():
+    nodes = [reduce_over_two(2, partner=1, overlap=1.0), comp(3, kernel="k")]
+    nodes += [reduce_over_two(4, partner=1, overlap=1.0)]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 3.0, "tp": pytest.approx(3.0)}
+
+
+def test_each_execution_of_a_kernel_has_its_own_time():
+    nodes = [reduce_over_two(2, partner=1, overlap=1.0), comp(3, kernel="k")]
+    nodes += [reduce_over_two(4, partner=3, overlap=1.0), comp(3, kernel="k")]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 6.0, "tp": pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize(("overlap", "end"), [(1.0, 7.0), (0.75, 7.5), (0.25, 10.5)])
+def test_an_asynchronous_collective_runs_beside_the_compute(overlap, end):
+    """It takes 6 s beside a launch of 5 s, and the last launch needs its result."""
+    nodes = [reduce_over_two(6, axis="dp", overlap=overlap), comp(5), comp(1, deps=[0])]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 6.0, "dp": end - 6.0}
+
+
+def test_asynchronous_collectives_of_an_axis_share_a_stream():
+    nodes = [reduce_over_two(2, axis="dp", overlap=1.0), reduce_over_two(3, axis="dp", overlap=1.0), comp(4)]
+    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 5.0
+    nodes[1]["axis"] = "fsdp"
+    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 4.0
+
+
+def test_ranks_go_on_while_an_asynchronous_collective_waits():
+    """Rank 1 reaches both collectives after it received what rank 0 sends after them."""
+    dp = [reduce_over_two(2, axis="dp", overlap=1.0), reduce_over_two(3, axis="dp", overlap=1.0)]
+    first = trace(0, comp(1), *dp, send(1, 1, 1, overlap=1.0), comp(1, deps=[2]))
+    second = trace(1, receive(0, 1), comp(1, deps=[0]), *dp)
+    found = step(first, second)
+    assert parts(found.ranks[0]) == {"compute": 2.0, "dp": 7.0}
+    assert parts(found.ranks[1]) == {"compute": 1.0, "dp": 5.0, "bubble": 2.0}
+
+
+def test_the_host_issues_one_node_at_a_time():
+    nodes = [comp(1), comp(1, launches=3), reduce_over_two(2), comp(7, launches=0)]
+    found = step(trace(0, *nodes), trace(1, *nodes), dispatch_latency=2.0)
+    # The launches start at 2 and 8, the collective at 10.
+    assert parts(found.ranks[0]) == {"compute": 9.0, "tp": 2.0, "host": 8.0}
+
+
+def test_a_host_that_is_ahead_costs_its_first_issue():
+    found = step(trace(0, comp(5), comp(5), comp(5)), dispatch_latency=1.0)
+    assert parts(found.ranks[0]) == {"compute": 15.0, "host": 1.0}
+
+
+def panels(number, seconds, axes=("tp", "tp2")):
+    """Broadcasts of the panels of each axis, one axis after the other as dsx writes them; ranks have their own."""
+    return [broadcast(seconds, panels=number, axis=axis) for axis in axes for _ in range(number)]
+
+
+@pytest.mark.parametrize("stated", [{"panels": 3}, {}])
+@pytest.mark.parametrize("last_alone", [True, False])
+@pytest.mark.parametrize(("compute", "end"), [(12, 16.0), (6, 14.0)])
+def test_panels_arrive_while_the_multiply_runs(compute, end, last_alone, stated):
+    """Three panels of 2 s on each of two axes: 12 s in all. The multiply starts its first panel after 4 s."""
+    nodes = [*panels(3, 2), comp(compute, deps=[2, 5] if last_alone else range(6), **stated)]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert found.step_time_s == end
+    exposed = (end - compute) / 2
+    assert parts(found.ranks[0]) == {"compute": compute, "tp": exposed, "tp2": exposed}
+
+
+def test_panels_follow_each_other_in_the_order_of_the_multiply():
+    """The broadcasts of the second multiply come after the reductions of the first one."""
+    reduced = [reduce_over_two(1, panels=2, deps=[2], name=f"r{panel}") for panel in range(2)]
+    nodes = [*panels(2, 1, ["tp"]), comp(6, deps=[1]), *reduced, *panels(2, 1, ["tp"]), comp(6, deps=[6])]
+    events = []
+    found = step(trace(0, *nodes), trace(1, *nodes), emit=lambda *event: events.append(event))
+    # The multiply has panels from 1 to 4 and 4 to 7; the reductions begin at 4 and 7, the broadcasts at 8.
+    assert [event[3] for event in events if event[0] == 0 and event[2].startswith("r")] == [4.0, 7.0]
+    assert parts(found.ranks[0]) == {"compute": 12.0, "tp": 3.0}
+
+
+def test_panels_are_reduced_while_the_multiply_runs():
+    reduced = [reduce_over_two(1, panels=3, deps=[0]) for _ in range(3)]
+    nodes = [comp(6, panels=3), *reduced, comp(1, deps=[3])]
+    found = step(trace(0, *nodes), trace(1, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 7.0, "tp": 1.0}
+
+
+def test_offloaded_optimizer_state_is_updated_on_the_host():
+    """A store of 4 s, an update of 8 bytes at 4 bytes a second, a load of 3 s; nothing overlaps."""
+    nodes = [comp(1), store(4, deps=[0]), comp(0, tensor_size=8, launches=0, deps=[1]), load(3, deps=[2])]
+    found = step(trace(0, *nodes), host_memory_bandwidth=4.0)
+    assert parts(found.ranks[0]) == {"compute": 3.0, "offload": 7.0}
+
+
+def test_transfers_to_the_host_and_back_are_full_duplex():
+    nodes = [comp(1), store(4, deps=[0], overlap=1.0), load(3, overlap=1.0), comp(1, deps=[2])]
+    found = step(trace(0, *nodes))
+    assert parts(found.ranks[0]) == {"compute": 2.0, "offload": 3.0}
+    blocking = step(trace(0, comp(1), store(4), comp(1)))
+    assert parts(blocking.ranks[0]) == {"compute": 2.0, "offload": 4.0}
+
+
+def test_slow_ranks_take_longer_to_compute_alone():
+    ranks = [trace(rank, comp(2), reduce_over_two(4)) for rank in (0, 1)]
+    found = step(*ranks, slow={1: 1.5})
+    assert found.step_time_s == 7.0
+    assert parts(found.ranks[0]) == {"compute": 2.0, "tp": 5.0}
+
+
+def test_ranks_of_a_stage_may_be_alike():
+    """Ranks 1 and 3 have no files; rank 0 sends to rank 2 as 1 does to 3, and shifts a block to rank 1."""
+    first = trace(0, reduce_over_two(2), send(1, 1, 1), receive(1, 1), comp(1, deps=[2]), send(2, 1, 1))
+    second = trace(2, receive(0, 1), reduce_over_two(2, group="2", deps=[0]))
+    found = step(first, second, groups={"1": [0, 1], "2": [2, 3]}, stands_for={0: [0, 1], 2: [2, 3]})
+    assert found.step_time_s == 7.0
+
+
+@pytest.mark.parametrize(("domain", "seconds"), [(4, 6.0), (2, 6.0), (1, 12.0)])
+def test_groups_span_domains(domain, seconds):
+    """A ring of four takes 3/2 of the bytes; two ranks of a domain share its links out of it, which have half."""
+    found = step(*(trace(rank, reduce_over_two(4)) for rank in range(4)), domain=domain, net_efficiency=0.5)
+    assert found.step_time_s == seconds
+
+
+def test_control_dependencies_join_computation_and_communication():
+    nodes = [reduce_over_two(4, overlap=1.0), comp(1, ctrl=[0])]
+    assert step(trace(0, *nodes), trace(1, *nodes)).step_time_s == 5.0
+
+
+def test_events_have_all_nodes():
+    events = []
+    nodes = [comp(2, name="up"), reduce_over_two(4, name="sum"), send(1, 1, 1, name="out")]
+    other = [comp(2, name="up"), reduce_over_two(4, name="sum"), receive(0, 1)]
+    step(trace(0, *nodes), trace(1, *other), emit=lambda *event: events.append(event))
+    assert sorted(events) == [
+        (0, "compute", "up", 0.0, 2.0),
+        (0, "sends", "out", 6.0, 1.0),
+        (0, "tp", "sum", 2.0, 4.0),
+        (1, "compute", "up", 0.0, 2.0),
+        (1, "tp", "sum", 2.0, 4.0),
+    ]
+
+
+def test_a_rank_without_a_file_is_named():
+    with pytest.raises(TraceError, match=r"rank 0 waits for rank 5, whose file is not there: node 2 \('sum'\)"):
+        step(trace(0, comp(1), reduce_over_two(1, name="sum")), groups={"1": [0, 5]})
+    with pytest.raises(TraceError, match=r"rank 0 waits for rank 3, whose file is not there: node 1 \('in'\)"):
+        step(trace(0, receive(3, 1, name="in"), comp(1, deps=[0])))
+
+
+def test_a_cycle_is_named():
+    one, other = reduce_over_two(1, name="one"), reduce_over_two(1, name="other", group="2")
+    groups = {"1": [0, 1], "2": [0, 1]}
+    with pytest.raises(TraceError) as raised:
+        step(trace(0, one, other), trace(1, other, one), groups=groups)
+    expected = "rank 0 waits at node 1 ('one') for rank 1; rank 1 waits at node 1 ('other') for rank 0"
+    assert str(raised.value) == f"the replay cannot go on, since ranks wait for each other: {expected}"
+
+
+def test_a_cycle_of_asynchronous_collectives_is_named():
+    one, other = (reduce_over_two(1, name=name, group=name, overlap=1.0) for name in ("1", "2"))
+    with pytest.raises(TraceError, match="wait for each other: rank 0 waits at node 1"):
+        step(trace(0, one, other), trace(1, other, one), groups={"1": [0, 1], "2": [0, 1]})
+
+
+def test_a_cycle_of_receives_is_named():
+    ranks = [trace(rank, receive(1 - rank, 1), comp(1, deps=[0]), send(1 - rank, 1, 1)) for rank in (0, 1)]
+    with pytest.raises(TraceError, match=r"rank 0 waits at node 1 .* for a send from rank 1 with tag 1; rank 1 waits"):
+        step(*ranks)
+
+
+def test_what_no_rank_does_is_named():
+    with pytest.raises(TraceError, match=r"rank 1 waits at node 1 \('in'\) for a send from rank 0 with tag 2, which"):
+        step(trace(0, send(1, 1, 1)), trace(1, receive(0, 2, name="in")))
+    with pytest.raises(TraceError, match=r"rank 0 waits at node 2 .* for rank 1, which ends without that"):
+        step(trace(0, reduce_over_two(1), reduce_over_two(1)), trace(1, reduce_over_two(1)))
+
+
+def test_a_node_depends_on_earlier_ones():
+    with pytest.raises(TraceError, match=r"rank 0: node 1 \('a'\) depends on node 2 \('b'\), which is not before it"):
+        step(trace(0, comp(1, deps=[1], name="a"), comp(1, name="b")))

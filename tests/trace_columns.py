@@ -1,0 +1,106 @@
+"""Traces as columns, made by hand for a machine on which FLOPs, bytes and seconds are the same numbers."""
+
+import numpy as np
+from cost.records import machine, make_assumptions
+
+from dsx.trace.columns import Lists, RankTrace, Texts
+from dsx.trace.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.trace.step_replay import StepTraces, replay_step
+
+_INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
+_INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels")
+_TEXTS = {"names": "name", "op_types": "op_type", "kernels": "kernel", "groups": "group", "axes": "axis"}
+
+
+def comp(seconds, **fields):
+    return {"type": COMP, "matrix_flops": seconds, "vector_flops": 0, "num_ops": seconds, "tensor_size": 0} | fields
+
+
+def reduce_over_two(seconds, **fields):
+    """An all-reduce; over two ranks of a domain it takes twice half of its bytes."""
+    kind = {"type": COMM_COLL, "comm_type": COLLECTIVES["ALL_REDUCE"], "comm_size": seconds}
+    return kind | {"group": "1", "axis": "tp"} | fields
+
+
+def broadcast(seconds, **fields):
+    """A broadcast; a ring sends all of its bytes on each link."""
+    return reduce_over_two(seconds) | {"comm_type": COLLECTIVES["BROADCAST"]} | fields
+
+
+def send(to, tag, seconds, **fields):
+    return {"type": COMM_SEND, "comm_dst": to, "comm_tag": tag, "comm_size": seconds} | fields
+
+
+def receive(source, tag, seconds=0, **fields):
+    return {"type": COMM_RECV, "comm_src": source, "comm_tag": tag, "comm_size": seconds} | fields
+
+
+def store(seconds, **fields):
+    return {"type": MEM_STORE, "tensor_size": seconds} | fields
+
+
+def load(seconds, **fields):
+    return {"type": MEM_LOAD, "tensor_size": seconds} | fields
+
+
+def trace(rank, *nodes):
+    """Return the trace of nodes as dicts; `deps`, `ctrl` and `partner` have positions in the list."""
+    size = len(nodes)
+    nothing = Lists(np.zeros(size + 1, np.int64), np.empty(0, np.int64))
+    return RankTrace(
+        rank=rank,
+        version="1.0.0",
+        ids=np.arange(1, size + 1),
+        types=np.array([node["type"] for node in nodes], np.int8),
+        ctrl_deps=lists([node.get("ctrl", ()) for node in nodes]),
+        data_deps=lists([node.get("deps", ()) for node in nodes]),
+        **{name: np.array([node.get(name, -1) for node in nodes], np.int64) for name in _INTEGERS},
+        **{name: texts([node.get(key, "") for node in nodes]) for name, key in _TEXTS.items()},
+        multiplies=lists([node.get("multiplies", ()) for node in nodes]),
+        overlap=np.array([node.get("overlap", np.nan) for node in nodes], float),
+        duration_ns=np.array([node.get("duration_ns", np.nan) for node in nodes], float),
+        reads=nothing,
+        writes=nothing,
+        tensors=[],
+        tensor_bytes=np.empty(0, np.int64),
+    )
+
+
+def lists(values):
+    starts = np.cumsum([0, *map(len, values)]).astype(np.int64)
+    return Lists(starts, np.array([number for numbers in values for number in numbers], np.int64))
+
+
+def texts(values):
+    table = list(dict.fromkeys(filter(None, values)))
+    return Texts(table, np.array([table.index(text) if text else -1 for text in values], np.int32))
+
+
+def unit_machine(domain=8, **changes):
+    """A second per FLOP, and per byte to memory, to the host and on every link; no latencies."""
+    ones = ("matrix_flops", "vector_flops", "hbm_bandwidth", "host_bandwidth", "nvs_bandwidth", "net_bandwidth")
+    cluster = machine(**dict.fromkeys(ones, 1.0), nvs_latency=0.0, net_latency=0.0, **changes)
+    fast, slow = cluster.network.tiers
+    return replace_tiers(cluster, (resized(fast, domain), slow))
+
+
+def replace_tiers(cluster, tiers):
+    network = type(cluster.network)(tiers=tiers)
+    return type(cluster)(device=cluster.device, network=network, name="")
+
+
+def resized(tier, size):
+    return type(tier)(bandwidth=tier.bandwidth, latency=tier.latency, name="nvs", size=size)
+
+
+def unit_assumptions(**changes):
+    ones = ("matrix_efficiency", "vector_efficiency", "hbm_efficiency", "nvs_efficiency", "net_efficiency")
+    given = dict.fromkeys((*ones, "host_efficiency"), 1.0) | {"launch_latency": 0.0, "dispatch_latency": 0.0}
+    return make_assumptions(**given | changes)
+
+
+def step(*traces, groups=None, slow=None, emit=None, domain=8, stands_for=None, **assumed):
+    """Replay traces on the machine of ones; the group "1" has all of them."""
+    ranks = {one.rank: one for one in traces}
+    given = StepTraces(ranks, groups or {"1": sorted(ranks)}, None, stands_for or {})
+    return replay_step(given, unit_machine(domain), unit_assumptions(**assumed), slow, emit)
