@@ -15,7 +15,7 @@ _NO_LIMITS = Limits(num_layers=0, nvs_size=0)
 def orders_of(schedule: Schedule, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> list[Order]:
     """Return the order in which each stage runs its passes.
 
-    One stage has one chunk, and runs each microbatch forward and backward if the schedule needs several chunks. Raises
+    One stage runs each microbatch forward and backward, whatever the schedule. Raises
     PlanError if a rule of plans says that the schedule does not run so many stages, microbatches or chunks per stage.
     """
     plan = {
@@ -27,6 +27,5 @@ def orders_of(schedule: Schedule, num_stages: int, num_microbatches: int, num_ch
     for rule in _RULES:
         if not rule.holds(plan, _NO_LIMITS):
             raise PlanError(rule.message(plan, _NO_LIMITS))
-    alone = num_stages == 1 and not schedule.holds.in_rounds
-    passes = one_forward_one_backward if alone else schedule.passes
+    passes = one_forward_one_backward if num_stages == 1 else schedule.passes
     return passes(num_stages, num_microbatches, num_chunks)

@@ -138,6 +138,7 @@ def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.n
     overlapping[partnered] = _overlapping_s(trace.partner[partnered], seconds[partnered], kernels)
     held = seconds - overlap * overlapping
     # The multiply that they belong to waits for panels, and what reads a received tensor for it.
+    held = np.maximum(held, 0.0)  # rounding
     held[in_panels(trace) | (trace.types == COMM_RECV)] = 0.0
     return np.where(trace.types == COMP, seconds, held)
 

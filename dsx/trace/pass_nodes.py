@@ -1,7 +1,8 @@
 """The nodes of a pass: one microbatch through one chunk of layers, with what ZeRO, recomputation and offload add.
 
 Names of tensors begin with the microbatch and the layer, "m03.L007.n1". Weights have no microbatch. The gradient of a
-weight is a buffer that all microbatches add to, and each writes a version of it, "L007.d w1#03". Where ZeRO divides
+weight is a buffer that all microbatches add to, and each writes a version of it, "L007.d w1#03"; it is there from the
+start of the step. Where ZeRO divides
 gradients, a microbatch's own gradients live until they are scattered, and the shard is the buffer.
 
 Weights that ZeRO has divided are gathered a layer ahead. Those of the first layer of a pass are gathered by the item
@@ -25,6 +26,7 @@ from dsx.trace.traced_plan import TracedPlan
 
 Tensors = list[tuple[str, int]]  # names with their bytes
 
+GATHERED_VERSION = "#gathered"  # of a weight that the first forward of a step gathers
 LOADED = "^"  # after the name of a tensor that is back from the host
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
 
@@ -117,14 +119,17 @@ class PassBuilder:
         """Add the forward of all layers of the chunk; return what the last one makes."""
         positions = self.plan.layers_of(self.key.chunk)
         carried = begins
+        stores: list[int] = []
         for index, position in enumerate(positions):
             nodes = self.plan.nodes(position)
             names = self._outside(nodes, carried)
-            if index + 1 < len(positions):
+            if index + 1 < len(positions) and divides(self.zero_stage, "weight"):
                 self.gather(positions[index + 1], FORWARD)
+            begin = len(self.found.nodes)
             self._run(position, nodes, nodes.forward, names)
             if self._is_offloaded(position):
-                self._store(position, nodes, names)
+                self._wait_for_store(begin, stores)
+                stores.append(self._store(position, nodes, names))
             carried = self._boundary(position, nodes, nodes.outputs)
         return carried
 
@@ -234,7 +239,7 @@ class PassBuilder:
                 outputs.append((self.own(position, write.name), write.bytes))
                 continue
             outputs.append((self._gradient(position, write.name), write.bytes))
-            if not self.key.first and not divides(self.zero_stage, "gradient"):
+            if not divides(self.zero_stage, "gradient"):
                 inputs.append(self._previous(position, write.name, write.bytes))
         return [*dict.fromkeys(inputs)], outputs
 
@@ -247,7 +252,9 @@ class PassBuilder:
         if read.name in names:
             return names[read.name]
         if read.weight:
-            return gathered or [(f"L{position:03d}.{read.name}", read.bytes)]
+            name = f"L{position:03d}.{read.name}"
+            fresh = name + GATHERED_VERSION
+            return gathered or [(fresh if fresh in self.sources else name, read.bytes)]
         back = self.own(position, read.name + LOADED)
         return [(back if self._source(back) else self.own(position, read.name), read.bytes)]
 
@@ -256,7 +263,9 @@ class PassBuilder:
         return self.own(position, name) if divides(self.zero_stage, "gradient") else self.version(position, name)
 
     def _previous(self, position: int, name: str, size: int) -> tuple[str, int]:
-        """Return the version of a buffer that the microbatch before has written."""
+        """Return the version of a buffer that the microbatch before has written; the first one finds it cleared."""
+        if self.key.first:
+            return f"L{position:03d}.{name}#start", size
         version = self.version(position, name, previous=True)
         self.sources[version] = ("previous", self.key.kind, self.key.chunk)
         return version, size
@@ -339,10 +348,11 @@ class PassBuilder:
         members, whole = self.plan.shard_size(ranks), sum(weight.bytes for weight in weights)
         if not whole or members == 1:
             return
-        again = GATHERED_AGAIN if direction == BACKWARD else GATHERED
-        name = self.own(position, f"{again} {number}")
-        outputs = [(name, whole)] if divides(self.zero_stage, "weight") else []
         inputs = self.weights(position, number, ranks, weights)
+        outputs = [(name + GATHERED_VERSION, size) for name, size in inputs]
+        if divides(self.zero_stage, "weight"):
+            again = GATHERED_AGAIN if direction == BACKWARD else GATHERED
+            outputs = [(self.own(position, f"{again} {number}"), whole)]
         communication = Communication(whole // members, one.kind, "dp", shards_key(ranks))
         text = self.own(position, f"{one.kind} weights {number}")
         self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap()))
@@ -398,8 +408,7 @@ class PassBuilder:
         inputs = list(grads)
         if divides(self.zero_stage, "gradient"):
             outputs = [(self.version(position, f"gradients {number}"), whole // members)]
-            if not self.key.first:
-                inputs.append(self._previous(position, f"gradients {number}", whole // members))
+            inputs.append(self._previous(position, f"gradients {number}", whole // members))
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
         node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap())
@@ -425,12 +434,21 @@ class PassBuilder:
             for tensor in names.get(saved.name, [(self.own(position, saved.name), saved.bytes)])
         ]
 
-    def _store(self, position: int, nodes: LayerNodes, names: Mapping[str, Tensors]) -> None:
+    def _store(self, position: int, nodes: LayerNodes, names: Mapping[str, Tensors]) -> int:
         stash = self._stash(position, nodes, names)
         size = sum(size for _, size in stash)
-        if size:
-            made = [(self.own(position, "stash@host"), size)]
-            self.add(TraceNode(MEM_STORE, self.own(position, "store"), stash, made, transfer_bytes=size, overlap=1.0))
+        made = [(self.own(position, "stash@host"), size)]
+        return self.add(
+            TraceNode(MEM_STORE, self.own(position, "store"), stash, made, transfer_bytes=max(size, 1), overlap=1.0)
+        )
+
+    def _wait_for_store(self, begin: int, stores: Sequence[int]) -> None:
+        """Let a layer, whose nodes begin at `begin`, wait until the one before the last layer is stored.
+
+        So the activations of two layers are on the GPU: those that are written, and those in transfer.
+        """
+        if len(stores) > 1 and begin < len(self.found.nodes):
+            self.found.nodes[begin].data_deps.append(Reference(OWN, stores[-2]))
 
     def _load(self, position: int) -> None:
         if not self._is_offloaded(position):

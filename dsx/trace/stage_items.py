@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dsx.graph.match import ALL_GATHER
 from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import accompanying
+from dsx.graph.step import accompanying, divides
 from dsx.space.pass_times import Run, Transfer, global_order
 from dsx.space.passes import Pair, Pass, passes_of
 from dsx.trace.end_nodes import EndBuilder
@@ -88,6 +88,7 @@ class _StageBuilder:
         mine = [entry for entry in order if self._is_mine(entry)]
         runs = [entry for entry in mine if isinstance(entry, Run)]
         ahead = {id(run): following for run, following in pairwise(runs)}
+        self._gather_once(runs)
         for entry in mine:
             if isinstance(entry, Transfer):
                 self._transfer(entry)
@@ -274,19 +275,36 @@ class _StageBuilder:
             direction = FORWARD if done.kind == "forward" else BACKWARD
             key = self._key(done, isinstance(item, Pair), before)
             each = [one for one in accompanying(self.plan.columns["zero_stage"], direction) if one.kind == ALL_GATHER]
-            due = any(one.every == "microbatch" or key.first for one in each)
+            due = any(one.every == "microbatch" for one in each)
             positions = self.plan.layers_of(done.chunk)
             if done.kind == "weights" or not due or not positions:
                 continue
-            own = ("gather", direction, done.chunk, key.first)
-            if own not in self.made.nodes:
-                builder = PassBuilder(self.plan, key, self.made.digits, {})
-                builder.gather(positions[0] if direction == FORWARD else positions[-1], direction)
-                self.made.nodes[own] = builder.found
-            if self.made.nodes[own].nodes:
-                what = "gather forward" if direction == FORWARD else "gather gradient"
-                self.at[what, done.chunk, done.microbatch] = (len(self.made.items), 0)
-                self.made.items.append(Item((Block(own, done.microbatch, 0, {}),)))
+            layers = [positions[0] if direction == FORWARD else positions[-1]]
+            self._add_gather(done, key, direction, layers)
+
+    def _gather_once(self, runs: Sequence[Run]) -> None:
+        """Add the gathers of all weights that are gathered once a step, before the first pass."""
+        zero_stage = self.plan.columns["zero_stage"]
+        if divides(zero_stage, "weight") or not accompanying(zero_stage, FORWARD):
+            return
+        first: dict[int, Pass] = {}
+        for done in (done for run in runs for done in passes_of(run.item) if done.kind == "forward"):
+            first.setdefault(done.chunk, done)
+        for chunk, done in first.items():
+            key = PassKey("forward", chunk, True, self.each == 1)
+            self._add_gather(done, key, FORWARD, self.plan.layers_of(chunk))
+
+    def _add_gather(self, done: Pass, key: PassKey, direction: int, positions: Sequence[int]) -> None:
+        own = ("gather", direction, done.chunk, key.first)
+        if own not in self.made.nodes:
+            builder = PassBuilder(self.plan, key, self.made.digits, {})
+            for position in positions:
+                builder.gather(position, direction)
+            self.made.nodes[own] = builder.found
+        if self.made.nodes[own].nodes:
+            what = "gather forward" if direction == FORWARD else "gather gradient"
+            self.at[what, done.chunk, done.microbatch] = (len(self.made.items), 0)
+            self.made.items.append(Item((Block(own, done.microbatch, 0, {}),)))
 
     # The end of the step
 
