@@ -34,61 +34,51 @@ def in_panels(trace: RankTrace) -> np.ndarray:
 def panels_of(trace: RankTrace) -> Panels:
     """Return the multiplies in panels of a rank."""
     collective = in_panels(trace)
-    if not collective.any() and not ((trace.types == COMP) & (trace.panels > 0)).any():
+    stated = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
+    if not collective.any() and not stated.size:
         return Panels()
-    number, series = _numbered(trace, np.flatnonzero(collective).tolist())
-    found = Panels(order=_in_order(trace, number))
-    for row, panels in zip(*(values.tolist() for values in _multiplies(trace)), strict=True):
+    rows = np.flatnonzero(collective)
+    of_result = np.isin(trace.comm_type, _REDUCES) & collective
+    number, series = _numbered(trace, rows)
+    found = Panels(order=_in_order(trace, rows, number, of_result))
+    for row, panels in zip(stated.tolist(), trace.panels[stated].tolist(), strict=True):
         found.brought[row] = [[] for _ in range(panels)]
-    owners = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts))
-    touching = collective[owners] | collective[trace.data_deps.values]
-    for row, dep in zip(owners[touching].tolist(), trace.data_deps.values[touching].tolist(), strict=True):
-        if trace.types[row] == COMP and not _is_reduced(trace, dep):
-            panels = found.brought.setdefault(row, [[] for _ in range(int(trace.panels[dep]))])
-            for member in series[dep]:
-                bringing = panels[min(number[member], len(panels) - 1)]
-                if member not in bringing:
-                    bringing.append(member)
-        elif trace.types[dep] == COMP and collective[row] and _is_reduced(trace, row):
-            found.brought.setdefault(dep, [[] for _ in range(int(trace.panels[row]))])
-            found.reduced[row] = number[row]
+    readers, read = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts)), trace.data_deps.values
+    brings = (trace.types[readers] == COMP) & collective[read] & ~of_result[read]
+    for row, dep in zip(readers[brings].tolist(), read[brings].tolist(), strict=True):
+        panels = found.brought.setdefault(row, [])
+        panels += [[] for _ in range(len(series[dep]) - len(panels))]
+        for member in series[dep]:
+            if member not in panels[number[member]]:
+                panels[number[member]].append(member)
+    takes = of_result[readers] & (trace.types[read] == COMP)
+    for row, dep in zip(readers[takes].tolist(), read[takes].tolist(), strict=True):
+        found.brought.setdefault(dep, [[] for _ in series[row]])
+        found.reduced[row] = number[row]
     return found
 
 
-def _multiplies(trace: RankTrace) -> tuple[np.ndarray, np.ndarray]:
-    rows = np.flatnonzero((trace.types == COMP) & (trace.panels > 0))
-    return rows, trace.panels[rows]
-
-
-def _is_reduced(trace: RankTrace, row: int) -> bool:
-    return int(trace.comm_type[row]) in _REDUCES
-
-
-def _numbered(trace: RankTrace, rows: Sequence[int]) -> tuple[dict[int, int], dict[int, list[int]]]:
+def _numbered(trace: RankTrace, rows: np.ndarray) -> tuple[dict[int, int], dict[int, list[int]]]:
     """Return the panel of each collective, and the rows of all panels that it is one of."""
     number: dict[int, int] = {}
     series: dict[int, list[int]] = {}
     current: dict[tuple[int, ...], list[int]] = {}
-    for row in rows:
-        columns = (trace.groups.codes, trace.axes.codes, trace.comm_type, trace.panels)
-        key = tuple(int(column[row]) for column in columns)
-        members = current.get(key)
-        if members is None or len(members) == int(trace.panels[row]):
-            members = current[key] = []
+    columns = (trace.panels, trace.groups.codes, trace.axes.codes, trace.comm_type)
+    for row, *key in zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True):
+        members = current.get(tuple(key))
+        if members is None or len(members) == key[0]:
+            members = current[tuple(key)] = []
         number[row], series[row] = len(members), members
         members.append(row)
     return number, series
 
 
-def _in_order(trace: RankTrace, number: dict[int, int]) -> Sequence[int]:
+def _in_order(trace: RankTrace, rows: np.ndarray, number: dict[int, int], of_result: np.ndarray) -> Sequence[int]:
     """Return all rows, with the collectives of adjacent rows by their panels; those of results stay behind others."""
+    begins = (np.diff(rows, prepend=-2) > 1) | np.diff(of_result[rows], prepend=False)
+    begins[:1] = True
+    block = np.cumsum(begins)
+    panel = np.array([number[row] for row in rows.tolist()], np.int64)
     place = np.arange(trace.num_nodes)
-    keys: list[tuple[int, int, int]] = []
-    first, before = 0, -2
-    for row in number:
-        if row != before + 1 or _is_reduced(trace, row) != _is_reduced(trace, before):
-            first = row
-        before = row
-        keys.append((first, number[row], row))
-    place[sorted(number)] = [row for _, _, row in sorted(keys)]
+    place[rows] = rows[np.lexsort((rows, panel, block))]
     return place.tolist()
