@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsx import errors as errors
+    from dsx.api import trace as trace
     from dsx.api.best import BestPlans as BestPlans
     from dsx.api.best import best as best
     from dsx.api.calibrate import Calibrated as Calibrated
@@ -111,7 +112,7 @@ _HOMES = {
 }
 
 # Those that are modules.
-_MODULES = {"errors": "dsx.errors", "plot": "dsx.results.plot"}
+_MODULES = {"errors": "dsx.errors", "plot": "dsx.results.plot", "trace": "dsx.api.trace"}
 
 __all__ = sorted(("__version__", *_MODULES, *_HOMES))  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -12,7 +12,7 @@ import pytest
 DSX = Path(__file__).parents[1] / "dsx"
 ROOT = {"argument_types", "errors", "files", "printable", "progress", "records", "remarks", "units"}
 
-# Each package with those it may import from. `trace` and `place` hang on the cost model.
+# Each package with those it may import from. `traces` and `place` hang on the cost model.
 _MODEL = {"spec", "graph", "hardware", "space", "cost"}
 ALLOWED = {
     "spec": set(),
@@ -22,7 +22,7 @@ ALLOWED = {
     "cost": _MODEL - {"cost"},
     "pricing": _MODEL,
     "search": _MODEL | {"pricing"},
-    "trace": _MODEL,
+    "traces": _MODEL,
     "place": _MODEL,
     "results": _MODEL | {"pricing", "search"},
     "runs": _MODEL,
@@ -31,7 +31,7 @@ ALLOWED = {
     "layer_table": {"spec", "cost", "pricing"},
     "display": _MODEL | {"pricing", "results"},
     "api": _MODEL
-    | {"pricing", "search", "trace", "place", "results", "runs", "predict", "calibration", "layer_table", "display"},
+    | {"pricing", "search", "traces", "place", "results", "runs", "predict", "calibration", "layer_table", "display"},
     "cli": set(),
     "__main__.py": {"cli"},
 }

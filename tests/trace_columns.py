@@ -3,9 +3,9 @@
 import numpy as np
 from cost.records import machine, make_assumptions
 
-from dsx.trace.columns import Lists, RankTrace, Texts
-from dsx.trace.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
-from dsx.trace.step_replay import StepTraces, replay_step
+from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.step_replay import StepTraces, replay_step
 
 _INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
 _INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels")

@@ -12,10 +12,10 @@ from dsx.api.output_file import check_output_file
 from dsx.argument_types import file_path
 from dsx.display.trace_text import trace_text
 from dsx.progress import Watch, progress
-from dsx.trace.chrome import Event, chrome_file, laid_out
-from dsx.trace.columns import RankTrace
-from dsx.trace.folder import open_folder, traces
-from dsx.trace.inspect import summary
+from dsx.traces.chrome import Event, chrome_file, laid_out
+from dsx.traces.columns import RankTrace
+from dsx.traces.folder import open_folder, traces
+from dsx.traces.inspect import summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -24,8 +24,8 @@ from dsx.space.ranks import rank_grid
 from dsx.space.tiers import ORDERS, axes_in, units
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
-from dsx.trace.traced_plan import TracedPlan
-from dsx.trace.write import chosen_ranks, write_trace
+from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.write import chosen_ranks, write_trace
 
 _JOB = ("pp", "dp")  # axes that divide no layer
 
@@ -91,7 +91,7 @@ def write_layer(
 
 
 def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a plan of one layer: its degrees, filled into domains in rank order, and no other choice."""
+    """Return the columns of a plan of one layer: its degrees, in rank order, and defaults."""
     columns: dict[str, Any] = {
         name: BY_NAME[name].code(BY_NAME[name].default)
         for name in PLAN_COLUMNS

@@ -19,13 +19,13 @@ from dsx.progress import Watch, progress
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
-from dsx.trace.chrome import Event, chrome_file
-from dsx.trace.columns import RankTrace
-from dsx.trace.folder import WORLD, TraceFolder, open_folder, traces
-from dsx.trace.replay import Emit
-from dsx.trace.replay_result import RankTimes, StepTimes
-from dsx.trace.slow_ranks import slow_ranks
-from dsx.trace.step_replay import StepTraces, replay_step
+from dsx.traces.chrome import Event, chrome_file
+from dsx.traces.columns import RankTrace
+from dsx.traces.folder import WORLD, TraceFolder, open_folder, traces
+from dsx.traces.replay import Emit
+from dsx.traces.replay_result import RankTimes, StepTimes
+from dsx.traces.slow_ranks import slow_ranks
+from dsx.traces.step_replay import StepTraces, replay_step
 
 _BLOCK = 5_000  # events of a timeline that are written at once
 

@@ -24,8 +24,8 @@ from dsx.space.plan import Plan
 from dsx.space.ranks import rank_grid
 from dsx.space.tiers import units
 from dsx.space.violations import violations
-from dsx.trace.traced_plan import TracedPlan
-from dsx.trace.write import Written, chosen_ranks, write_trace
+from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.write import Written, chosen_ranks, write_trace
 from dsx.units import format_quantity
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.

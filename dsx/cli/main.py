@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import descriptions, interrupts, measured_runs, one_plan, partitioning, result_sets, searches
+from dsx.cli import descriptions, interrupts, measured_runs, one_plan, partitioning, result_sets, searches, tracing
 from dsx.cli.terminal import escaped
 from dsx.errors import DsxError, InputError, StoreError
 
@@ -67,6 +67,7 @@ app.command("validate")(measured_runs.validate)
 app.command("calibrate")(measured_runs.calibrate)
 app.command("list")(descriptions.list_names)
 app.add_typer(descriptions.clusters_app)
+app.add_typer(tracing.app)
 app.command("import-hf")(descriptions.import_hf)
 
 

@@ -20,16 +20,19 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the trace files.")]
 ChromeFile = Annotated[
-    Path | None, typer.Option("--chrome", metavar="FILE", help="Also write a Chrome trace (chrome://tracing, Perfetto).")
+    Path | None,
+    typer.Option("--chrome", metavar="FILE", help="Also write a Chrome trace (chrome://tracing, Perfetto)."),
 ]
 
 
 @app.command("write")
 def write(
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the files; made if it is not there.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the files; made if it is not there.")
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COLUMN=VALUE", help="The plan, as of dsx evaluate; with --layer, options of the layer."),
+        typer.Argument(metavar="COLUMN=VALUE", help="The plan, as of dsx evaluate; with --layer its options."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: a name or a YAML file.")] = None,
     num_gpus: Annotated[
@@ -41,7 +44,9 @@ def write(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="NAME", help="Cluster: nodes then have their durations on it, and ranks its domains."),
+        typer.Option(
+            "--cluster", metavar="NAME", help="Cluster: nodes then have their durations on it, and ranks its domains."
+        ),
     ] = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
@@ -53,17 +58,22 @@ def write(
     ] = None,
     candidate: Annotated[str | None, typer.Option("--candidate", metavar="ID", help="Row of --from.")] = None,
     layer: Annotated[
-        str | None, typer.Option("--layer", metavar="FILE", help="One layer: a name or a .layer file; sizes with --set.")
+        str | None,
+        typer.Option("--layer", metavar="FILE", help="One layer, a name or a file; sizes with --set."),
     ] = None,
     assignments: options.Assignments = None,
     ranks: Annotated[
         str, typer.Option("--ranks", metavar="all|stages|0,5,9", help="Ranks to write; stages: one of each stage.")
     ] = "all",
-    forward_only: Annotated[bool, typer.Option("--forward-only", help="Only the forward, as a prefill runs it.")] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="Only the forward, as a prefill runs it.")
+    ] = False,
     portable: Annotated[
         bool, typer.Option("--portable", help="Panels of SUMMA as gathers and reduce-scatters, not broadcasts.")
     ] = False,
-    no_tensors: Annotated[bool, typer.Option("--no-tensors", help="Leave out the tensors that nodes read and write.")] = False,
+    no_tensors: Annotated[
+        bool, typer.Option("--no-tensors", help="Leave out the tensors that nodes read and write.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write the execution trace of a plan: a Chakra file for each rank.
@@ -76,9 +86,18 @@ def write(
     how = {"ranks": ranks, "tensors": not no_tensors, "forward_only": forward_only, "portable": portable, "out": out}
     of_plan = {"--model": model, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     if layer is not None:
-        _refuse("--layer", {**of_plan, "--from": results, "--candidate": candidate, "--partition": partition}, {"--model"})
+        _refuse(
+            "--layer", {**of_plan, "--from": results, "--candidate": candidate, "--partition": partition}, {"--model"}
+        )
         found = dsx.trace.write_layer(
-            layer, *given, strategy=strategy, sizes=assignments, model=model, assumptions=assumptions, cluster=cluster, **how
+            layer,
+            *given,
+            strategy=strategy,
+            sizes=assignments,
+            model=model,
+            assumptions=assumptions,
+            cluster=cluster,
+            **how,
         )
     elif results is not None:
         _refuse("--from", {**of_plan, "--cluster": cluster, "--strategy": strategy, "--partition": partition})
@@ -114,8 +133,8 @@ def write(
         raise NothingFeasible(f"the trace is written, but the plan is rejected:{causes}")
 
 
-def _refuse(option: str, others: dict[str, object], unless: set[str] | None = None) -> None:
-    named = [name for name, value in others.items() if value is not None and name not in (unless or set())]
+def _refuse(option: str, others: dict[str, object]) -> None:
+    named = [name for name, value in others.items() if value is not None]
     if named:
         raise InputError(f"{option}: {', '.join(named)} cannot be given with it")
 

@@ -18,7 +18,7 @@ def flops_text(flops: float) -> str:
 
 
 def trace_text(summary: Mapping[str, Any]) -> str:
-    """Return the summary of `dsx.trace.inspect` as text: tables of nodes, communication, memory, faults."""
+    """Return the summary of `dsx.traces.inspect` as text: tables of nodes, communication, memory, faults."""
     parts = [_title(summary), _nodes(summary), _communication(summary), _memory(summary["memory"])]
     parts += [_path(summary["critical_path"]), _faults(summary["faults"])]
     return "\n\n".join(filter(None, parts))

@@ -1,0 +1,143 @@
+"""Checks of traces: of each file by itself, then of the communication of all ranks (`joint_checks.py`)."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dsx.traces.columns import RankTrace
+from dsx.traces.communication import Communication, communication_of
+from dsx.traces.dag import cycle, joined
+from dsx.traces.faults import Fault, at_rows, first_rows
+from dsx.traces.folder import TraceFolder
+from dsx.traces.joint_checks import joint_faults
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+
+_SHOWN = 6  # nodes of a cycle in a message
+
+
+def check(folder: TraceFolder, traces: Iterable[RankTrace]) -> list[Fault]:
+    """Return the faults of a folder; `traces` are those of its ranks, of which one at a time is in memory."""
+    faults: list[Fault] = []
+    parts: list[Communication] = []
+    for trace in traces:
+        faults += file_faults(trace, folder)
+        parts.append(communication_of(trace, folder))
+    return faults + joint_faults(parts, folder)
+
+
+def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
+    """Return the faults of one file; of the folder only its process groups are used."""
+    return [
+        *_duplicate_ids(trace),
+        *_unknown_dependencies(trace),
+        *_cycles(trace),
+        *_groups(trace, folder),
+        *_peers(trace),
+        *_sizes(trace),
+        *_work(trace),
+        *_written_twice(trace),
+    ]
+
+
+def _duplicate_ids(trace: RankTrace) -> list[Fault]:
+    order = np.argsort(trace.ids, kind="stable")
+    repeated = np.sort(order[1:][trace.ids[order][1:] == trace.ids[order][:-1]])
+    return at_rows("duplicate id", trace, repeated, "an earlier node of the file has the same id")
+
+
+def _unknown_dependencies(trace: RankTrace) -> list[Fault]:
+    rows, ids = trace.unknown_deps[:, 0], trace.unknown_deps[:, 1]
+    details = [f"depends on node {number}, which the file does not have" for number in first_rows(ids)]
+    return at_rows("unknown dependency", trace, rows, details)
+
+
+def _cycles(trace: RankTrace) -> list[Fault]:
+    rows = cycle(joined(trace.ctrl_deps, trace.data_deps))
+    if not rows:
+        return []
+    shown = ", ".join(f"{trace.ids[row]} ({trace.names.of(row)})" for row in rows[:_SHOWN])
+    more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+    detail = f"{len(rows):,} nodes wait for one another: {shown}{more}"
+    return at_rows("cycle of dependencies", trace, np.array(rows[:1]), detail)
+
+
+def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
+    collective = trace.types == COMM_COLL
+    unknown, foreign = np.zeros(trace.num_nodes, bool), np.zeros(trace.num_nodes, bool)
+    for code in np.unique(trace.groups.codes[collective]).tolist():
+        members = folder.members(trace.groups.table[code] if code >= 0 else "")
+        if members is None:
+            unknown |= trace.groups.codes == code
+        elif trace.rank not in members:
+            foreign |= trace.groups.codes == code
+    lost, others = np.flatnonzero(unknown & collective), np.flatnonzero(foreign & collective)
+    return [
+        *at_rows(
+            "unknown process group",
+            trace,
+            lost,
+            [f"there is no group {trace.groups.of(row)!r}" for row in first_rows(lost)],
+        ),
+        *at_rows(
+            "no member of the group",
+            trace,
+            others,
+            [f"group {trace.groups.of(row)!r} does not have rank {trace.rank}" for row in first_rows(others)],
+        ),
+        *at_rows(
+            "unknown collective",
+            trace,
+            np.flatnonzero(collective & ~np.isin(trace.comm_type, list(COLLECTIVES.values()))),
+            "comm_type is none of Chakra's collectives",
+        ),
+    ]
+
+
+def _peers(trace: RankTrace) -> list[Fault]:
+    sends = np.flatnonzero((trace.types == COMM_SEND) & (trace.comm_dst < 0))
+    receives = np.flatnonzero((trace.types == COMM_RECV) & (trace.comm_src < 0))
+    return [
+        *at_rows("no peer", trace, sends, "a send without comm_dst"),
+        *at_rows("no peer", trace, receives, "a receive without comm_src"),
+    ]
+
+
+def _sizes(trace: RankTrace) -> list[Fault]:
+    barrier = (trace.types == COMM_COLL) & (trace.comm_type == COLLECTIVES["BARRIER"])
+    sent = np.isin(trace.types, (COMM_SEND, COMM_RECV, COMM_COLL)) & ~barrier
+    moved = np.isin(trace.types, (MEM_LOAD, MEM_STORE))
+    computed = trace.types == COMP
+    bad = (
+        ("comm_size", np.flatnonzero(sent & (trace.comm_size <= 0)), trace.comm_size),
+        ("tensor_size", np.flatnonzero(moved & (trace.tensor_size <= 0)), trace.tensor_size),
+        ("tensor_size", np.flatnonzero(computed & (trace.tensor_size == 0)), trace.tensor_size),
+        ("num_ops", np.flatnonzero(computed & (trace.num_ops == 0)), trace.num_ops),
+    )
+    return [
+        fault
+        for attribute, rows, sizes in bad
+        for fault in at_rows(
+            "size that is not positive",
+            trace,
+            rows,
+            [f"has no {attribute}" if sizes[row] == -1 else f"{attribute} is {sizes[row]}" for row in first_rows(rows)],
+        )
+    ]
+
+
+def _work(trace: RankTrace) -> list[Fault]:
+    # A computation with a duration is replayed, and needs neither.
+    without = (trace.types == COMP) & ((trace.num_ops < 0) | (trace.tensor_size < 0)) & np.isnan(trace.duration_ns)
+    rows = np.flatnonzero(without)
+    lacks = {(True, True): "num_ops and tensor_size", (True, False): "num_ops", (False, True): "tensor_size"}
+    details = [f"has no {lacks[bool(trace.num_ops[r] < 0), bool(trace.tensor_size[r] < 0)]}" for r in first_rows(rows)]
+    return at_rows("computation without its work", trace, rows, details)
+
+
+def _written_twice(trace: RankTrace) -> list[Fault]:
+    tensors = trace.writes.values
+    order = np.argsort(tensors, kind="stable")
+    again = np.sort(order[1:][tensors[order][1:] == tensors[order][:-1]])
+    rows = np.searchsorted(trace.writes.starts, again, side="right") - 1
+    details = [f"{trace.tensors[tensors[place]]!r} was written before in the file" for place in first_rows(again)]
+    return at_rows("tensor written twice", trace, rows, details)

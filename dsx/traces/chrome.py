@@ -1,0 +1,155 @@
+"""Timelines for chrome://tracing and Perfetto: a process for each rank, a thread for each of its streams.
+
+Events are written as they come. The file has its name when it is complete (dsx/files.py).
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsx.errors import StoreError, TraceError
+from dsx.files import OpenFolder
+from dsx.traces.columns import RankTrace
+from dsx.traces.critical_path import has_durations
+from dsx.traces.dag import joined, topological_order
+from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+
+COMPUTE, COMMUNICATION, MEMORY = STREAMS = ("compute", "communication", "memory")
+_STREAM = {
+    COMP: COMPUTE,
+    COMM_SEND: COMMUNICATION,
+    COMM_RECV: COMMUNICATION,
+    COMM_COLL: COMMUNICATION,
+    MEM_LOAD: MEMORY,
+    MEM_STORE: MEMORY,
+}
+_BLOCK = 5_000  # events that are written at once
+
+
+class Event(NamedTuple):
+    """Something that takes time on a stream of a rank."""
+
+    rank: int
+    stream: str
+    name: str
+    start_s: float
+    duration_s: float
+    args: Mapping[str, Any] = {}  # plain data that is shown with the event; never changed
+
+
+def write_chrome(path: Path, events: Iterable[Event]) -> None:
+    """Write a timeline; events may come in any order. Raises StoreError if the file cannot be written."""
+    with chrome_file(path) as write:
+        write(events)
+
+
+@contextmanager
+def chrome_file(path: Path) -> Iterator[Callable[[Iterable[Event]], None]]:
+    """Give a function that adds events to a timeline; the file is there after the block, if that raises nothing.
+
+    Raises StoreError if the file cannot be written.
+    """
+    with _os_errors(path):
+        folder = OpenFolder(path.parent)
+    with folder, folder.temporary_name() as partial:
+        with _os_errors(path):
+            file = folder.open(partial, os.O_RDWR | os.O_CREAT)
+        with file:
+            first = [True]
+            threads: dict[tuple[int, str], int] = {}
+
+            def put(lines: list[str]) -> None:
+                with _os_errors(path):
+                    file.write(("\n" if first[0] else ",\n").encode() + ",\n".join(lines).encode())
+                first[0] = False
+
+            def write(events: Iterable[Event]) -> None:
+                lines: list[str] = []
+                for event in events:
+                    lines += _lines(event, threads)
+                    if len(lines) >= _BLOCK:
+                        put(lines)
+                        lines = []
+                if lines:
+                    put(lines)
+
+            with _os_errors(path):
+                file.write(b'{"displayTimeUnit": "ms", "traceEvents": [')
+            yield write
+            with _os_errors(path):
+                file.write(b"\n]}\n")
+                file.flush()
+                os.fsync(file.fileno())
+        with _os_errors(path):
+            folder.rename(partial, folder, path.name)
+            folder.sync()
+
+
+def laid_out(trace: RankTrace) -> Iterator[Event]:
+    """Yield the nodes of a rank as events: each as soon as its stream and the nodes that it depends on allow.
+
+    Waiting for other ranks is not modelled. Nodes in a cycle are left out. Raises TraceError if no node has a duration.
+    """
+    if not has_durations(trace):
+        raise TraceError(
+            f"the trace of rank {trace.rank} has no durations, which a timeline needs; write the trace with --cluster"
+        )
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    starts, causes = before.starts.tolist(), before.values.tolist()
+    durations = (np.nan_to_num(trace.duration_ns) * 1e-9).tolist()
+    types, ids = trace.types.tolist(), trace.ids.tolist()
+    ends = [0.0] * trace.num_nodes
+    free: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
+    for row in topological_order(before).tolist():
+        begin = max((ends[other] for other in causes[starts[row] : starts[row + 1]]), default=0.0)
+        stream = _STREAM.get(types[row])
+        if stream is None:  # metadata takes no time
+            ends[row] = begin
+            continue
+        begin = max(begin, free[stream])
+        free[stream] = ends[row] = begin + durations[row]
+        yield Event(trace.rank, stream, trace.names.of(row), begin, durations[row], {"id": ids[row]})
+
+
+def _lines(event: Event, threads: dict[tuple[int, str], int]) -> Iterator[str]:
+    """Yield an event as JSON, after the names of its process and thread if they are new; `threads` has the known."""
+    key = event.rank, event.stream
+    thread = threads.get(key)
+    if thread is None:
+        thread = threads[key] = _thread(event.stream, event.rank, threads)
+        named = {"process_name": f"rank {event.rank}", "thread_name": event.stream}
+        for what, name in named.items():
+            yield json.dumps({"ph": "M", "name": what, "pid": event.rank, "tid": thread, "args": {"name": name}})
+    yield json.dumps(
+        {
+            "ph": "X",
+            "name": event.name,
+            "pid": event.rank,
+            "tid": thread,
+            "ts": event.start_s * 1e6,
+            "dur": event.duration_s * 1e6,
+            "args": event.args,
+        }
+    )
+
+
+def _thread(stream: str, rank: int, threads: dict[tuple[int, str], int]) -> int:
+    """Return the number of a stream: the same in all ranks for the usual ones, then the next free one."""
+    if stream in STREAMS:
+        return STREAMS.index(stream)
+    taken = {number for (other, _), number in threads.items() if other == rank}
+    return next(number for number in count(len(STREAMS)) if number not in taken)
+
+
+@contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,125 @@
+"""The seconds of nodes on a cluster, for a trace that has them: those of `dsx.cost`, which also price the plan.
+
+The launches of a kernel share its time (`dsx.traces.kernel_times`), so those of a layer add up to its price.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.hardware.cluster import Cluster
+from dsx.traces.columns import Lists, RankTrace, Texts
+from dsx.traces.kernel_times import KernelPricer
+from dsx.traces.layer_nodes import Compute
+from dsx.traces.link_times import LinkTimes
+from dsx.traces.messages import COMM_COLL, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.placement import placement
+from dsx.traces.rank_groups import RankGroups, peer_of
+from dsx.traces.trace_nodes import TraceNode
+from dsx.traces.traced_plan import TracedPlan
+
+_NANO = 1e9
+_Launch = tuple[str, str, Compute]  # kernel text, kind of operator, work
+
+
+class NodeDurations:
+    """Prices the nodes of a plan's stages."""
+
+    def __init__(self, cluster: Cluster, assumptions: Assumptions, plan: TracedPlan, groups: RankGroups) -> None:
+        self._plan, self._groups, self._assumptions = plan, groups, assumptions
+        self._kernels = KernelPricer(cluster.device, assumptions)
+        self._links = LinkTimes(cluster, assumptions, placement(cluster.network, plan.grid.ranks_per_domain))
+        self._launches: dict[_Launch, float] = {}
+        for nodes in plan.distinct_nodes():
+            self._price([(n.kernel_text, n.op_type, n.compute) for n in (*nodes.forward, *nodes.backward) if n.compute])
+
+    def set(self, nodes: Iterable[TraceNode], rank: int) -> None:
+        """Give nodes of a rank's stage their durations; a receive has none of its own."""
+        for node in nodes:
+            seconds = self._seconds(node, rank)
+            node.duration_ns = None if seconds is None else seconds * _NANO
+
+    def _seconds(self, node: TraceNode, rank: int) -> float | None:
+        sent = node.communication
+        if node.type == COMP and node.compute is not None:
+            if node.on_host:
+                return node.compute.bytes / float(np.asarray(self._assumptions.host_memory_bandwidth))
+            launch = node.kernel_text, node.op_type, node.compute
+            if launch not in self._launches:
+                self._price([launch])
+            return self._launches[launch]
+        if node.type in (MEM_LOAD, MEM_STORE):
+            return self._links.transfer_s(node.transfer_bytes)
+        if sent is None:
+            return None
+        if node.type == COMM_COLL:
+            return self._links.collective_s(sent.kind, self._members(sent.group, rank), sent.size)
+        if node.type == COMM_SEND:
+            return self._links.send_s(rank, peer_of(self._plan, self._groups, rank, sent.peer), sent.size)
+        return None
+
+    def _members(self, key: Hashable, rank: int) -> Sequence[int]:
+        return self._groups.members[key][self._groups.of_rank[key][rank]].tolist()
+
+    def _price(self, launches: Sequence[_Launch]) -> None:
+        """Price launches of which each kernel has each of its own as often as the others."""
+        if launches:
+            seconds = self._kernels(_as_trace(launches)).launch_s
+            self._launches |= dict(zip(launches, seconds.tolist(), strict=True))
+
+
+def _as_trace(launches: Sequence[_Launch]) -> RankTrace:
+    """Return launches as the nodes of a trace."""
+    count = len(launches)
+    works = [work for _, _, work in launches]
+    none = np.full(count, -1, dtype=np.int64)
+    no_list = Lists(np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    no_text = Texts([], np.full(count, -1, dtype=np.int32))
+    unknown = np.full(count, np.nan)
+    sizes = [len(work.multiplies) for work in works]
+    multiplies = np.array([number for work in works for number in work.multiplies], dtype=np.int64)
+
+    def column(name: str) -> np.ndarray:
+        return np.array([getattr(work, name) for work in works], dtype=np.int64)
+
+    return RankTrace(
+        rank=0,
+        version="",
+        ids=np.arange(1, count + 1),
+        names=no_text,
+        types=np.full(count, COMP, dtype=np.int8),
+        ctrl_deps=no_list,
+        data_deps=no_list,
+        num_ops=np.maximum(column("matrix_flops") + column("vector_flops"), 1),
+        tensor_size=np.maximum(column("bytes"), 1),
+        matrix_flops=column("matrix_flops"),
+        vector_flops=column("vector_flops"),
+        unfused_bytes=column("unfused_bytes"),
+        launches=column("launches"),
+        multiplies=Lists(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), multiplies),
+        op_types=_texts([kind for _, kind, _ in launches]),
+        kernels=_texts([text for text, _, _ in launches]),
+        comm_type=none,
+        comm_size=none,
+        comm_src=none,
+        comm_dst=none,
+        comm_tag=none,
+        groups=no_text,
+        axes=no_text,
+        overlap=unknown,
+        partner=none,
+        panels=none,
+        duration_ns=unknown,
+        reads=no_list,
+        writes=no_list,
+        tensors=[],
+        tensor_bytes=np.zeros(0, dtype=np.int64),
+    )
+
+
+def _texts(texts: Sequence[str]) -> Texts:
+    """Return texts as codes; an empty one is none."""
+    table = [*dict.fromkeys(filter(None, texts))]
+    code = {text: number for number, text in enumerate(table)}
+    return Texts(table, np.array([code.get(text, -1) for text in texts], dtype=np.int32))

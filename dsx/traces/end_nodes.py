@@ -1,0 +1,127 @@
+"""The nodes at the end of a step: reductions that accompany no pass, and the update of the optimizer, layer by layer.
+
+The gradients of weights that tensor parallel ranks hold alike are all-reduced among these (`dsx.graph.step`), and that
+of a tied weight between the first and the last stage. An optimizer on the host gets the gradients and sends back the
+weights.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dsx.cost.layer import is_data_axis
+from dsx.cost.offload import BOTH, OPTIMIZER
+from dsx.graph.notation import AXES
+from dsx.graph.step import OF_REPLICATED, OF_TIED, divides
+from dsx.space.choices import CODES
+from dsx.traces.layer_nodes import Compute, LayerNodes
+from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.pass_nodes import PassBuilder
+from dsx.traces.trace_nodes import Communication, TraceNode
+
+ENDS = ("ends",)  # key of the group of the first and the last stage
+
+
+class EndBuilder(PassBuilder):
+    """Builds the nodes after the last pass; its microbatch is that of the last pass."""
+
+    def end(self, positions: Sequence[int], ties: bool) -> None:
+        """Add the nodes for the layers of a stage, the last one first; `ties` if another stage has a tied weight."""
+        for position in positions:
+            self._replicated(position, self.plan.nodes(position))
+        if ties:
+            self._tied(positions)
+        for position in positions:
+            self._update(position, self.plan.nodes(position))
+
+    def _replicated(self, position: int, nodes: LayerNodes) -> None:
+        """Add the all-reduces of gradients of parameters that are replicated over tensor parallel ranks."""
+        if not self.plan.assumptions.charge_replicated_gradients:
+            return
+        for axis in AXES:
+            shared = [
+                weight
+                for weight in nodes.weights
+                if not weight.over_ep and axis in weight.reduced_over and not is_data_axis(axis)
+            ]
+            if not shared or int(self.plan.columns[axis]) == 1:
+                continue
+            size = sum(weight.gradient_bytes for weight in shared)
+            inputs = list(self._gradients(position, nodes, {weight.name for weight in shared}))
+            outputs = [(f"{inputs[0][0]}{axis}", inputs[0][1])] if inputs else []
+            communication = Communication(size, OF_REPLICATED.kind, axis, ("axis", axis))
+            name = f"L{position:03d}.{OF_REPLICATED.kind} gradients {axis}"
+            self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+
+    def _gradients(self, position: int, nodes: LayerNodes, names: Iterable[str]) -> Iterable[tuple[str, int]]:
+        """Return the gradients of some weights as the passes leave them, each tensor once."""
+        wanted, found = set(names), dict[str, int]()
+        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+            chosen = [weight for weight in weights if weight.name in wanted and weight.gradients]
+            grads = [(self._gradient(position, name), w.gradient_bytes) for w in weights for name in w.gradients]
+            if not chosen or not grads:
+                continue
+            reduced = self.reduced(position, number, grads)
+            size = sum(weight.gradient_bytes for weight in weights) // self.plan.shard_size(ranks)
+            of_shard = divides(self.zero_stage, "gradient")
+            each = (
+                [(reduced, size)]
+                if of_shard
+                else [(self.version(position, w.gradients[0]), w.gradient_bytes) for w in chosen]
+            )
+            found |= dict(each)
+            for later in (reduced, reduced + "r"):
+                if later in self.sources:
+                    found[later] = size if of_shard else grads[0][1]
+        return found.items()
+
+    def _tied(self, positions: Iterable[int]) -> None:
+        """Add the all-reduce of the gradient of a tied weight, or of the weight that it is tied to."""
+        last = self.plan.chain.num_layers - 1
+        head = self.plan.nodes(last)
+        tied = [weight for weight in head.weights if weight.tied]
+        for position in positions:
+            if not tied or position not in (0, last):
+                continue
+            nodes = self.plan.nodes(position)
+            # The first stage has the weight as the largest one of its first layer.
+            own = tied if position == last else [max(nodes.weights, key=lambda weight: weight.bytes)]
+            size = sum(weight.gradient_bytes for weight in tied)
+            if divides(self.zero_stage, "gradient"):
+                ranks = next(ranks for ranks, weights in head.groups.items() if tied[0] in weights)
+                size //= self.plan.shard_size(ranks)
+            inputs = list(self._gradients(position, nodes, {weight.name for weight in own}))
+            communication = Communication(size, OF_TIED.kind, "pp", ENDS)
+            outputs = [(f"{inputs[0][0]}t", inputs[0][1])] if inputs else []
+            name = f"L{position:03d}.{OF_TIED.kind} tied gradient"
+            self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+
+    def _update(self, position: int, nodes: LayerNodes) -> None:
+        """Add the update of a layer's weights, which reads and writes the state of the optimizer."""
+        assumptions = self.plan.assumptions
+        on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
+        inputs: list[tuple[str, int]] = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
+        outputs: list[tuple[str, int]] = []
+        parameters = 0
+        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+            held = self.weights(position, number, ranks, weights) if weights else []
+            inputs += held
+            outputs += [(f"{name}#1", size) for name, size in held]
+            whole = sum(weight.bytes for weight in weights)
+            sharded = divides(self.zero_stage, "optimizer")
+            parameters += whole // (self.plan.shard_size(ranks) if sharded else 1) // assumptions.weight_bytes
+        if not parameters:
+            return
+        state = f"L{position:03d}.optimizer state"
+        size = int(parameters * assumptions.optimizer_bytes_per_parameter)
+        traffic = max(int(parameters * assumptions.optimizer_traffic_per_parameter), 1)
+        compute = Compute(0, 0, traffic, 0, 0, ())
+        name = f"L{position:03d}.optimizer"
+        if not on_host:
+            inputs, outputs = [*inputs, (state, size)], [*outputs, (f"{state}#1", size)]
+            self.add(TraceNode(COMP, name, inputs, outputs, compute=compute, op_type="optimizer"))
+            return
+        gradients, weights = (parameters * of for of in (assumptions.gradient_bytes, assumptions.weight_bytes))
+        sent, updated = [(f"{name} gradients@host", gradients)], [(f"{name} weights@host", weights)]
+        self.add(TraceNode(MEM_STORE, f"{name} gradients", inputs, sent, transfer_bytes=gradients))
+        on_it = TraceNode(COMP, name, sent, updated, compute=compute, op_type="optimizer", on_host=True)
+        self.add(on_it)
+        self.add(TraceNode(MEM_LOAD, f"{name} weights", updated, outputs, transfer_bytes=weights))

@@ -1,0 +1,258 @@
+"""Checks of the communication of all ranks: what one rank does, the others must do too, and in a possible order.
+
+Events are what ranks do together: the k-th collective of a group is one event of all members, a send and its receive
+are one. Every rank has its events in the order of its file. If these orders have a cycle, the ranks wait for each other
+for ever.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dsx.traces.columns import Lists
+from dsx.traces.communication import Communication
+from dsx.traces.dag import cycle
+from dsx.traces.faults import MOST_LISTED, Fault, first_rows, unlisted
+from dsx.traces.folder import TraceFolder
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND
+
+_SHOWN = 6  # ranks or events in a message
+_KINDS = {code: name for name, code in COLLECTIVES.items()}
+
+
+def joint_faults(parts: Sequence[Communication], folder: TraceFolder) -> list[Fault]:
+    """Return the faults between ranks; `parts` are all ranks that have a file."""
+    if not parts:
+        return []
+    joint = _Joint(parts)
+    return [
+        *_missing_ranks(joint, folder),
+        *_lone_transfers(joint),
+        *_different_sizes(joint),
+        *_different_sequences(joint, folder),
+        *_order(joint),
+    ]
+
+
+class _Joint:
+    """The communication of all ranks as columns, rank after rank, and the event of each row."""
+
+    def __init__(self, parts: Sequence[Communication]) -> None:
+        self.parts = parts
+        self.begins = np.cumsum([0, *(len(part.ids) for part in parts)])
+        self.ranks = np.repeat(np.array([part.rank for part in parts]), np.diff(self.begins))
+        self.types = np.concatenate([part.types for part in parts])
+        self.collectives = np.concatenate([part.collectives for part in parts])
+        self.sizes = np.concatenate([part.sizes for part in parts])
+        self.sources = np.concatenate([part.sources for part in parts])
+        self.targets = np.concatenate([part.targets for part in parts])
+        self.tags = np.concatenate([part.tags for part in parts])
+        self.group_names, self.groups = _one_table(parts)
+        collective = self.types == COMM_COLL
+        # A row's partners have the same label, and the same number of rows with it before them in their rank.
+        self.labels = _codes(
+            np.where(collective, self.groups, -1), self.sources, self.targets, np.where(collective, -1, self.tags)
+        )
+        self.turns = _turns(_codes(self.labels, self.ranks, self.types))
+        self.events = _codes(self.labels, self.turns)
+
+    def name(self, row: int) -> str:
+        """Return the name of a node."""
+        part, at = self._place(row)
+        return self.parts[part].names.of(at)
+
+    def node(self, row: int) -> int:
+        """Return the id of a node."""
+        part, at = self._place(row)
+        return int(self.parts[part].ids[at])
+
+    def _place(self, row: int) -> tuple[int, int]:
+        part = int(np.searchsorted(self.begins, row, side="right")) - 1
+        return part, row - int(self.begins[part])
+
+    def text(self, row: int) -> str:
+        """Return what a node does: "ALL_REDUCE 3 of group '1'", "transfer 0 -> 1 with tag 7"."""
+        if self.types[row] != COMM_COLL:
+            return f"transfer {self.sources[row]} -> {self.targets[row]} with tag {self.tags[row]}"
+        group = self.group_names[self.groups[row]]
+        return f"{_kind(self.collectives[row])} {self.turns[row] + 1} of {_group_text(group)}"
+
+
+def _one_table(parts: Sequence[Communication]) -> tuple[list[str], np.ndarray]:
+    """Return the names of all groups, and that of each row as a position among them."""
+    codes: dict[str, int] = {}
+    columns = []
+    for part in parts:
+        own = np.array([codes.setdefault(name, len(codes)) for name in part.groups.table], np.int64)
+        columns.append(own[part.groups.codes])
+    return list(codes), np.concatenate(columns)
+
+
+def _codes(*columns: np.ndarray) -> np.ndarray:
+    """Return a number for each row, equal where all columns are: 0, 1, 2, ... in the order of the columns."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(len(order), bool)
+    for column in columns:
+        ordered = column[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(new)
+    return codes
+
+
+def _turns(codes: np.ndarray) -> np.ndarray:
+    """Return for each row how many earlier rows have its code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    turns = np.empty(len(codes), np.int64)
+    turns[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
+    return turns
+
+
+def _missing_ranks(joint: _Joint, folder: TraceFolder) -> list[Fault]:
+    there = {part.rank for part in joint.parts}
+    members = {rank for name in joint.group_names for rank in folder.members(name) or ()}
+    transfers = joint.types != COMM_COLL
+    peers = {*np.unique(joint.sources[transfers]).tolist(), *np.unique(joint.targets[transfers]).tolist()}
+    missing = sorted((members | peers) - there)
+    if not missing:
+        return []
+    detail = (
+        f"{_listed(missing)} {'have' if len(missing) > 1 else 'has'} no file, and others wait for them; what they do "
+        "together is not checked"
+    )
+    return [Fault("missing ranks", None, None, "", detail, is_note=True)]
+
+
+def _lone_transfers(joint: _Joint) -> list[Fault]:
+    there = np.array([part.rank for part in joint.parts])
+    size = int(joint.events.max(initial=-1)) + 1
+    faults: list[Fault] = []
+    for own, other, peers, what, lacks in (
+        (COMM_SEND, COMM_RECV, joint.targets, "send without its receive", "has no receive from"),
+        (COMM_RECV, COMM_SEND, joint.sources, "receive without its send", "has no send to"),
+    ):
+        matched = np.zeros(size, bool)
+        matched[joint.events[joint.types == other]] = True
+        rows = np.flatnonzero((joint.types == own) & ~matched[joint.events])
+        rows = rows[np.isin(peers[rows], there)]
+        faults += _by_rank(
+            joint,
+            rows,
+            what,
+            lambda row, peers=peers, lacks=lacks: (
+                f"rank {peers[row]} {lacks} rank {joint.ranks[row]} with tag {joint.tags[row]}"
+                + (f" for the {joint.turns[row] + 1}th time" if joint.turns[row] else "")
+            ),
+        )
+    return faults
+
+
+def _different_sizes(joint: _Joint) -> list[Fault]:
+    received = np.full(int(joint.events.max(initial=-1)) + 1, -1)
+    receives = np.flatnonzero(joint.types == COMM_RECV)
+    received[joint.events[receives]] = receives
+    sends = np.flatnonzero(joint.types == COMM_SEND)
+    partners = received[joint.events[sends]]
+    rows = sends[(partners >= 0) & (joint.sizes[sends] != joint.sizes[partners])]
+    return _by_rank(
+        joint,
+        rows,
+        "send and receive of different sizes",
+        lambda row: (
+            f"{joint.sizes[row]} bytes are sent to rank {joint.targets[row]}, which receives "
+            f"{joint.sizes[received[joint.events[row]]]} (tag {joint.tags[row]})"
+        ),
+    )
+
+
+def _by_rank(joint: _Joint, rows: np.ndarray, what: str, detail: Callable[[int], str]) -> list[Fault]:
+    """Return the faults at some rows, the first ones of each rank."""
+    own_rows = np.split(rows, np.flatnonzero(np.diff(joint.ranks[rows])) + 1) if len(rows) else []
+    return [
+        Fault(what, int(joint.ranks[row]), joint.node(row), joint.name(row), detail(row), more=unlisted(at, len(own)))
+        for own in own_rows
+        for at, row in enumerate(first_rows(own))
+    ]
+
+
+def _different_sequences(joint: _Joint, folder: TraceFolder) -> list[Fault]:
+    """Return a fault for each group whose members do not run the same collectives: the first that differs."""
+    rows = np.flatnonzero(joint.types == COMM_COLL)
+    if not len(rows):
+        return []
+    there = {part.rank for part in joint.parts}
+    members = [there.intersection(folder.members(name) or ()) for name in joint.group_names]
+    rows = rows[np.argsort(joint.events[rows], kind="stable")]
+    begins = np.flatnonzero(np.diff(joint.events[rows], prepend=-1))
+    present = np.diff(np.append(begins, len(rows)))
+    wanted = np.array([len(ranks) for ranks in members])[joint.groups[rows[begins]]]
+    differs = present != wanted
+    for column in (joint.collectives[rows], joint.sizes[rows]):
+        differs |= np.minimum.reduceat(column, begins) != np.maximum.reduceat(column, begins)
+    first: dict[int, int] = {}  # by group: the position of its first event that differs
+    for at in np.flatnonzero(differs).tolist():
+        first.setdefault(int(joint.groups[rows[begins[at]]]), at)
+    faults = []
+    for place, (group, at) in enumerate(list(first.items())[:MOST_LISTED]):
+        together = rows[begins[at] : begins[at] + present[at]].tolist()
+        detail = _difference(joint, together, members[group])
+        text = f"{_group_text(joint.group_names[group])}: {detail}"
+        faults.append(
+            Fault("different sequences of collectives", None, None, "", text, more=unlisted(place, len(first)))
+        )
+    return faults
+
+
+def _difference(joint: _Joint, together: list[int], members: set[int]) -> str:
+    """Return how a collective differs between ranks; `together` are the rows of those that have it."""
+    one, turn = together[0], joint.turns[together[0]]
+    lacking = sorted(members - set(joint.ranks[together].tolist()))
+    if lacking:
+        return (
+            f"{_listed(lacking)} {'have' if len(lacking) > 1 else 'has'} only {turn} collectives, and "
+            f"{_node_text(joint, one)} is number {turn + 1}"
+        )
+    other = next(
+        row
+        for row in together
+        if (joint.collectives[row], joint.sizes[row]) != (joint.collectives[one], joint.sizes[one])
+    )
+    return f"number {turn + 1} differs: {_node_text(joint, one)} and {_node_text(joint, other)}"
+
+
+def _order(joint: _Joint) -> list[Fault]:
+    """Return a fault if the orders of all ranks contradict each other, with the events of one cycle."""
+    earlier, later = joint.events[:-1], joint.events[1:]
+    edges = np.flatnonzero((joint.ranks[:-1] == joint.ranks[1:]) & (earlier != later))
+    edges = edges[np.argsort(later[edges], kind="stable")]
+    starts = np.searchsorted(later[edges], np.arange(int(joint.events.max(initial=-1)) + 2))
+    events = cycle(Lists(starts, earlier[edges]))
+    if not events:
+        return []
+    rows = [
+        next(int(edge) for edge in edges[starts[after] : starts[after + 1]] if earlier[edge] == before)
+        for before, after in zip(events, events[1:] + events[:1], strict=True)
+    ]
+    steps = [f"rank {joint.ranks[row]} has {joint.text(row)} before {joint.text(row + 1)}" for row in rows[:_SHOWN]]
+    more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+    return [Fault("contradictory order", None, None, "", f"{'; '.join(steps)}{more}")]
+
+
+def _node_text(joint: _Joint, row: int) -> str:
+    kind = _kind(joint.collectives[row])
+    return f"{kind} of {joint.sizes[row]} bytes on rank {joint.ranks[row]} (node {joint.node(row)}, {joint.name(row)})"
+
+
+def _kind(code: int) -> str:
+    return _KINDS.get(int(code), f"collective {code}")
+
+
+def _group_text(name: str) -> str:
+    return f"group {name!r}" if name else "the group of all ranks"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    more = f" and {len(ranks) - _SHOWN:,} more" if len(ranks) > _SHOWN else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

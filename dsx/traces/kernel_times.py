@@ -1,0 +1,208 @@
+"""The seconds of the launches of a trace: their kernels by the roofline, as `dsx.cost.layer` prices them.
+
+Launches with the same kernel text are one kernel. Its time is that of the sums of their FLOPs, bytes and launches, and
+each launch has the share of it that it has of the compute time. The roofline is homogeneous: all executions of a kernel
+in a file are priced as one, and an execution is an equal part of that.
+
+A computation without a kernel text, as in traces of other writers, is a kernel of its own. One that states neither
+operations nor bytes takes its stated duration. One that reads what was stored to the host runs there, at the bandwidth
+of the host's memory: an update of offloaded optimizer state.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.cost import xp
+from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.multiply import accumulated_bytes, cast_bytes, slowdowns
+from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
+from dsx.cost.work import Multiplies, MultiplyShape
+from dsx.graph.derived import BACKWARD, FORWARD
+from dsx.hardware.device import Device
+from dsx.records import Array, ArrayLike
+from dsx.traces.columns import RankTrace
+from dsx.traces.distinct import Distinct, distinct, hashed_lists
+from dsx.traces.messages import COMP, MEM_STORE
+
+# Flags of a multiply in the attribute `multiplies`.
+LINEAR, OF_WEIGHT, FUSED, GROUPED, IN_BACKWARD = (1 << bit for bit in range(5))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Seconds of the N nodes of a trace; 0 for those that are no computations."""
+
+    launch_s: np.ndarray  # [N]
+    execution: np.ndarray  # [N] int64, which execution of which kernel a launch belongs to; -1 for other nodes
+    execution_s: np.ndarray  # [N] seconds of that whole execution
+
+    def slowed(self, factor: float) -> "KernelTimes":
+        """Return the times of a GPU whose kernels take `factor` times as long."""
+        return KernelTimes(self.launch_s * factor, self.execution, self.execution_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launches:
+    """R distinct launches of K kernels."""
+
+    kernel: np.ndarray  # [R] position of the kernel
+    counts: np.ndarray  # [R] nodes in the file
+    matrix: np.ndarray  # [R] FLOPs
+    vector: np.ndarray  # [R] FLOPs
+    num_bytes: np.ndarray  # [R]
+    unfused: np.ndarray  # [R] bytes
+    launches: np.ndarray  # [R]
+    stated_s: np.ndarray  # [R] stated duration of a launch that states no work, else NaN
+    on_host: np.ndarray  # [R] bool
+    owner: np.ndarray  # [M] launch of each multiply
+    multiplies: np.ndarray  # [M, 6]
+
+    def key(self) -> tuple[bytes, ...]:
+        """Return a key that equal launches share."""
+        return tuple(getattr(self, name).tobytes() for name in self.__dataclass_fields__)
+
+
+class KernelPricer:
+    """Prices the launches of traces on a device; ranks with the same launches are priced once."""
+
+    def __init__(self, device: Device, assumptions: Assumptions) -> None:
+        self._device, self._assumptions = device, assumptions
+        self._known: dict[tuple[bytes, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, trace: RankTrace) -> KernelTimes:
+        """Return the seconds of the launches of a trace."""
+        nodes = np.flatnonzero(trace.types == COMP)
+        on_host = _on_host(trace)
+        found = distinct([*_identity(trace, nodes), on_host[nodes]])
+        launches = _launches(trace, nodes, found, on_host)
+        key = launches.key()
+        if key not in self._known:
+            self._known[key] = _priced(launches, self._device, self._assumptions)
+        launch_s, kernel_s = self._known[key]
+        executions = np.full(len(kernel_s), np.iinfo(np.int64).max)
+        np.minimum.at(executions, launches.kernel, launches.counts)
+        # A kernel may have several equal launches in each execution.
+        per_execution = -(-launches.counts // executions[launches.kernel])
+        execution = launches.kernel[found.which] << 32
+        execution += _occurrences(found) // per_execution[found.which]
+        execution_s = (kernel_s / executions)[launches.kernel]
+        num_nodes = trace.num_nodes
+        return KernelTimes(
+            _spread(num_nodes, nodes, launch_s[found.which], 0.0),
+            _spread(num_nodes, nodes, execution, -1),
+            _spread(num_nodes, nodes, execution_s[found.which], 0.0),
+        )
+
+
+def _on_host(trace: RankTrace) -> np.ndarray:
+    """Return the [N] computations that read what a store has left on the host."""
+    owners = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts))
+    found = np.zeros(trace.num_nodes, bool)
+    found[owners[trace.types[trace.data_deps.values] == MEM_STORE]] = True
+    return found & (trace.types == COMP)
+
+
+def _identity(trace: RankTrace, nodes: np.ndarray) -> list[np.ndarray]:
+    """Return the columns that tell launches apart."""
+    named = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
+    columns = [trace.kernels.codes, trace.op_types.codes, *(getattr(trace, name) for name in named)]
+    found = [column[nodes] for column in columns]
+    # Durations are part of what tells launches apart only where they are their time.
+    unpriced = (trace.num_ops[nodes] <= 0) & (trace.tensor_size[nodes] <= 0)
+    durations = np.where(unpriced, trace.duration_ns[nodes], 0.0)
+    return [*found, durations.view(np.int64), hashed_lists(trace.multiplies, nodes)]
+
+
+def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.ndarray) -> _Launches:
+    rows = nodes[found.rows]
+    num_ops, matrix = trace.num_ops[rows], trace.matrix_flops[rows]
+    codes = trace.kernels.codes[rows].astype(np.int64)
+    alone = np.flatnonzero(codes < 0)
+    codes[alone] = len(trace.kernels.table) + np.arange(len(alone))
+    unpriced = (num_ops <= 0) & (trace.tensor_size[rows] <= 0)
+    lists = [trace.multiplies.of(row).reshape(-1, 6) for row in rows.tolist()]
+    return _Launches(
+        kernel=np.unique(codes, return_inverse=True)[1],
+        counts=found.counts,
+        matrix=np.maximum(np.where(matrix < 0, num_ops, matrix), 0).astype(float),
+        vector=np.maximum(trace.vector_flops[rows], 0).astype(float),
+        num_bytes=np.maximum(trace.tensor_size[rows], 0).astype(float),
+        unfused=np.maximum(trace.unfused_bytes[rows], 0).astype(float),
+        launches=np.where(trace.launches[rows] < 0, 1, trace.launches[rows]).astype(float),
+        stated_s=np.where(unpriced, trace.duration_ns[rows] * 1e-9, np.nan),
+        on_host=on_host[rows],
+        owner=np.repeat(np.arange(len(rows)), [len(multiplies) for multiplies in lists]),
+        multiplies=np.concatenate([*lists, np.empty((0, 6), np.int64)]),
+    )
+
+
+@xp.unchecked
+def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tuple[np.ndarray, np.ndarray]:
+    """Return the [R] seconds of the launches, and the [K] seconds of all executions of the kernels."""
+    shapes, multiplies = _shapes(launches.multiplies), _sizes(launches.multiplies)
+
+    def per_launch(values: Array) -> np.ndarray:
+        return np.bincount(launches.owner, np.asarray(values)[:, 0], len(launches.counts))
+
+    def per_kernel(values: ArrayLike) -> np.ndarray:
+        return np.bincount(launches.kernel, launches.counts * np.asarray(values))
+
+    if shapes:
+        excess = per_launch(multiplies.flops * (slowdowns(multiplies, shapes, device, assumptions) - 1.0))
+        accumulated = per_launch(accumulated_bytes(multiplies, shapes, assumptions))
+        cast = per_launch(cast_bytes(multiplies, shapes, assumptions)) * (assumptions.linear_dtype == FP8)
+    else:
+        excess = accumulated = cast = np.zeros(len(launches.counts))
+    computing = compute_time(launches.matrix + excess, launches.vector, launches.launches, device, assumptions)
+    traffic = launches.num_bytes + assumptions.unfused_share * launches.unfused + cast
+    compute_s, num_bytes = per_kernel(computing), per_kernel(traffic)
+    exposed_s = exposed_memory_time(num_bytes, compute_s, per_kernel(launches.launches), device, assumptions)
+    exposed_s = exposed_s + memory_time(per_kernel(accumulated), device, assumptions)
+    # A kernel that computes nothing divides its time as its bytes.
+    weight, total = (
+        np.where((compute_s > 0)[launches.kernel], computing, traffic + accumulated),
+        np.where(compute_s > 0, compute_s, num_bytes + per_kernel(accumulated)),
+    )
+    share = np.where(weight > 0, weight / total[launches.kernel], 0.0)
+    launch_s = computing + exposed_s[launches.kernel] * share
+    launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
+    launch_s = np.where(launches.on_host, launches.num_bytes / assumptions.host_memory_bandwidth, launch_s)
+    return launch_s, per_kernel(launch_s)
+
+
+def _shapes(multiplies: np.ndarray) -> tuple[MultiplyShape, ...]:
+    return tuple(
+        MultiplyShape(
+            kernel=0,
+            direction=BACKWARD if flags & IN_BACKWARD else FORWARD,
+            linear=bool(flags & LINEAR),
+            fused=bool(flags & FUSED),
+            of_weight=bool(flags & OF_WEIGHT),
+            grouped=bool(flags & GROUPED),
+        )
+        for flags in multiplies[:, 5].tolist()
+    )
+
+
+def _sizes(multiplies: np.ndarray) -> Multiplies:
+    rows, columns, contracted, batch, flops = (multiplies[:, place, None].astype(float) for place in range(5))
+    return Multiplies(rows=rows, columns=columns, contracted=contracted, batch=batch, flops=flops)
+
+
+def _occurrences(found: Distinct) -> np.ndarray:
+    """Return how many earlier nodes are the same launch, [N]."""
+    # NumPy sorts 16 bits ten times as fast.
+    which = found.which.astype(np.uint16) if len(found.counts) <= 1 << 16 else found.which
+    order = np.argsort(which, kind="stable")
+    first = np.cumsum(found.counts) - found.counts
+    occurrences = np.empty(len(order), np.int64)
+    occurrences[order] = np.arange(len(order)) - np.repeat(first, found.counts)
+    return occurrences
+
+
+def _spread(num_nodes: int, nodes: np.ndarray, values: np.ndarray, missing: float) -> np.ndarray:
+    """Return values of some nodes as a column of all."""
+    column = np.full(num_nodes, missing, values.dtype)
+    column[nodes] = values
+    return column

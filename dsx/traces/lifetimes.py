@@ -1,0 +1,114 @@
+"""Memory of a rank over its nodes, from the lifetimes of its buffers.
+
+Versions of a tensor (`NAME#VERSION`) are one buffer. A buffer lives from the first node that writes it to the last one
+that reads or writes it, both included. One that is read before it is written was there from the start and stays to the
+end: weights, optimizer state. Nodes count in file order.
+
+Not counted: tensors in the host's memory (`NAME@host`), and what no node reads or writes.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.traces.columns import Lists, RankTrace
+
+HOST = "@host"  # suffix of tensors in the host's memory
+VERSION = "#"  # between the name of a buffer and the version of its tensor
+
+_KIND = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Buffers of one kind that are alive at the same time."""
+
+    kind: str  # leading word of their names
+    buffers: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of all buffers at each node."""
+
+    curve_bytes: np.ndarray  # [N] int64
+    peak_row: int  # the first node at the peak; -1 if there are no nodes
+    alive: tuple[Alive, ...]  # at the peak, the largest first
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest number of bytes at a node."""
+        return int(self.curve_bytes[self.peak_row]) if self.peak_row >= 0 else 0
+
+
+def memory_use(trace: RankTrace) -> MemoryUse:
+    """Return the memory of a rank by the lifetimes of its buffers; zeros for a trace without tensors."""
+    num_nodes = trace.num_nodes
+    names, sizes, begins, ends = _buffers(trace)
+    changes = np.zeros(num_nodes + 1, np.int64)
+    np.add.at(changes, begins, sizes)
+    np.subtract.at(changes, ends + 1, sizes)
+    curve = np.cumsum(changes[:-1])
+    peak = int(np.argmax(curve)) if num_nodes else -1
+    there = np.flatnonzero((begins <= peak) & (peak <= ends))
+    return MemoryUse(curve, peak, _by_kind([names[place] for place in there.tolist()], sizes[there]))
+
+
+def _buffers(trace: RankTrace) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the buffers on the device: names, bytes, first and last row."""
+    codes: dict[str, int] = {}
+    of_tensor = np.array([_code(name, codes) for name in trace.tensors], np.int64)
+    buffers = len(codes)
+    none = trace.num_nodes
+    read, written = (_first_rows(lists, of_tensor, buffers, none) for lists in (trace.reads, trace.writes))
+    last = np.full(buffers, -1, np.int64)
+    for lists in (trace.reads, trace.writes):
+        rows, used = _uses(lists, of_tensor)
+        np.maximum.at(last, used, rows)
+    # A node reads before it writes.
+    persistent = (read <= written) & (read < none)
+    sizes = np.zeros(buffers, np.int64)
+    counted = of_tensor >= 0
+    np.maximum.at(sizes, of_tensor[counted], trace.tensor_bytes[counted])
+    begins = np.where(persistent, 0, np.minimum(read, written))
+    return list(codes), sizes, begins, np.where(persistent, none - 1, last)
+
+
+def _code(name: str, codes: dict[str, int]) -> int:
+    """Return the buffer of a tensor, -1 for one in the host's memory; new ones are added to `codes`."""
+    buffer = name.partition(VERSION)[0]
+    if name.endswith(HOST) or buffer.endswith(HOST):
+        return -1
+    return codes.setdefault(buffer, len(codes))
+
+
+def _uses(lists: Lists, of_tensor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of nodes, and a buffer that each reads or writes."""
+    rows = np.repeat(np.arange(len(lists.starts) - 1), np.diff(lists.starts))
+    used = of_tensor[lists.values]
+    return rows[used >= 0], used[used >= 0]
+
+
+def _first_rows(lists: Lists, of_tensor: np.ndarray, buffers: int, none: int) -> np.ndarray:
+    rows, used = _uses(lists, of_tensor)
+    first = np.full(buffers, none, np.int64)
+    np.minimum.at(first, used, rows)
+    return first
+
+
+def _by_kind(names: list[str], sizes: np.ndarray) -> tuple[Alive, ...]:
+    found: dict[str, tuple[int, int]] = {}
+    for name, size in zip(names, sizes.tolist(), strict=True):
+        kind = kind_of(name)
+        number, total = found.get(kind, (0, 0))
+        found[kind] = number + 1, total + size
+    alive = (Alive(kind, number, total) for kind, (number, total) in found.items())
+    return tuple(sorted(alive, key=lambda part: -part.size_bytes))
+
+
+def kind_of(name: str) -> str:
+    """Return the leading word of a name: "grad" of "grad.layer3#002"; the name itself if it begins with none."""
+    match = _KIND.match(name)
+    return match[0] if match else name

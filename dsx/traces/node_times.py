@@ -1,0 +1,160 @@
+"""The seconds of every node of a trace on a cluster, and how long each of them holds the compute stream.
+
+Kernels, collectives, sends and transfers to the host are priced by `dsx.cost`, one at a time. How they follow each
+other, wait and overlap in a step is the replay's (`dsx.traces.replay`), apart from the closed formulas of `dsx.cost`.
+
+A collective with a partner holds the compute stream for its time less what overlaps with the kernel of the partner:
+a share `overlap` of it, but no longer than the kernel runs. Collectives of one execution of a kernel do not overlap
+with the same part of it. Other communication holds the compute stream for the share of its time that cannot overlap.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsx.cost import xp
+from dsx.cost.assumptions import Assumptions
+from dsx.cost.collectives import Fastest, collective, send
+from dsx.cost.groups import group
+from dsx.cost.offload import transfer_s
+from dsx.errors import TraceError
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
+from dsx.hardware.cluster import Cluster
+from dsx.traces.columns import RankTrace
+from dsx.traces.distinct import distinct
+from dsx.traces.kernel_times import KernelPricer, KernelTimes
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.node_names import node_text
+from dsx.traces.panels import in_panels
+from dsx.traces.placement import Placement
+
+# A collective of Chakra -> the kind of `dsx.cost` that it is priced as. A barrier is an all-reduce of few bytes.
+_KINDS = {
+    "ALL_REDUCE": ALL_REDUCE,
+    "REDUCE": REDUCE,
+    "ALL_GATHER": ALL_GATHER,
+    "BROADCAST": BROADCAST,
+    "ALL_TO_ALL": ALL_TO_ALL,
+    "REDUCE_SCATTER": REDUCE_SCATTER,
+    "REDUCE_SCATTER_BLOCK": REDUCE_SCATTER,
+    "BARRIER": ALL_REDUCE,
+}
+_NAMES = {code: name for name, code in COLLECTIVES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimes:
+    """Seconds of the N nodes of one rank, in file order."""
+
+    seconds: np.ndarray  # [N], 0 for a receive
+    held_s: np.ndarray  # [N], of the compute stream
+
+
+class NodePricer:
+    """Prices the nodes of ranks; nodes that are equal but for their rank are priced once.
+
+    `members` has the ranks of each group by its name; an unnamed one is that of all ranks.
+    """
+
+    def __init__(
+        self, cluster: Cluster, assumptions: Assumptions, placed: Placement, members: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._cluster, self._assumptions, self._placed, self._members = cluster, assumptions, placed, members
+        self._kernels = KernelPricer(cluster.device, assumptions)
+        self._shares: dict[str, tuple[int, ...]] = {}
+        self._collectives: dict[tuple[str, tuple[int, ...]], Fastest] = {}
+        self._links: dict[tuple[int, ...], Fastest] = {}
+
+    @xp.unchecked
+    def __call__(self, trace: RankTrace, slow: float = 1.0) -> NodeTimes:
+        """Return the times of a rank whose kernels take `slow` times as long.
+
+        Raises TraceError for a collective of a kind or a group that is unknown.
+        """
+        kernels = self._kernels(trace).slowed(slow)
+        seconds = kernels.launch_s.copy()
+        gathered = np.flatnonzero(trace.types == COMM_COLL)
+        seconds[gathered] = self._collective_s(trace, gathered)
+        sends = np.flatnonzero(trace.types == COMM_SEND)
+        seconds[sends] = self._send_s(trace, sends)
+        transfers = np.flatnonzero((trace.types == MEM_LOAD) | (trace.types == MEM_STORE))
+        sizes = np.maximum(trace.tensor_size[transfers], 0).astype(float)
+        seconds[transfers] = transfer_s(sizes, self._cluster.device, self._assumptions)
+        return NodeTimes(seconds, _held_s(trace, seconds, kernels))
+
+    def _collective_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
+        found = distinct([column[nodes] for column in (trace.comm_type, trace.comm_size, trace.groups.codes)])
+        seconds = [self._collective(trace, row) for row in nodes[found.rows].tolist()]
+        return np.array(seconds, float)[found.which]
+
+    def _collective(self, trace: RankTrace, row: int) -> float:
+        code, name, size = int(trace.comm_type[row]), trace.groups.of(row), max(int(trace.comm_size[row]), 0)
+        kind = _KINDS.get(_NAMES.get(code, ""))
+        if kind is None:
+            raise TraceError(
+                f"rank {trace.rank}: {node_text(trace, row)}: collectives of type {_NAMES.get(code, code)} have no "
+                f"time; those with one are {', '.join(_KINDS)}"
+            )
+        members = self._members.get(name)
+        if members is None:
+            raise TraceError(
+                f"rank {trace.rank}: {node_text(trace, row)} has the group {name!r}, which comm_groups.json lacks"
+            )
+        if name not in self._shares:
+            self._shares[name] = (len(members), *self._placed.shares(members))
+        shape = kind, self._shares[name]
+        if shape not in self._collectives:
+            placed = group(*(np.array([float(count)]) for count in shape[1]))
+            self._collectives[shape] = collective(kind, placed, self._cluster.network, self._assumptions)
+        # dsx's volume of an all-gather is the gathered tensor; a trace has the shard.
+        volume = size * len(members) if kind == ALL_GATHER else size
+        return float(self._collectives[shape](np.array([float(volume)]))[0])
+
+    def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
+        found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
+        rows = nodes[found.rows].tolist()
+        return np.array([self._send(trace, row) for row in rows], float)[found.which]
+
+    def _send(self, trace: RankTrace, row: int) -> float:
+        shape = self._placed.link(trace.rank, int(trace.comm_dst[row]))
+        if shape not in self._links:
+            # A link is a pipeline of two stages.
+            shares = [np.array([float(share)]) for share in shape]
+            self._links[shape] = send(np.array([2.0]), shares[0], self._cluster.network, self._assumptions, shares[1:])
+        return float(self._links[shape](np.array([float(max(trace.comm_size[row], 0))]))[0])
+
+
+def is_inline(trace: RankTrace) -> np.ndarray:
+    """Return the [N] collectives that are part of the compute stream: with a partner, or without any overlap."""
+    return (trace.types == COMM_COLL) & ~in_panels(trace) & ((trace.partner >= 0) | ~(trace.overlap > 0))
+
+
+def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:
+    """Return the seconds that each node holds the compute stream, [N]."""
+    overlap = np.where(np.isnan(trace.overlap), 0.0, trace.overlap)
+    partnered = np.flatnonzero(is_inline(trace) & (trace.partner >= 0))
+    overlapping = seconds.copy()
+    overlapping[partnered] = _overlapping_s(trace.partner[partnered], seconds[partnered], kernels)
+    held = seconds - overlap * overlapping
+    # The multiply that they belong to waits for panels, and what reads a received tensor for it.
+    held = np.maximum(held, 0.0)  # rounding
+    held[in_panels(trace) | (trace.types == COMM_RECV)] = 0.0
+    return np.where(trace.types == COMP, seconds, held)
+
+
+def _overlapping_s(partners: np.ndarray, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:
+    """Return the seconds of collectives that can overlap with the kernels of their partners, in file order."""
+    executions = kernels.execution[partners]
+    order = np.argsort(executions, kind="stable")
+    until = np.cumsum(seconds[order])
+    before = until - seconds[order]
+    firsts = np.flatnonzero(np.diff(executions[order], prepend=-2))
+    lengths = np.diff(firsts, append=len(order))
+    start = np.repeat(before[firsts], lengths)
+    whole = kernels.execution_s[partners][order]
+    # The collectives of an execution use up its time one after the other.
+    used = np.minimum(until - start, whole) - np.minimum(before - start, whole)
+    found = np.empty(len(order))
+    found[order] = used
+    return found

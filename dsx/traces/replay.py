@@ -1,0 +1,350 @@
+"""Replays the traces of all ranks, node by node: the independent check of the closed formulas of `dsx.cost`.
+
+A rank has a host, a compute stream, and a stream for each of: the asynchronous collectives of an axis, panels, sends,
+loads, stores. Streams run in order, and a node starts when
+
+- the host has issued it: `dispatch_latency` after it issued the one before; it never waits for the GPU;
+- the compute stream has done all computation before it in the program, as a library's streams wait for the one that
+  issues to them;
+- what it depends on is there, and its stream is free;
+- for a collective, all its ranks have reached it.
+
+Launches and inline collectives hold the compute stream; the result of an inline one is there when it no longer does.
+Asynchronous communication holds it for the part of its time that cannot overlap, and runs on its own stream for all of
+it. A send does not wait for its receiver; a receive is done when its send is, and takes no time of a stream. A multiply
+in n panels starts panel i when the collectives of the panel are there and panel i - 1 is done.
+
+Ranks run through their nodes in file order as far as they can. Since all streams are in order and times only add up
+and take maxima, the order in which ranks are looked at does not matter.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dsx.traces.program import (
+    FIRST_AXIS,
+    HOST,
+    IN_PANELS,
+    INLINE,
+    LAUNCH,
+    LOADS,
+    NOTHING,
+    PANEL,
+    PANELS,
+    RECEIVE,
+    RECEIVES,
+    SEND,
+    SENDS,
+    STORES,
+    Program,
+)
+from dsx.traces.replay_result import RankTimes, StepTimes
+from dsx.traces.stall import Waiting, raise_stalled
+
+# Takes an event: rank, stream, name, start and duration in seconds.
+Emit = Callable[[int, str, str, float, float], None]
+
+_NOT_DONE = -1.0
+_STREAM_NAMES = {SENDS: "sends", LOADS: "loads", STORES: "stores", PANELS: "panels"}
+
+
+class _Joint:
+    """A collective: the ranks that reached it, and when."""
+
+    __slots__ = ("end", "followers", "members", "missing", "start")
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing  # ranks that have not reached it, or whose stream is not known to be free
+        self.start = 0.0
+        self.end = _NOT_DONE
+        self.members: list[tuple[_Rank, int]] = []  # with the row of each
+        self.followers: list[_Joint] = []  # the next ones on the streams of the members
+
+
+class _Rank:
+    """How far a rank is; nodes are positions in its program, called rows."""
+
+    __slots__ = ("at", "blocked", "done", "free", "host", "panel_ends", "program", "tails", "waits")
+
+    def __init__(self, program: Program, num_streams: int) -> None:
+        self.program = program
+        self.at = 0  # row of the next node
+        self.blocked = -1  # row of the node that the next one waits for
+        self.host = 0.0  # seconds when the host can issue again
+        self.free = 0.0  # seconds when the compute stream is free
+        self.done = [_NOT_DONE] * len(program.roles)  # seconds when the result of each node is there
+        self.tails: list[float | _Joint] = [0.0] * num_streams  # when a stream is free, or its last collective
+        self.waits = [0.0] * num_streams  # seconds in which the compute stream computed nothing
+        self.panel_ends: dict[int, list[float]] = {}  # of the multiplies in panels
+
+
+def replayed(
+    programs: Sequence[Program],
+    waited_for: Mapping[str, Sequence[int]],
+    axes: Sequence[str],
+    emit: Emit | None = None,
+) -> StepTimes:
+    """Return the times of ranks from their programs.
+
+    `waited_for` has the ranks of each group that have a program; `axes` names the mesh axes of the programs. `emit`
+    gets an event for each node, in no order. Raises TraceError if ranks wait for each other, or for what never comes.
+    """
+    return _Replay(programs, waited_for, axes, emit).run()
+
+
+class _Replay:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        waited_for: Mapping[str, Sequence[int]],
+        axes: Sequence[str],
+        emit: Emit | None,
+    ) -> None:
+        self._axes, self._waited_for, self._emit = axes, waited_for, emit
+        self._ranks = [_Rank(program, FIRST_AXIS + len(axes)) for program in programs]
+        self._ready = self._ranks[::-1]  # ranks that may go on
+        self._joints: dict[Any, _Joint] = {}  # collectives that some ranks have reached
+        self._sent: dict[Any, float] = {}  # end of the sends that were not received
+        self._awaited: dict[Any, tuple[_Rank, int, float]] = {}  # receives before their sends
+
+    def run(self) -> StepTimes:
+        while self._ready:
+            self._advance(self._ready.pop())
+        stalled = [rank for rank in self._ranks if rank.at < len(rank.done) or _NOT_DONE in rank.done]
+        if stalled:
+            raise_stalled([self._waiting(rank) for rank in stalled])
+        ranks = [self._times(rank) for rank in self._ranks]
+        return StepTimes(
+            tuple(sorted(ranks, key=lambda times: times.rank)), sum(len(rank.done) for rank in self._ranks)
+        )
+
+    def _advance(self, rank: _Rank) -> None:
+        """Run through the nodes of a rank until one of them must wait for another rank."""
+        program, done, waits, emit = rank.program, rank.done, rank.waits, self._emit
+        roles, deps, streams = program.roles, program.deps, program.streams
+        issue_s, held_s, reduced = program.issue_s, program.held_s, program.panels.reduced
+        row, host, free = rank.at, rank.host, rank.free
+        num_nodes = len(roles)
+        while row < num_nodes:
+            role, needs = roles[row], deps[row]
+            if needs is not None:
+                there, last = 0.0, 0
+                for dep in needs:
+                    seconds = done[dep]
+                    if seconds < 0.0:
+                        rank.at, rank.host, rank.free, rank.blocked = row, host, free, dep
+                        return
+                    if seconds > there and (role != IN_PANELS or roles[dep] != PANEL):
+                        there, last = seconds, dep
+            else:
+                there, last = 0.0, 0
+            if role == RECEIVE:
+                self._receive(rank, row, there)
+                row += 1
+                continue
+            host += issue_s[row]
+            if role == LAUNCH or role == INLINE or held_s[row] > 0.0 or role == IN_PANELS:
+                if there > free:
+                    waits[streams[last]] += there - free
+                    free = there
+                if host > free:
+                    waits[HOST] += host - free
+                    free = host
+            if role == LAUNCH:
+                if emit is not None:
+                    emit(program.trace.rank, "compute", program.name(row), free, held_s[row])
+                free += held_s[row]
+                done[row] = free
+            elif role == INLINE:
+                rank.at, rank.host, rank.free = row, host, free
+                self._reach(rank, row, free)
+                return
+            elif role == IN_PANELS:
+                free = self._multiply_in_panels(rank, row, free)
+            elif role == NOTHING:
+                done[row] = there
+            else:
+                if row in reduced:
+                    # The multiply in panels is over on the compute stream; its panels ended before that.
+                    ready = max(host, self._panel_there(rank, row))
+                else:
+                    ready = max(free, host, there)
+                self._start(rank, row, ready)
+                if held_s[row] > 0.0:
+                    waits[streams[row]] += held_s[row]
+                    free += held_s[row]
+            row += 1
+        rank.at, rank.host, rank.free = row, host, free
+
+    def _start(self, rank: _Rank, row: int, ready: float) -> None:
+        """Start asynchronous communication on its stream, when the stream is free after `ready`."""
+        role, program = rank.program.roles[row], rank.program
+        stream = PANELS if role == PANEL else program.streams[row]
+        if stream >= PANELS:
+            self._reach(rank, row, ready, stream)
+            return
+        tail = rank.tails[stream]
+        start = tail if isinstance(tail, float) and tail > ready else ready
+        end = rank.tails[stream] = rank.done[row] = start + program.seconds[row]
+        if self._emit is not None:
+            self._emit(program.trace.rank, _STREAM_NAMES[stream], program.name(row), start, program.seconds[row])
+        if role == SEND:
+            self._deliver(program.keys[row], end)
+
+    def _reach(self, rank: _Rank, row: int, ready: float, stream: int | None = None) -> None:
+        """Let a rank reach a collective, on a stream of its own or on the compute stream; the last rank starts it."""
+        key = rank.program.keys[row]
+        joint = self._joints.get(key)
+        if joint is None:
+            joint = self._joints[key] = _Joint(len(self._waited_for[key[0]]))
+        joint.members.append((rank, row))
+        known = True
+        if stream is not None:
+            tail = rank.tails[stream]
+            rank.tails[stream] = joint
+            if isinstance(tail, _Joint):
+                known = tail.end >= 0.0
+                ready = max(ready, tail.end)
+                if not known:
+                    tail.followers.append(joint)
+        joint.start = max(joint.start, ready)
+        if known:
+            joint.missing -= 1
+            if not joint.missing:
+                self._finish(joint)
+
+    def _finish(self, joint: _Joint) -> None:
+        """Run a collective that all its ranks have reached, and those that only waited for it."""
+        starting = [joint]
+        while starting:
+            joint = starting.pop()
+            start = joint.start
+            longest = max([rank.program.seconds[row] for rank, row in joint.members])
+            joint.end = start + longest
+            del self._joints[joint.members[0][0].program.keys[joint.members[0][1]]]
+            for rank, row in joint.members:
+                if self._emit is not None:
+                    self._emit_collective(rank.program, row, start, longest)
+                if rank.program.roles[row] == INLINE:
+                    free = start + rank.program.held_s[row]
+                    rank.waits[rank.program.streams[row]] += free - rank.free
+                    rank.free = rank.done[row] = free
+                    rank.at = row + 1
+                    self._ready.append(rank)
+                else:
+                    self._is_done(rank, row, joint.end)
+            joint.members = []
+            for follower in joint.followers:
+                follower.start = max(follower.start, joint.end)
+                follower.missing -= 1
+                if not follower.missing:
+                    starting.append(follower)
+
+    def _is_done(self, rank: _Rank, row: int, end: float) -> None:
+        """Note the end of a node, and let its rank go on if it waits for it."""
+        rank.done[row] = end
+        if rank.blocked == row:
+            rank.blocked = -1
+            self._ready.append(rank)
+
+    def _deliver(self, key: Any, end: float) -> None:
+        awaited = self._awaited.pop(key, None)
+        if awaited is None:
+            self._sent[key] = end
+        else:
+            rank, row, there = awaited
+            self._is_done(rank, row, max(end, there))
+
+    def _receive(self, rank: _Rank, row: int, there: float) -> None:
+        key = rank.program.keys[row]
+        end = self._sent.pop(key, None)
+        if end is None:
+            self._awaited[key] = rank, row, there
+        else:
+            rank.done[row] = max(end, there)
+
+    def _multiply_in_panels(self, rank: _Rank, row: int, start: float) -> float:
+        """Run a multiply in panels, and return its end; `start` is when its first panel could start."""
+        program, done = rank.program, rank.done
+        brought = program.panels.brought[row]
+        one_s, end, ends = program.seconds[row] / len(brought), start, []
+        for panel in brought:
+            end = max([end, *(done[dep] for dep in panel)])
+            if self._emit is not None:
+                self._emit(program.trace.rank, "compute", program.name(row), end, one_s)
+            end += one_s
+            ends.append(end)
+        done[row], rank.panel_ends[row] = end, ends
+        waited = end - start - program.seconds[row]
+        collectives = [dep for panel in brought for dep in panel]
+        in_all = sum(program.seconds[dep] for dep in collectives)
+        for dep in collectives if in_all > 0.0 else ():
+            rank.waits[program.streams[dep]] += waited * program.seconds[dep] / in_all
+        return end
+
+    def _panel_there(self, rank: _Rank, row: int) -> float:
+        """Return when the panel of a result is there that the collective at `row` takes."""
+        panel, found = rank.program.panels.reduced[row], 0.0
+        for dep in rank.program.deps[row] or ():
+            ends = rank.panel_ends.get(dep)
+            found = max(found, ends[min(panel, len(ends) - 1)] if ends else rank.done[dep])
+        return found
+
+    def _emit_collective(self, program: Program, row: int, start: float, seconds: float) -> None:
+        if self._emit is not None:
+            axis = self._axes[program.streams[row] - FIRST_AXIS] or "collectives"
+            self._emit(program.trace.rank, axis, program.name(row), start, seconds)
+
+    def _times(self, rank: _Rank) -> RankTimes:
+        waits, program = rank.waits, rank.program
+        end = max(rank.done, default=0.0)
+        if end > rank.free:
+            # What is left of asynchronous communication when all else is done.
+            waits[program.streams[rank.done.index(end)]] += end - rank.free
+        return RankTimes(
+            rank=program.trace.rank,
+            step_s=max(end, rank.free),
+            compute_s=sum(
+                held
+                for role, held in zip(program.roles, program.held_s, strict=True)
+                if role == LAUNCH or role == IN_PANELS
+            ),
+            comm_s={axis: waits[FIRST_AXIS + place] for place, axis in enumerate(self._axes)},
+            send_s=waits[SENDS],
+            bubble_s=waits[RECEIVES],
+            offload_s=waits[LOADS] + waits[STORES],
+            host_s=waits[HOST],
+        )
+
+    def _waiting(self, rank: _Rank) -> Waiting:
+        """Return what a rank that cannot go on waits for."""
+        row = rank.blocked if rank.blocked >= 0 else rank.at
+        if row >= len(rank.done):
+            row = rank.done.index(_NOT_DONE)
+        here = rank.program
+        if here.roles[row] == RECEIVE:
+            return Waiting(here, row, (here.keys[row][0],))
+        seen: set[Any] = set()
+        there, at = rank, row
+        while there.program.keys[at] not in seen:
+            key = there.program.keys[at]
+            seen.add(key)
+            members = self._joints[key].members
+            reached = {member.program.trace.rank for member, _ in members}
+            missing = tuple(other for other in self._waited_for[key[0]] if other not in reached)
+            if missing:
+                return Waiting(here, row, missing)
+            # All ranks have reached it, and the stream of one of them has an earlier one.
+            there, at = next((member, first) for member, own in members if (first := _first_open(member, own)) < own)
+        return Waiting(here, row, (there.program.trace.rank,))
+
+
+def _first_open(rank: _Rank, row: int) -> int:
+    """Return the first collective on the stream of the one at `row` that has not run."""
+    roles, streams = rank.program.roles, rank.program.streams
+    return next(
+        before
+        for before in range(row + 1)
+        if rank.done[before] < 0.0
+        and (roles[before] == roles[row] == PANEL or (roles[before], streams[before]) == (roles[row], streams[row]))
+    )

@@ -1,0 +1,338 @@
+"""The program of a stage: its passes and transfers in the one order that all stages follow, and what they refer to.
+
+An item is a pass, a pair of passes, a transfer between stages, the gathers of weights for the pass after next, or the
+end of the step. Passes of one kind are alike for most microbatches, so items share descriptions of their nodes
+(`PassNodes`), and differ in microbatches and in the items that they refer to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from dsx.graph.match import ALL_GATHER
+from dsx.graph.nodes import BACKWARD, FORWARD
+from dsx.graph.step import accompanying, divides
+from dsx.space.pass_times import Run, Transfer, global_order
+from dsx.space.passes import Pair, Pass, passes_of
+from dsx.traces.end_nodes import EndBuilder
+from dsx.traces.messages import COMM_RECV, COMM_SEND
+from dsx.traces.pass_nodes import PassBuilder, PassKey, PassNodes
+from dsx.traces.trace_nodes import MICROBATCH, BasePass, Communication, TraceNode
+from dsx.traces.traced_plan import TracedPlan
+
+Tensors = list[tuple[str, int]]
+
+
+class Block(NamedTuple):
+    """The nodes of one pass in an item."""
+
+    key: object  # of its `PassNodes`
+    microbatch: int
+    previous: int  # the microbatch before
+    bases: Mapping[BasePass, tuple[int, int]]  # what its nodes refer to: (item, block)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One or two blocks of nodes that run in one go."""
+
+    blocks: tuple[Block, ...]
+    tag: int = 0
+
+
+@dataclass(frozen=True)
+class StageItems:
+    """The items of a stage in order, and the nodes of their blocks by key."""
+
+    items: list[Item] = field(default_factory=list)
+    nodes: dict[object, PassNodes] = field(default_factory=dict)
+    digits: int = 1  # of a microbatch
+
+
+def whole_order(plan: TracedPlan) -> tuple[Run | Transfer, ...]:
+    """Return all passes of all stages and all transfers in one order; only forwards of a plan without a backward."""
+    columns = plan.columns
+    order = global_order(plan.schedule, columns["pp"], columns["num_microbatches"], columns["vpp"])
+    if not plan.forward_only:
+        return order
+    found: list[Run | Transfer] = []
+    for entry in order:
+        done = passes_of(entry.item) if isinstance(entry, Run) else (entry.done,)
+        if forwards := [one for one in done if one.kind == "forward"]:
+            found.append(Run(entry.stage, forwards[0]) if isinstance(entry, Run) else entry)
+    return tuple(found)
+
+
+def stage_items(
+    plan: TracedPlan, stage: int, order: Sequence[Run | Transfer], receives_first: bool = False
+) -> StageItems:
+    """Return the program of a stage; `order` is that of `whole_order`.
+
+    `receives_first` is the program of every other rank of a ring.
+    """
+    return _StageBuilder(plan, stage, receives_first).build(order)
+
+
+class _StageBuilder:
+    def __init__(self, plan: TracedPlan, stage: int, receives_first: bool) -> None:
+        self.plan, self.stage, self.receives_first = plan, stage, receives_first
+        per_chain = plan.columns["num_microbatches"] // plan.holds.num_chains
+        self.each = max(per_chain, 1)
+        self.made = StageItems(digits=len(str(max(self.each - 1, 1))))
+        self.length = len(plan.chunks)
+        self.at: dict[tuple[str, int, int], tuple[int, int]] = {}  # (what, chunk, microbatch) -> (item, block)
+        self.done: dict[tuple[str, int], list[int]] = {}  # microbatches of each kind and chunk so far
+
+    def build(self, order: Sequence[Run | Transfer]) -> StageItems:
+        mine = [entry for entry in order if self._is_mine(entry)]
+        runs = [entry for entry in mine if isinstance(entry, Run)]
+        ahead = {id(run): following for run, following in pairwise(runs)}
+        self._gather_once(runs)
+        for entry in mine:
+            if isinstance(entry, Transfer):
+                self._transfer(entry)
+                continue
+            if entry is runs[0]:
+                self._gather(entry.item)
+            if following := ahead.get(id(entry)):
+                self._gather(following.item, after=entry.item)
+            self._run(entry.item)
+        if not self.plan.forward_only and not self.plan.alone:
+            self._end()
+        return replace(self.made, items=self._tagged())
+
+    def _tagged(self) -> list[Item]:
+        """Return the items, with tags for the sends within passes behind those between stages."""
+        most = max(nodes.num_tags for nodes in self.made.nodes.values())
+        first = 2 * (self.each + 1) * len(self.plan.stages)
+        items = self.made.items
+        return [item if item.tag else replace(item, tag=first + number * most) for number, item in enumerate(items)]
+
+    def _is_mine(self, entry: Run | Transfer) -> bool:
+        if isinstance(entry, Run):
+            return entry.stage == self.stage
+        return self.stage in (entry.source, entry.target)
+
+    # Passes
+
+    def _key(self, done: Pass, paired: bool, before: Sequence[Pass] = ()) -> PassKey:
+        """Return the kind of a pass; `before` are passes that run before it and are not counted yet."""
+        count = len(self.done.get((done.kind, done.chunk), ()))
+        count += sum((other.kind, other.chunk) == (done.kind, done.chunk) for other in before)
+        return PassKey(done.kind, done.chunk, count == 0, count == self.each - 1, paired)
+
+    def _run(self, item: Pass | Pair) -> None:
+        passes = passes_of(item)
+        blocks: list[Block] = []
+        number = len(self.made.items)
+        for place, done in enumerate(passes):
+            key = self._key(done, isinstance(item, Pair))
+            before = self.done.setdefault((done.kind, done.chunk), [])
+            previous = before[-1] if before else 0
+            bases = self._bases(done, previous if before else None)
+            self._make(key, done)
+            blocks.append(Block(key, done.microbatch, previous, bases))
+            before.append(done.microbatch)
+            for what in _results(done.kind):
+                self.at[what, done.chunk, done.microbatch] = (number, place)
+            self.at[f"pass {done.kind}", done.chunk, done.microbatch] = (number, place)
+        self.made.items.append(Item(tuple(blocks)))
+
+    def _bases(self, done: Pass, previous: int | None) -> dict[BasePass, tuple[int, int]]:
+        chunk, microbatch = done.chunk, done.microbatch
+        found: dict[BasePass, tuple[int, int]] = {}
+        for what in ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient"):
+            for other in (chunk - 1, chunk, chunk + 1):
+                if (what, other, microbatch) in self.at:
+                    found[what, other] = self.at[what, other, microbatch]
+        if previous is not None:
+            found["previous", done.kind, chunk] = self.at[f"pass {done.kind}", chunk, previous]
+        return found
+
+    def _make(self, key: PassKey, done: Pass) -> None:
+        """Describe the nodes of a kind of pass, once."""
+        if key in self.made.nodes:
+            return
+        plan, chunk = self.plan, done.chunk
+        builder = PassBuilder(plan, key, self.made.digits, self._sources(done), self.receives_first)
+        if done.kind == "forward":
+            builder.forward(self._begins(chunk))
+        else:
+            builder.backward(self._gradients(chunk), self._begins(chunk))
+        self.made.nodes[key] = builder.found
+
+    def _sources(self, done: Pass) -> dict[str, BasePass]:
+        """Return the tensors that other passes of the microbatch write."""
+        found: dict[str, BasePass] = {}
+        for base, (item, block) in self._bases(done, None).items():
+            made = self.made.nodes[self.made.items[item].blocks[block].key].made
+            found |= dict.fromkeys(made, base)
+        return found
+
+    def _place(self, chunk: int) -> int:
+        return chunk % self.length
+
+    def _name(self, rest: str) -> str:
+        return f"m{MICROBATCH * self.made.digits}.{rest}"
+
+    def _begins(self, chunk: int) -> Tensors:
+        """Return what the forward of a chunk reads."""
+        place = self._place(chunk)
+        if place == 0:
+            return []
+        if self.plan.stages[chunk - 1] == self.stage:
+            return self._results(chunk - 1)
+        return [(self._name(f"chunk {chunk} input"), self._boundary(chunk))]
+
+    def _results(self, chunk: int) -> Tensors:
+        """Return what the forward of a chunk makes."""
+        positions = self.plan.layers_of(chunk)
+        if not positions:
+            return self._begins(chunk)
+        nodes = self.plan.nodes(positions[-1])
+        return [(self._name(f"L{positions[-1]:03d}.{name}"), nodes.boundary_bytes) for name in nodes.outputs]
+
+    def _gradients(self, chunk: int) -> Tensors:
+        """Return what the backward of a chunk begins with."""
+        if self._place(chunk) == self.length - 1:
+            return []
+        if self.plan.stages[chunk + 1] == self.stage:
+            return self._input_gradients(chunk + 1)
+        return [(self._name(f"chunk {chunk} gradient"), self._boundary(chunk + 1))]
+
+    def _input_gradients(self, chunk: int) -> Tensors:
+        positions = self.plan.layers_of(chunk)
+        if not positions:
+            return self._gradients(chunk)
+        nodes = self.plan.nodes(positions[0])
+        if nodes.output_gradient in nodes.input_gradients and len(positions) == 1:
+            passed = self._gradients(chunk)
+        else:
+            passed = []
+        own = [name for name in nodes.input_gradients if name != nodes.output_gradient]
+        return passed + [(self._name(f"L{positions[0]:03d}.{name}"), nodes.boundary_bytes) for name in own]
+
+    def _boundary(self, chunk: int) -> int:
+        """Return the bytes between a chunk and the one before it."""
+        later = [at for other in range(chunk, chunk + 1) for at in self.plan.layers_of(other)]
+        earlier = self.plan.layers_of(chunk - 1)
+        return self.plan.nodes(later[0] if later else earlier[-1]).boundary_bytes
+
+    # Transfers
+
+    def _transfer(self, entry: Transfer) -> None:
+        done, sends = entry.done, entry.source == self.stage
+        chunk, microbatch = done.chunk, done.microbatch
+        forward = done.kind == "forward"
+        target = chunk + 1 if forward else chunk - 1
+        tag = 1 + 2 * (microbatch * len(self.plan.stages) + chunk) + (0 if forward else 1)
+        what = "forward" if forward else "gradient"
+        number = len(self.made.items)
+        bases: dict[BasePass, tuple[int, int]] = {}
+        key = (("send" if sends else "receive"), what, chunk)
+        if sends:
+            tensors = self._results(chunk) if forward else self._input_gradients(chunk)
+            for base in ((what, chunk), (f"receive {what}", chunk)):
+                if (*base, microbatch) in self.at:
+                    bases[base] = self.at[(*base, microbatch)]
+        else:
+            tensors = self._begins(target) if forward else self._gradients(target)
+            self.at[f"receive {what}", target, microbatch] = (number, 0)
+        if key not in self.made.nodes:
+            self.made.nodes[key] = self._transfer_nodes(sends, what, chunk, target, tensors, bases)
+        self.made.items.append(Item((Block(key, microbatch, 0, bases),), tag))
+
+    def _transfer_nodes(
+        self,
+        sends: bool,
+        what: str,
+        chunk: int,
+        target: int,
+        tensors: Tensors,
+        bases: Mapping[BasePass, tuple[int, int]],
+    ) -> PassNodes:
+        verb, other = ("send", target) if sends else ("receive", chunk)
+        later = max(chunk, target)
+        communication = Communication(self._boundary(later), peer=("stage", self.plan.stages[other]))
+        name = self._name(f"{verb} {what} of chunk {chunk}")
+        builder = PassBuilder(self.plan, PassKey(verb, chunk, False, False), self.made.digits, {})
+        for base, (item, block) in bases.items():
+            made = self.made.nodes[self.made.items[item].blocks[block].key].made
+            builder.sources |= dict.fromkeys(made, base)
+        node = TraceNode(COMM_SEND if sends else COMM_RECV, name, communication=communication)
+        node.inputs, node.outputs = (list(tensors), []) if sends else ([], list(tensors))
+        node.overlap = self.plan.assumptions.pp_overlap if sends else 0.0
+        builder.add(node)
+        return builder.found
+
+    # ZeRO
+
+    def _gather(self, item: Pass | Pair, after: Pass | Pair | None = None) -> None:
+        """Add the gathers of the weights of the first layer of a pass, which runs next or after `after`."""
+        before = passes_of(after) if after else ()
+        for done in passes_of(item):
+            direction = FORWARD if done.kind == "forward" else BACKWARD
+            key = self._key(done, isinstance(item, Pair), before)
+            each = [one for one in accompanying(self.plan.columns["zero_stage"], direction) if one.kind == ALL_GATHER]
+            due = any(one.every == "microbatch" for one in each)
+            positions = self.plan.layers_of(done.chunk)
+            if done.kind == "weights" or not due or not positions:
+                continue
+            layers = [positions[0] if direction == FORWARD else positions[-1]]
+            self._add_gather(done, key, direction, layers)
+
+    def _gather_once(self, runs: Sequence[Run]) -> None:
+        """Add the gathers of all weights that are gathered once a step, before the first pass."""
+        zero_stage = self.plan.columns["zero_stage"]
+        if divides(zero_stage, "weight") or not accompanying(zero_stage, FORWARD):
+            return
+        first: dict[int, Pass] = {}
+        for done in (done for run in runs for done in passes_of(run.item) if done.kind == "forward"):
+            first.setdefault(done.chunk, done)
+        for chunk, done in first.items():
+            key = PassKey("forward", chunk, True, self.each == 1)
+            self._add_gather(done, key, FORWARD, self.plan.layers_of(chunk))
+
+    def _add_gather(self, done: Pass, key: PassKey, direction: int, positions: Sequence[int]) -> None:
+        own = ("gather", direction, done.chunk, key.first)
+        if own not in self.made.nodes:
+            builder = PassBuilder(self.plan, key, self.made.digits, {})
+            for position in positions:
+                builder.gather(position, direction)
+            self.made.nodes[own] = builder.found
+        if self.made.nodes[own].nodes:
+            what = "gather forward" if direction == FORWARD else "gather gradient"
+            self.at[what, done.chunk, done.microbatch] = (len(self.made.items), 0)
+            self.made.items.append(Item((Block(own, done.microbatch, 0, {}),)))
+
+    # The end of the step
+
+    def _end(self) -> None:
+        chunks = [chunk for chunk, stage in enumerate(self.plan.stages) if stage == self.stage]
+        bases: dict[BasePass, tuple[int, int]] = {}
+        sources: dict[str, BasePass] = {}
+        last = self.each - 1
+        for chunk in chunks:
+            for kind in ("backward", "inputs", "weights"):
+                place = self.at.get((f"pass {kind}", chunk, last))
+                if place is None:
+                    continue
+                bases["last", kind, chunk] = place
+                made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
+                sources |= dict.fromkeys(made, ("last", kind, chunk))
+        key = PassKey("end", 0, False, True)
+        builder = EndBuilder(self.plan, key, self.made.digits, sources)
+        positions = sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True)
+        ends = {0, self.plan.chain.num_layers - 1}
+        ties = self.plan.columns["pp"] > 1 and self.plan.holds.in_rounds and bool(ends & {*positions})
+        builder.end(positions, ties)
+        self.made.nodes[key] = builder.found
+        self.made.items.append(Item((Block(key, last, last, bases),)))
+
+
+def _results(kind: str) -> tuple[str, ...]:
+    """Return what a pass computes, by the words that others refer to it with."""
+    if kind == "forward":
+        return ("forward",)
+    return () if kind == "weights" else ("gradient",)

@@ -1,0 +1,153 @@
+"""What a trace is written of: a plan, the layers of its model with their numbers, and the ranks that run it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dsx.cost.layer import WeightGroup
+from dsx.graph.derived import DerivedLayer
+from dsx.graph.notation import AXES
+from dsx.space.chunk_layers import even_chunks, given_chunks
+from dsx.space.layer_layout import Chain
+from dsx.space.ranks import RankGrid
+from dsx.space.recompute_values import NONE_CODE
+from dsx.space.schedules import SCHEDULES, Schedule
+from dsx.space.stage_chunks import StageChunks, of_pipeline
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.traces.layer_nodes import LayerNodes, layer_nodes, layer_values
+
+DP = "dp"
+
+
+@dataclass(frozen=True)
+class TracedPlan:
+    """A plan to be traced; `columns` are its choices as codes."""
+
+    layers: tuple[DerivedLayer, ...]  # of the chain of embedding, body and head; equal layers are one object
+    chain: Chain
+    dimensions: Mapping[str, int]
+    sequence_length: int
+    columns: Mapping[str, Any]
+    grid: RankGrid
+    assumptions: AssumptionsSpec
+    stage_layers: Sequence[int] | None = None  # of each chunk; None: an even cut
+    forward_only: bool = False  # a prefill: no backward, no optimizer
+    portable: bool = False  # panels as one gather or scatter
+    alone: bool = False  # one layer by itself, whose inputs and gradients are there, without an end of the step
+
+    @property
+    def schedule(self) -> Schedule:
+        """The pipeline schedule."""
+        return SCHEDULES[self.columns["schedule"]]
+
+    @cached_property
+    def holds(self) -> StageChunks:
+        """Which chunks the stages hold."""
+        return of_pipeline(self.schedule.holds, self.columns["pp"])
+
+    @cached_property
+    def chunks(self) -> tuple[range, ...]:
+        """The positions of the layers of each chunk of a chain."""
+        if self.stage_layers is not None:
+            return given_chunks(self.stage_layers)
+        return even_chunks(self.chain, self.columns["pp"], self.columns["vpp"], self.holds)
+
+    @cached_property
+    def stages(self) -> tuple[int, ...]:
+        """The stage of each chunk; the chunks of a second chain follow those of the first."""
+        chains = self.holds.chains(self.columns["pp"], self.columns["vpp"])
+        return tuple(stage for chain in chains for stage in chain)
+
+    def layers_of(self, chunk: int) -> range:
+        """Return the positions of the layers of a chunk of either chain."""
+        return self.chunks[chunk % len(self.chunks)]
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The degrees and sizes that the expressions of layers name."""
+        degrees = {axis: int(self.columns[axis]) for axis in AXES}
+        return degrees | {
+            "b": int(self.columns["microbatch_size"]),
+            "s": self.sequence_length,
+            "panels": int(self.columns["panels"]),
+        }
+
+    @cached_property
+    def kinds(self) -> dict[int, str]:
+        """The name of each distinct layer, by its id."""
+        found: dict[int, str] = {}
+        for layer in self.layers:
+            if id(layer) not in found:
+                name = layer.name.partition("[")[0]
+                number = sum(1 for other in found.values() if other.partition(".")[0] == name)
+                found[id(layer)] = f"{name}.{number + 1}" if number else name
+        return found
+
+    def is_body(self, position: int) -> bool:
+        """Return whether a layer is neither embedding nor head."""
+        return self.chain.first <= position < self.chain.num_layers - self.chain.last
+
+    @cached_property
+    def _stored(self) -> frozenset[int]:
+        """The layers that save all activations: the last ones of each stage."""
+        found: set[int] = set()
+        for stage in range(self.columns["pp"]):
+            own = [at for chunk, of in enumerate(self.stages) if of == stage for at in self.layers_of(chunk)]
+            body = sorted({at for at in own if self.is_body(at)})
+            found |= set(body[len(body) - min(self.columns["stored_layers"], len(body)) :])
+        return frozenset(found)
+
+    @cached_property
+    def _nodes(self) -> dict[tuple[int, int], LayerNodes]:
+        return {}
+
+    def nodes(self, position: int) -> LayerNodes:
+        """Return the nodes of a layer of the chain under the recomputation of the plan."""
+        layer = self.layers[position]
+        recomputed = self.is_body(position) and position not in self._stored
+        code = int(self.columns["recompute"]) if recomputed else NONE_CODE
+        if (id(layer), code) not in self._nodes:
+            values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
+            self._nodes[id(layer), code] = layer_nodes(layer, self.kinds[id(layer)], values, code, self.assumptions)
+        return self._nodes[id(layer), code]
+
+    @cached_property
+    def ring_axis(self) -> str:
+        """The axis along which blocks travel in a ring; empty if none do."""
+        moves = [node.move for at in range(len(self.layers)) for node in self.nodes(at).forward if node.move]
+        return next((move.axis for move in moves if move.ring), "")
+
+    def distinct_nodes(self) -> list[LayerNodes]:
+        """Return the nodes of each layer that differs from others in its kind or its recomputation."""
+        return [*{id(nodes): nodes for nodes in map(self.nodes, range(len(self.layers)))}.values()]
+
+    def divided(self) -> list[tuple[str, int, int, str]]:
+        """Return every divided dimension once: its letter, its size, its ranks, and their axes."""
+        found: dict[tuple[str, int, int, str], None] = {}
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            values = layer_values(layer, self.dimensions, self.sizes, self.assumptions)
+            for dim in layer.divided:
+                axes = [axis for axis in dim.axes if values[axis] > 1]
+                if axes:
+                    ranks = math.prod(values[axis] for axis in axes)
+                    found[dim.letter, values[dim.letter], ranks, " x ".join(axes)] = None
+        return list(found)
+
+    def shard_size(self, ranks: WeightGroup) -> int:
+        """Return the ranks over which ZeRO divides the weights of a group."""
+        return self.holders(ranks) // self.replicas(ranks)
+
+    def holders(self, ranks: WeightGroup) -> int:
+        """Return the ranks that hold the same weights."""
+        size = int(self.columns[DP]) * self.holds.num_chains
+        for axis in ranks.axes:
+            size *= int(self.columns[axis])
+        return max(size // int(self.columns["ep"]), 1) if ranks.over_ep else size
+
+    def replicas(self, ranks: WeightGroup) -> int:
+        """Return the replicas of each shard."""
+        if not self.columns["zero_stage"]:
+            return 1
+        return min(int(self.columns["zero_replicas"]), int(self.columns[DP]), self.holders(ranks))

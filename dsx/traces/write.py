@@ -1,0 +1,206 @@
+"""Writes the files of a trace: a file for each rank, the groups of ranks, and a manifest that says what they are.
+
+Files are written aside and renamed, so a file is whole or absent. A run that was stopped goes on: files that are there
+are kept if the manifest is that of the same trace. The bytes of a rank do not depend on which ranks are written.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsx.cost.assumptions import Assumptions
+from dsx.errors import StoreError
+from dsx.files import OpenFolder
+from dsx.hardware.cluster import Cluster
+from dsx.traces.durations import NodeDurations
+from dsx.traces.encoding import metadata, varint
+from dsx.traces.rank_groups import RankGroups, rank_groups, rank_values
+from dsx.traces.stage_file import RankValues, StageEncoder
+from dsx.traces.stage_items import stage_items, whole_order
+from dsx.traces.traced_plan import TracedPlan
+from dsx.units import format_quantity
+
+GROUPS, MANIFEST = "comm_groups.json", "manifest.json"
+ALL, STAGES = "all", "stages"
+_SPARE = 1 << 20  # bytes of the disk that stay free
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written."""
+
+    ranks: tuple[int, ...]
+    num_nodes: int  # of all files
+    num_bytes: int
+    num_groups: int
+    kept: int  # files that were there
+
+
+def file_name(rank: int) -> str:
+    """Return the name of a rank's file."""
+    return f"trace.{rank}.et"
+
+
+def chosen_ranks(plan: TracedPlan, wanted: str | Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks to write: all, the first one of each stage, or those that are listed.
+
+    Raises StoreError for a rank outside of the job.
+    """
+    world = plan.grid.world
+    if wanted == ALL:
+        return tuple(range(world))
+    if wanted == STAGES:
+        return tuple(plan.grid.rank(pp=stage) for stage in range(plan.columns["pp"]))
+    for rank in wanted:
+        if not 0 <= int(rank) < world:
+            raise StoreError(f"rank {rank}: the job has the ranks 0 to {world - 1}")
+    return tuple(sorted({int(rank) for rank in wanted}))
+
+
+def write_trace(
+    plan: TracedPlan,
+    folder: Path,
+    wanted: str | Sequence[int],
+    about: Mapping[str, Any],
+    tensors: bool,
+    advance: Callable[[int], None],
+    machine: tuple[Cluster, Assumptions] | None = None,
+) -> Written:
+    """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
+
+    With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises StoreError
+    for a folder with another trace, a rank outside of the job, and too little space.
+    """
+    ranks = chosen_ranks(plan, wanted)
+    groups = rank_groups(plan)
+    manifest = _manifest(plan, about, tensors, groups)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with OpenFolder(folder) as opened:
+            before = _ranks_before(opened, manifest)
+            own = manifest | {"ranks": sorted({*before, *ranks})}
+            if wanted == STAGES:
+                own["stands_for"] = _stands_for(plan, ranks)
+            opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
+            opened.write_whole(GROUPS, groups.to_json())
+            durations = NodeDurations(*machine, plan, groups) if machine else None
+            return _write_ranks(plan, opened, ranks, groups, tensors, advance, durations)
+    except OSError as error:
+        raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
+
+
+def _manifest(plan: TracedPlan, about: Mapping[str, Any], tensors: bool, groups: RankGroups) -> dict[str, Any]:
+    made = {
+        "format": "dsx trace",
+        **about,
+        "tensors": tensors,
+        "num_ranks": plan.grid.world,
+        "ranks_per_domain": plan.grid.ranks_per_domain,
+        "num_groups": groups.count,
+    }
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
+    return made | {"trace": digest[:16]}
+
+
+def _ranks_before(folder: OpenFolder, manifest: Mapping[str, Any]) -> list[int]:
+    """Return the ranks that the folder has of this trace; StoreError if it has another trace."""
+    names = folder.names()
+    if MANIFEST not in names:
+        if files := [name for name in names if name.endswith(".et")]:
+            raise StoreError(f"{folder.path} has trace files without a manifest ({files[0]}): give another folder")
+        return []
+    try:
+        with folder.open(MANIFEST) as file:
+            found = json.loads(file.read())
+        trace, ranks = found["trace"], [int(rank) for rank in found.get("ranks", [])]
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{folder.path} has a {MANIFEST} of something else: give another folder") from None
+    if trace != manifest["trace"]:
+        raise StoreError(f"{folder.path} has another trace ({found.get('plan', trace)}): give another folder")
+    return [rank for rank in ranks if file_name(rank) in names]
+
+
+def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, list[int]]:
+    stage = plan.grid.columns["pp"]
+    return {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in ranks}
+
+
+def _write_ranks(
+    plan: TracedPlan,
+    folder: OpenFolder,
+    ranks: Sequence[int],
+    groups: RankGroups,
+    tensors: bool,
+    advance: Callable[[int], None],
+    durations: NodeDurations | None,
+) -> Written:
+    there = set(folder.names())
+    order = whole_order(plan)
+    stage_of = plan.grid.columns["pp"]
+    nodes = size = kept = 0
+    for stage in dict.fromkeys(int(stage_of[rank]) for rank in ranks):
+        own = [rank for rank in ranks if stage_of[rank] == stage]
+        missing = {rank for rank in own if file_name(rank) not in there}
+        kept += len(own) - len(missing)
+        advance(len(own) - len(missing))
+        for receives_first, of_order in _by_ring(plan, own).items():
+            items = stage_items(plan, stage, order, receives_first)
+            if durations is not None:
+                for of_pass in items.nodes.values():
+                    durations.set(of_pass.nodes, of_order[0])
+            encoder = StageEncoder(items, tensors)
+            nodes += encoder.num_nodes * len(of_order)
+            for rank, content in _files(plan, encoder, [r for r in of_order if r in missing], groups, folder):
+                header = metadata(rank)
+                folder.write_whole(file_name(rank), header, content.data, synced=False)
+                size += len(header) + len(content)
+                advance(1)
+    return Written(tuple(ranks), nodes, size, groups.count, kept)
+
+
+def _by_ring(plan: TracedPlan, ranks: Sequence[int]) -> dict[bool, list[int]]:
+    """Return ranks by whether they receive first in a ring; without one, all that do not."""
+    found: dict[bool, list[int]] = {}
+    for rank in ranks:
+        odd = bool(plan.ring_axis) and plan.grid.coordinates(rank)[plan.ring_axis] % 2 == 1
+        found.setdefault(odd, []).append(rank)
+    return found
+
+
+def _files(
+    plan: TracedPlan, encoder: StageEncoder, ranks: Sequence[int], groups: RankGroups, folder: OpenFolder
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the files of some ranks of a stage, those whose numbers have the same lengths together."""
+    peers = encoder.peers
+    alike: dict[tuple[int, ...], list[tuple[int, RankValues]]] = {}
+    for rank in ranks:
+        values = rank_values(plan, groups, rank, peers)
+        alike.setdefault(_lengths(values), []).append((rank, values))
+    left = len(ranks)
+    for of_lengths in alike.values():
+        file = encoder.file(of_lengths[0][1])
+        _check_space(folder, left * len(file.content))
+        left -= len(of_lengths)
+        for rank, values in of_lengths:
+            yield rank, file.of_rank(values)
+
+
+def _lengths(values: RankValues) -> tuple[int, ...]:
+    """Return how long the numbers of a rank are in its file."""
+    return (*map(len, values.groups.values()), *(len(varint(peer)) for peer in values.peers.values()))
+
+
+def _check_space(folder: OpenFolder, needed: int) -> None:
+    free = os.statvfs(folder.path)
+    available = free.f_bavail * free.f_frsize
+    if needed + _SPARE > available:
+        raise StoreError(
+            f"the trace needs {format_quantity(needed, 'bytes')} more in {str(folder.path)!r}, where "
+            f"{format_quantity(available, 'bytes')} are free: write fewer ranks (ranks stages), or no tensors"
+        )

@@ -1,0 +1,182 @@
+"""Times of single nodes beside the functions of `dsx.cost`, and beside a layer that it prices as a whole."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from trace_columns import comp, load, reduce_over_two, send, step, trace, unit_assumptions, unit_machine
+
+from dsx.cost.assumptions import assumptions_from_spec
+from dsx.cost.cluster_times import collective_times
+from dsx.cost.collectives import send as mean_send
+from dsx.cost.layer import busy_times, layer_costs
+from dsx.cost.work import layer_work
+from dsx.errors import TraceError
+from dsx.graph.derived import BACKWARD, FORWARD, derive
+from dsx.graph.library import load_layer, load_operators
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from dsx.hardware.cluster import cluster_from_spec
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.traces.kernel_times import FUSED, GROUPED, IN_BACKWARD, LINEAR, OF_WEIGHT, KernelPricer
+from dsx.traces.messages import COLLECTIVES, COMM_COLL
+from dsx.traces.node_times import NodePricer
+from dsx.traces.placement import placement
+from dsx.traces.step_replay import StepTraces, replay_step
+
+KINDS = {"ALL_GATHER": ALL_GATHER, "REDUCE_SCATTER": REDUCE_SCATTER, "ALL_REDUCE": ALL_REDUCE, "ALL_TO_ALL": ALL_TO_ALL}
+CODES = {kind: COLLECTIVES[name] for name, kind in KINDS.items()}
+CLUSTER = cluster_from_spec(load_cluster("h100-spine-leaf"))
+ASSUMED = assumptions_from_spec(load_assumptions("default"))
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def layer(assumptions, tp=8):
+    """A layer of a transformer under tensor parallelism with sequences divided."""
+    spec = load_assumptions(assumptions)
+    made = derive(load_layer("transformer", "1d", load_operators(spec.operators)), spec.fused_backward_reads)
+    keys = {
+        name: np.array([size]) for name, size in {"microbatch_size": 4, "panels": 1, "tp": tp, "tp_nvs": tp}.items()
+    }
+    sizes = {"e": 4096, "h": 32, "g": 32, "k": 128, "f": 16384}
+    return replace(layer_work(made, sizes, spec, 2048, keys), outer=({"tp": np.array([float(tp)])},))
+
+
+def launches(work, direction, kernel):
+    """A kernel as launches: one for each multiply, and one for the rest of its work."""
+    flags = (("linear", LINEAR), ("of_weight", OF_WEIGHT), ("fused", FUSED), ("grouped", GROUPED))
+    of_multiplies, rest = [], float(work.matrix[direction, kernel, 0])
+    for place, shape in enumerate(work.multiply_shapes):
+        if (shape.direction, shape.kernel) == (direction, kernel):
+            sizes = [float(getattr(work.multiplies, name)[place, 0]) for name in ("rows", "columns", "contracted")]
+            batch, flops = (float(getattr(work.multiplies, name)[place, 0]) for name in ("batch", "flops"))
+            bits = sum(bit for name, bit in flags if getattr(shape, name)) + IN_BACKWARD * (direction == BACKWARD)
+            of_multiplies.append(comp(flops, launches=0, multiplies=[*sizes, batch, flops, bits]))
+            rest -= flops
+    work_of = {name: getattr(work, name)[direction, kernel, 0] for name in ("vector", "bytes", "unfused", "launches")}
+    whole = comp(round(rest), vector_flops=work_of["vector"], tensor_size=work_of["bytes"])
+    whole |= {"unfused_bytes": work_of["unfused"], "launches": work_of["launches"]}
+    found = [whole, *of_multiplies]
+    return [node | {"kernel": f"{direction}.{kernel}", "op_type": f"{place}"} for place, node in enumerate(found)]
+
+
+@pytest.mark.parametrize("assumptions", ["default", "paper-2410.00273", "uncalibrated"])
+def test_kernels_take_what_a_layer_says(assumptions):
+    work, assumed = layer(assumptions), assumptions_from_spec(load_assumptions(assumptions))
+    kernels = [(direction, kernel) for direction in (FORWARD, BACKWARD) for kernel in range(work.matrix.shape[1])]
+    nodes = [node for place in kernels for node in launches(work, *place)] * 3
+    times = KernelPricer(CLUSTER.device, assumed)(trace(0, *nodes))
+    compute, memory = busy_times(work, CLUSTER, assumed)
+    for direction, kernel in kernels:
+        rows = [row for row, node in enumerate(nodes) if node["kernel"] == f"{direction}.{kernel}"]
+        expected = pytest.approx(float((compute + memory)[direction, kernel, 0]), rel=1e-6, abs=1e-12)
+        assert times.launch_s[rows].sum() / 3 == expected
+        assert times.execution_s[rows[0]] == expected
+        assert len(set(times.execution[rows].tolist())) == 3
+
+
+def test_a_layer_takes_what_its_costs_say():
+    """The forward of a layer of eight ranks, collectives before the launches of their kernel; the host is fast."""
+    work, assumed = layer("default"), replace(ASSUMED, dispatch_latency=0.0)
+    nodes = []
+    for kernel in range(work.matrix.shape[1]):
+        of_kernel = launches(work, FORWARD, kernel)
+        collectives = [
+            (shape, float(volume[0]))
+            for shape, volume in zip(work.shapes, work.volumes, strict=True)
+            if (shape.direction, shape.kernel) == (FORWARD, kernel)
+        ]
+        partner = len(nodes) + len(collectives)
+        for shape, volume in collectives:
+            overlaps = {"overlap": assumed.tp_overlap, "partner": partner} if shape.kind != ALL_REDUCE else {}
+            size = volume / 8 if shape.kind == ALL_GATHER else volume
+            node = {"type": COMM_COLL, "comm_type": CODES[shape.kind], "comm_size": size, "axis": "tp", "group": "1"}
+            nodes.append(node | overlaps)
+        nodes += of_kernel
+    assert any("overlap" in node for node in nodes)
+    traces = StepTraces({rank: trace(rank, *nodes) for rank in range(8)}, {"1": range(8)})
+    found = replay_step(traces, CLUSTER, assumed)
+    assert found.step_time_s == pytest.approx(float(layer_costs(work, CLUSTER, assumed).forward_s[0]), rel=1e-6)
+
+
+def test_collectives_take_what_a_cluster_says():
+    """Groups of consecutive ranks, which fill the tiers."""
+    for name, kind in KINDS.items():
+        for size in (1, 2, 8, 64, 512):
+            members = {"1": range(1024, 1024 + size)}
+            pricer = NodePricer(CLUSTER, ASSUMED, placement(CLUSTER.network), members)
+            shards = size if kind == ALL_GATHER else 1
+            nodes = [
+                {"type": COMM_COLL, "comm_type": COLLECTIVES[name], "comm_size": volume // shards, "group": "1"}
+                for volume in (1 << 12, 1 << 30)
+            ]
+            expected = collective_times(kind, CLUSTER.network, ASSUMED, [size], [1 << 12, 1 << 30])[:, 0]
+            assert pricer(trace(1024, *nodes)).seconds.tolist() == pytest.approx(expected.tolist(), abs=1e-15)
+
+
+def test_the_links_of_a_pipeline_take_what_their_mean_says():
+    """Eight stages, four in each domain: six fast links and a slow one."""
+    cluster, assumed = unit_machine(4), unit_assumptions(call_latency=0.5, net_efficiency=0.25)
+    nodes = [trace(rank, send(rank + 1, 1, 8)) for rank in range(7)]
+    pricer = NodePricer(cluster, assumed, placement(cluster.network), {})
+    seconds = [pricer(one).seconds[0] for one in nodes]
+    assert seconds == [8.5, 8.5, 8.5, 32.5, 8.5, 8.5, 8.5]
+    mean = mean_send(np.array([8.0]), np.array([4.0]), cluster.network, assumed)(np.array([8.0]))
+    assert sum(seconds) / 7 == pytest.approx(mean[0])
+
+
+def test_a_group_is_where_the_placement_says():
+    placed = placement(CLUSTER.network, ranks_per_domain=4)
+    assert placed.shares([0, 1, 2, 3, 4, 5, 6, 7])[0] == 4
+    assert placed.shares([0, 1, 2, 4])[0] == 1  # as few as in the domain with the fewest
+    assert placed.shares([0, 8, 16])[0] == 1
+    assert (placed.link(3, 4)[0], placed.link(4, 7)[0]) == (1, 2)
+
+
+def test_launches_share_the_time_of_their_kernel_by_their_compute():
+    """2 s and 6 s of compute; the traffic of both takes 16 s."""
+    nodes = [comp(2, tensor_size=12, kernel="k"), comp(6, tensor_size=4, kernel="k"), comp(2, tensor_size=12)]
+    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    assert times.launch_s.tolist() == [4.0, 12.0, 12.0]
+    assert times.execution_s.tolist() == [16.0, 16.0, 12.0]
+
+
+def test_equal_launches_of_one_kernel_are_one_execution():
+    nodes = [comp(2, kernel="k"), comp(2, kernel="k"), comp(3, kernel="k")] * 2
+    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    assert times.execution_s.tolist() == [7.0] * 6
+    first, second = times.execution[0], times.execution[3]
+    assert times.execution.tolist() == [first] * 3 + [second] * 3
+    assert first != second
+
+
+def test_kernels_without_compute_divide_their_traffic():
+    nodes = [comp(0, tensor_size=3, kernel="k"), comp(0, tensor_size=1, kernel="k")]
+    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    assert times.launch_s.tolist() == [3.0, 1.0]
+
+
+def test_foreign_computations_have_operations_or_a_duration():
+    nodes = [{"type": 4, "num_ops": 5, "tensor_size": 9}, {"type": 4, "duration_ns": 3e9, "num_ops": 0}]
+    times = KernelPricer(unit_machine().device, unit_assumptions())(trace(0, *nodes))
+    assert times.launch_s.tolist() == [9.0, 3.0]
+
+
+def test_transfers_to_the_host_have_its_bandwidth():
+    times = NodePricer(unit_machine(), unit_assumptions(), placement(unit_machine().network), {})(trace(0, load(3)))
+    assert times.seconds.tolist() == [3.0]
+
+
+def test_what_has_no_time_is_named():
+    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\): collectives of type GATHER have no time"):
+        step(trace(0, reduce_over_two(1, comm_type=3, name="x")))
+    with pytest.raises(TraceError, match=r"rank 0: node 1 \('x'\) has the group '9', which comm_groups.json lacks"):
+        step(trace(0, reduce_over_two(1, group="9", name="x")))
+    with pytest.raises(TraceError, match=r"rank 0 has node 1 \('x'\) of the group '1', which it is not in"):
+        step(trace(0, reduce_over_two(1, name="x")), groups={"1": [1, 2]})
