@@ -227,7 +227,7 @@ def _attributes(node: TraceNode) -> list[Part]:
         found.append(whole("comm_size", _INT64, sent.size))
         end = "comm_dst" if node.type == COMM_SEND else "comm_src"
         found += [_open(end, _INT32, Gap(("rank", sent.peer))), _open("comm_tag", _INT32, Gap("tag", sent.tag))]
-    if node.overlap:
+    if node.overlap is not None:
         found.append(_double("overlap", node.overlap))
     return found
 

@@ -126,8 +126,8 @@ class NodePricer:
 
 
 def is_inline(trace: RankTrace) -> np.ndarray:
-    """Return the [N] collectives that are part of the compute stream: with a partner, or without any overlap."""
-    return (trace.types == COMM_COLL) & ~in_panels(trace) & ((trace.partner >= 0) | ~(trace.overlap > 0))
+    """Return the [N] collectives that are part of the compute stream: with a partner, or with no word on overlap."""
+    return (trace.types == COMM_COLL) & ~in_panels(trace) & ((trace.partner >= 0) | np.isnan(trace.overlap))
 
 
 def _held_s(trace: RankTrace, seconds: np.ndarray, kernels: KernelTimes) -> np.ndarray:

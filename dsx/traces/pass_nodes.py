@@ -213,7 +213,7 @@ class PassBuilder:
                 else:
                     pending.setdefault(kernel, []).append(number)
         for number in (number for numbers in pending.values() for number in numbers):
-            self.found.nodes[number].overlap = 0.0  # its kernel has no launch in this pass
+            self.found.nodes[number].overlap = None  # its kernel has no launch in this pass
 
     def _belongs(self, collective: int, launch: int) -> None:
         """Note that a collective belongs to a launch, with which it may overlap."""
@@ -304,7 +304,7 @@ class PassBuilder:
             made = outputs if panel == count - 1 else []
             name = self.own(position, node.name) + (f" {panel + 1}" if count > 1 else "")
             communication = Communication(size, kind, move.axis, ("axis", move.axis), panels=count)
-            overlap = 1.0 if self._beside(node) else move.overlap
+            overlap = 1.0 if self._beside(node) else move.overlap or None
             found.append(
                 self.add(
                     TraceNode(COMM_COLL, name, list(inputs), list(made), communication=communication, overlap=overlap)

@@ -10,8 +10,10 @@ loads, stores. Streams run in order, and a node starts when
 - for a collective, all its ranks have reached it.
 
 Launches and inline collectives hold the compute stream; the result of an inline one is there when it no longer does.
-Asynchronous communication holds it for the part of its time that cannot overlap, and runs on its own stream for all of
-it. A send does not wait for its receiver; a receive is done when its send is, and takes no time of a stream. A multiply
+Asynchronous communication runs on its own stream for all of its time. A send also holds the compute stream for the part
+that cannot overlap. A collective does so when its result is needed, or at the end of the program: frameworks that do
+not overlap a reduction run it after the backward, and pass on the gradients of a stage before. Time in which the
+compute stream waits for something else counts as held. A send does not wait for its receiver; a receive is done when its send is, and takes no time of a stream. A multiply
 in n panels starts panel i when the collectives of the panel are there and panel i - 1 is done.
 
 Ranks run through their nodes in file order as far as they can. Since all streams are in order and times only add up
@@ -35,6 +37,7 @@ from dsx.traces.program import (
     RECEIVES,
     SEND,
     SENDS,
+    SHARED,
     STORES,
     Program,
 )
@@ -64,7 +67,7 @@ class _Joint:
 class _Rank:
     """How far a rank is; nodes are positions in its program, called rows."""
 
-    __slots__ = ("at", "blocked", "done", "free", "host", "panel_ends", "program", "tails", "waits")
+    __slots__ = ("at", "blocked", "done", "free", "host", "owed", "panel_ends", "program", "tails", "waits")
 
     def __init__(self, program: Program, num_streams: int) -> None:
         self.program = program
@@ -76,6 +79,24 @@ class _Rank:
         self.tails: list[float | _Joint] = [0.0] * num_streams  # when a stream is free, or its last collective
         self.waits = [0.0] * num_streams  # seconds in which the compute stream computed nothing
         self.panel_ends: dict[int, list[float]] = {}  # of the multiplies in panels
+        # Seconds for which asynchronous collectives still hold the compute stream, by row, the first ones first.
+        self.owed: dict[int, float] = {}
+
+    def idle(self, seconds: float) -> None:
+        """Let a wait of the compute stream count for what collectives hold of it."""
+        for row in list(self.owed):
+            left = self.owed[row] - seconds
+            if left > 0.0:
+                self.owed[row] = left
+                return
+            seconds = -left
+            del self.owed[row]
+
+    def hold(self, row: int) -> float:
+        """Return the seconds for which a collective holds the compute stream now that its result is needed."""
+        seconds = self.owed.pop(row, 0.0)
+        self.waits[self.program.streams[row]] += seconds
+        return seconds
 
 
 def replayed(
@@ -123,7 +144,7 @@ class _Replay:
         program, done, waits, emit = rank.program, rank.done, rank.waits, self._emit
         roles, deps, streams = program.roles, program.deps, program.streams
         issue_s, held_s, reduced = program.issue_s, program.held_s, program.panels.reduced
-        row, host, free = rank.at, rank.host, rank.free
+        row, host, free, owed = rank.at, rank.host, rank.free, rank.owed
         num_nodes = len(roles)
         while row < num_nodes:
             role, needs = roles[row], deps[row]
@@ -143,13 +164,19 @@ class _Replay:
                 row += 1
                 continue
             host += issue_s[row]
-            if role == LAUNCH or role == INLINE or held_s[row] > 0.0 or role == IN_PANELS:
-                if there > free:
-                    waits[streams[last]] += there - free
-                    free = there
-                if host > free:
-                    waits[HOST] += host - free
-                    free = host
+            if role == LAUNCH or role == INLINE or role == IN_PANELS or (held_s[row] > 0.0 and role != SHARED):
+                if there > free or host > free:
+                    if owed:
+                        rank.idle(max(there, host) - free)
+                    if there > free:
+                        waits[streams[last]] += there - free
+                        free = there
+                    if host > free:
+                        waits[HOST] += host - free
+                        free = host
+                if owed and needs is not None:
+                    for dep in needs:
+                        free += rank.hold(dep)
             if role == LAUNCH:
                 if emit is not None:
                     emit(program.trace.rank, "compute", program.name(row), free, held_s[row])
@@ -171,8 +198,11 @@ class _Replay:
                     ready = max(free, host, there)
                 self._start(rank, row, ready)
                 if held_s[row] > 0.0:
-                    waits[streams[row]] += held_s[row]
-                    free += held_s[row]
+                    if role == SHARED:
+                        owed[row] = held_s[row]
+                    else:
+                        waits[streams[row]] += held_s[row]
+                        free += held_s[row]
             row += 1
         rank.at, rank.host, rank.free = row, host, free
 
@@ -297,6 +327,8 @@ class _Replay:
 
     def _times(self, rank: _Rank) -> RankTimes:
         waits, program = rank.waits, rank.program
+        for row in list(rank.owed):
+            rank.free += rank.hold(row)
         end = max(rank.done, default=0.0)
         if end > rank.free:
             # What is left of asynchronous communication when all else is done.

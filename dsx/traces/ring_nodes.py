@@ -85,7 +85,7 @@ def _pass_on(
         communication = Communication(num_bytes, peer=("ring", axis, way), tag=tag)
         node = TraceNode(kind, f"{tensor} {verb} {part + 1}", communication=communication)
         node.inputs, node.outputs = (list(block), []) if kind == COMM_SEND else ([], list(arrived))
-        node.overlap = 1.0 if kind == COMM_SEND else 0.0
+        node.overlap = 1.0 if kind == COMM_SEND else None
         builder.add(node)
     return arrived
 

@@ -262,7 +262,7 @@ class _StageBuilder:
             builder.sources |= dict.fromkeys(made, base)
         node = TraceNode(COMM_SEND if sends else COMM_RECV, name, communication=communication)
         node.inputs, node.outputs = (list(tensors), []) if sends else ([], list(tensors))
-        node.overlap = self.plan.assumptions.pp_overlap if sends else 0.0
+        node.overlap = self.plan.assumptions.pp_overlap if sends else None
         builder.add(node)
         return builder.found
 

@@ -53,7 +53,7 @@ class TraceNode:
     panels: int = 1
     on_host: bool = False  # a computation of the host
     communication: Communication | None = None
-    overlap: float = 0.0
+    overlap: float | None = None  # share that may overlap with compute; None: it is a part of the compute stream
     partner: int | None = None  # number of the launch that it overlaps with
     transfer_bytes: int = 0  # of a load or a store
     duration_ns: float | None = None
