@@ -8,7 +8,7 @@ from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, CO
 from dsx.traces.step_replay import StepTraces, replay_step
 
 _INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
-_INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels")
+_INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels", "on_host")
 _TEXTS = {"names": "name", "op_types": "op_type", "kernels": "kernel", "groups": "group", "axes": "axis"}
 
 

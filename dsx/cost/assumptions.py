@@ -64,6 +64,7 @@ class Assumptions:
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
     linear_dtype: str = static()
+    panel_overlap: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
 
 

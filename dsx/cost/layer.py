@@ -1,8 +1,10 @@
 """The cost of one layer for U shard keys: kernels by their roofline, collectives by their network.
 
 Per kernel and direction, time = max(compute, memory) + exposed communication. The collectives of a panelled multiply
-overlap with it: with s the time of one panel's collectives and n panels, the exposed time is
-s + max(n*s - max(compute, memory), 0) (arXiv 2410.00273, section 3, SUMMA; released code). A ring of n members sends
+overlap with it: with s the time of one panel's collectives, n panels and T = max(compute, memory), the exposed time is
+max(s, n s - (n-1)/n T), as each panel runs beside the collectives of the next one; or, as the assumption set states,
+s + max(n s - T, 0) (arXiv 2410.00273, section 3, SUMMA; released code), which counts the first panel twice where
+communication takes longer. A ring of n members sends
 n - 1 blocks while its kernel computes n blocks in turn: with T the time of its collectives, the exposed time is
 max(T - (n-1)/n max(compute, memory), 0) (arXiv 2310.01889, section 3). Any other gather, scatter or exchange overlaps
 with its kernel, block by block, by the fraction that the assumption set states for its axis (Wang et al., ASPLOS 2023).
@@ -41,6 +43,8 @@ COMM_COLUMN = {"tp": "tp_comm_s", "tp2": "tp_comm_s", "cp": "cp_comm_s", "ep": "
 OVERLAP = {"tp_comm_s": "tp_overlap", "cp_comm_s": "cp_overlap", "ep_comm_s": "ep_overlap"}
 
 _COLUMNS = tuple(dict.fromkeys(COMM_COLUMN.values()))
+
+PIPELINED = "pipelined"  # of `panel_overlap`
 
 
 @record
@@ -288,7 +292,12 @@ def _communication(
     for (direction, kernel), columns in panel.items():
         one_panel = functools.reduce(xp.add, columns.values())
         computing = work.per_key(busy[direction, kernel])
-        beyond = xp.maximum(work.per_key(work.panels) * one_panel - computing, xp.zeros_like(one_panel))
+        panels = work.per_key(work.panels)
+        if assumptions.panel_overlap == PIPELINED:
+            # The collectives of all panels but the first, less the kernel's time beside them.
+            beyond = xp.maximum((panels - 1.0) * (one_panel - computing / panels), xp.zeros_like(one_panel))
+        else:
+            beyond = xp.maximum(panels * one_panel - computing, xp.zeros_like(one_panel))
         # The columns share the exposed time in proportion to their time for one panel.
         scale = 1.0 + beyond / xp.where(one_panel > 0, one_panel, xp.ones_like(one_panel))
         for name, time in columns.items():

@@ -7,7 +7,8 @@ gcd(d/r, t) belong to one shard group, and the others hold replicas of their sha
 Zhang et al., MiCS, 2022, section 3.2). ZeRO stage 0 divides nothing, so it has no replicas.
 
 A schedule that runs two chains of stages (`dsx.space.stage_chunks`) has each weight on two stages, so on twice as many
-ranks; those of the second chain share no domain with those of the first one.
+ranks; those of the second chain share a domain, or a unit of a tier, with those of the first one if all stages do and
+shards have no replicas.
 
 The e ranks that hold the same experts (ep nests in the other axes) are fewer than d times the axes of a data-parallel
 replica. r divides them too, into shard groups of e/r. Of the r replicas of a shard of experts, as many share a domain
@@ -27,17 +28,23 @@ from dsx.space.schedules import SCHEDULES
 
 def dp_groups(choices: StepChoices, searched: Searched) -> tuple[Group, Group | None]:
     """Return the shard group and the replica group among the data-parallel ranks; None if no shard has replicas."""
-    ranks = choices.dp
+    ranks, shares = choices.dp, (choices.dp_nvs, *choices.dp_outer)
     if any(SCHEDULES[code].holds.num_chains > 1 for code in searched.schedule):
-        chains = {code: xp.full_like(ranks, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
-        ranks = xp.where(choices.pp > 1, ranks * pick(searched.schedule, choices.schedule, chains), ranks)
+        of_code = {code: xp.full_like(ranks, SCHEDULES[code].holds.num_chains) for code in searched.schedule}
+        one = xp.ones_like(ranks)
+        chains = xp.where(choices.pp > 1, pick(searched.schedule, choices.schedule, of_code), one)
+        stages = (choices.pp_nvs, *choices.pp_outer)
+        ranks = ranks * chains
+        together = xp.where(choices.zero_replicas > 1, one, chains)
+        shares = tuple(
+            share * xp.where(near >= choices.pp, together, one) for share, near in zip(shares, stages, strict=True)
+        )
     if searched.zero_replicas == (1,):
-        return group(ranks, choices.dp_nvs, *choices.dp_outer), None
+        return group(ranks, *shares), None
     replicas = xp.minimum(choices.zero_replicas, choices.dp)
     if 0 in searched.zero_stage:
         replicas = xp.where(choices.zero_stage > 0, replicas, xp.ones_like(replicas))
     size = ranks / replicas
-    shares = (choices.dp_nvs, *choices.dp_outer)
     per_unit = [_gcd(size, share) for share in shares]
     return group(size, *per_unit), group(replicas, *(share / own for share, own in zip(shares, per_unit, strict=True)))
 

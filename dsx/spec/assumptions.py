@@ -164,6 +164,9 @@ class AssumptionsSpec(Spec):
     tp_overlap: Share
     cp_overlap: Share
     ep_overlap: Share
+    # Panels of a multiply: the collectives of the first one before the kernel, which then hides those of all panels
+    # (first_apart), or those of each panel beside the kernel of the panel before (pipelined).
+    panel_overlap: Annotated[Literal["first_apart", "pipelined"], Sourced] = "pipelined"
     pp_overlap: Share
     dp_overlap: Share
     fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stage 3 transfers in every microbatch

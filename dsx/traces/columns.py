@@ -72,6 +72,7 @@ class RankTrace:
     axes: Texts  # mesh axis of a collective
     overlap: np.ndarray  # [N] float64, share that may overlap with compute
     partner: np.ndarray  # [N] int64, row (not id) of the launch that a collective overlaps with
+    on_host: np.ndarray  # [N] int64, 1 for a computation of the host
     panels: np.ndarray  # [N] int64, panels of the multiply that a collective or a launch belongs to
     duration_ns: np.ndarray  # [N] float64; from duration_micros where a file has no exact one
     reads: Lists  # positions in `tensors`

@@ -109,6 +109,7 @@ def _as_trace(launches: Sequence[_Launch]) -> RankTrace:
         axes=no_text,
         overlap=unknown,
         partner=none,
+        on_host=none,
         panels=none,
         duration_ns=unknown,
         reads=no_list,

@@ -5,8 +5,8 @@ each launch has the share of it that it has of the compute time. The roofline is
 in a file are priced as one, and an execution is an equal part of that.
 
 A computation without a kernel text, as in traces of other writers, is a kernel of its own. One that states neither
-operations nor bytes takes its stated duration. One that reads what was stored to the host runs there, at the bandwidth
-of the host's memory: an update of offloaded optimizer state.
+operations nor bytes takes its stated duration. One on the host takes its bytes at the bandwidth of the host's memory: an
+update of offloaded optimizer state.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike
 from dsx.traces.columns import RankTrace
 from dsx.traces.distinct import Distinct, distinct, hashed_lists
-from dsx.traces.messages import COMP, MEM_STORE
+from dsx.traces.messages import COMP
 
 # Flags of a multiply in the attribute `multiplies`.
 LINEAR, OF_WEIGHT, FUSED, GROUPED, IN_BACKWARD = (1 << bit for bit in range(5))
@@ -73,7 +73,7 @@ class KernelPricer:
     def __call__(self, trace: RankTrace) -> KernelTimes:
         """Return the seconds of the launches of a trace."""
         nodes = np.flatnonzero(trace.types == COMP)
-        on_host = _on_host(trace)
+        on_host = trace.on_host > 0
         found = distinct([*_identity(trace, nodes), on_host[nodes]])
         launches = _launches(trace, nodes, found, on_host)
         key = launches.key()
@@ -93,14 +93,6 @@ class KernelPricer:
             _spread(num_nodes, nodes, execution, -1),
             _spread(num_nodes, nodes, execution_s[found.which], 0.0),
         )
-
-
-def _on_host(trace: RankTrace) -> np.ndarray:
-    """Return the [N] computations that read what a store has left on the host."""
-    owners = np.repeat(np.arange(trace.num_nodes), np.diff(trace.data_deps.starts))
-    found = np.zeros(trace.num_nodes, bool)
-    found[owners[trace.types[trace.data_deps.values] == MEM_STORE]] = True
-    return found & (trace.types == COMP)
 
 
 def _identity(trace: RankTrace, nodes: np.ndarray) -> list[np.ndarray]:

@@ -44,6 +44,7 @@ _INTEGERS = (
     "comm_tag",
     "partner",
     "panels",
+    "on_host",
 )
 _REALS = ("overlap", "duration_ns")
 _TEXTS = ("op_types", "kernels", "groups", "axes")
@@ -55,8 +56,9 @@ _RENAMED = {
     "pg_name": "groups",
     "comm_group": "groups",  # of older versions, an integer
     "axis": "axes",
+    "is_cpu_op": "on_host",
 }
-_FIELDS = {name: _COLUMNS.index(name) for name in (*_INTEGERS, *_REALS, "multiplies")} | {
+_FIELDS = {name: _COLUMNS.index(name) for name in (*_INTEGERS, *_REALS, "multiplies") if name != "on_host"} | {
     name: _COLUMNS.index(column) for name, column in _RENAMED.items()
 }
 _UNKNOWN = len(_COLUMNS)  # what dsx does not read

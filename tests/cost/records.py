@@ -86,6 +86,7 @@ def make_assumptions(**changes):
             "protocols": ("bulk",),
             "algorithms": tuple((kind, ("ring",)) for kind in KINDS),
             "linear_dtype": "bf16",
+            "panel_overlap": "first_apart",
             "tiles": (),
         }
         | changes
