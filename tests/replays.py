@@ -1,0 +1,83 @@
+"""Random plans of small models, their traces replayed, beside the closed forms: times and memory."""
+
+import math
+import random
+from dataclasses import dataclass
+
+import dsx
+from dsx.traces.folder import open_folder, traces
+from dsx.traces.lifetimes import memory_use
+
+OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")
+MODELS = {
+    "gpt3-5b": [*(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")), "model.layers.1.count=6"],
+    "llama-3-8b": ["model.dimensions.v=32000", "model.layers.1.count=6"],
+    "mixtral-8x7b": ["model.layers.1.count=6"],
+}
+CLUSTER = "h100-nvs8"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A plan, and what its replay finds over what is priced."""
+
+    job: dsx.Job
+    strategy: str
+    plan: str
+    columns: dict
+    time: float  # replay / step_time_s - 1
+    memory: float  # by lifetimes / peak_bytes without overhead - 1
+
+    def __str__(self):
+        return f"{self.job.model.name} {self.strategy} {self.plan}: {100 * self.time:+.2f} %, {100 * self.memory:+.2f} %"
+
+
+def settings_of(overlaps, rng):
+    """Overlaps of 0 ("none"), of 0 or 1 ("all or none"), or those of the set ("default"); the host never stalls."""
+    chosen = {"none": lambda: 0, "all or none": lambda: rng.choice([0, 1])}.get(overlaps)
+    stated = [f"assumptions.{name}={chosen()}" for name in OVERLAPS] if chosen else []
+    return [*stated, "assumptions.dispatch_latency=0 s"]
+
+
+def drawn(seed, overlaps):
+    """Return the job, the strategy and the plan of a seed; None for a plan that breaks rules."""
+    rng = random.Random(seed)
+    model = rng.choice(["gpt3-5b", "gpt3-5b", "llama-3-8b", "mixtral-8x7b"])
+    experts = model == "mixtral-8x7b"
+    degrees = {"tp": rng.choice([1, 2, 4]), "pp": rng.choice([1, 1, 2, 2, 4]), "dp": rng.choice([1, 2, 4])}
+    degrees["cp"] = 1 if experts else rng.choice([1, 1, 2])
+    degrees["ep"] = rng.choice([1, 2, 4]) if experts else 1
+    schedule = rng.choice(["1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe"])
+    chunks = 2 if schedule == "zb-v" else rng.choice([1, 1, 3]) if schedule == "1f1b" and degrees["pp"] == 2 else 1
+    recompute = rng.choice(["none", "none", "full", "norms", "experts" if experts else "feed-forward"])
+    settings = {**degrees, "vpp": chunks, "schedule": schedule, "zero_stage": rng.choice([0, 1, 2, 3])}
+    settings |= {"recompute": recompute, "offload": rng.choice(["none"] * 7 + ["activations", "optimizer", "both"])}
+    if settings["zero_stage"] and degrees["dp"] > 1 and rng.random() < 0.2:
+        settings["zero_replicas"] = 2
+    if recompute != "none" and rng.random() < 0.3:
+        settings["stored_layers"] = 1
+    strategy = "2d" if degrees["cp"] > 1 else rng.choice(["1d", "1d", "1d" if experts else "2d-no-sp"])
+    gpus = math.prod(degree for axis, degree in degrees.items() if axis != "ep")
+    batch = rng.choice([1, 2, 4, 8]) * degrees["dp"]
+    job = dsx.Job(model, CLUSTER, gpus, batch, 2048, set=[*MODELS[model], *settings_of(overlaps, rng)])
+    plan = " ".join(f"{name}={value}" for name, value in settings.items() if value not in (1, "none"))
+    try:
+        priced = dsx.evaluate(job, plan, strategy=strategy)
+    except dsx.errors.PlanError:
+        return None
+    return None if set(priced.reject) - {"out_of_memory"} else (job, strategy, plan, priced)
+
+
+def replayed(seed, overlaps, folder):
+    """Return the replay of a seed's plan; None for a plan that breaks rules."""
+    found = drawn(seed, overlaps)
+    if found is None:
+        return None
+    job, strategy, plan, priced = found
+    dsx.trace.write(job, plan, strategy=strategy, out=folder, durations=False)
+    step = dsx.trace.replay(folder, cluster=job.cluster, assumptions=job.assumptions)
+    peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(folder)))
+    closed = priced.costs["peak_bytes"] - priced.costs["overhead_bytes"]
+    return Replayed(
+        job, strategy, plan, dict(priced.plan), step.step_time_s / priced.step_time_s - 1.0, peak / closed - 1.0
+    )
