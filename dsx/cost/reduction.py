@@ -10,6 +10,8 @@ While a collective of the layer itself uses an oversubscribed tier, a reduction 
 (`dsx.cost.contention`).
 
 The reduction is that of the first stage, whose backward ends last: later stages reduce while the first one computes.
+What stages 2 and 3 communicate with every microbatch makes each pass of a pipeline longer, so it is part of the passes
+(`in_passes`), and of the bubble.
 """
 
 import functools
@@ -27,7 +29,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
 from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides
+from dsx.graph.step import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
@@ -44,6 +46,62 @@ class ReducedLayer(NamedTuple):
     contended_s: tuple[PerPlan, PerPlan] | None
 
 
+class LayerReduction(NamedTuple):
+    """The collectives of a layer's weights that accompany its passes, seconds."""
+
+    gather_s: PerPlan  # before a forward
+    back_s: PerPlan  # with a backward
+    last_s: PerPlan  # with the backward of the last microbatch, which reduces among replicas too
+    exposed: tuple[PerPlan, PerPlan, PerPlan]  # of these, what the passes of the layer do not hide
+
+
+def layer_reduction(
+    layer: ReducedLayer, choices: StepChoices, searched: Searched, cluster: Cluster, assumptions: Assumptions
+) -> LayerReduction:
+    """Return the collectives that accompany the passes of a layer."""
+    once = assumptions.dp_overlap
+    overlap = pick(searched.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
+    passes = (layer, choices, searched, cluster, assumptions)
+    gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
+    last = back + _seconds_of_replicas(layer, cluster, assumptions) if layer.replicas else back
+    forward, backward = layer.costs.forward_s, layer.backward_s
+    if layer.contended_s is not None:
+        shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
+        forward, backward = (
+            xp.maximum(whole - shared * taken, xp.zeros_like(whole))
+            for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
+        )
+    exposed = tuple(
+        seconds - overlap * xp.minimum(seconds, hides)
+        for seconds, hides in ((gather, forward), (back, backward), (last, backward))
+    )
+    return LayerReduction(gather, back, last, exposed)
+
+
+def in_passes(choices: StepChoices, searched: Searched) -> tuple[PerPlan, PerPlan] | None:
+    """Return 1.0 for plans of pipelines whose forwards, or backwards, each have collectives of weights, else 0.0.
+
+    Such a pass is longer by what these leave exposed, on every stage. None if no plan of the search has any. A single
+    stage has no bubble, so its passes need not have them.
+    """
+    every = [
+        {
+            stage: float(any(one.every == MICROBATCH for one in accompanying(stage, way)))
+            for stage in searched.zero_stage
+        }
+        for way in (FORWARD, BACKWARD)
+    ]
+    if not any(value for of_stage in every for value in of_stage.values()):
+        return None
+    one, none = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
+    pipelined = xp.where(choices.pp > 1, one, none)
+    forwards, backwards = (
+        pipelined * pick(searched.zero_stage, choices.zero_stage, {stage: value * one for stage, value in each.items()})
+        for each in every
+    )
+    return forwards, backwards
+
+
 def reduction(
     kinds: Sequence[ReducedLayer],
     stage: Stage,
@@ -53,39 +111,29 @@ def reduction(
     cluster: Cluster,
     assumptions: Assumptions,
 ) -> PerPlan:
-    """Return the exposed seconds of the reduction of `stage` in one step.
+    """Return the exposed seconds of the reduction of `stage` in one step, without those in the passes of a pipeline.
 
     `exposed_kind` is the kind of the layer that overlaps with nothing.
     """
-    once = assumptions.dp_overlap
-    overlap = pick(searched.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
     once_forward = once_backward = repeated_forward = repeated_backward = replicated = among_replicas = 0.0
     for kind, layers in stage.layers.items():
         layer = kinds[kind]
-        passes = (layer, choices, searched, cluster, assumptions)
-        gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
-        forward, backward = layer.costs.forward_s, layer.backward_s
-        if layer.contended_s is not None:
-            shared = functools.reduce(xp.maximum, [crosses(members, cluster.network) for members in layer.shards])
-            forward, backward = (
-                xp.maximum(whole - shared * taken, xp.zeros_like(whole))
-                for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
-            )
-        exposed_forward = gather - overlap * xp.minimum(gather, forward)
-        exposed_backward = exposed_last = back - overlap * xp.minimum(back, backward)
+        found = layer_reduction(layer, choices, searched, cluster, assumptions)
+        exposed_forward, exposed_backward, exposed_last = found.exposed
         if layer.replicas:
-            back = back + _seconds_of_replicas(layer, cluster, assumptions)
-            exposed_last = back - overlap * xp.minimum(back, backward)
             among_replicas = among_replicas + layers * (exposed_last - exposed_backward)
         repeated_forward = repeated_forward + layers * exposed_forward
         repeated_backward = repeated_backward + layers * exposed_backward
         if kind == exposed_kind:
-            once_forward, once_backward = gather - exposed_forward, back - exposed_last
+            once_forward, once_backward = found.gather_s - exposed_forward, found.last_s - exposed_last
         replicated = replicated + layers * layer.costs.replicated_gradient_s
     microbatches = choices.num_microbatches
     one = xp.ones_like(microbatches)
     forwards, backwards = (_times(direction, choices, searched) for direction in (FORWARD, BACKWARD))
-    gathers = xp.minimum(forwards, one) * once_forward + forwards * repeated_forward
+    gathers = xp.minimum(forwards, one) * once_forward
+    if (there := in_passes(choices, searched)) is not None:
+        forwards, backwards = (times * (one - own) for times, own in zip((forwards, backwards), there, strict=True))
+    gathers = gathers + forwards * repeated_forward
     total = gathers + once_backward + backwards * repeated_backward + replicated
     total = total + among_replicas if any(layer.replicas for layer in kinds) else total
     tied = [layer for layer in kinds if layer.costs.tied_bytes]
@@ -120,7 +168,7 @@ def _times(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
     for stage in searched.zero_stage:
         every = [one.every for one in accompanying(stage, direction)]
         once = xp.full_like(microbatches, 1.0 if every else 0.0)
-        found[stage] = microbatches if "microbatch" in every else once
+        found[stage] = microbatches if MICROBATCH in every else once
     return pick(searched.zero_stage, choices.zero_stage, found)
 
 

@@ -29,7 +29,7 @@ from dsx.cost.offload import (
 )
 from dsx.cost.pipeline import in_flight, in_flight_of_embedding_and_head
 from dsx.cost.recompute import Recompute, recompute_of
-from dsx.cost.reduction import ReducedLayer, reduction
+from dsx.cost.reduction import ReducedLayer, in_passes, layer_reduction, reduction
 from dsx.cost.shapes import PerPlan
 from dsx.cost.shards import dp_groups, weight_shards
 from dsx.cost.stages import Stack, Stage, even_first, over_layers
@@ -100,18 +100,36 @@ class StageCosts:
     def reduction_s(self, stage: Stage) -> PerPlan:
         """Return the exposed seconds of the reduction of a first stage, once a step."""
         (body, *_), *_ = self.stack.segments
-        none = [None] * len(self.kinds)
-        by_kind = zip(self.kinds, *self.shards, self.backward_s, self.contended_s or none, strict=True)
-        layers = [ReducedLayer(*values) for values in by_kind]
+        layers, given = self._reduced, (self.choices, self.searched, self.cluster, self.assumptions)
 
         def exposed_s(exposed_kind: int) -> PerPlan:
-            return reduction(layers, stage, exposed_kind, self.choices, self.searched, self.cluster, self.assumptions)
+            return reduction(layers, stage, exposed_kind, *given)
 
         exposed = exposed_s(body)
         if (stage.even and self.stack.divided) or not self.stack.first:
             return exposed
         # A stage with only the embedding gathers it first and reduces it last.
         return xp.where(stage.layers[body] > 0, exposed, exposed_s(self.stack.first[-1]))
+
+    @cached_property
+    def _reduced(self) -> list[ReducedLayer]:
+        none = [None] * len(self.kinds)
+        by_kind = zip(self.kinds, *self.shards, self.backward_s, self.contended_s or none, strict=True)
+        return [ReducedLayer(*values) for values in by_kind]
+
+    @cached_property
+    def pass_reductions_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]] | None:
+        """Per kind, the exposed collectives of weights in each forward and in each backward of a pipeline.
+
+        None if no plan of the search has any.
+        """
+        there = in_passes(self.choices, self.searched)
+        if there is None:
+            return None
+        given = (self.choices, self.searched, self.cluster, self.assumptions)
+        found = [layer_reduction(layer, *given).exposed for layer in self._reduced]
+        forwards, backwards = there
+        return [forwards * own for own, _, _ in found], [backwards * own for _, own, _ in found]
 
     def update_s(self, stage: Stage) -> PerPlan:
         """Return the seconds of the optimizer update of a stage, which reads and writes its state."""
@@ -170,14 +188,22 @@ class StageCosts:
     def forward_backward_s(self) -> Sequence[PerPlan]:
         """Per kind, the seconds of a layer's forward and backward of one microbatch, stalls included."""
         passes = [costs.forward_s + back for costs, back in zip(self.kinds, self.backward_s, strict=True)]
+        if self.pass_reductions_s is not None:
+            exposed = zip(*self.pass_reductions_s, strict=True)
+            passes = [seconds + forward + back for seconds, (forward, back) in zip(passes, exposed, strict=True)]
         if self.stall_s is None:
             return passes
         return [seconds + stall for seconds, stall in zip(passes, self.stall_s, strict=True)]
 
     @cached_property
     def passes_s(self) -> tuple[Sequence[PerPlan], Sequence[PerPlan]]:
-        """Per kind, the seconds of a layer's forward, and of its backward with recomputation and stalls."""
+        """Per kind, the seconds of a layer's forward, and of its backward with recomputation and stalls.
+
+        Both have the collectives of weights that they wait for.
+        """
         forward = [costs.forward_s for costs in self.kinds]
+        if self.pass_reductions_s is not None:
+            forward = [seconds + own for seconds, own in zip(forward, self.pass_reductions_s[0], strict=True)]
         return forward, [both - there for both, there in zip(self.forward_backward_s, forward, strict=True)]
 
     @cached_property

@@ -89,6 +89,7 @@ def step_costs(
         peak = cut.largest([stage.peak_bytes for stage in memories])
         of_cuts[holds] = *costs.reduction_and_update_s(cut.first, holds), memory, peak
     dp_comm, update, memory, peak = _selected(of_cuts, choices, searched)
+    in_passes = [busy(exposed) for exposed in costs.pass_reductions_s or ()]
     recompute_s = busy(costs.recompute_s)
     stall = costs.stall_s
     step = pipe.step_s + dp_comm + update
@@ -102,7 +103,7 @@ def step_costs(
         cp_comm_s=column_besides_hidden("cp_comm_s"),
         ep_comm_s=column_besides_hidden("ep_comm_s"),
         pp_comm_s=pipe.pp_comm_s * one,
-        dp_comm_s=dp_comm * one,
+        dp_comm_s=functools.reduce(xp.add, in_passes, dp_comm) * one,
         bubble_s=pipe.bubble_s * one,
         recompute_s=recompute_s * one,
         optimizer_s=update * one,

@@ -22,6 +22,7 @@ State = Literal["optimizer", "gradient", "weight"]
 # The first ZeRO stage that divides a state.
 _DIVIDED_FROM: dict[State, int] = {"optimizer": 1, "gradient": 2, "weight": 3}
 NUM_STAGES = 4
+MICROBATCH = "microbatch"  # of `StepCollective.every`
 
 
 @dataclass(frozen=True, slots=True)
