@@ -10,11 +10,11 @@ from dsx.traces.lifetimes import memory_use
 
 OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")
 MODELS = {
-    "gpt3-5b": [*(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")), "model.layers.1.count=6"],
-    "llama-3-8b": ["model.dimensions.v=32000", "model.layers.1.count=6"],
-    "mixtral-8x7b": ["model.layers.1.count=6"],
+    "gpt3-5b": [*(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")), "model.layers.1.count=8"],
+    "llama-3-8b": ["model.dimensions.v=32000", "model.layers.1.count=8"],
+    "mixtral-8x7b": ["model.layers.1.count=8"],
 }
-CLUSTER = "h100-nvs8"
+CLUSTERS = ("h100-nvs8", "b200-nvs64")
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ def drawn(seed, overlaps):
     degrees["cp"] = 1 if experts else rng.choice([1, 1, 2])
     degrees["ep"] = rng.choice([1, 2, 4]) if experts else 1
     schedule = rng.choice(["1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe"])
-    chunks = 2 if schedule == "zb-v" else rng.choice([1, 1, 3]) if schedule == "1f1b" and degrees["pp"] == 2 else 1
+    chunks = 2 if schedule == "zb-v" else rng.choice([1, 1, 2]) if schedule == "1f1b" and degrees["pp"] == 2 else 1
     recompute = rng.choice(["none", "none", "full", "norms", "experts" if experts else "feed-forward"])
     settings = {**degrees, "vpp": chunks, "schedule": schedule, "zero_stage": rng.choice([0, 1, 2, 3])}
     settings |= {"recompute": recompute, "offload": rng.choice(["none"] * 7 + ["activations", "optimizer", "both"])}
     if settings["zero_stage"] and degrees["dp"] > 1 and rng.random() < 0.2:
         settings["zero_replicas"] = 2
     if recompute != "none" and rng.random() < 0.3:
-        settings["stored_layers"] = 1
+        settings["stored_layers"] = 2
     strategy = "2d" if degrees["cp"] > 1 else rng.choice(["1d", "1d", "1d" if experts else "2d-no-sp"])
     gpus = math.prod(degree for axis, degree in degrees.items() if axis != "ep")
     batch = rng.choice([1, 2, 4, 8]) * degrees["dp"]
-    job = dsx.Job(model, CLUSTER, gpus, batch, 2048, set=[*MODELS[model], *settings_of(overlaps, rng)])
+    job = dsx.Job(model, rng.choice(CLUSTERS), gpus, batch, 2048, set=[*MODELS[model], *settings_of(overlaps, rng)])
     plan = " ".join(f"{name}={value}" for name, value in settings.items() if value not in (1, "none"))
     try:
         priced = dsx.evaluate(job, plan, strategy=strategy)

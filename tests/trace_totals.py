@@ -74,16 +74,18 @@ class Priced:
 
     def _of_weights(self, layer):
         stage, found = self.plan["zero_stage"], Counter()
-        per_byte = self.assumed.gradient_bytes // self.assumed.weight_bytes
         for whole, shards, replicas in self._groups(layer):
             for one in OF_STAGE[stage]:
                 if shards > 1 and whole:
-                    moved = whole if one.of == "weights" else whole * per_byte
+                    moved = whole if one.of == "weights" else self._gradients(whole)
                     size = moved // shards if one.kind == AG else moved
                     found[one.kind, "dp", size] += self.passes if one.every == "microbatch" else 1
             if replicas > 1 and whole:
-                found[AR, "dp", whole * per_byte // shards] += 1
+                found[AR, "dp", self._gradients(whole) // shards] += 1
         return found
+
+    def _gradients(self, weight_bytes):
+        return weight_bytes * self.assumed.gradient_bytes // self.assumed.weight_bytes
 
     def _of_replicated_weights(self, at):
         found = Counter()
@@ -91,7 +93,7 @@ class Priced:
         for axis in ("tp", "tp2") if self.assumed.charge_replicated_gradients else ():
             shared = [w for w in layer.derived.weights if axis in w.reduced_over and not w.over_ep]
             if shared and self.plan[axis] > 1:
-                found[AR, axis, sum(layer.number(weight.bytes) for weight in shared)] += 1
+                found[AR, axis, self._gradients(sum(layer.number(weight.bytes) for weight in shared))] += 1
         return found
 
     def _of_tied_weight(self, held):
@@ -101,7 +103,7 @@ class Priced:
         tied = [weight for weight in head.derived.weights if weight.tied]
         if not tied or not ends or self.plan["pp"] == 1 or not self.holds.in_rounds:
             return Counter()
-        size = sum(head.number(weight.bytes) for weight in tied)
+        size = self._gradients(sum(head.number(weight.bytes) for weight in tied))
         if divides(self.plan["zero_stage"], "gradient"):
             size //= next(iter(self._groups(head)))[1]
         return Counter({(AR, "pp", size): len(ends)})

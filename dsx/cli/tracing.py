@@ -86,8 +86,11 @@ def write(
     how = {"ranks": ranks, "tensors": not no_tensors, "forward_only": forward_only, "portable": portable, "out": out}
     of_plan = {"--model": model, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     if layer is not None:
+        del of_plan["--model"]  # which gives the sizes of a layer
+        others = {"--from": results, "--candidate": candidate, "--sequence-length": sequence_length}
         _refuse(
-            "--layer", {**of_plan, "--from": results, "--candidate": candidate, "--partition": partition}, {"--model"}
+            "--layer (with sizes by --set, as in s=4096)",
+            {**of_plan, **others, "--partition": partition, "--operator-times": operator_times},
         )
         found = dsx.trace.write_layer(
             layer,

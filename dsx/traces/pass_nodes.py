@@ -160,7 +160,15 @@ class PassBuilder:
                 for name in nodes.input_gradients
                 for tensor in names.get(name, [(self.own(position, name), nodes.boundary_bytes)])
             ]
+        self._wait_for_gradient(begins)
         return carried
+
+    def _wait_for_gradient(self, begins: Tensors) -> None:
+        """Let the first computation wait for the gradient that the pass begins with: it calls for recomputation too."""
+        first = next((node for node in self.found.nodes if node.type == COMP), None)
+        if first is not None:
+            needed = [Reference(self.sources[name], name) for name, _ in begins if name in self.sources]
+            first.data_deps = [*dict.fromkeys([*first.data_deps, *needed])]
 
     def _outside(self, nodes: LayerNodes, taken: Tensors) -> dict[str, Tensors]:
         """Return what the inputs of a layer stand for; data from outside of the model are no tensors."""
@@ -386,8 +394,9 @@ class PassBuilder:
                 self._reduce_group(position, number, ranks, one, grads, whole, members)
             replicas = self.plan.replicas(ranks)
             if replicas > 1 and self.key.last:
-                held = [(self.reduced(position, number, grads), whole // members)]
-                made = [(self.reduced(position, number, grads) + "r", whole // members)]
+                size = whole // members if divides(self.zero_stage, "gradient") else grads[0][1]
+                held = [(self.reduced(position, number, grads), size)]
+                made = [(self.reduced(position, number, grads) + "r", size)]
                 text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
                 communication = Communication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
                 self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=self._overlap()))
