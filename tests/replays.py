@@ -8,6 +8,7 @@ import dsx
 from dsx.traces.folder import open_folder, traces
 from dsx.traces.lifetimes import memory_use
 
+OVERLAPS_OF = ("none", "all or none", "default")
 OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")
 MODELS = {
     "gpt3-5b": [*(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")), "model.layers.1.count=8"],
@@ -24,7 +25,7 @@ class Replayed:
     job: dsx.Job
     strategy: str
     plan: str
-    columns: dict
+    columns: dict  # the plan, and what it is priced at
     time: float  # replay / step_time_s - 1
     memory: float  # by lifetimes / peak_bytes without overhead - 1
 
@@ -79,5 +80,5 @@ def replayed(seed, overlaps, folder):
     peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(folder)))
     closed = priced.costs["peak_bytes"] - priced.costs["overhead_bytes"]
     return Replayed(
-        job, strategy, plan, dict(priced.plan), step.step_time_s / priced.step_time_s - 1.0, peak / closed - 1.0
+        job, strategy, plan, {**priced.plan, **priced.costs}, step.step_time_s / priced.step_time_s - 1.0, peak / closed - 1.0
     )

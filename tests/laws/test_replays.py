@@ -1,0 +1,58 @@
+"""A replay of the trace of any plan takes as long as its price says, and holds as much memory by lifetimes.
+
+The replay uses nothing of the formulas of pipeline, memory, reduction, recomputation and offload. Where these are
+coarser than the replay, docs/model/limits.md says by how much, and here is the bound.
+"""
+
+import logging
+
+import pytest
+from replays import OVERLAPS_OF, replayed
+
+# Largest difference in the step time of plans that no limit is stated for, by overlaps; in memory it is 2 %.
+TOLERANCE = {"none": 0.01, "all or none": 0.03, "default": 0.05}
+MEMORY = 0.02
+SEEDS = range(100)  # of each kind of overlaps
+
+
+def divided_in_passes(plan):
+    """Whether ZeRO communicates in every pass. Experts are divided over tensor parallel ranks too."""
+    return plan["zero_stage"] >= 2
+
+
+# Limits of docs/model/limits.md: which plans they are about, and the largest differences in time and memory.
+LIMITS = {
+    "offloaded activations": (lambda plan: plan["offload"] in ("activations", "both"), 0.40, 0.40),
+    "ZeRO 2 and 3 in a pipeline": (lambda plan: divided_in_passes(plan) and plan["pp"] > 1, 0.25, 0.45),
+    "ZeRO 2 and 3": (divided_in_passes, 0.13, 0.12),
+    "stages in several domains": (lambda plan: plan["pp_nvs"] < plan["pp"], 0.05, MEMORY),
+    "DualPipe": (lambda plan: plan["schedule"] == "dualpipe" and plan["pp"] > 1, 0.07, 0.05),
+    "zero bubble": (lambda plan: plan["schedule"] in ("zb-h1", "zb-v") and plan["pp"] > 1, 0.05, 0.20),
+    "fewer microbatches than stages": (lambda plan: plan["num_microbatches"] < plan["pp"], 0.05, 0.03),
+    "long reductions": (lambda plan: plan["dp_comm_s"] > 0.2 * plan["step_time_s"], 0.08, MEMORY),
+    "GPipe": (lambda plan: plan["schedule"] == "gpipe" and plan["pp"] > 1, 0.05, 0.05),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Sizes that are floored are said once for each plan."""
+    log = logging.getLogger("dsx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    yield
+    log.setLevel(before)
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("overlaps", OVERLAPS_OF)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replay_is_as_long_and_as_large_as_priced(seed, overlaps, tmp_path):
+    found = replayed(seed, overlaps, tmp_path / "trace")
+    if found is None:
+        return  # a draw that breaks rules
+    stated = [bounds for holds, *bounds in LIMITS.values() if holds(found.columns)]
+    time = max([TOLERANCE[overlaps], *(bound for bound, _ in stated)])
+    memory = max([MEMORY, *(bound for _, bound in stated)])
+    assert abs(found.time) <= time, found
+    assert abs(found.memory) <= memory, found
