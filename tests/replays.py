@@ -10,10 +10,14 @@ from dsx.traces.lifetimes import memory_use
 
 OVERLAPS_OF = ("none", "all or none", "default")
 OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "fsdp_overlap")
+EIGHT_LAYERS = "model.layers.1.count=8"
 MODELS = {
-    "gpt3-5b": [*(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")), "model.layers.1.count=8"],
-    "llama-3-8b": ["model.dimensions.v=32000", "model.layers.1.count=8"],
-    "mixtral-8x7b": ["model.layers.1.count=8"],
+    "gpt3-5b": [
+        *(f"model.dimensions.{size}" for size in ("e=2048", "f=8192", "h=16", "g=16")),
+        "model.layers.1.count=8",
+    ],
+    "llama-3-8b": ["model.dimensions.v=32000", EIGHT_LAYERS],
+    "mixtral-8x7b": [EIGHT_LAYERS],
 }
 CLUSTERS = ("h100-nvs8", "b200-nvs64")
 
@@ -30,7 +34,9 @@ class Replayed:
     memory: float  # by lifetimes / peak_bytes without overhead - 1
 
     def __str__(self):
-        return f"{self.job.model.name} {self.strategy} {self.plan}: {100 * self.time:+.2f} %, {100 * self.memory:+.2f} %"
+        return (
+            f"{self.job.model.name} {self.strategy} {self.plan}: {100 * self.time:+.2f} %, {100 * self.memory:+.2f} %"
+        )
 
 
 def settings_of(overlaps, rng):
@@ -79,6 +85,5 @@ def replayed(seed, overlaps, folder):
     step = dsx.trace.replay(folder, cluster=job.cluster, assumptions=job.assumptions)
     peak = max(memory_use(trace).peak_bytes for trace in traces(open_folder(folder)))
     closed = priced.costs["peak_bytes"] - priced.costs["overhead_bytes"]
-    return Replayed(
-        job, strategy, plan, {**priced.plan, **priced.costs}, step.step_time_s / priced.step_time_s - 1.0, peak / closed - 1.0
-    )
+    columns = {**priced.plan, **priced.costs}
+    return Replayed(job, strategy, plan, columns, step.step_time_s / priced.step_time_s - 1.0, peak / closed - 1.0)
