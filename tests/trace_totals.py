@@ -51,13 +51,16 @@ class Priced:
         found = Counter()
         for at in held:
             code = self.plan["recompute"] if self._is_body(at) and at not in stored else NONE_CODE
-            layer = _Layer(self.layers[at], self.model.dimensions, self.sizes, self.assumed)
+            layer = self._layer(at)
             for key, amount in layer.of_microbatch(code).items():
                 found[key] += self.passes * amount
             found += self._of_weights(layer)
         for at in dict.fromkeys(held):
             found += self._of_replicated_weights(at)
         return found + self._between_stages(stage, own) + self._of_tied_weight(held)
+
+    def _layer(self, at):
+        return _Layer(self.layers[at], self.model.dimensions, self.sizes, self.assumed)
 
     def _is_body(self, at):
         chain = self.limits.chain
@@ -89,7 +92,7 @@ class Priced:
 
     def _of_replicated_weights(self, at):
         found = Counter()
-        layer = _Layer(self.layers[at], self.model.dimensions, self.sizes, self.assumed)
+        layer = self._layer(at)
         for axis in ("tp", "tp2") if self.assumed.charge_replicated_gradients else ():
             shared = [w for w in layer.derived.weights if axis in w.reduced_over and not w.over_ep]
             if shared and self.plan[axis] > 1:
@@ -99,7 +102,7 @@ class Priced:
     def _of_tied_weight(self, held):
         last = len(self.layers) - 1
         ends = {at for at in (0, last) if at in held}
-        head = _Layer(self.layers[last], self.model.dimensions, self.sizes, self.assumed)
+        head = self._layer(last)
         tied = [weight for weight in head.derived.weights if weight.tied]
         if not tied or not ends or self.plan["pp"] == 1 or not self.holds.in_rounds:
             return Counter()
@@ -111,13 +114,12 @@ class Priced:
     def _between_stages(self, stage, own):
         """A chunk sends its result on and its gradient back, and receives what others send."""
         found, length = Counter(), len(self.chunks)
+        body = self._layer(self.limits.chain.first)
         for chunk in own:
             for other in (chunk - 1, chunk + 1):
                 same_chain = 0 <= other < len(self.stages) and other // length == chunk // length
                 if same_chain and self.stages[other] != stage:
-                    layer = self.layers[self.chunks[max(chunk, other) % length][0]]
-                    moved = _Layer(layer, self.model.dimensions, self.sizes, self.assumed)
-                    size = moved.number(layer.boundary_bytes)
+                    size = body.number(body.derived.boundary_bytes)
                     found["send", "", size] += self.passes
                     found["receive", "", size] += self.passes
         return found

@@ -14,13 +14,13 @@ from dsx.graph.step import OF_REPLICATED, OF_TIED, divides
 from dsx.space.choices import CODES
 from dsx.traces.layer_nodes import Compute, LayerNodes
 from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
-from dsx.traces.pass_nodes import PassBuilder
 from dsx.traces.trace_nodes import Communication, TraceNode
+from dsx.traces.zero_nodes import ZeroBuilder
 
 ENDS = ("ends",)  # key of the group of the first and the last stage
 
 
-class EndBuilder(PassBuilder):
+class EndBuilder(ZeroBuilder):
     """Builds the nodes after the last pass; its microbatch is that of the last pass."""
 
     def end(self, positions: Sequence[int], ties: bool) -> None:
@@ -56,7 +56,7 @@ class EndBuilder(PassBuilder):
         wanted, found = set(names), dict[str, int]()
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             chosen = [weight for weight in weights if weight.name in wanted and weight.gradients]
-            grads = [(self._gradient(position, name), w.gradient_bytes) for w in weights for name in w.gradients]
+            grads = [(self.gradient(position, name), w.gradient_bytes) for w in weights for name in w.gradients]
             if not chosen or not grads:
                 continue
             reduced = self.reduced(position, number, grads)

@@ -50,16 +50,22 @@ def open_folder(path: Path) -> TraceFolder:
     content = _json(path / MANIFEST) if MANIFEST in names else {}
     manifest = content if isinstance(content, dict) else {}
     groups = _groups(path, names)
-    stated = manifest.get("num_ranks")
     known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
-    num_ranks = max(known, stated) if isinstance(stated, int) else known
-    return TraceFolder(path, prefix, files, groups, manifest, num_ranks)
+    return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)))
 
 
-def traces(folder: TraceFolder) -> Iterator[RankTrace]:
+def traces(folder: TraceFolder, tensors: bool = True) -> Iterator[RankTrace]:
     """Yield the traces of all ranks, in ascending order, each read when it is asked for; raises TraceError."""
     for rank, file in folder.files.items():
-        yield read_trace(file, rank)
+        yield read_trace(file, rank, tensors)
+
+
+def _stated_ranks(path: Path, manifest: Mapping[str, Any]) -> int:
+    """Return the number of ranks that a manifest states, 0 for none; raises TraceError."""
+    stated = manifest.get("num_ranks", 0)
+    if isinstance(stated, bool) or not isinstance(stated, int) or not 0 <= stated < 10**_MOST_DIGITS:
+        raise TraceError(f"{path / MANIFEST}: num_ranks is {stated!r:.60}, which is no number of ranks")
+    return stated
 
 
 def _files(path: Path, names: list[str]) -> tuple[str, dict[int, Path]]:

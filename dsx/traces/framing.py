@@ -54,7 +54,8 @@ def messages(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     if block[at:] == b"\0":  # an empty message
         yield start + at + 1, b""
     elif at < len(block):
-        raise TraceError(f"{name}: ends inside a message, which begins at byte {start + at:,}; it is truncated")
+        whole = "truncated" if start + at else "truncated, or no Chakra trace"
+        raise TraceError(f"{name}: ends inside a message, which begins at byte {start + at:,}; it is {whole}")
 
 
 def _length(block: bytes, at: int, start: int, name: str) -> tuple[int, int]:

@@ -102,15 +102,18 @@ def _by_kind(trace: RankTrace) -> tuple[list[tuple[Any, ...]], np.ndarray, dict[
     types = [_TYPES.get(code, "") for code in range(max(_TYPES) + 1)]
     keys, owners = _keys((trace.types, types), (trace.op_types.codes, trace.op_types.table))
     launches = np.where(trace.launches >= 0, trace.launches, trace.types == COMP)
+    matrix, vector = np.maximum(trace.matrix_flops, 0), np.maximum(trace.vector_flops, 0)
+    # Writers may state at least one operation for each node (dsx does), which is no work.
+    stated = (trace.matrix_flops >= 0) | (trace.vector_flops >= 0)
     return (
         keys,
         owners,
         {
             "nodes": np.ones(trace.num_nodes, np.int64),
             "launches": launches,
-            "total_flops": np.maximum(trace.num_ops, 0),
-            "matrix_flops": np.maximum(trace.matrix_flops, 0),
-            "vector_flops": np.maximum(trace.vector_flops, 0),
+            "total_flops": np.where(stated, matrix + vector, np.maximum(trace.num_ops, 0)),
+            "matrix_flops": matrix,
+            "vector_flops": vector,
             "traffic_bytes": np.maximum(trace.tensor_size, 0),
             "unfused_bytes": np.maximum(trace.unfused_bytes, 0),
             "duration_s": np.nan_to_num(trace.duration_ns) * 1e-9,

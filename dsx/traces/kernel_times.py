@@ -5,8 +5,8 @@ each launch has the share of it that it has of the compute time. The roofline is
 in a file are priced as one, and an execution is an equal part of that.
 
 A computation without a kernel text, as in traces of other writers, is a kernel of its own. One that states neither
-operations nor bytes takes its stated duration. One on the host takes its bytes at the bandwidth of the host's memory: an
-update of offloaded optimizer state.
+operations nor bytes takes its stated duration. One on the host takes its bytes at the bandwidth of the host's memory:
+an update of offloaded optimizer state.
 """
 
 from dataclasses import dataclass

@@ -17,14 +17,26 @@ from dsx.traces.columns import Lists, RankTrace
 HOST = "@host"  # suffix of tensors in the host's memory
 VERSION = "#"  # between the name of a buffer and the version of its tensor
 
-_KIND = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
+_WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
+# What is alive, by the names that dsx gives: of a layer ("L007.w1"), or of a microbatch in it ("m003.L007.n1").
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"L\d{3,}\.optimizer state", "optimizer state"),
+        (r"L\d{3,}\.(?:d|gradients) ", "gradients"),
+        (r"L\d{3,}\.", "weights"),
+        (r"m\d+\.L\d{3,}\.weights'? \d", "gathered weights"),
+        (r"m\d+\.(?:L\d{3,}\.d |chunk \d+ gradient)", "gradients of activations"),
+        (r"m\d+\.(?:L\d{3,}\.|chunk \d+ input)", "activations"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
     """Buffers of one kind that are alive at the same time."""
 
-    kind: str  # leading word of their names
+    kind: str  # as `kind_of` returns it
     buffers: int
     size_bytes: int
 
@@ -109,6 +121,12 @@ def _by_kind(names: list[str], sizes: np.ndarray) -> tuple[Alive, ...]:
 
 
 def kind_of(name: str) -> str:
-    """Return the leading word of a name: "grad" of "grad.layer3#002"; the name itself if it begins with none."""
-    match = _KIND.match(name)
+    """Return what a buffer holds, as "weights" of "L007.w1"; for names of other writers their leading word.
+
+    The leading word of "grad.layer3#002" is "grad"; a name that begins with none is its own kind.
+    """
+    for pattern, kind in _KINDS:
+        if pattern.match(name):
+            return kind
+    match = _WORD.match(name)
     return match[0] if match else name

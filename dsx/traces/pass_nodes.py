@@ -1,117 +1,30 @@
-"""The nodes of a pass: one microbatch through one chunk of layers, with what ZeRO, recomputation and offload add.
-
-Names of tensors begin with the microbatch and the layer, "m03.L007.n1". Weights have no microbatch. The gradient of a
-weight is a buffer that all microbatches add to, and each writes a version of it, "L007.d w1#03"; it is there from the
-start of the step. Where ZeRO divides
-gradients, a microbatch's own gradients live until they are scattered, and the shard is the buffer.
-
-Weights that ZeRO has divided are gathered a layer ahead. Those of the first layer of a pass are gathered by the item
-before it in the program of the stage (`dsx.traces.stage_items`).
-"""
+"""The nodes of a pass: one microbatch through one chunk of layers, with what ZeRO, recomputation and offload add."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from dsx.cost.layer import WeightGroup
 from dsx.cost.offload import ACTIVATIONS, BOTH
-from dsx.graph.match import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from dsx.graph.match import ALL_GATHER, REDUCE_SCATTER
 from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import OF_REPLICAS, StepCollective, accompanying, divides
+from dsx.graph.step import divides
 from dsx.space.choices import CODES
-from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, LayerWeight, Tensor
+from dsx.traces.layer_nodes import Compute, LayerNode, LayerNodes, Tensor
 from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.node_builder import Tensors
 from dsx.traces.ring_nodes import add_ring
-from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Communication, Reference, TraceNode
-from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.trace_nodes import OWN, Communication, Reference, TraceNode
+from dsx.traces.zero_nodes import GATHERED_VERSION, ZeroBuilder
 
-Tensors = list[tuple[str, int]]  # names with their bytes
-
-GATHERED_VERSION = "#gathered"  # of a weight that the first forward of a step gathers
 LOADED = "^"  # after the name of a tensor that is back from the host
-GATHERED, GATHERED_AGAIN = "weights", "weights'"
 
 
-@dataclass(frozen=True, slots=True)
-class PassKey:
-    """A kind of pass: what decides its nodes."""
+class PassBuilder(ZeroBuilder):
+    """Builds the nodes of one pass: layer by layer, with what ZeRO and offload add."""
 
-    kind: str  # "forward", "backward", "inputs", "weights"
-    chunk: int
-    first: bool  # of its chunk and kind in the step
-    last: bool
-    paired: bool = False  # runs beside a pass of the other direction
-
-
-@dataclass(slots=True)
-class PassNodes:
-    """The nodes of a pass, and which of them writes a tensor."""
-
-    nodes: list[TraceNode] = field(default_factory=list)
-    made: dict[str, int] = field(default_factory=dict)
-    num_tags: int = 0  # of sends within the pass
-
-
-def shards_key(ranks: WeightGroup) -> tuple[object, ...]:
-    """Return the key of the groups over which ZeRO divides weights."""
-    return ("shards", ranks)
-
-
-def replicas_key(ranks: WeightGroup) -> tuple[object, ...]:
-    """Return the key of the groups that hold the same shard."""
-    return ("replicas", ranks)
-
-
-class PassBuilder:
-    """Builds the nodes of one pass."""
-
-    def __init__(
-        self,
-        plan: TracedPlan,
-        key: PassKey,
-        digits: int,
-        sources: Mapping[str, BasePass],
-        receives_first: bool = False,
-    ) -> None:
-        self.plan, self.key, self.receives_first = plan, key, receives_first
-        self.microbatch, self.previous = MICROBATCH * digits, PREVIOUS * digits
-        self.sources = dict(sources)  # tensor -> the other pass that writes it
-        self.found = PassNodes()
-        self.tags = 0  # of sends within the pass
-        self.zero_stage = int(plan.columns["zero_stage"])
-        self.offloads = CODES["offload"][plan.columns["offload"]] in (ACTIVATIONS, BOTH)
-
-    # Names
-
-    def own(self, position: int, name: str) -> str:
-        """Return the name of a tensor of a microbatch."""
-        return f"m{self.microbatch}.L{position:03d}.{name}"
-
-    def version(self, position: int, name: str, previous: bool = False) -> str:
-        """Return the name of a buffer of a layer that all microbatches write."""
-        return f"L{position:03d}.{name}#{self.previous if previous else self.microbatch}"
-
-    # Nodes
-
-    def next_tag(self) -> int:
-        """Return a tag for a send within the pass, which the receive of the next rank has too."""
-        self.tags += 1
-        self.found.num_tags = self.tags
-        return self.tags - 1
-
-    def add(self, node: TraceNode) -> int:
-        """Add a node, with dependencies on what writes its inputs; return its number."""
-        number = len(self.found.nodes)
-        needed = (self._source(name) for name, _ in node.inputs)
-        node.data_deps = [*dict.fromkeys([*node.data_deps, *(source for source in needed if source)])]
-        self.found.nodes.append(node)
-        self.found.made |= {name: number for name, _ in node.outputs}
-        return number
-
-    def _source(self, name: str) -> Reference | None:
-        number = self.found.made.get(name)
-        if number is not None:
-            return Reference(OWN, number)
-        return Reference(self.sources[name], name) if name in self.sources else None
+    @property
+    def offloads(self) -> bool:
+        """Whether activations are offloaded."""
+        return CODES["offload"][self.plan.columns["offload"]] in (ACTIVATIONS, BOTH)
 
     # Passes
 
@@ -154,7 +67,7 @@ class PassBuilder:
                 self._load(position)
             self._run(position, nodes, [node for node in nodes.backward if self._in_part(node)], names)
             if self.key.kind != "inputs":
-                self._reduce(position, nodes)
+                self.reduce(position, nodes)
             carried = [
                 tensor
                 for name in nodes.input_gradients
@@ -164,7 +77,7 @@ class PassBuilder:
         return carried
 
     def _wait_for_gradient(self, begins: Tensors) -> None:
-        """Let the first computation wait for the gradient that the pass begins with: it calls for recomputation too."""
+        """Let the first computation wait for the gradient that the pass begins with: recomputation waits for it too."""
         first = next((node for node in self.found.nodes if node.type == COMP), None)
         if first is not None:
             needed = [Reference(self.sources[name], name) for name, _ in begins if name in self.sources]
@@ -192,7 +105,7 @@ class PassBuilder:
         names: Mapping[str, Tensors],
     ) -> None:
         """Add some nodes of a layer; `names` has the tensors that stand for what comes from outside of it."""
-        gathered = self._gathered(position, nodes)
+        gathered = self.gathered(position, nodes)
         pending: dict[tuple[int, int], list[int]] = {}  # collectives that still lack their launch, by kernel
         launched: dict[tuple[int, int], int] = {}
         rings = _rings(each)
@@ -246,9 +159,9 @@ class PassBuilder:
             if write.name not in gradients:
                 outputs.append((self.own(position, write.name), write.bytes))
                 continue
-            outputs.append((self._gradient(position, write.name), write.bytes))
+            outputs.append((self.gradient(position, write.name), write.bytes))
             if not divides(self.zero_stage, "gradient"):
-                inputs.append(self._previous(position, write.name, write.bytes))
+                inputs.append(self.previous_version(position, write.name, write.bytes))
         return [*dict.fromkeys(inputs)], outputs
 
     def _beside(self, node: LayerNode) -> bool:
@@ -264,19 +177,7 @@ class PassBuilder:
             fresh = name + GATHERED_VERSION
             return gathered or [(fresh if fresh in self.sources else name, read.bytes)]
         back = self.own(position, read.name + LOADED)
-        return [(back if self._source(back) else self.own(position, read.name), read.bytes)]
-
-    def _gradient(self, position: int, name: str) -> str:
-        """Return the name of a weight's gradient: a version of the buffer, or the microbatch's own."""
-        return self.own(position, name) if divides(self.zero_stage, "gradient") else self.version(position, name)
-
-    def _previous(self, position: int, name: str, size: int) -> tuple[str, int]:
-        """Return the version of a buffer that the microbatch before has written; the first one finds it cleared."""
-        if self.key.first:
-            return f"L{position:03d}.{name}#start", size
-        version = self.version(position, name, previous=True)
-        self.sources[version] = ("previous", self.key.kind, self.key.chunk)
-        return version, size
+        return [(back if self.source(back) else self.own(position, read.name), read.bytes)]
 
     def _launch(
         self,
@@ -319,117 +220,6 @@ class PassBuilder:
                 )
             )
         return found
-
-    # ZeRO
-
-    def _gathered(self, position: int, nodes: LayerNodes) -> Tensors:
-        """Return what all weights of a layer are read from, if ZeRO divides them."""
-        if not divides(self.zero_stage, "weight"):
-            return []
-        again = GATHERED_AGAIN if self.key.kind in ("backward", "inputs") else GATHERED
-        found: Tensors = []
-        for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            if self.plan.shard_size(ranks) == 1:
-                found += self.weights(position, number, ranks, weights)
-            elif weights:
-                found.append((self.own(position, f"{again} {number}"), sum(weight.bytes for weight in weights)))
-        return found
-
-    def gather(self, position: int, direction: int) -> None:
-        """Add the gathers of a layer's weights that its pass needs."""
-        nodes = self.plan.nodes(position)
-        for one in accompanying(self.zero_stage, direction):
-            if one.kind != ALL_GATHER or (one.every == "step" and not self.key.first):
-                continue
-            for number, (ranks, weights) in enumerate(nodes.groups.items()):
-                self._gather(position, number, ranks, weights, one, direction)
-
-    def _gather(
-        self,
-        position: int,
-        number: int,
-        ranks: WeightGroup,
-        weights: tuple[LayerWeight, ...],
-        one: StepCollective,
-        direction: int,
-    ) -> None:
-        members, whole = self.plan.shard_size(ranks), sum(weight.bytes for weight in weights)
-        if not whole or members == 1:
-            return
-        inputs = self.weights(position, number, ranks, weights)
-        outputs = [(name + GATHERED_VERSION, size) for name, size in inputs]
-        if divides(self.zero_stage, "weight"):
-            again = GATHERED_AGAIN if direction == BACKWARD else GATHERED
-            outputs = [(self.own(position, f"{again} {number}"), whole)]
-        communication = Communication(whole // members, one.kind, "dp", shards_key(ranks))
-        text = self.own(position, f"{one.kind} weights {number}")
-        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap()))
-
-    def _overlap(self) -> float:
-        assumptions = self.plan.assumptions
-        return assumptions.fsdp_overlap if divides(self.zero_stage, "weight") else assumptions.dp_overlap
-
-    def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
-        """Return the weights of a group as a rank stores them: each, or their shard."""
-        if not divides(self.zero_stage, "weight"):
-            return [(f"L{position:03d}.{weight.name}", weight.bytes) for weight in weights]
-        whole = sum(weight.bytes for weight in weights)
-        return [(f"L{position:03d}.shard {number}", whole // self.plan.shard_size(ranks))]
-
-    def _reduce(self, position: int, nodes: LayerNodes) -> None:
-        """Add what reduces the gradients of a layer's weights."""
-        for number, (ranks, weights) in enumerate(nodes.groups.items()):
-            grads = [
-                (self._gradient(position, name), weight.gradient_bytes)
-                for weight in weights
-                for name in weight.gradients
-            ]
-            whole = sum(weight.gradient_bytes for weight in weights)
-            if not grads or not whole:
-                continue
-            members = self.plan.shard_size(ranks)
-            for one in accompanying(self.zero_stage, BACKWARD):
-                if one.of != "gradients" or (one.every == "step" and not self.key.last):
-                    continue
-                self._reduce_group(position, number, ranks, one, grads, whole, members)
-            replicas = self.plan.replicas(ranks)
-            if replicas > 1 and self.key.last:
-                size = whole // members if divides(self.zero_stage, "gradient") else grads[0][1]
-                held = [(self.reduced(position, number, grads), size)]
-                made = [(self.reduced(position, number, grads) + "r", size)]
-                text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
-                communication = Communication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
-                self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=self._overlap()))
-
-    def _reduce_group(
-        self,
-        position: int,
-        number: int,
-        ranks: WeightGroup,
-        one: StepCollective,
-        grads: Tensors,
-        whole: int,
-        members: int,
-    ) -> None:
-        if members == 1 and not divides(self.zero_stage, "gradient"):
-            return
-        outputs = [(self.reduced(position, number, grads), grads[0][1])]
-        inputs = list(grads)
-        if divides(self.zero_stage, "gradient"):
-            outputs = [(self.version(position, f"gradients {number}"), whole // members)]
-            inputs.append(self._previous(position, f"gradients {number}", whole // members))
-        text = self.own(position, f"{one.kind} gradients {number}")
-        communication = Communication(whole, one.kind, "dp", shards_key(ranks))
-        node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap())
-        if members == 1:
-            node = TraceNode(COMP, text, inputs, outputs, compute=Compute(0, 0, 0, 0, 0, ()), op_type="add")
-        self.add(node)
-
-    def reduced(self, position: int, number: int, grads: Tensors) -> str:
-        """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
-        if divides(self.zero_stage, "gradient"):
-            return self.version(position, f"gradients {number}")
-        return grads[0][0] + "r"
 
     # Offload
 

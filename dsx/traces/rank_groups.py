@@ -14,9 +14,9 @@ import numpy as np
 from dsx.cost.layer import WeightGroup
 from dsx.space.zero_groups import zero_groups
 from dsx.traces.end_nodes import ENDS
-from dsx.traces.pass_nodes import replicas_key, shards_key
 from dsx.traces.stage_file import RankValues
 from dsx.traces.traced_plan import TracedPlan
+from dsx.traces.zero_nodes import replicas_key, shards_key
 
 _FIRST = 1  # name of the first group
 

@@ -63,24 +63,25 @@ _FIELDS = {name: _COLUMNS.index(name) for name in (*_INTEGERS, *_REALS, "multipl
 }
 _UNKNOWN = len(_COLUMNS)  # what dsx does not read
 _LARGEST_TYPE = max(NODE_TYPES.values())
+_OF_TENSORS = (b"\n\x06inputs", b"\n\x07outputs")  # how the attributes of tensors begin
 _MOST_KNOWN = 100_000  # attributes that are known by their bytes, some 40 MB
 
 NUMBERS_OF_MULTIPLY = 6  # rows, columns, contracted, batch, FLOPs, flags
 
 
-def read_trace(path: Path, rank: int) -> RankTrace:
-    """Return the trace in a file; `rank` is that of its name.
+def read_trace(path: Path, rank: int, tensors: bool = True) -> RankTrace:
+    """Return the trace in a file; `rank` is that of its name. Without `tensors` those of its nodes are skipped.
 
     Raises TraceError, with file and byte, if it cannot be read, is truncated or is no Chakra trace.
     """
     try:
         with path.open("rb") as file:
-            return read_stream(file, path.name, rank)
+            return read_stream(file, str(path), rank, tensors)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def read_stream(file: BinaryIO, name: str, rank: int) -> RankTrace:
+def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> RankTrace:
     """Return the trace in an open file, whose name in errors is `name`; raises TraceError as `read_trace` does."""
     framed = messages(file, name)
     at, first = next(framed, (0, None))
@@ -94,7 +95,7 @@ def read_stream(file: BinaryIO, name: str, rank: int) -> RankTrace:
         known = False
     if not known:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
-    nodes = _Nodes()
+    nodes = _Nodes(tensors)
     parse, take = RawNode.FromString, nodes.take
     try:
         for place, message in framed:
@@ -129,7 +130,8 @@ class _Rows:
 class _Nodes:
     """The nodes that were read so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_tensors: bool) -> None:
+        self.with_tensors = with_tensors
         self.ids, self.types, self.names, self.micros = array("q"), array("b"), array("i"), array("q")
         self.name_codes: dict[str, int] = {}
         self.ctrl_deps, self.data_deps = _Rows(), _Rows()
@@ -168,6 +170,8 @@ class _Nodes:
 
     def _parsed(self, row: int, content: bytes) -> int:
         """Return the code of an attribute that was not known; 0 if it is no number, text or multiplies."""
+        if not self.with_tensors and content.startswith(_OF_TENSORS):
+            return 0
         raw = RawAttribute.FromString(content)
         name = raw.name
         if name in ("inputs", "outputs"):

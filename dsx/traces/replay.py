@@ -13,8 +13,9 @@ Launches and inline collectives hold the compute stream; the result of an inline
 Asynchronous communication runs on its own stream for all of its time. A send also holds the compute stream for the part
 that cannot overlap. A collective does so when its result is needed, or at the end of the program: frameworks that do
 not overlap a reduction run it after the backward, and pass on the gradients of a stage before. Time in which the
-compute stream waits for something else counts as held. A send does not wait for its receiver; a receive is done when its send is, and takes no time of a stream. A multiply
-in n panels starts panel i when the collectives of the panel are there and panel i - 1 is done.
+compute stream waits for something else counts as held. A send does not wait for its receiver; a receive is done when
+its send is, and takes no time of a stream. A multiply in n panels starts panel i when the collectives of the panel are
+there and panel i - 1 is done.
 
 Ranks run through their nodes in file order as far as they can. Since all streams are in order and times only add up
 and take maxima, the order in which ranks are looked at does not matter.

@@ -14,14 +14,14 @@ from dsx.traces.messages import COMM_RECV, COMM_SEND, COMP
 from dsx.traces.trace_nodes import Communication, TraceNode
 
 if TYPE_CHECKING:
-    from dsx.traces.pass_nodes import PassBuilder, Tensors
+    from dsx.traces.node_builder import NodeBuilder, Tensors
 
 _SIZES = 6  # numbers of a multiply, of which the fifth is its FLOPs
 _FLOPS = 4
 
 
 def add_ring(
-    builder: "PassBuilder",
+    builder: "NodeBuilder",
     position: int,
     node: LayerNode,
     inputs: "Tensors",
@@ -71,7 +71,7 @@ def add_ring(
 
 
 def _pass_on(
-    builder: "PassBuilder", move: Move | None, tensor: str, part: int, block: "Tensors", size: int
+    builder: "NodeBuilder", move: Move | None, tensor: str, part: int, block: "Tensors", size: int
 ) -> "Tensors":
     """Add the send of a block to the next rank, and the receive of one from the rank before; return what arrives.
 

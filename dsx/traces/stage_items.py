@@ -17,11 +17,10 @@ from dsx.space.pass_times import Run, Transfer, global_order
 from dsx.space.passes import Pair, Pass, passes_of
 from dsx.traces.end_nodes import EndBuilder
 from dsx.traces.messages import COMM_RECV, COMM_SEND
-from dsx.traces.pass_nodes import PassBuilder, PassKey, PassNodes
+from dsx.traces.node_builder import PassKey, PassNodes, Tensors, purpose
+from dsx.traces.pass_nodes import PassBuilder
 from dsx.traces.trace_nodes import MICROBATCH, BasePass, Communication, TraceNode
 from dsx.traces.traced_plan import TracedPlan
-
-Tensors = list[tuple[str, int]]
 
 
 class Block(NamedTuple):
@@ -82,7 +81,7 @@ class _StageBuilder:
         self.made = StageItems(digits=len(str(max(self.each - 1, 1))))
         self.length = len(plan.chunks)
         self.at: dict[tuple[str, int, int], tuple[int, int]] = {}  # (what, chunk, microbatch) -> (item, block)
-        self.done: dict[tuple[str, int], list[int]] = {}  # microbatches of each kind and chunk so far
+        self.done: dict[tuple[str, int], list[int]] = {}  # microbatches so far, by purpose and chunk
 
     def build(self, order: Sequence[Run | Transfer]) -> StageItems:
         mine = [entry for entry in order if self._is_mine(entry)]
@@ -118,8 +117,8 @@ class _StageBuilder:
 
     def _key(self, done: Pass, paired: bool, before: Sequence[Pass] = ()) -> PassKey:
         """Return the kind of a pass; `before` are passes that run before it and are not counted yet."""
-        count = len(self.done.get((done.kind, done.chunk), ()))
-        count += sum((other.kind, other.chunk) == (done.kind, done.chunk) for other in before)
+        own = _counted(done)
+        count = len(self.done.get(own, ())) + sum(_counted(other) == own for other in before)
         return PassKey(done.kind, done.chunk, count == 0, count == self.each - 1, paired)
 
     def _run(self, item: Pass | Pair) -> None:
@@ -128,7 +127,7 @@ class _StageBuilder:
         number = len(self.made.items)
         for place, done in enumerate(passes):
             key = self._key(done, isinstance(item, Pair))
-            before = self.done.setdefault((done.kind, done.chunk), [])
+            before = self.done.setdefault(_counted(done), [])
             previous = before[-1] if before else 0
             bases = self._bases(done, previous if before else None)
             self._make(key, done)
@@ -136,7 +135,7 @@ class _StageBuilder:
             before.append(done.microbatch)
             for what in _results(done.kind):
                 self.at[what, done.chunk, done.microbatch] = (number, place)
-            self.at[f"pass {done.kind}", done.chunk, done.microbatch] = (number, place)
+            self.at[f"pass {purpose(done.kind)}", done.chunk, done.microbatch] = (number, place)
         self.made.items.append(Item(tuple(blocks)))
 
     def _bases(self, done: Pass, previous: int | None) -> dict[BasePass, tuple[int, int]]:
@@ -147,7 +146,7 @@ class _StageBuilder:
                 if (what, other, microbatch) in self.at:
                     found[what, other] = self.at[what, other, microbatch]
         if previous is not None:
-            found["previous", done.kind, chunk] = self.at[f"pass {done.kind}", chunk, previous]
+            found["previous", chunk] = self.at[f"pass {purpose(done.kind)}", chunk, previous]
         return found
 
     def _make(self, key: PassKey, done: Pass) -> None:
@@ -314,13 +313,9 @@ class _StageBuilder:
         sources: dict[str, BasePass] = {}
         last = self.each - 1
         for chunk in chunks:
-            for kind in ("backward", "inputs", "weights"):
-                place = self.at.get((f"pass {kind}", chunk, last))
-                if place is None:
-                    continue
-                bases["last", kind, chunk] = place
-                made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
-                sources |= dict.fromkeys(made, ("last", kind, chunk))
+            place = bases["last", chunk] = self.at["pass weights", chunk, last]
+            made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
+            sources |= dict.fromkeys(made, ("last", chunk))
         key = PassKey("end", 0, False, True)
         builder = EndBuilder(self.plan, key, self.made.digits, sources)
         positions = sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True)
@@ -329,6 +324,10 @@ class _StageBuilder:
         builder.end(positions, ties)
         self.made.nodes[key] = builder.found
         self.made.items.append(Item((Block(key, last, last, bases),)))
+
+
+def _counted(done: Pass) -> tuple[str, int]:
+    return purpose(done.kind), done.chunk
 
 
 def _results(kind: str) -> tuple[str, ...]:

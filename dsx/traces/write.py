@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions
-from dsx.errors import StoreError
+from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.hardware.cluster import Cluster
 from dsx.traces.durations import NodeDurations
@@ -29,6 +29,8 @@ from dsx.units import format_quantity
 GROUPS, MANIFEST = "comm_groups.json", "manifest.json"
 ALL, STAGES = "all", "stages"
 _SPARE = 1 << 20  # bytes of the disk that stay free
+_SHOWN = 4  # differences in an error
+_HASHED = {"layers": "other layer definitions", "values": "other layers, or other values of cluster or assumptions"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def file_name(rank: int) -> str:
 def chosen_ranks(plan: TracedPlan, wanted: str | Sequence[int]) -> tuple[int, ...]:
     """Return the ranks to write: all, the first one of each stage, or those that are listed.
 
-    Raises StoreError for a rank outside of the job.
+    Raises InputError for a rank outside of the job.
     """
     world = plan.grid.world
     if wanted == ALL:
@@ -59,7 +61,7 @@ def chosen_ranks(plan: TracedPlan, wanted: str | Sequence[int]) -> tuple[int, ..
         return tuple(plan.grid.rank(pp=stage) for stage in range(plan.columns["pp"]))
     for rank in wanted:
         if not 0 <= int(rank) < world:
-            raise StoreError(f"rank {rank}: the job has the ranks 0 to {world - 1}")
+            raise InputError(f"ranks: there is no rank {rank}; the job has the ranks 0 to {world - 1}")
     return tuple(sorted({int(rank) for rank in wanted}))
 
 
@@ -74,28 +76,39 @@ def write_trace(
 ) -> Written:
     """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
 
-    With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises StoreError
-    for a folder with another trace, a rank outside of the job, and too little space.
+    With a `machine`, nodes have their durations on it. `about` says in the manifest what is traced. Raises InputError
+    for a rank outside of the job, StoreError for a folder with another trace or too little space.
     """
     ranks = chosen_ranks(plan, wanted)
     groups = rank_groups(plan)
-    manifest = _manifest(plan, about, tensors, groups)
+    members = groups.to_json()
+    values = hashlib.sha256(repr((*_values(plan), machine, members)).encode()).hexdigest()
+    manifest = _manifest(plan, {**about, "values": values[:16]}, tensors, groups)
     try:
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"{str(folder)!r} is a file: name a folder for the trace")
         folder.mkdir(parents=True, exist_ok=True)
         with OpenFolder(folder) as opened:
             before = _ranks_before(opened, manifest)
-            own = manifest | {"ranks": sorted({*before, *ranks})}
-            if wanted == STAGES:
-                own["stands_for"] = _stands_for(plan, ranks)
+            there = sorted({*before, *ranks})
+            own = manifest | {"ranks": there} | _stands_for(plan, there)
             opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
-            opened.write_whole(GROUPS, groups.to_json())
+            opened.write_whole(GROUPS, members)
             durations = NodeDurations(*machine, plan, groups) if machine else None
             return _write_ranks(plan, opened, ranks, groups, tensors, advance, durations)
     except OSError as error:
         raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
 
 
+def _values(plan: TracedPlan) -> tuple[object, ...]:
+    """Return what a trace depends on beyond what `about` says: the order of the layers, and the assumptions."""
+    kinds: dict[int, int] = {}
+    order = [kinds.setdefault(id(layer), len(kinds)) for layer in plan.layers]
+    return order, plan.chain, plan.stage_layers, plan.assumptions
+
+
 def _manifest(plan: TracedPlan, about: Mapping[str, Any], tensors: bool, groups: RankGroups) -> dict[str, Any]:
+    """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
     made = {
         "format": "dsx trace",
         **about,
@@ -122,13 +135,37 @@ def _ranks_before(folder: OpenFolder, manifest: Mapping[str, Any]) -> list[int]:
     except (ValueError, KeyError, TypeError):
         raise StoreError(f"{folder.path} has a {MANIFEST} of something else: give another folder") from None
     if trace != manifest["trace"]:
-        raise StoreError(f"{folder.path} has another trace ({found.get('plan', trace)}): give another folder")
+        raise StoreError(f"{folder.path} has another trace ({_differences(found, manifest)}): give another folder")
     return [rank for rank in ranks if file_name(rank) in names]
 
 
-def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, list[int]]:
-    stage = plan.grid.columns["pp"]
-    return {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in ranks}
+def _differences(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """Return what of a trace in a folder differs from the one to write: "cluster 'a', not 'b'"."""
+    texts = []
+    for name, value in manifest.items():
+        there = found.get(name)
+        if name == "trace" or there == value:
+            continue
+        if name in _HASHED:
+            continue
+        if isinstance(value, dict) and isinstance(there, dict):
+            texts += [f"{key} {there.get(key)!r}, not {one!r}" for key, one in value.items() if there.get(key) != one]
+        elif name != "plan":  # whose columns are compared
+            texts.append(f"{name} {there!r}, not {value!r}")
+    texts = texts or [text for name, text in _HASHED.items() if found.get(name) != manifest.get(name)]
+    more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
+    return "; ".join([*texts[:_SHOWN], *more]) or "of another version of dsx"
+
+
+def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:
+    """Return, for the manifest, the ranks that the first rank of each stage stands for.
+
+    It is empty if all ranks have a file, or if that of a stage has none.
+    """
+    stage, first = plan.grid.columns["pp"], chosen_ranks(plan, STAGES)
+    if len(ranks) == plan.grid.world or not set(first) <= set(ranks):
+        return {}
+    return {"stands_for": {str(rank): np.flatnonzero(stage == stage[rank]).tolist() for rank in first}}
 
 
 def _write_ranks(
@@ -140,13 +177,14 @@ def _write_ranks(
     advance: Callable[[int], None],
     durations: NodeDurations | None,
 ) -> Written:
-    there = set(folder.names())
+    names = set(folder.names())
+    there = {rank for rank in ranks if file_name(rank) in names and folder.is_file(file_name(rank))}
     order = whole_order(plan)
     stage_of = plan.grid.columns["pp"]
     nodes = size = kept = 0
     for stage in dict.fromkeys(int(stage_of[rank]) for rank in ranks):
         own = [rank for rank in ranks if stage_of[rank] == stage]
-        missing = {rank for rank in own if file_name(rank) not in there}
+        missing = {rank for rank in own if rank not in there}
         kept += len(own) - len(missing)
         advance(len(own) - len(missing))
         for receives_first, of_order in _by_ring(plan, own).items():

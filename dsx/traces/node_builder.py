@@ -1,0 +1,100 @@
+"""What every builder of nodes shares: names of tensors, and dependencies on what writes them.
+
+Names of tensors begin with the microbatch and the layer, "m03.L007.n1". Weights have no microbatch. The gradient of a
+weight is a buffer that all microbatches add to, and each writes a version of it, "L007.d w1#03"; it is there from the
+start of the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference, TraceNode
+from dsx.traces.traced_plan import TracedPlan
+
+Tensors = list[tuple[str, int]]  # names with their bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PassKey:
+    """A kind of pass: what decides its nodes."""
+
+    kind: str  # "forward", "backward", "inputs", "weights"
+    chunk: int
+    first: bool  # of the passes of its chunk and purpose in the step (`purpose`)
+    last: bool
+    paired: bool = False  # runs beside a pass of the other direction
+
+
+def purpose(kind: str) -> str:
+    """Return the kind of pass that one counts as: a whole backward adds to the gradients of weights, as "weights"."""
+    return "weights" if kind == "backward" else kind
+
+
+@dataclass(slots=True)
+class PassNodes:
+    """The nodes of a pass, and which of them writes a tensor."""
+
+    nodes: list[TraceNode] = field(default_factory=list)
+    made: dict[str, int] = field(default_factory=dict)
+    num_tags: int = 0  # of sends within the pass
+
+
+class NodeBuilder:
+    """Builds the nodes of one pass."""
+
+    def __init__(
+        self,
+        plan: TracedPlan,
+        key: PassKey,
+        digits: int,
+        sources: Mapping[str, BasePass],
+        receives_first: bool = False,
+    ) -> None:
+        self.plan, self.key, self.receives_first = plan, key, receives_first
+        self.microbatch, self.previous = MICROBATCH * digits, PREVIOUS * digits
+        self.sources = dict(sources)  # tensor -> the other pass that writes it
+        self.found = PassNodes()
+        self.tags = 0  # of sends within the pass
+        self.zero_stage = int(plan.columns["zero_stage"])
+
+    # Names
+
+    def own(self, position: int, name: str) -> str:
+        """Return the name of a tensor of a microbatch."""
+        return f"m{self.microbatch}.L{position:03d}.{name}"
+
+    def version(self, position: int, name: str, previous: bool = False) -> str:
+        """Return the name of a buffer of a layer that all microbatches write."""
+        return f"L{position:03d}.{name}#{self.previous if previous else self.microbatch}"
+
+    # Nodes
+
+    def next_tag(self) -> int:
+        """Return a tag for a send within the pass, which the receive of the next rank has too."""
+        self.tags += 1
+        self.found.num_tags = self.tags
+        return self.tags - 1
+
+    def add(self, node: TraceNode) -> int:
+        """Add a node, with dependencies on what writes its inputs; return its number."""
+        number = len(self.found.nodes)
+        needed = (self.source(name) for name, _ in node.inputs)
+        node.data_deps = [*dict.fromkeys([*node.data_deps, *(source for source in needed if source)])]
+        self.found.nodes.append(node)
+        self.found.made |= {name: number for name, _ in node.outputs}
+        return number
+
+    def source(self, name: str) -> Reference | None:
+        """Return the node that writes a tensor; None for one that is there from the start."""
+        number = self.found.made.get(name)
+        if number is not None:
+            return Reference(OWN, number)
+        return Reference(self.sources[name], name) if name in self.sources else None
+
+    def previous_version(self, position: int, name: str, size: int) -> tuple[str, int]:
+        """Return the version of a buffer that the microbatch before has written; the first one finds it cleared."""
+        if self.key.first:
+            return f"L{position:03d}.{name}#start", size
+        version = self.version(position, name, previous=True)
+        self.sources[version] = ("previous", self.key.chunk)
+        return version, size

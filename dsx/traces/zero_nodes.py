@@ -1,0 +1,146 @@
+"""What ZeRO adds to the passes of a layer: gathers of weights before they are used, reductions of their gradients.
+
+Where ZeRO divides gradients, a microbatch's own gradients live until they are scattered, and the shard is the buffer
+that all microbatches add to. Weights that it divides are gathered a layer ahead. Those of the first layer of a pass are
+gathered by the item before it in the program of the stage (`dsx.traces.stage_items`), and so are all weights that are
+gathered once a step.
+"""
+
+from dsx.cost.layer import WeightGroup
+from dsx.graph.match import ALL_GATHER, ALL_REDUCE
+from dsx.graph.nodes import BACKWARD
+from dsx.graph.step import OF_REPLICAS, StepCollective, accompanying, divides
+from dsx.traces.layer_nodes import Compute, LayerNodes, LayerWeight
+from dsx.traces.messages import COMM_COLL, COMP
+from dsx.traces.node_builder import NodeBuilder, Tensors
+from dsx.traces.trace_nodes import Communication, TraceNode
+
+GATHERED, GATHERED_AGAIN = "weights", "weights'"
+GATHERED_VERSION = "#gathered"  # of a weight that the first forward of a step gathers
+
+
+def shards_key(ranks: WeightGroup) -> tuple[object, ...]:
+    """Return the key of the groups over which ZeRO divides weights."""
+    return ("shards", ranks)
+
+
+def replicas_key(ranks: WeightGroup) -> tuple[object, ...]:
+    """Return the key of the groups that hold the same shard."""
+    return ("replicas", ranks)
+
+
+class ZeroBuilder(NodeBuilder):
+    """Builds the nodes of one pass; this part of it those of ZeRO."""
+
+    def gradient(self, position: int, name: str) -> str:
+        """Return the name of a weight's gradient: a version of the buffer, or the microbatch's own."""
+        return self.own(position, name) if divides(self.zero_stage, "gradient") else self.version(position, name)
+
+    def gathered(self, position: int, nodes: LayerNodes) -> Tensors:
+        """Return what all weights of a layer are read from, if ZeRO divides them."""
+        if not divides(self.zero_stage, "weight"):
+            return []
+        again = GATHERED_AGAIN if self.key.kind in ("backward", "inputs") else GATHERED
+        found: Tensors = []
+        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+            if self.plan.shard_size(ranks) == 1:
+                found += self.weights(position, number, ranks, weights)
+            elif weights:
+                found.append((self.own(position, f"{again} {number}"), sum(weight.bytes for weight in weights)))
+        return found
+
+    def gather(self, position: int, direction: int) -> None:
+        """Add the gathers of a layer's weights that its pass needs."""
+        nodes = self.plan.nodes(position)
+        for one in accompanying(self.zero_stage, direction):
+            if one.kind != ALL_GATHER or (one.every == "step" and not self.key.first):
+                continue
+            for number, (ranks, weights) in enumerate(nodes.groups.items()):
+                self._gather(position, number, ranks, weights, one, direction)
+
+    def _gather(
+        self,
+        position: int,
+        number: int,
+        ranks: WeightGroup,
+        weights: tuple[LayerWeight, ...],
+        one: StepCollective,
+        direction: int,
+    ) -> None:
+        members, whole = self.plan.shard_size(ranks), sum(weight.bytes for weight in weights)
+        if not whole or members == 1:
+            return
+        inputs = self.weights(position, number, ranks, weights)
+        outputs = [(name + GATHERED_VERSION, size) for name, size in inputs]
+        if divides(self.zero_stage, "weight"):
+            again = GATHERED_AGAIN if direction == BACKWARD else GATHERED
+            outputs = [(self.own(position, f"{again} {number}"), whole)]
+        communication = Communication(whole // members, one.kind, "dp", shards_key(ranks))
+        text = self.own(position, f"{one.kind} weights {number}")
+        self.add(TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap()))
+
+    def _overlap(self) -> float:
+        assumptions = self.plan.assumptions
+        return assumptions.fsdp_overlap if divides(self.zero_stage, "weight") else assumptions.dp_overlap
+
+    def weights(self, position: int, number: int, ranks: WeightGroup, weights: tuple[LayerWeight, ...]) -> Tensors:
+        """Return the weights of a group as a rank stores them: each, or their shard."""
+        if not divides(self.zero_stage, "weight"):
+            return [(f"L{position:03d}.{weight.name}", weight.bytes) for weight in weights]
+        whole = sum(weight.bytes for weight in weights)
+        return [(f"L{position:03d}.shard {number}", whole // self.plan.shard_size(ranks))]
+
+    def reduce(self, position: int, nodes: LayerNodes) -> None:
+        """Add what reduces the gradients of a layer's weights."""
+        for number, (ranks, weights) in enumerate(nodes.groups.items()):
+            grads = [
+                (self.gradient(position, name), weight.gradient_bytes)
+                for weight in weights
+                for name in weight.gradients
+            ]
+            whole = sum(weight.gradient_bytes for weight in weights)
+            if not grads or not whole:
+                continue
+            members = self.plan.shard_size(ranks)
+            for one in accompanying(self.zero_stage, BACKWARD):
+                if one.of != "gradients" or (one.every == "step" and not self.key.last):
+                    continue
+                self._reduce_group(position, number, ranks, one, grads, whole, members)
+            replicas = self.plan.replicas(ranks)
+            if replicas > 1 and self.key.last:
+                size = whole // members if divides(self.zero_stage, "gradient") else grads[0][1]
+                held = [(self.reduced(position, number, grads), size)]
+                made = [(self.reduced(position, number, grads) + "r", size)]
+                text = self.own(position, f"{ALL_REDUCE} gradients {number} among replicas")
+                communication = Communication(whole // members, OF_REPLICAS.kind, "dp", replicas_key(ranks))
+                self.add(TraceNode(COMM_COLL, text, held, made, communication=communication, overlap=self._overlap()))
+
+    def _reduce_group(
+        self,
+        position: int,
+        number: int,
+        ranks: WeightGroup,
+        one: StepCollective,
+        grads: Tensors,
+        whole: int,
+        members: int,
+    ) -> None:
+        if members == 1 and not divides(self.zero_stage, "gradient"):
+            return
+        outputs = [(self.reduced(position, number, grads), grads[0][1])]
+        inputs = list(grads)
+        if divides(self.zero_stage, "gradient"):
+            outputs = [(self.version(position, f"gradients {number}"), whole // members)]
+            inputs.append(self.previous_version(position, f"gradients {number}", whole // members))
+        text = self.own(position, f"{one.kind} gradients {number}")
+        communication = Communication(whole, one.kind, "dp", shards_key(ranks))
+        node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap())
+        if members == 1:
+            node = TraceNode(COMP, text, inputs, outputs, compute=Compute(0, 0, 0, 0, 0, ()), op_type="add")
+        self.add(node)
+
+    def reduced(self, position: int, number: int, grads: Tensors) -> str:
+        """Return the name of the reduced gradients of a group, as the last microbatch leaves them."""
+        if divides(self.zero_stage, "gradient"):
+            return self.version(position, f"gradients {number}")
+        return grads[0][0] + "r"
