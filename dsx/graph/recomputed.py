@@ -101,20 +101,25 @@ def _recomputed(
     made_in: Mapping[str, _Numbered | None],
     kept: set[tuple[str, str]],
 ) -> tuple[Recomputed, ...]:
-    last_of = {region: index for index, region in enumerate(inside) if region}
+    ends = {region: index for index, region in enumerate(inside) if region}
     first_of = {region: index for index, region in reversed([*enumerate(inside)]) if region}
-    ends = dict(last_of)
     tensors: dict[_Numbered, dict[tuple[str, str], Saved]] = {region: {} for region in first_of}
-    for index, kernel in enumerate(kernels):
+    for index, kernel in reversed([*enumerate(kernels)]):
         own = inside[index]
+        needed: list[_Numbered] = []
         for saved in kernel.saves:
             if saved.key in kept:
                 continue
             owner = made_in[saved.key[0]] if _discarded(saved, made_in) else own
             if owner:
                 tensors[owner][saved.key] = saved
-                # A region that reads the tensor needs it from its first recomputed kernel on.
-                ends[owner] = max(ends[owner], last_of[own] if own else index)
+                needed.append(owner)
+        if own:
+            of_reads = ((read.tensor, made_in.get(read.tensor)) for read in kernel.reads)
+            needed += [owner for tensor, owner in of_reads if owner and (tensor, "") not in kept]
+        for owner in needed:
+            # A region that reads the tensor needs it when it is itself repeated; readers come after what they read.
+            ends[owner] = max(ends[owner], ends[own] if own else index)
     return tuple(
         Recomputed(range(first, ends[region] + 1), tuple(tensors[region].values()))
         for region, first in sorted(first_of.items(), key=lambda entry: entry[1])

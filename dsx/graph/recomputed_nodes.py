@@ -4,11 +4,11 @@ A repeated node writes a tensor of its own, and the backward reads that one unle
 (`dsx.graph.recomputed`). Full recomputation repeats the whole forward before the backward begins.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dsx.graph.derived import DerivedLayer
-from dsx.graph.nodes import Node, Transferred, Value
+from dsx.graph.nodes import LayerGraph, Node, Transferred, Value
 from dsx.graph.recomputed import Recomputation
 from dsx.graph.regions import outermost
 
@@ -30,17 +30,58 @@ def backward_nodes(layer: DerivedLayer, recomputed: Recomputation | None, chosen
         ends.setdefault(one.kernels[-1], []).append(region)
     renamed: dict[str, Value] = {}
     completed = {*recomputed.completed}  # that are not repeated yet
+    gathers = _Gathers(graph, recomputed)
     found: list[Node] = []
     for node in graph.backward:
         # Regions that later kernels need too come first; a node without a kernel of its own never begins one.
         due = [end for end in ends if end >= node.kernel]
         for end in sorted(due, reverse=True):
             for region in ends.pop(end):
-                again, made = _again(_of_region(layer, completed, region, inside), renamed)
+                repeated = _of_region(layer, completed, region, inside)
+                found += _reading(gathers.due(gathers.needed_by(repeated)), _unless_kept(renamed, recomputed))
+                again, made = _again(repeated, gathers.renamed | renamed)
                 found += again
                 renamed |= made
-        found += _reading([node], _unless_kept(renamed, recomputed))
+        found += _reading(gathers.due([node]), _unless_kept(renamed, recomputed))
     return tuple(found)
+
+
+class _Gathers:
+    """Copies that the backward gathers again, which repeated regions read in place of those that are not kept."""
+
+    def __init__(self, graph: LayerGraph, recomputed: Recomputation) -> None:
+        self.done: set[Value] = set()  # copies that are there; some before the backward of a kernel needs them
+        self.renamed: dict[str, Value] = {}  # the second copy, by the name of the first
+        self.first = {
+            value.name: value
+            for node in graph.forward
+            if isinstance(node, Transferred)
+            for value in node.writes
+            if value.saved_as not in recomputed.kept_keys
+        }
+        self.again: dict[tuple[str, str], list[Transferred]] = {}  # chains by tensor and distribution
+        for node in graph.backward:
+            if isinstance(node, Transferred) and not node.after_kernel:
+                key = (node.collective.tensor, str(node.writes[0].distribution))
+                self.again.setdefault(key, []).append(node)
+
+    def needed_by(self, repeated: Sequence[Node]) -> list[Node]:
+        """Return the gathers of what some repeated nodes read of others, and note what they read then."""
+        made = {value.name for node in repeated for value in node.writes}
+        found: list[Node] = []
+        for read in (read for node in repeated for read in node.reads):
+            copy = None if read.name in made else self.first.get(read.name)
+            chain = self.again.get(copy.saved_as, []) if copy and copy.saved_as else []
+            if chain and read.name not in self.renamed:
+                found += chain
+                self.renamed[read.name] = chain[-1].writes[0]
+        return found
+
+    def due(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return the nodes without gathers that have run."""
+        found = [node for node in nodes if not self.done.issuperset(node.writes) or not isinstance(node, Transferred)]
+        self.done |= {value for node in found for value in node.writes}
+        return found
 
 
 def _of_region(

@@ -14,20 +14,24 @@ from dsx.traces.traced_plan import TracedPlan
 Tensors = list[tuple[str, int]]  # names with their bytes
 
 
+# What passes compute: a whole backward does the work of both its halves, and schedules mix it with halves.
+PURPOSES = {
+    "forward": ("forward",),
+    "backward": ("inputs", "weights"),
+    "inputs": ("inputs",),
+    "weights": ("weights",),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PassKey:
     """A kind of pass: what decides its nodes."""
 
     kind: str  # "forward", "backward", "inputs", "weights"
     chunk: int
-    first: bool  # of the passes of its chunk and purpose in the step (`purpose`)
-    last: bool
+    first: tuple[str, ...]  # purposes (`PURPOSES`) of which it is the first pass of its chunk
+    last: bool  # which computes gradients of weights of its chunk
     paired: bool = False  # runs beside a pass of the other direction
-
-
-def purpose(kind: str) -> str:
-    """Return the kind of pass that one counts as: a whole backward adds to the gradients of weights, as "weights"."""
-    return "weights" if kind == "backward" else kind
 
 
 @dataclass(slots=True)
@@ -91,10 +95,10 @@ class NodeBuilder:
             return Reference(OWN, number)
         return Reference(self.sources[name], name) if name in self.sources else None
 
-    def previous_version(self, position: int, name: str, size: int) -> tuple[str, int]:
+    def previous_version(self, position: int, name: str, size: int, purpose: str) -> tuple[str, int]:
         """Return the version of a buffer that the microbatch before has written; the first one finds it cleared."""
-        if self.key.first:
+        if purpose in self.key.first:
             return f"L{position:03d}.{name}#start", size
         version = self.version(position, name, previous=True)
-        self.sources[version] = ("previous", self.key.chunk)
+        self.sources[version] = ("previous", purpose, self.key.chunk)
         return version, size

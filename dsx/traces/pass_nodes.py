@@ -161,7 +161,8 @@ class PassBuilder(ZeroBuilder):
                 continue
             outputs.append((self.gradient(position, write.name), write.bytes))
             if not divides(self.zero_stage, "gradient"):
-                inputs.append(self.previous_version(position, write.name, write.bytes))
+                purpose = "weights" if node.part == "weights" else "inputs"
+                inputs.append(self.previous_version(position, write.name, write.bytes, purpose))
         return [*dict.fromkeys(inputs)], outputs
 
     def _beside(self, node: LayerNode) -> bool:

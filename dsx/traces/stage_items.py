@@ -17,7 +17,7 @@ from dsx.space.pass_times import Run, Transfer, global_order
 from dsx.space.passes import Pair, Pass, passes_of
 from dsx.traces.end_nodes import EndBuilder
 from dsx.traces.messages import COMM_RECV, COMM_SEND
-from dsx.traces.node_builder import PassKey, PassNodes, Tensors, purpose
+from dsx.traces.node_builder import PURPOSES, PassKey, PassNodes, Tensors
 from dsx.traces.pass_nodes import PassBuilder
 from dsx.traces.trace_nodes import MICROBATCH, BasePass, Communication, TraceNode
 from dsx.traces.traced_plan import TracedPlan
@@ -117,9 +117,13 @@ class _StageBuilder:
 
     def _key(self, done: Pass, paired: bool, before: Sequence[Pass] = ()) -> PassKey:
         """Return the kind of a pass; `before` are passes that run before it and are not counted yet."""
-        own = _counted(done)
-        count = len(self.done.get(own, ())) + sum(_counted(other) == own for other in before)
-        return PassKey(done.kind, done.chunk, count == 0, count == self.each - 1, paired)
+        counts = {
+            purpose: len(self.done.get((purpose, done.chunk), ()))
+            + sum(purpose in PURPOSES[other.kind] for other in before if other.chunk == done.chunk)
+            for purpose in PURPOSES[done.kind]
+        }
+        first = tuple(purpose for purpose, count in counts.items() if count == 0)
+        return PassKey(done.kind, done.chunk, first, counts.get("weights") == self.each - 1, paired)
 
     def _run(self, item: Pass | Pair) -> None:
         passes = passes_of(item)
@@ -127,27 +131,34 @@ class _StageBuilder:
         number = len(self.made.items)
         for place, done in enumerate(passes):
             key = self._key(done, isinstance(item, Pair))
-            before = self.done.setdefault(_counted(done), [])
-            previous = before[-1] if before else 0
-            bases = self._bases(done, previous if before else None)
             self._make(key, done)
-            blocks.append(Block(key, done.microbatch, previous, bases))
-            before.append(done.microbatch)
+            # A whole backward never runs while weights of an earlier one are owed, so both its purposes follow one.
+            before = self.done.get((PURPOSES[done.kind][0], done.chunk), [0])
+            bases = self._bases(done) | self._previous(done)
+            blocks.append(Block(key, done.microbatch, before[-1], bases))
             for what in _results(done.kind):
                 self.at[what, done.chunk, done.microbatch] = (number, place)
-            self.at[f"pass {purpose(done.kind)}", done.chunk, done.microbatch] = (number, place)
+            for purpose in PURPOSES[done.kind]:
+                self.done.setdefault((purpose, done.chunk), []).append(done.microbatch)
+                self.at[f"pass {purpose}", done.chunk, done.microbatch] = (number, place)
         self.made.items.append(Item(tuple(blocks)))
 
-    def _bases(self, done: Pass, previous: int | None) -> dict[BasePass, tuple[int, int]]:
+    def _bases(self, done: Pass) -> dict[BasePass, tuple[int, int]]:
         chunk, microbatch = done.chunk, done.microbatch
         found: dict[BasePass, tuple[int, int]] = {}
         for what in ("forward", "gradient", "receive forward", "receive gradient", "gather forward", "gather gradient"):
             for other in (chunk - 1, chunk, chunk + 1):
                 if (what, other, microbatch) in self.at:
                     found[what, other] = self.at[what, other, microbatch]
-        if previous is not None:
-            found["previous", chunk] = self.at[f"pass {purpose(done.kind)}", chunk, previous]
         return found
+
+    def _previous(self, done: Pass) -> dict[BasePass, tuple[int, int]]:
+        """Return the passes of the chunk before one, by purpose."""
+        return {
+            ("previous", own, done.chunk): self.at[f"pass {own}", done.chunk, self.done[own, done.chunk][-1]]
+            for own in PURPOSES[done.kind]
+            if (own, done.chunk) in self.done
+        }
 
     def _make(self, key: PassKey, done: Pass) -> None:
         """Describe the nodes of a kind of pass, once."""
@@ -164,7 +175,7 @@ class _StageBuilder:
     def _sources(self, done: Pass) -> dict[str, BasePass]:
         """Return the tensors that other passes of the microbatch write."""
         found: dict[str, BasePass] = {}
-        for base, (item, block) in self._bases(done, None).items():
+        for base, (item, block) in self._bases(done).items():
             made = self.made.nodes[self.made.items[item].blocks[block].key].made
             found |= dict.fromkeys(made, base)
         return found
@@ -214,9 +225,10 @@ class _StageBuilder:
 
     def _boundary(self, chunk: int) -> int:
         """Return the bytes between a chunk and the one before it."""
-        later = [at for other in range(chunk, chunk + 1) for at in self.plan.layers_of(other)]
-        earlier = self.plan.layers_of(chunk - 1)
-        return self.plan.nodes(later[0] if later else earlier[-1]).boundary_bytes
+        first = chunk - self._place(chunk)
+        later = [at for other in range(chunk, first + self.length) for at in self.plan.layers_of(other)]
+        earlier = [at for other in range(first, chunk) for at in self.plan.layers_of(other)]
+        return self.plan.nodes((later[:1] or earlier[-1:])[0]).boundary_bytes
 
     # Transfers
 
@@ -255,7 +267,7 @@ class _StageBuilder:
         later = max(chunk, target)
         communication = Communication(self._boundary(later), peer=("stage", self.plan.stages[other]))
         name = self._name(f"{verb} {what} of chunk {chunk}")
-        builder = PassBuilder(self.plan, PassKey(verb, chunk, False, False), self.made.digits, {})
+        builder = PassBuilder(self.plan, PassKey(verb, chunk, (), False), self.made.digits, {})
         for base, (item, block) in bases.items():
             made = self.made.nodes[self.made.items[item].blocks[block].key].made
             builder.sources |= dict.fromkeys(made, base)
@@ -282,15 +294,15 @@ class _StageBuilder:
             self._add_gather(done, key, direction, layers)
 
     def _gather_once(self, runs: Sequence[Run]) -> None:
-        """Add the gathers of all weights that are gathered once a step, before the first pass."""
+        """Add the gathers of all weights that the step before has updated in parts, before the first pass."""
         zero_stage = self.plan.columns["zero_stage"]
-        if divides(zero_stage, "weight") or not accompanying(zero_stage, FORWARD):
+        if self.plan.forward_only or divides(zero_stage, "weight") or not accompanying(zero_stage, FORWARD):
             return
         first: dict[int, Pass] = {}
         for done in (done for run in runs for done in passes_of(run.item) if done.kind == "forward"):
             first.setdefault(done.chunk, done)
         for chunk, done in first.items():
-            key = PassKey("forward", chunk, True, self.each == 1)
+            key = PassKey("forward", chunk, PURPOSES["forward"], False)
             self._add_gather(done, key, FORWARD, self.plan.layers_of(chunk))
 
     def _add_gather(self, done: Pass, key: PassKey, direction: int, positions: Sequence[int]) -> None:
@@ -313,10 +325,11 @@ class _StageBuilder:
         sources: dict[str, BasePass] = {}
         last = self.each - 1
         for chunk in chunks:
-            place = bases["last", chunk] = self.at["pass weights", chunk, last]
-            made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
-            sources |= dict.fromkeys(made, ("last", chunk))
-        key = PassKey("end", 0, False, True)
+            for purpose in PURPOSES["backward"]:
+                place = bases["last", purpose, chunk] = self.at[f"pass {purpose}", chunk, last]
+                made = self.made.nodes[self.made.items[place[0]].blocks[place[1]].key].made
+                sources |= dict.fromkeys(made, ("last", purpose, chunk))
+        key = PassKey("end", 0, (), True)
         builder = EndBuilder(self.plan, key, self.made.digits, sources)
         positions = sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True)
         ends = {0, self.plan.chain.num_layers - 1}
@@ -324,10 +337,6 @@ class _StageBuilder:
         builder.end(positions, ties)
         self.made.nodes[key] = builder.found
         self.made.items.append(Item((Block(key, last, last, bases),)))
-
-
-def _counted(done: Pass) -> tuple[str, int]:
-    return purpose(done.kind), done.chunk
 
 
 def _results(kind: str) -> tuple[str, ...]:

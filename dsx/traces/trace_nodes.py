@@ -14,7 +14,7 @@ MICROBATCH, PREVIOUS = "\x01", "\x02"  # repeated for each digit
 OWN = ("own",)  # the pass of the node itself
 # Names a pass whose nodes others refer to: OWN, or (what it computes, chunk), of the same microbatch. What it computes
 # is "forward" or "gradient", "receive forward" or "receive gradient", "gather forward" or "gather gradient". The
-# "previous" pass of a chunk is of the microbatch before, its "last" one of the last one.
+# "previous" pass of a purpose and chunk is of the microbatch before, the "last" one of the last one.
 BasePass = tuple[object, ...]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import dsx
 from dsx.cost.assumptions import Assumptions
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
@@ -111,6 +112,7 @@ def _manifest(plan: TracedPlan, about: Mapping[str, Any], tensors: bool, groups:
     """Return what the manifest says of the trace but for its ranks; `trace` differs between any two traces."""
     made = {
         "format": "dsx trace",
+        "dsx_version": dsx.__version__,
         **about,
         "tensors": tensors,
         "num_ranks": plan.grid.world,
@@ -144,17 +146,15 @@ def _differences(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     texts = []
     for name, value in manifest.items():
         there = found.get(name)
-        if name == "trace" or there == value:
-            continue
-        if name in _HASHED:
+        if name in ("trace", "plan", *_HASHED) or there == value:  # the columns of the plan say more
             continue
         if isinstance(value, dict) and isinstance(there, dict):
             texts += [f"{key} {there.get(key)!r}, not {one!r}" for key, one in value.items() if there.get(key) != one]
-        elif name != "plan":  # whose columns are compared
+        else:
             texts.append(f"{name} {there!r}, not {value!r}")
     texts = texts or [text for name, text in _HASHED.items() if found.get(name) != manifest.get(name)]
     more = [f"{len(texts) - _SHOWN} more differences"] if len(texts) > _SHOWN else []
-    return "; ".join([*texts[:_SHOWN], *more]) or "of another version of dsx"
+    return "; ".join([*texts[:_SHOWN], *more]) or "another plan"
 
 
 def _stands_for(plan: TracedPlan, ranks: Sequence[int]) -> dict[str, dict[str, list[int]]]:

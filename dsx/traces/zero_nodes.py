@@ -53,7 +53,7 @@ class ZeroBuilder(NodeBuilder):
         """Add the gathers of a layer's weights that its pass needs."""
         nodes = self.plan.nodes(position)
         for one in accompanying(self.zero_stage, direction):
-            if one.kind != ALL_GATHER or (one.every == "step" and not self.key.first):
+            if one.kind != ALL_GATHER or (one.every == "step" and "forward" not in self.key.first):
                 continue
             for number, (ranks, weights) in enumerate(nodes.groups.items()):
                 self._gather(position, number, ranks, weights, one, direction)
@@ -131,7 +131,7 @@ class ZeroBuilder(NodeBuilder):
         inputs = list(grads)
         if divides(self.zero_stage, "gradient"):
             outputs = [(self.version(position, f"gradients {number}"), whole // members)]
-            inputs.append(self.previous_version(position, f"gradients {number}", whole // members))
+            inputs.append(self.previous_version(position, f"gradients {number}", whole // members, "weights"))
         text = self.own(position, f"{one.kind} gradients {number}")
         communication = Communication(whole, one.kind, "dp", shards_key(ranks))
         node = TraceNode(COMM_COLL, text, inputs, outputs, communication=communication, overlap=self._overlap())

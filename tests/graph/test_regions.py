@@ -121,9 +121,9 @@ def test_up_projections_of_latent_attention(experts):
     assert repeated(experts, "latent-up-projection") == [
         f"latent-attention.{name}" for name in ("qn", "qb", "q", "ln", "kvb", "kn", "rotary")
     ]
-    # The attention kernel reads them in its backward.
+    # The attention kernel reads them in its backward; the rotary embedding of the second region needs the first one's.
     assert [(first, last) for _, first, last in held(experts, "latent-up-projection", **LATENT)] == [
-        ("latent-attention.qn", "latent-attention.q"),
+        ("latent-attention.qn", "latent-attention.attention"),
         ("latent-attention.ln", "latent-attention.attention"),
     ]
 

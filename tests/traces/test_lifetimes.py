@@ -67,6 +67,23 @@ def test_kinds(name, kind):
     assert kind_of(name) == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    {
+        "weights": ["L007.feed-forward.w1", "L1007.gamma1", "L007.shard 0", "L000.table"],
+        "gradients": ["L007.d self-attention.wo", "L007.d feed-forward.w1:tp2", "L007.gradients 0"],
+        "optimizer state": ["L007.optimizer state"],
+        "activations": ["m003.L007.n1", "m0.L007.x.2", "m0.L007.n1'", "m0.L007.z^", "m003.chunk 1 input"],
+        "gradients of activations": ["m003.L007.d n1", "m0.L007.d n1:tp", "m003.chunk 1 gradient"],
+        "gathered weights": ["m003.L007.weights 0", "m003.L007.weights' 0"],
+        "m": ["m3.x", "m3.L7.x"],
+        "L": ["L7.w"],
+    }.items(),
+)
+def test_kinds_of_the_names_that_dsx_gives(kind, names):
+    assert {kind_of(name) for name in names} == {kind}
+
+
 def test_no_tensors_and_no_nodes():
     assert use((None, None)).curve_bytes.tolist() == [0]
     assert (use().peak_bytes, use().peak_row, use().alive) == (0, -1, ())
