@@ -1,4 +1,7 @@
-"""The output file of ``-o``: checked before the computation, which can take minutes, and written after it."""
+"""The output file of ``-o`` or another option.
+
+It is checked before the computation, which can take minutes, and written after it.
+"""
 
 import os
 from collections.abc import Iterable
@@ -9,18 +12,20 @@ from dsx.files import write_whole
 from dsx.spec.locate import shown
 
 
-def check_output_file(output: Path, read: Iterable[Path]) -> None:
-    """Raise StoreError if `output` cannot be written, or if it is one of the input files `read`."""
+def check_output_file(output: Path, read: Iterable[Path], option: str = "-o") -> None:
+    """Raise StoreError if the `output` of an option cannot be written, or if it is one of the input files `read`."""
     folder = output.absolute().parent
     if not folder.is_dir():
-        raise StoreError(f"-o {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file")
+        raise StoreError(
+            f"{option} {shown(output)}: {shown(output.parent)} is no folder; make it, or choose another file"
+        )
     if output.is_dir():
-        raise StoreError(f"-o {shown(output)}: is a folder; name a file in it")
+        raise StoreError(f"{option} {shown(output)}: is a folder; name a file in it")
     if not os.access(output if output.exists() else folder, os.W_OK):
-        raise StoreError(f"-o {shown(output)}: may not be written; choose another file")
+        raise StoreError(f"{option} {shown(output)}: may not be written; choose another file")
     for file in read:
         if output.exists() and file.exists() and output.samefile(file):
-            raise StoreError(f"-o {shown(output)}: is read by this command; choose another file")
+            raise StoreError(f"{option} {shown(output)}: is read by this command; choose another file")
 
 
 def write_output_file(output: Path, text: str) -> None:

@@ -30,6 +30,11 @@ class TraceSummary(Answer):
         return tuple(fault for fault in self.data["faults"] if not fault["is_note"])
 
     @property
+    def num_faults(self) -> int:
+        """The number of faults, with those that are not listed."""
+        return sum(1 + fault["more"] for fault in self.faults)
+
+    @property
     def peak_bytes(self) -> int | None:
         """Largest memory of a rank; None if the nodes name no tensors."""
         worst = self.data["memory"]["worst"]
@@ -46,7 +51,7 @@ class TraceSummary(Answer):
 def inspect(folder: str | Path, chrome: str | Path | None = None, *, watch: Watch | None = None) -> TraceSummary:
     """Return what is in a folder of traces, of dsx or another writer of MLCommons Chakra, and what is wrong with them.
 
-        dsx.inspect("traces", chrome="timeline.json")
+        dsx.trace.inspect("traces/plan", chrome="timeline.json")
 
     Args:
         folder: a folder with a file `<prefix>.<rank>.et` for each rank, or for some.
@@ -60,7 +65,7 @@ def inspect(folder: str | Path, chrome: str | Path | None = None, *, watch: Watc
     watch = watcher(watch)
     output = None if chrome is None else file_path("chrome", chrome)
     if output is not None:
-        check_output_file(output, found.files.values())
+        check_output_file(output, found.files.values(), "--chrome")
     with (
         nullcontext() if output is None else chrome_file(output) as write,
         progress(len(found.files), "inspect", watch) as advance,

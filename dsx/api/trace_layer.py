@@ -15,6 +15,7 @@ from dsx.errors import InputError
 from dsx.graph.derived import derive
 from dsx.graph.notation import AXES
 from dsx.hardware.cluster import cluster_from_spec
+from dsx.pricing.problem import layers_hash
 from dsx.progress import Watch, progress
 from dsx.space.choices import BY_NAME, PLAN_COLUMNS
 from dsx.space.domain_fill import fill_in_order
@@ -77,6 +78,7 @@ def write_layer(
     wanted = parsed_ranks(ranks)
     about = {
         "layer": layer.name,
+        "layers": layers_hash([layer])[:16],
         "strategy": layer.strategy,
         "assumptions": stated.assumptions.name,
         "sizes": values,

@@ -37,10 +37,10 @@ Slow = str | Sequence[str] | Mapping[int, float]
 class TraceReplay(Answer):
     """The time of a step as its traces replay on a cluster, and where it goes on each rank."""
 
-    folder: str
+    folder: str  # of the traces
     cluster: str  # its name
     assumptions: str  # name of the assumption set
-    times: StepTimes
+    times: StepTimes  # of all ranks
     slow: Mapping[int, float]  # factor of the compute of slow ranks
     without_slow: StepTimes | None  # None without slow ranks
 
@@ -89,7 +89,7 @@ def replay(
 ) -> TraceReplay:
     """Replay the traces of a step on a cluster: each rank runs its nodes, and waits for others where it must.
 
-        dsx.replay("traces", "h100-nvs8", slow="0-7=1.3")
+        dsx.trace.replay("traces/plan", "h100-nvs8", slow="0-7=1.3")
 
     Kernels and collectives are priced as for a plan; how they follow each other and wait is not, so a replay checks the
     formulas for a step.
@@ -110,11 +110,11 @@ def replay(
     factors = slow_ranks(_texts(slow), found.files)
     output = None if chrome is None else file_path("chrome", chrome)
     if output is not None:
-        check_output_file(output, found.files.values())
+        check_output_file(output, found.files.values(), "--chrome")
     spec, assumed = load_cluster(cluster), load_assumptions(assumptions)
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed)
     with progress(len(found.files), "read", watcher(watch)) as advance:
-        step = _step(found, _counted(traces(found), advance))
+        step = _step(found, _counted(traces(found, tensors=False), advance))
     without_slow = replay_step(step, machine, parameters) if factors else None
     with nullcontext() if output is None else _timeline(output) as emit:
         times = replay_step(step, machine, parameters, factors, emit)

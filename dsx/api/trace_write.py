@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from dsx.api.plan_like import PlanLike, Row, given_plan
 from dsx.api.result_row import Hardware, row_of
 from dsx.argument_types import file_path
 from dsx.display.quantities import counted
-from dsx.errors import InputError, PlanError
+from dsx.errors import InputError, PlanError, did_you_mean
 from dsx.pricing.evaluate import evaluate_plan, price_plan, stated_plan
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
@@ -45,15 +46,16 @@ ONE_DOMAIN: Mapping[str, Any] = {
 }
 
 Ranks = str | Sequence[int]
+_RANKS = ("all", "stages")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WrittenTrace(Answer):
     """A trace that was written."""
 
-    folder: Path
+    folder: Path  # of the files
     plan: Plan | None  # None for a single layer
-    written: Written
+    written: Written  # ranks, nodes, bytes and groups
     reject: Mapping[str, str]  # the rules that the plan breaks, by name: the cause
 
     def to_data(self) -> dict[str, Any]:
@@ -73,10 +75,11 @@ class WrittenTrace(Answer):
     def __str__(self) -> str:
         written = self.written
         nodes = written.num_nodes // max(len(written.ranks), 1)
-        kept = f"; {counted(written.kept, 'file')} of them there before" if written.kept else ""
+        kept = f"; {counted(written.kept, 'file')} kept" if written.kept else ""
         return (
-            f"{self.folder}: {counted(len(written.ranks), 'rank')} of {nodes:,} nodes each, on the mean, "
-            f"{format_quantity(written.num_bytes, 'bytes')} written{kept}; {counted(written.num_groups, 'group')}"
+            f"{self.folder}: {counted(len(written.ranks), 'rank')}, {nodes:,} nodes each on average, "
+            f"{counted(written.num_groups, 'process group')}; "
+            f"{format_quantity(written.num_bytes, 'bytes')} written{kept}"
         )
 
 
@@ -164,16 +167,15 @@ class _Options:
 
 def parsed_ranks(ranks: object) -> Ranks:
     """Return an argument `ranks`: "all", "stages", or a list, also as a text with commas; InputError for others."""
-    if isinstance(ranks, str):
-        if ranks in ("all", "stages"):
-            return ranks
-        ranks = ranks.split(",")
-    if isinstance(ranks, Sequence) and ranks:
-        try:
-            return [int(rank) for rank in ranks]
-        except (TypeError, ValueError):
-            pass
-    raise InputError(f"ranks {ranks!r}: all, stages, or numbers with commas, as in 0,5,9, are wanted")
+    try:
+        if isinstance(ranks, str):
+            return ranks if ranks in _RANKS else [int(rank) for rank in ranks.split(",")]
+        if isinstance(ranks, Sequence) and ranks:
+            return [index(rank) for rank in ranks]
+    except (TypeError, ValueError):
+        pass
+    nearest = did_you_mean(ranks, _RANKS) if isinstance(ranks, str) else ""
+    raise InputError(f"ranks: {ranks!r} is given{nearest}; all, stages, or numbers as in 0,5,9 are wanted")
 
 
 def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
@@ -201,6 +203,8 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "dimensions": dict(problem.model.dimensions),
     }
     machine = (problem.cluster, problem.at_point(0)[1]) if options.durations else None
+    if problem.operator_times is not None:
+        warn("measured operator times count for the optimal cut only: nodes have the durations of the roofline")
     count = len(chosen_ranks(traced, wanted))
     with progress(count, "files", watcher(options.watch)) as advance:
         written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)

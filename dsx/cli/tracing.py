@@ -9,7 +9,7 @@ import typer
 import dsx
 from dsx.cli import options
 from dsx.cli.printing import print_answer
-from dsx.errors import InputError, NothingFeasible
+from dsx.errors import InputError, NothingFeasible, TraceError
 
 app = typer.Typer(
     name="trace",
@@ -69,7 +69,7 @@ def write(
         bool, typer.Option("--forward-only", help="Only the forward, as a prefill runs it.")
     ] = False,
     portable: Annotated[
-        bool, typer.Option("--portable", help="Panels of SUMMA as gathers and reduce-scatters, not broadcasts.")
+        bool, typer.Option("--portable", help="Panels of a multiply as one gather or scatter, not broadcasts.")
     ] = False,
     no_tensors: Annotated[
         bool, typer.Option("--no-tensors", help="Leave out the tensors that nodes read and write.")
@@ -87,11 +87,9 @@ def write(
     of_plan = {"--model": model, "--num-gpus": num_gpus, "--global-batch-size": global_batch_size}
     if layer is not None:
         del of_plan["--model"]  # which gives the sizes of a layer
-        others = {"--from": results, "--candidate": candidate, "--sequence-length": sequence_length}
-        _refuse(
-            "--layer (with sizes by --set, as in s=4096)",
-            {**of_plan, **others, "--partition": partition, "--operator-times": operator_times},
-        )
+        of_plan |= {"--from": results, "--candidate": candidate, "--sequence-length": sequence_length}
+        of_plan |= {"--partition": partition, "--operator-times": operator_times}
+        _refuse("--layer, whose sizes are those of --set and --model", of_plan)
         found = dsx.trace.write_layer(
             layer,
             *given,
@@ -103,11 +101,16 @@ def write(
             **how,
         )
     elif results is not None:
-        _refuse("--from", {**of_plan, "--cluster": cluster, "--strategy": strategy, "--partition": partition})
+        of_plan |= {"--cluster": cluster, "--sequence-length": sequence_length, "--strategy": strategy}
+        of_plan |= {"--assumptions": None if assumptions == options.DEFAULT_ASSUMPTIONS else assumptions}
+        of_plan |= {"--partition": partition, "--operator-times": operator_times, "--set": assignments}
+        _refuse("--from, whose row has what is priced", of_plan)
         if candidate is None:
-            raise InputError("--from needs --candidate, the id of a row")
+            raise InputError(f"--from needs --candidate, the id of a row; 'dsx show {results} --json' prints some")
         found = dsx.trace.write_row(results, candidate, given, **how)
     else:
+        if candidate is not None:
+            raise InputError("--candidate is the id of a row of --from, the folder of a sweep's results")
         missing = [name for name, value in of_plan.items() if value is None]
         if missing or model is None or num_gpus is None or global_batch_size is None:
             raise InputError(f"missing: {', '.join(missing)}; a plan needs them (or give --from, or --layer)")
@@ -139,7 +142,7 @@ def write(
 def _refuse(option: str, others: dict[str, object]) -> None:
     named = [name for name, value in others.items() if value is not None]
     if named:
-        raise InputError(f"{option}: {', '.join(named)} cannot be given with it")
+        raise InputError(f"{', '.join(named)}: cannot be given with {option}")
 
 
 @app.command("inspect")
@@ -148,7 +151,11 @@ def inspect(folder: Folder, chrome: ChromeFile = None, as_json: options.Json = F
 
     The exit code is 2 if the files have faults.
     """
-    print_answer(dsx.trace.inspect(folder, chrome=chrome), as_json)
+    found = dsx.trace.inspect(folder, chrome=chrome)
+    print_answer(found, as_json)
+    if found.faults:
+        sys.stdout.flush()
+        raise TraceError(f"{folder} has faults: {found.num_faults:,}; the first is: {found.faults[0]['what']}")
 
 
 @app.command("replay")
@@ -157,8 +164,12 @@ def replay(
     cluster: options.Cluster,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     slow: Annotated[
-        str | None,
-        typer.Option("--slow", metavar="RANKS=FACTOR", help="Slow ranks, as in 0-7=1.3: what a straggler costs."),
+        list[str] | None,
+        typer.Option(
+            "--slow",
+            metavar="RANKS=FACTOR",
+            help="Slow ranks, as in 0-7=1.3: what a straggler costs; repeat it for others.",
+        ),
     ] = None,
     chrome: ChromeFile = None,
     as_json: options.Json = False,

@@ -175,10 +175,12 @@ class Problem:
 
     def fingerprint(self) -> dict[str, str]:
         """Return, per strategy, a hash of everything that is derived from its layer definitions."""
-        return {
-            name: hashlib.sha256(repr([_content(layer) for layer in kinds]).encode()).hexdigest()
-            for name, kinds in zip(self.strategies, self.kinds, strict=True)
-        }
+        return {name: layers_hash(kinds) for name, kinds in zip(self.strategies, self.kinds, strict=True)}
+
+
+def layers_hash(layers: Sequence[DerivedLayer]) -> str:
+    """Return a hash of everything that is derived from some layer definitions."""
+    return hashlib.sha256(repr([_content(layer) for layer in layers]).encode()).hexdigest()
 
 
 def _as_point(record: T) -> T:
