@@ -12,7 +12,8 @@ import numpy as np
 from dsx.traces.columns import RankTrace
 from dsx.traces.dag import joined, topological_order
 
-_NUMBER = re.compile(r"[0-9]+")
+# Of layers, microbatches and panels; "tp2" and "w1" are names.
+_NUMBER = re.compile(r"(?<![A-Za-z])[0-9]+|(?<=\b[mlL])[0-9]+|(?<=layer)[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)

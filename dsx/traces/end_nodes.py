@@ -14,6 +14,7 @@ from dsx.graph.step import OF_REPLICATED, OF_TIED, divides
 from dsx.space.choices import CODES
 from dsx.traces.layer_nodes import Compute, LayerNodes
 from dsx.traces.messages import COMM_COLL, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.node_builder import Tensors
 from dsx.traces.trace_nodes import Communication, TraceNode
 from dsx.traces.zero_nodes import ZeroBuilder
 
@@ -25,12 +26,20 @@ class EndBuilder(ZeroBuilder):
 
     def end(self, positions: Sequence[int], ties: bool) -> None:
         """Add the nodes for the layers of a stage, the last one first; `ties` if another stage has a tied weight."""
+        self.reduced_at_end: dict[int, Tensors] = {}  # by layer
         for position in positions:
             self._replicated(position, self.plan.nodes(position))
         if ties:
             self._tied(positions)
         for position in positions:
             self._update(position, self.plan.nodes(position))
+
+    def _reduce_held(self, position: int, text: str, inputs: Tensors, mark: str, communication: Communication) -> None:
+        """Add an all-reduce of gradients that ranks hold alike, which the update waits for."""
+        outputs = [(f"{inputs[0][0]}{mark}", inputs[0][1])] if inputs else []
+        name = f"L{position:03d}.{communication.kind} {text}"
+        self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+        self.reduced_at_end.setdefault(position, []).extend(outputs)
 
     def _replicated(self, position: int, nodes: LayerNodes) -> None:
         """Add the all-reduces of gradients of parameters that are replicated over tensor parallel ranks."""
@@ -46,10 +55,8 @@ class EndBuilder(ZeroBuilder):
                 continue
             size = sum(weight.gradient_bytes for weight in shared)
             inputs = list(self._gradients(position, nodes, {weight.name for weight in shared}))
-            outputs = [(f"{inputs[0][0]}{axis}", inputs[0][1])] if inputs else []
             communication = Communication(size, OF_REPLICATED.kind, axis, ("axis", axis))
-            name = f"L{position:03d}.{OF_REPLICATED.kind} gradients {axis}"
-            self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+            self._reduce_held(position, f"gradients {axis}", inputs, axis, communication)
 
     def _gradients(self, position: int, nodes: LayerNodes, names: Iterable[str]) -> Iterable[tuple[str, int]]:
         """Return the gradients of some weights as the passes leave them, each tensor once."""
@@ -90,16 +97,15 @@ class EndBuilder(ZeroBuilder):
                 size //= self.plan.shard_size(ranks)
             inputs = list(self._gradients(position, nodes, {weight.name for weight in own}))
             communication = Communication(size, OF_TIED.kind, "pp", ENDS)
-            outputs = [(f"{inputs[0][0]}t", inputs[0][1])] if inputs else []
-            name = f"L{position:03d}.{OF_TIED.kind} tied gradient"
-            self.add(TraceNode(COMM_COLL, name, inputs, outputs, communication=communication))
+            self._reduce_held(position, "tied gradient", inputs, "t", communication)
 
     def _update(self, position: int, nodes: LayerNodes) -> None:
         """Add the update of a layer's weights, which reads and writes the state of the optimizer."""
         assumptions = self.plan.assumptions
         on_host = CODES["offload"][self.plan.columns["offload"]] in (OPTIMIZER, BOTH)
-        inputs: list[tuple[str, int]] = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
-        outputs: list[tuple[str, int]] = []
+        inputs: Tensors = list(self._gradients(position, nodes, {w.name for w in nodes.weights}))
+        inputs += self.reduced_at_end.get(position, [])
+        outputs: Tensors = []
         parameters = 0
         for number, (ranks, weights) in enumerate(nodes.groups.items()):
             held = self.weights(position, number, ranks, weights) if weights else []

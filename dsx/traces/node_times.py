@@ -15,8 +15,6 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
-from dsx.cost.collectives import Fastest, collective, send
-from dsx.cost.groups import group
 from dsx.cost.offload import transfer_s
 from dsx.errors import TraceError
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE, REDUCE_SCATTER
@@ -24,6 +22,7 @@ from dsx.hardware.cluster import Cluster
 from dsx.traces.columns import RankTrace
 from dsx.traces.distinct import distinct
 from dsx.traces.kernel_times import KernelPricer, KernelTimes
+from dsx.traces.link_times import LinkTimes
 from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.node_names import node_text
 from dsx.traces.panels import in_panels
@@ -60,11 +59,9 @@ class NodePricer:
     def __init__(
         self, cluster: Cluster, assumptions: Assumptions, placed: Placement, members: Mapping[str, Sequence[int]]
     ) -> None:
-        self._cluster, self._assumptions, self._placed, self._members = cluster, assumptions, placed, members
+        self._cluster, self._assumptions, self._members = cluster, assumptions, members
         self._kernels = KernelPricer(cluster.device, assumptions)
-        self._shares: dict[str, tuple[int, ...]] = {}
-        self._collectives: dict[tuple[str, tuple[int, ...]], Fastest] = {}
-        self._links: dict[tuple[int, ...], Fastest] = {}
+        self._links = LinkTimes(cluster, assumptions, placed)
 
     @xp.unchecked
     def __call__(self, trace: RankTrace, slow: float = 1.0) -> NodeTimes:
@@ -101,28 +98,14 @@ class NodePricer:
             raise TraceError(
                 f"rank {trace.rank}: {node_text(trace, row)} has the group {name!r}, which comm_groups.json lacks"
             )
-        if name not in self._shares:
-            self._shares[name] = (len(members), *self._placed.shares(members))
-        shape = kind, self._shares[name]
-        if shape not in self._collectives:
-            placed = group(*(np.array([float(count)]) for count in shape[1]))
-            self._collectives[shape] = collective(kind, placed, self._cluster.network, self._assumptions)
-        # dsx's volume of an all-gather is the gathered tensor; a trace has the shard.
-        volume = size * len(members) if kind == ALL_GATHER else size
-        return float(self._collectives[shape](np.array([float(volume)]))[0])
+        return self._links.collective_s(kind, members, size)
 
     def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
         found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
         rows = nodes[found.rows].tolist()
-        return np.array([self._send(trace, row) for row in rows], float)[found.which]
-
-    def _send(self, trace: RankTrace, row: int) -> float:
-        shape = self._placed.link(trace.rank, int(trace.comm_dst[row]))
-        if shape not in self._links:
-            # A link is a pipeline of two stages.
-            shares = [np.array([float(share)]) for share in shape]
-            self._links[shape] = send(np.array([2.0]), shares[0], self._cluster.network, self._assumptions, shares[1:])
-        return float(self._links[shape](np.array([float(max(trace.comm_size[row], 0))]))[0])
+        peers, sizes = trace.comm_dst, np.maximum(trace.comm_size, 0)
+        each = [self._links.send_s(trace.rank, int(peers[row]), int(sizes[row])) for row in rows]
+        return np.array(each, float)[found.which]
 
 
 def is_inline(trace: RankTrace) -> np.ndarray:

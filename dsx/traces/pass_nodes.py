@@ -212,7 +212,7 @@ class PassBuilder(ZeroBuilder):
         found: list[int] = []
         for panel in range(count):
             made = outputs if panel == count - 1 else []
-            name = self.own(position, node.name) + (f" {panel + 1}" if count > 1 else "")
+            name = self.own(position, node.name.replace(move.kind, kind)) + (f" {panel + 1}" if count > 1 else "")
             communication = Communication(size, kind, move.axis, ("axis", move.axis), panels=count)
             overlap = 1.0 if self._beside(node) else move.overlap or None
             found.append(
