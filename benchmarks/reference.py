@@ -18,6 +18,9 @@ from sections import table, write_section
 
 import dsx
 from dsx.api.answer import Answer
+from dsx.api.trace_inspect import TraceSummary
+from dsx.api.trace_replay import TraceReplay
+from dsx.api.trace_write import WrittenTrace
 from dsx.results.launch_flags import Launch
 
 # What a user wants, and the names for it in the order in which they are read: a function, then its answer.
@@ -30,6 +33,7 @@ GROUPS = {
         *("sweep", "Swept", "sweep_shard", "SweptShard", "finish_sweep", "load", "pareto", "compare", "plot"),
         *("show", "ShownSet", "front", "Front", "compare_sets", "Comparison", "why_row", "draw", "image_format"),
     ),
+    "Execution traces": ("trace", "WrittenTrace", "TraceSummary", "TraceReplay"),
     "Measured runs": ("validate", "Validation", "calibrate", "Calibrated"),
     "Models, layers and clusters": (
         *("names", "parameters", "import_hf", "Imported", "layer", "LayerDescription"),
@@ -37,7 +41,13 @@ GROUPS = {
     ),
     "The process": ("keep_compiled", "errors", "__version__"),
 }
-NOT_IN_DSX = {"Launch": Launch}
+# What functions return, which users need no name for.
+NOT_IN_DSX = {
+    "Launch": Launch,
+    "WrittenTrace": WrittenTrace,
+    "TraceSummary": TraceSummary,
+    "TraceReplay": TraceReplay,
+}
 # Words of signatures, and what they stand for.
 TYPES = {
     "Given": "a name, the path of a YAML file, its content as a mapping (which may say what it `extends`), or a "
@@ -54,6 +64,8 @@ TYPES = {
     "Shard": "a pair of integers, (i, n) for the i-th of n",
     "Kind": '`"models"`, `"clusters"`, `"strategies"`, `"layers"` or `"assumptions"`',
     "Predict": "a function of setups, a model and an assumption set, which returns predictions",
+    "Ranks": '`"all"`, `"stages"` for one rank of each stage, or a list of ranks; `"0,5,9"` is a list too',
+    "Slow": "a text such as `0-7=1.3` (ranks and a factor), such texts, or a mapping such as `{3: 1.3}`",
     "Flag": "a pair of a flag and its value, which is empty for a flag without one",
     "Counts": "a record: of all `candidates`, how many were `skipped` or `bounded` by bounds, `cut` and `feasible`",
     "EllipsisType": "`...`, which leaves the argument as it is",
@@ -75,7 +87,7 @@ _INNER = {
         "observations",
         "between",
     ),
-    *("figures", "config", "published", "ignored", "calibration", "layers", "loaded"),
+    *("figures", "config", "published", "ignored", "calibration", "layers", "loaded", "data", "without_slow"),
 }
 
 
@@ -128,8 +140,10 @@ def entry(name: str) -> str:
         parts += of_function(thing, f"dsx.{name}")
     elif inspect.ismodule(thing):
         parts.append(documented(inspect.getdoc(thing) or ""))
-        for each in getattr(thing, "__all__", ()):
-            parts += [f"#### dsx.{name}.{each}()", *of_function(getattr(thing, each), f"dsx.{name}.{each}")]
+        functions = {each: getattr(thing, each) for each in getattr(thing, "__all__", ())}
+        for each, function in functions.items():
+            if inspect.isfunction(function):
+                parts += [f"#### dsx.{name}.{each}()", *of_function(function, f"dsx.{name}.{each}")]
     else:
         parts.append(f"The version, as in `{thing}`.")
     return "\n\n".join(parts)

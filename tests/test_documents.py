@@ -83,6 +83,8 @@ def test_every_data_file_has_a_source_and_a_licence():
         ("partition", "partition_gains"),
         ("partition", "nest"),
         ("partition", "zero_table"),
+        ("performance", "trace"),
+        ("traces", "trace_tables"),
     ],
 )
 def test_a_script_has_written_its_section(document, script):
