@@ -139,18 +139,16 @@ def further(bench: Bench) -> str:
     """Return what a further rank takes beside a copy of its file."""
     command = WRITTEN[1][1]
     one, all_ranks = (bench.writes((*command, "--ranks", ranks)) for ranks in ("0", "all"))
-    file, target = bench.out / "trace.7.et", bench.folder / "copy"
     copies = []
-    for _ in range(2 * bench.repeat + 1):
-        target.unlink(missing_ok=True)
-        os.sync()
+    os.sync()
+    for file in bench.out.glob("*.et"):
         start, cpu = time.perf_counter(), time.process_time()
-        # Through memory, as a rank is written: copy_file_range would only share blocks on some file systems.
-        target.write_bytes(file.read_bytes())
+        # Through memory and into a new file, as a rank is written: the pages of a deleted one would be at hand.
+        (bench.out / f"copy of {file.name}").write_bytes(file.read_bytes())
         copies.append((time.perf_counter() - start, time.process_time() - cpu))
     copied = [statistics.median(each) for each in zip(*copies, strict=True)]
     each = (all_ranks.seconds - one.seconds) / 7, (all_ranks.cpu_s - one.cpu_s) / 7
-    size = file.stat().st_size / 1e6
+    size = (bench.out / "trace.7.et").stat().st_size / 1e6
     rows = [
         (f"a further rank of GPT-3 5B, {size:.0f} MB", *(f"{1e3 * value:.0f}" for value in each)),
         ("a copy of its file", *(f"{1e3 * value:.0f}" for value in copied)),

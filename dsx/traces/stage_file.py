@@ -12,7 +12,7 @@ import numpy as np
 from dsx.traces.encoding import EncodedNode, Gap, encoded
 from dsx.traces.messages import COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
 from dsx.traces.stage_items import Block, Item, StageItems
-from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, Reference, TraceNode
+from dsx.traces.trace_nodes import MICROBATCH, OWN, PREVIOUS, BasePass, Reference, TraceNode
 
 # Nodes of one stream run in the order of the file.
 _STREAM = {COMP: 0, COMM_SEND: 1, COMM_RECV: 1, COMM_COLL: 1, MEM_LOAD: 2, MEM_STORE: 3}
@@ -37,13 +37,16 @@ class StageFile:
     peers: Mapping[Hashable, np.ndarray]  # likewise
 
     def of_rank(self, values: RankValues) -> np.ndarray:
-        """Return the file of a rank."""
-        found = self.content.copy()
+        """Return the file of a rank: `content` itself with its numbers put in, valid until the next call."""
         for key, places in self.groups.items():
-            found[places] = np.frombuffer(values.groups[key].encode(), dtype=np.uint8)
+            self._fill(places, values.groups[key].encode())
         for key, places in self.peers.items():
-            found[places] = _varints(np.array([values.peers[key]]), places.shape[1])[0]
-        return found
+            self._fill(places, _varints(np.array([values.peers[key]]), places.shape[1])[0].tobytes())
+        return self.content
+
+    def _fill(self, places: np.ndarray, number: bytes) -> None:
+        for at, byte in zip(places.T, number, strict=True):
+            self.content[at] = byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class StageEncoder:
         """Return the kinds of passes that a block refers to: numbers of nodes differ between them."""
         found: list[Hashable] = []
         for base, (item, at) in block.bases.items():
-            found.append((base, self.items.items[item].blocks[at].key))
+            found.append((base, self.items.items[item].blocks[at].key, _first_name(block, base)))
         return found
 
     def _encoded(self, item: Item) -> _Template:
@@ -124,7 +127,8 @@ class StageEncoder:
             data = [self._gap(item.blocks[block], block, dep) for dep in node.data_deps]
             partner = None if node.partner is None else Gap(("own", block), node.partner)
             own = Gap(("own", block), number)
-            nodes.append(encoded(node, block, own, [ctrl], [gap for gap in data if gap], partner, self.tensors))
+            once = [*dict.fromkeys(gap for gap in data if gap)]
+            nodes.append(encoded(node, block, own, [ctrl], once, partner, self.tensors))
         gaps = tuple(gap for node in nodes for gap in node.gaps)
         keys = tuple(key for node in nodes for key in node.group_keys)
         return _Template(tuple(nodes), gaps, keys, tuple(map(len, each)), tuple(last))
@@ -137,7 +141,7 @@ class StageEncoder:
             return None
         made = self.items.nodes[self.items.items[place[0]].blocks[place[1]].key].made
         number = made.get(str(dep.target).replace(PREVIOUS, MICROBATCH))
-        return None if number is None else Gap(("id", at, dep.base), number)
+        return None if number is None else Gap(("id", at, _first_name(block, dep.base)), number)
 
     # Numbers of nodes
 
@@ -290,6 +294,11 @@ def _joined(template: _Template, lengths: Sequence[int], group_lengths: Sequence
         {key: np.array(places) for key, places in groups.items()},
         {key: np.array(places) for key, places in peers.items()},
     )
+
+
+def _first_name(block: Block, base: BasePass) -> BasePass:
+    """Return the first name of a pass that a block refers to by several, so that a node depends on another once."""
+    return next(name for name, place in block.bases.items() if place == block.bases[base])
 
 
 def _file_order(each: Sequence[Sequence[TraceNode]]) -> list[tuple[int, int]]:

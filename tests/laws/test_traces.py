@@ -310,6 +310,7 @@ def test_a_file_is_in_order(of_plan):
     for trace in traces(open_folder(of_plan)):
         reader, writer = pairs(trace.data_deps)
         assert (writer < reader).all()
+        assert len({*zip(reader.tolist(), writer.tolist(), strict=True)}) == len(reader)
         of_streams = pairs(trace.ctrl_deps)
         assert (of_streams[1] < of_streams[0]).all()
         node, tensor = pairs(trace.writes)
