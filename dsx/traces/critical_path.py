@@ -32,7 +32,7 @@ class CriticalPath:
     unit: Literal["s", "flops"]  # of lengths: seconds if nodes have durations, else FLOPs
     length: float
     rows: np.ndarray  # [nodes] int64, first to last
-    parts: tuple[PathPart, ...]  # by name, in order of their first node
+    lengths: np.ndarray  # [nodes] of each
 
 
 def has_durations(trace: RankTrace) -> bool:
@@ -45,8 +45,7 @@ def critical_path(trace: RankTrace) -> CriticalPath:
     timed = has_durations(trace)
     weights = np.nan_to_num(trace.duration_ns) * 1e-9 if timed else np.maximum(trace.num_ops, 0).astype(np.float64)
     rows = _longest(trace, weights)
-    parts = _parts(trace, rows, weights)
-    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, parts)
+    return CriticalPath("s" if timed else "flops", float(weights[rows].sum()), rows, weights[rows])
 
 
 def _longest(trace: RankTrace, weights: np.ndarray) -> np.ndarray:
@@ -71,10 +70,10 @@ def _longest(trace: RankTrace, weights: np.ndarray) -> np.ndarray:
     return np.array(path[::-1], np.int64)
 
 
-def _parts(trace: RankTrace, rows: np.ndarray, weights: np.ndarray) -> tuple[PathPart, ...]:
-    """Return the nodes of a path by name without its numbers."""
+def path_parts(trace: RankTrace, path: CriticalPath) -> tuple[PathPart, ...]:
+    """Return the nodes of a path by name without its numbers, in order of the first node of each."""
     found: dict[str, tuple[set[str], int, float]] = {}
-    for row, length in zip(rows.tolist(), weights[rows].tolist(), strict=True):
+    for row, length in zip(path.rows.tolist(), path.lengths.tolist(), strict=True):
         name = trace.names.of(row)
         names, number, total = found.get(key := _NUMBER.sub("*", name), (set(), 0, 0.0))
         names.add(name)

@@ -9,7 +9,7 @@ import numpy as np
 from dsx.traces.checks import file_faults
 from dsx.traces.columns import RankTrace, Texts
 from dsx.traces.communication import Communication, communication_of
-from dsx.traces.critical_path import CriticalPath, critical_path
+from dsx.traces.critical_path import CriticalPath, critical_path, path_parts
 from dsx.traces.faults import Fault
 from dsx.traces.folder import TraceFolder
 from dsx.traces.joint_checks import joint_faults
@@ -197,5 +197,5 @@ def _path(longest: tuple[RankTrace, CriticalPath] | None) -> dict[str, Any] | No
         "rank": trace.rank,
         "nodes": len(path.rows),
         length: path.length,
-        "parts": [{"name": part.name, "nodes": part.nodes, length: part.length} for part in path.parts],
+        "parts": [{"name": one.name, "nodes": one.nodes, length: one.length} for one in path_parts(trace, path)],
     }

@@ -7,12 +7,16 @@ import pytest
 from trace_files import comp, content, node
 
 from dsx.traces import messages as m
-from dsx.traces.critical_path import PathPart, critical_path
+from dsx.traces.critical_path import PathPart, critical_path, path_parts
 from dsx.traces.read import read_stream
 
 
+def trace_of(*nodes):
+    return read_stream(io.BytesIO(content(nodes)), "t.0.et", 0)
+
+
 def path_of(*nodes):
-    return critical_path(read_stream(io.BytesIO(content(nodes)), "t.0.et", 0))
+    return critical_path(trace_of(*nodes))
 
 
 def test_by_duration_where_nodes_have_one():
@@ -42,7 +46,8 @@ def test_names_that_differ_in_numbers_are_one_part():
     for layer in range(3):
         nodes += [comp(2 * layer + at, f"layer{layer}.{name}", ctrl=[2 * layer + at - 1], num_ops=at * 10)
                   for at, name in ((2, "attn"), (3, "ffn"))]  # fmt: skip
-    assert path_of(*nodes).parts == (
+    trace = trace_of(*nodes)
+    assert path_parts(trace, critical_path(trace)) == (
         PathPart("embed", 1, 1),
         PathPart("layer*.attn", 3, 60),
         PathPart("layer*.ffn", 3, 90),
@@ -55,7 +60,7 @@ def test_nodes_of_a_cycle_are_left_out():
 
 def test_no_nodes():
     path = path_of()
-    assert (path.length, path.rows.tolist(), path.parts) == (0, [], ())
+    assert (path.length, path.rows.tolist(), path_parts(trace_of(), path)) == (0, [], ())
 
 
 @pytest.mark.parametrize("seed", range(20))
