@@ -13,7 +13,7 @@ loosest is the work of a step, shared by all GPUs: no plan of a key is faster, w
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from dsx.cost.stage_costs import StageCosts
 from dsx.cost.stages import Stack, Stage, even_first
 from dsx.cost.step import Workload, even_cuts, mean_stage, pipeline_of, sends_of
 from dsx.hardware.cluster import Cluster
-from dsx.space.codes import Searched
+from dsx.space.codes import Searched, with_values
 from dsx.space.plan_rules import optimal_cut_covers
 from dsx.space.schedules import SCHEDULES
 
@@ -60,7 +60,18 @@ class CutBounds:
     @xp.unchecked
     def pipeline_s(self) -> PerPlan:
         """The bound of the pipeline."""
+        return self._pipeline_s(self.costs)
+
+    @cached_property
+    @xp.unchecked
+    def pipeline_of_any_replicas_s(self) -> PerPlan:
+        """The bound of the pipeline whatever ranks ZeRO shards over: without the reductions in its passes."""
         costs = self.costs
+        if costs.pass_reductions_s is None:
+            return self.pipeline_s
+        return self._pipeline_s(replace(costs, searched=with_values(costs.searched, {"zero_stage": (0,)})))
+
+    def _pipeline_s(self, costs: StageCosts) -> PerPlan:
         if self.even:
             return pipeline_of(costs, even_cuts(costs.stack, costs.choices, costs.searched)).step_s
         return _least_pipeline_s(costs, self._mean)

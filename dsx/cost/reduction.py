@@ -29,7 +29,7 @@ from dsx.cost.layer import LayerCosts
 from dsx.cost.shapes import PerPlan
 from dsx.cost.stages import Stage
 from dsx.graph.nodes import BACKWARD, FORWARD
-from dsx.graph.step import MICROBATCH, OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides
+from dsx.graph.step import OF_REPLICAS, OF_TIED, StepCollective, accompanying, divides, in_every_pass
 from dsx.hardware.cluster import Cluster
 from dsx.space.codes import Searched
 from dsx.space.schedules import SCHEDULES
@@ -84,13 +84,7 @@ def in_passes(choices: StepChoices, searched: Searched) -> tuple[PerPlan, PerPla
     Such a pass is longer by what these leave exposed, on every stage. None if no plan of the search has any. A single
     stage has no bubble, so its passes need not have them.
     """
-    every = [
-        {
-            stage: float(any(one.every == MICROBATCH for one in accompanying(stage, way)))
-            for stage in searched.zero_stage
-        }
-        for way in (FORWARD, BACKWARD)
-    ]
+    every = [{stage: float(in_every_pass(stage, way)) for stage in searched.zero_stage} for way in (FORWARD, BACKWARD)]
     if not any(value for of_stage in every for value in of_stage.values()):
         return None
     one, none = xp.ones_like(choices.pp), xp.zeros_like(choices.pp)
@@ -166,9 +160,8 @@ def _times(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
     microbatches = choices.num_microbatches
     found: dict[int, PerPlan] = {}
     for stage in searched.zero_stage:
-        every = [one.every for one in accompanying(stage, direction)]
-        once = xp.full_like(microbatches, 1.0 if every else 0.0)
-        found[stage] = microbatches if MICROBATCH in every else once
+        once = xp.full_like(microbatches, 1.0 if accompanying(stage, direction) else 0.0)
+        found[stage] = microbatches if in_every_pass(stage, direction) else once
     return pick(searched.zero_stage, choices.zero_stage, found)
 
 

@@ -62,3 +62,8 @@ OF_TIED = StepCollective(ALL_REDUCE, "gradients", "ends", BACKWARD, "step")
 def accompanying(zero_stage: int, direction: int) -> tuple[StepCollective, ...]:
     """Return the collectives of a ZeRO stage that accompany the passes of a direction."""
     return tuple(one for one in OF_STAGE[zero_stage] if one.direction == direction)
+
+
+def in_every_pass(zero_stage: int, direction: int) -> bool:
+    """Return whether every pass of a direction has collectives of its weights, and not one of the step alone."""
+    return any(one.every == MICROBATCH for one in accompanying(zero_stage, direction))

@@ -7,6 +7,8 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.step import pipeline_at
+from dsx.graph.nodes import BACKWARD, FORWARD
+from dsx.graph.step import NUM_STAGES, in_every_pass
 from dsx.pricing.balanced_cut import balanced_cuts, chain_of, even_cuts, least_largest_chunk_s
 from dsx.pricing.batch import stage_costs
 from dsx.pricing.layers import KeyCosts
@@ -15,7 +17,8 @@ from dsx.pricing.row_costs import Rows, plans_of
 
 _AT_ONCE = 1 << 10  # rows whose pipelines are priced together: the costs of their stages fit into the cache of a core
 # What the seconds of a pipeline do not depend on, but for the number of microbatches.
-_OF_REPLICAS = ("dp", "dp_nvs", "zero_stage", "zero_replicas", "num_gpus", "global_batch_size")
+_OF_REPLICAS = ("num_gpus", "global_batch_size")
+_OF_REDUCTIONS = ("dp", "dp_nvs", "zero_stage", "zero_replicas")  # nor on these, but for reductions in every pass
 
 
 def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +32,13 @@ def chunk_cuts(problem: Problem, table: KeyCosts, rows: Rows) -> tuple[np.ndarra
 
 def chunk_pipelines_s(problem: Problem, table: KeyCosts, rows: Rows) -> np.ndarray:
     """Return the [N] least seconds of the pipeline of a row with one of its cuts, whether or not it fits."""
-    columns = {name: column for name, column in rows.choices.items() if name not in _OF_REPLICAS}
+    reduce = [any(in_every_pass(stage, way) for way in (FORWARD, BACKWARD)) for stage in range(NUM_STAGES)]
+    in_passes = np.array(reduce)[rows.choices["zero_stage"]]
+    columns = {
+        name: np.where(in_passes, column, -1) if name in _OF_REDUCTIONS else column
+        for name, column in rows.choices.items()
+        if name not in _OF_REPLICAS
+    }
     first, which = distinct_rows(np.stack([rows.points, rows.positions, *columns.values()], axis=1))
     few = rows.take(first)
     cuts, row = chunk_cuts(problem, table, few)

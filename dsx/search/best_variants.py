@@ -1,7 +1,8 @@
 """The fastest variants of plans (`dsx.space.variants`), by bounds.
 
-A pipeline takes no less time with offload, and no less than without any recomputation, whatever ZeRO shards. So a plan
-is bounded once for each offload, at one ZeRO replica, which needs least memory. Of the layers that store their
+A pipeline takes no less time with offload, and no less than without any recomputation. So a plan is bounded once for
+each offload, at one ZeRO replica, which needs least memory, and without the reductions in its passes, which are shorter
+where ZeRO shards over fewer ranks. Of the layers that store their
 activations it is bounded with the most that memory may hold, which makes the fastest pipeline unless they go to the
 host. Only the variants of plans that may be fast enough then are made.
 """
@@ -141,7 +142,7 @@ class _Originals:
         """Return which plans [N] of one ZeRO replica may be fast enough and fit, with any replicas."""
         found = np.asarray(bounds_of(self.whole, rows).peak_bytes <= most_bytes(self.whole, rows))
         bounds = bounds_of(self.whole, rows.take(np.flatnonzero(found)))
-        found[found] = bounds.pipeline_s + bounds.update_s <= self.most
+        found[found] = bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most
         return found
 
     def _with_most_stored(self, rows: Rows) -> tuple[Rows, np.ndarray]:
@@ -160,7 +161,7 @@ class _Originals:
             return every, np.asarray(room >= 0)
         rows = _with(rows, {_STORED: most})
         bounds = bounds_of(self.whole, rows)
-        return rows, np.asarray((room >= 0) & (bounds.pipeline_s + bounds.update_s <= self.most))
+        return rows, np.asarray((room >= 0) & (bounds.pipeline_of_any_replicas_s + bounds.update_s <= self.most))
 
 
 def _with(rows: Rows, columns: Mapping[str, np.ndarray]) -> Rows:

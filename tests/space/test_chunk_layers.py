@@ -13,7 +13,7 @@ from dsx.space.schedules import SCHEDULES
 from dsx.space.stage_chunks import FOLDED, IN_ROUNDS, MIRRORED, of_pipeline
 
 EMBEDDING, DENSE, EXPERTS, HEAD = range(4)
-HOLDS = {schedule.holds for schedule in SCHEDULES}
+HOLDS = [*dict.fromkeys(schedule.holds for schedule in SCHEDULES)]
 # The first body layers, and the others; embedding and head.
 STACKS = [
     (Stack(((float(dense),), (float(experts),)), ((DENSE,), (EXPERTS,)), first, last), dense + experts)
