@@ -26,7 +26,7 @@ from dsx.space.ranks import rank_grid
 from dsx.space.tiers import units
 from dsx.space.violations import violations
 from dsx.traces.traced_plan import TracedPlan
-from dsx.traces.write import Written, chosen_ranks, write_trace
+from dsx.traces.write import ALL, STAGES, Written, chosen_ranks, write_trace
 from dsx.units import format_quantity
 
 # A machine of one fast domain without end, for a trace that needs no times: ranks have the numbers of a launcher.
@@ -46,7 +46,7 @@ ONE_DOMAIN: Mapping[str, Any] = {
 }
 
 Ranks = str | Sequence[int]
-_RANKS = ("all", "stages")
+_RANKS = (ALL, STAGES)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
