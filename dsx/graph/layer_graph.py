@@ -147,11 +147,14 @@ class _Forward(_Builder):
         inside = {name for op in kernel.operators for name in op.outputs}
         reads: list[Value] = []
         for op in kernel.operators:
-            taken: list[Value] = []
-            for argument in op.arguments:
+            # Statistics are of the first argument, which the kernel may make of what it has read.
+            rows = tuple(reads)
+            for number, argument in enumerate(op.arguments):
                 if argument.tensor not in inside:
-                    taken += self._consumed(index, op, argument)
-            reads += [*taken, *self.statistics(index, op, tuple(taken))]
+                    taken = self._consumed(index, op, argument)
+                    reads += taken
+                    rows = rows if number else taken
+            reads += self.statistics(index, op, rows)
         if not self.counted(index):
             made = tuple(value for value in dict.fromkeys(reads) if not value.weight)
             for name in inside:
