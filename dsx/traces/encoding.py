@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from dsx.traces.framing import varint
 from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
 from dsx.traces.trace_nodes import MICROBATCH, PREVIOUS, TraceNode
 
@@ -72,17 +73,6 @@ class Layout:
     numbers: list[tuple[int, int, Gap]] = field(default_factory=list)  # (byte, length, gap)
     groups: list[tuple[int, int, Hashable]] = field(default_factory=list)  # (byte, length, key)
     digits: list[Digits] = field(default_factory=list)
-
-
-@lru_cache(maxsize=4096)
-def varint(number: int) -> bytes:
-    """Return a whole number of at least 0 as a varint."""
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
 
 
 def varint_length(number: int) -> int:

@@ -4,6 +4,7 @@ A file is read in blocks, so its size does not matter.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import BinaryIO
 
 from dsx.errors import TraceError
@@ -13,6 +14,7 @@ _LONGEST = 1 << 26  # bytes of a message: a node with a million dependencies has
 _LONGEST_VARINT = 10  # bytes of 64 bits, seven a byte
 
 
+@lru_cache(maxsize=4096)
 def varint(number: int) -> bytes:
     """Return a whole number of at least 0 as a varint: seven bits a byte, the lowest first."""
     encoded = bytearray()

@@ -20,7 +20,8 @@ from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
 from dsx.hardware.cluster import Cluster
 from dsx.traces.durations import NodeDurations
-from dsx.traces.encoding import metadata, varint
+from dsx.traces.encoding import metadata
+from dsx.traces.framing import varint
 from dsx.traces.rank_groups import RankGroups, rank_groups, rank_values
 from dsx.traces.stage_file import RankValues, StageEncoder
 from dsx.traces.stage_items import stage_items, whole_order
