@@ -25,6 +25,7 @@ from dsx.space.ranks import rank_grid
 from dsx.space.tiers import ORDERS, axes_in, units
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
+from dsx.traces.durations import Machine
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.write import chosen_ranks, write_trace
 
@@ -86,7 +87,7 @@ def write_layer(
         "forward_only": forward_only,
         "portable": portable,
     }
-    priced = (machine, assumptions_from_spec(stated.assumptions)) if machine else None
+    priced = Machine(machine, assumptions_from_spec(stated.assumptions)) if machine else None
     with progress(len(chosen_ranks(plan, wanted)), "files", watcher(watch)) as advance:
         written = write_trace(plan, Path(file_path("out", out)), wanted, about, tensors, advance, priced)
     return WrittenTrace(Path(out), None, written, {})

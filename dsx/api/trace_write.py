@@ -15,6 +15,7 @@ from dsx.argument_types import file_path
 from dsx.display.quantities import counted
 from dsx.errors import InputError, PlanError, did_you_mean
 from dsx.pricing.evaluate import evaluate_plan, price_plan, stated_plan
+from dsx.pricing.measured_kernels import measured_ratios
 from dsx.pricing.problem import Problem
 from dsx.progress import Watch, progress
 from dsx.remarks import warn
@@ -22,9 +23,12 @@ from dsx.space.choices import BY_NAME
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks
 from dsx.space.limits import GIVEN
 from dsx.space.plan import Plan
+from dsx.space.plan_rules import placed
 from dsx.space.ranks import rank_grid
 from dsx.space.tiers import units
 from dsx.space.violations import violations
+from dsx.traces.durations import Machine
+from dsx.traces.layer_nodes import kernel_text
 from dsx.traces.traced_plan import TracedPlan
 from dsx.traces.write import ALL, STAGES, Written, chosen_ranks, write_trace
 from dsx.units import format_quantity
@@ -180,6 +184,8 @@ def parsed_ranks(ranks: object) -> Ranks:
 
 def _broken(problem: Problem, plan: Plan) -> dict[str, str]:
     limits = problem.limits()
+    if problem.cluster.name == ONE_DOMAIN["name"]:
+        limits = replace(limits, nvs_size=int(placed(plan)))  # no machine: a domain is what the plan fills
     if plan.get(LAYOUT) is not None:
         limits = replace(limits, partition=GIVEN)
     found = violations(plan, problem.kinds[0], problem.model.dimensions, limits)
@@ -202,13 +208,19 @@ def _write(problem: Problem, plan: Plan, broken: Mapping[str, str], out: Path, o
         "layers": problem.fingerprint()[problem.strategies[0]][:16],
         "dimensions": dict(problem.model.dimensions),
     }
-    machine = (problem.cluster, problem.at_point(0)[1]) if options.durations else None
-    if problem.operator_times is not None:
-        warn("measured operator times count for the optimal cut only: nodes have the durations of the roofline")
+    machine = _machine(problem, plan, traced) if options.durations else None
     count = len(chosen_ranks(traced, wanted))
     with progress(count, "files", watcher(options.watch)) as advance:
         written = write_trace(traced, out, wanted, about, options.tensors, advance, machine)
     return WrittenTrace(out, plan, written, broken)
+
+
+def _machine(problem: Problem, plan: Plan, traced: TracedPlan) -> Machine:
+    measured = {
+        kernel_text(traced.kinds[id(layer)], kernel, direction): ratio
+        for layer, kernel, direction, ratio in measured_ratios(problem, plan)
+    }
+    return Machine(problem.cluster, problem.at_point(0)[1], measured)
 
 
 def traced_plan(problem: Problem, plan: Plan, forward_only: bool = False, portable: bool = False) -> TracedPlan:

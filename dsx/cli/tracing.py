@@ -114,6 +114,8 @@ def write(
         missing = [name for name, value in of_plan.items() if value is None]
         if missing or model is None or num_gpus is None or global_batch_size is None:
             raise InputError(f"missing: {', '.join(missing)}; a plan needs them (or give --from, or --layer)")
+        if operator_times is not None and cluster is None:
+            raise InputError("--operator-times: without --cluster, on which they were measured, nodes have no times")
         job = dsx.Job(
             model,
             dsx.trace.ONE_DOMAIN if cluster is None else cluster,

@@ -84,6 +84,16 @@ def coverage(problem: Problem, plan: Mapping[str, Any]) -> Coverage | None:
     return Coverage(table.file, tuple(kernels), number, share, idle_rows(table, shapes_of(problem, keys)))
 
 
+def measured_ratios(problem: Problem, plan: Mapping[str, Any]) -> Iterator[tuple[DerivedLayer, str, int, float]]:
+    """Yield (layer, kernel, direction, seconds over those of the roofline) of a plan's kernels with measured times."""
+    keys = key_of(plan)
+    for layer in problem.kinds[problem.strategies.index(plan["strategy"])] if problem.operator_times else ():
+        whole, plain, _ = _times(work_of(problem, layer, keys), *problem.at_point(0))
+        for direction, place in np.argwhere(whole[..., 0] != plain[..., 0]).tolist():
+            ratio = float(whole[direction, place, 0] / plain[direction, place, 0])
+            yield layer, layer.priced_kernels[place].name, direction, ratio
+
+
 def _number(chosen: Sequence[tuple[Measurable, int]]) -> int:
     """Return the number of kernels. One that consists of multiplies counts once if it was measured, else as these."""
     whole = {(one.kernel, one.direction) for one, row in chosen if one.multiply is None and row != NONE}

@@ -1,9 +1,16 @@
 """The seconds of nodes on a cluster, for a trace that has them: those of `dsx.cost`, which also price the plan.
 
 The launches of a kernel share its time (`dsx.traces.kernel_times`), so those of a layer add up to its price.
+A kernel with a measured time takes that.
+
+Ranks of a stage have the same durations. Where groups are placed unlike each other, each communication takes as long as
+that of the group, or the pair of ranks, which shares least (`dsx.space.tiers`); a replay places each of them.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -23,24 +30,39 @@ _NANO = 1e9
 _Launch = tuple[str, str, Compute]  # kernel text, kind of operator, work
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What durations depend on besides the plan."""
+
+    cluster: Cluster
+    assumptions: Assumptions
+    # Seconds over those of the roofline, by kernel text, of kernels with measured times.
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
 class NodeDurations:
     """Prices the nodes of a plan's stages."""
 
-    def __init__(self, cluster: Cluster, assumptions: Assumptions, plan: TracedPlan, groups: RankGroups) -> None:
+    def __init__(self, machine: Machine, plan: TracedPlan, groups: RankGroups) -> None:
+        cluster, assumptions = machine.cluster, machine.assumptions
         self._plan, self._groups, self._assumptions = plan, groups, assumptions
+        self._measured = machine.measured
         self._kernels = KernelPricer(cluster.device, assumptions)
-        self._links = LinkTimes(cluster, assumptions, placement(cluster.network, plan.grid.ranks_per_domain))
+        self._links = LinkTimes(cluster, assumptions)
+        self._placed = placement(cluster.network, plan.grid.ranks_per_domain)
+        self._shares = functools.cache(lambda key: self._placed.shares(groups.members[key]))
+        self._link = functools.cache(self._least_link)
         self._launches: dict[_Launch, float] = {}
         for nodes in plan.distinct_nodes():
             self._price([(n.kernel_text, n.op_type, n.compute) for n in (*nodes.forward, *nodes.backward) if n.compute])
 
-    def set(self, nodes: Iterable[TraceNode], rank: int) -> None:
-        """Give nodes of a rank's stage their durations; a receive has none of its own."""
+    def set(self, nodes: Iterable[TraceNode], stage: int) -> None:
+        """Give nodes of a stage their durations; a receive has none of its own."""
         for node in nodes:
-            seconds = self._seconds(node, rank)
+            seconds = self._seconds(node, stage)
             node.duration_ns = None if seconds is None else seconds * _NANO
 
-    def _seconds(self, node: TraceNode, rank: int) -> float | None:
+    def _seconds(self, node: TraceNode, stage: int) -> float | None:
         sent = node.communication
         if node.type == COMP and node.compute is not None:
             if node.on_host:
@@ -54,19 +76,22 @@ class NodeDurations:
         if sent is None:
             return None
         if node.type == COMM_COLL:
-            return self._links.collective_s(sent.kind, self._members(sent.group, rank), sent.size)
-        if node.type == COMM_SEND:
-            return self._links.send_s(rank, peer_of(self._plan, self._groups, rank, sent.peer), sent.size)
-        return None
+            num_ranks = self._groups.members[sent.group].shape[1]
+            return self._links.collective_s(sent.kind, num_ranks, self._shares(sent.group), sent.size)
+        return self._links.send_s(self._link(stage, sent.peer), sent.size) if node.type == COMM_SEND else None
 
-    def _members(self, key: Hashable, rank: int) -> Sequence[int]:
-        return self._groups.members[key][self._groups.of_rank[key][rank]].tolist()
+    def _least_link(self, stage: int, peer: tuple[Any, ...]) -> tuple[int, ...]:
+        """Return which tiers some send of a stage's ranks crosses."""
+        ranks = np.flatnonzero(self._plan.grid.columns["pp"] == stage)
+        return self._placed.link(ranks, [peer_of(self._plan, self._groups, rank, peer) for rank in ranks.tolist()])
 
     def _price(self, launches: Sequence[_Launch]) -> None:
         """Price launches of which each kernel has each of its own as often as the others."""
         if launches:
-            seconds = self._kernels(_as_trace(launches)).launch_s
-            self._launches |= dict(zip(launches, seconds.tolist(), strict=True))
+            seconds = self._kernels(_as_trace(launches)).launch_s.tolist()
+            self._launches |= {
+                launch: own * self._measured.get(launch[0], 1.0) for launch, own in zip(launches, seconds, strict=True)
+            }
 
 
 def _as_trace(launches: Sequence[_Launch]) -> RankTrace:

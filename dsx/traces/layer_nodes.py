@@ -107,6 +107,11 @@ class LayerNodes:
     saved: tuple[Tensor, ...]  # what the backward reads of the forward
 
 
+def kernel_text(kind: str, kernel: str, direction: int) -> str:
+    """Return the text that the launches of a kernel share."""
+    return f"{kind}/{kernel}/{'backward' if direction == BACKWARD else 'forward'}"
+
+
 def layer_values(
     layer: DerivedLayer, dimensions: Mapping[str, int], sizes: Mapping[str, int], assumptions: AssumptionsSpec
 ) -> dict[str, int]:
@@ -193,7 +198,7 @@ class _Numbers:
             for index, kernel in enumerate(self.layer.kernels):
                 if kernel.runs and index not in counted:
                     empty = Compute(0, 0, 0, 0, 1, ())
-                    text = self._text(kernel, BACKWARD)
+                    text = kernel_text(self.kind, kernel.name, BACKWARD)
                     name = f"{kernel.name} inputs"
                     node = LayerNode(name, index, BACKWARD, text, "inputs", "+".join(kernel.kinds), (), (), empty)
                     found.insert(self._place(found, index), node)
@@ -216,9 +221,6 @@ class _Numbers:
 
     def _tensor(self, value: Value) -> Tensor:
         return Tensor(value.name, self.number(value.bytes), value.weight)
-
-    def _text(self, kernel: KernelCosts, direction: int) -> str:
-        return f"{self.kind}/{kernel.name}/{'backward' if direction == BACKWARD else 'forward'}"
 
     def _launch(self, node: Launch, launches: int) -> LayerNode:
         kernel, work = self.layer.kernels[node.kernel], node.work
@@ -258,7 +260,7 @@ class _Numbers:
             node.name,
             node.kernel,
             node.direction,
-            self._text(kernel, node.direction),
+            kernel_text(self.kind, kernel.name, node.direction),
             part,
             op_type,
             tuple(self._tensor(value) for value in self.resolved(node.reads)),

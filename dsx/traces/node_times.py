@@ -59,9 +59,10 @@ class NodePricer:
     def __init__(
         self, cluster: Cluster, assumptions: Assumptions, placed: Placement, members: Mapping[str, Sequence[int]]
     ) -> None:
-        self._cluster, self._assumptions, self._members = cluster, assumptions, members
+        self._cluster, self._assumptions, self._members, self._placed = cluster, assumptions, members, placed
         self._kernels = KernelPricer(cluster.device, assumptions)
-        self._links = LinkTimes(cluster, assumptions, placed)
+        self._links = LinkTimes(cluster, assumptions)
+        self._shares: dict[str, tuple[int, ...]] = {}  # of groups by name
 
     @xp.unchecked
     def __call__(self, trace: RankTrace, slow: float = 1.0) -> NodeTimes:
@@ -98,13 +99,16 @@ class NodePricer:
             raise TraceError(
                 f"rank {trace.rank}: {node_text(trace, row)} has the group {name!r}, which comm_groups.json lacks"
             )
-        return self._links.collective_s(kind, members, size)
+        if name not in self._shares:
+            self._shares[name] = self._placed.shares(members)
+        return self._links.collective_s(kind, len(members), self._shares[name], size)
 
     def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
         found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
         rows = nodes[found.rows].tolist()
         peers, sizes = trace.comm_dst, np.maximum(trace.comm_size, 0)
-        each = [self._links.send_s(trace.rank, int(peers[row]), int(sizes[row])) for row in rows]
+        links = [self._placed.link(trace.rank, int(peers[row])) for row in rows]
+        each = [self._links.send_s(link, int(sizes[row])) for link, row in zip(links, rows, strict=True)]
         return np.array(each, float)[found.which]
 
 

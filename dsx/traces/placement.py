@@ -5,10 +5,10 @@ group whose units have different numbers of its members counts as crossing the t
 `dsx.space.tiers`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dsx.hardware.network import Network
 from dsx.space.tiers import units
@@ -20,14 +20,16 @@ class Placement:
 
     ranks_per_unit: tuple[int, ...]  # innermost first
 
-    def shares(self, members: Sequence[int]) -> tuple[int, ...]:
-        """Return how many members of a group share a unit, innermost first."""
-        ranks = np.asarray(members)
-        return tuple(int(np.unique(ranks // size, return_counts=True)[1].min()) for size in self.ranks_per_unit)
+    def shares(self, members: ArrayLike) -> tuple[int, ...]:
+        """Return how many members of a group share a unit, innermost first; the fewest of groups [groups, members]."""
+        ranks = np.atleast_2d(members)
+        group = np.arange(len(ranks))[:, None] * (ranks.max() + 1)  # keeps the units of each apart
+        return tuple(int(np.unique(group + ranks // size, return_counts=True)[1].min()) for size in self.ranks_per_unit)
 
-    def link(self, source: int, target: int) -> tuple[int, ...]:
-        """Return whether two ranks share a unit, 2 if they do and else 1; innermost first."""
-        return tuple(2 if source // size == target // size else 1 for size in self.ranks_per_unit)
+    def link(self, source: ArrayLike, target: ArrayLike) -> tuple[int, ...]:
+        """Return whether two ranks share a unit, 2 if they do and else 1, innermost first; of pairs, whether all do."""
+        here, there = np.asarray(source), np.asarray(target)
+        return tuple(2 if np.all(here // size == there // size) else 1 for size in self.ranks_per_unit)
 
 
 def placement(network: Network, ranks_per_domain: int | None = None) -> Placement:

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 import dsx
-from dsx.cost.assumptions import Assumptions
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
-from dsx.hardware.cluster import Cluster
-from dsx.traces.durations import NodeDurations
+from dsx.traces.durations import Machine, NodeDurations
 from dsx.traces.encoding import metadata
 from dsx.traces.framing import varint
 from dsx.traces.rank_groups import RankGroups, rank_groups, rank_values
@@ -74,7 +72,7 @@ def write_trace(
     about: Mapping[str, Any],
     tensors: bool,
     advance: Callable[[int], None],
-    machine: tuple[Cluster, Assumptions] | None = None,
+    machine: Machine | None = None,
 ) -> Written:
     """Write the trace of a plan into a folder, which is made if it does not exist; `advance` is told of each file.
 
@@ -96,7 +94,7 @@ def write_trace(
             own = manifest | {"ranks": there} | _stands_for(plan, there)
             opened.write_whole(MANIFEST, (json.dumps(own, indent=1) + "\n").encode())
             opened.write_whole(GROUPS, members)
-            durations = NodeDurations(*machine, plan, groups) if machine else None
+            durations = NodeDurations(machine, plan, groups) if machine else None
             return _write_ranks(plan, opened, ranks, groups, tensors, advance, durations)
     except OSError as error:
         raise StoreError(f"cannot write the trace to {str(folder)!r}: {error.strerror or error}") from error
@@ -192,7 +190,7 @@ def _write_ranks(
             items = stage_items(plan, stage, order, receives_first)
             if durations is not None:
                 for of_pass in items.nodes.values():
-                    durations.set(of_pass.nodes, of_order[0])
+                    durations.set(of_pass.nodes, stage)
             encoder = StageEncoder(items, tensors)
             nodes += encoder.num_nodes * len(of_order)
             for rank, content in _files(plan, encoder, [r for r in of_order if r in missing], groups, folder):

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from trace_files import coll, comp, content, receive, send, write_folder
 
 import dsx
+from dsx.traces.folder import open_folder
+from dsx.traces.folder import traces as traces_of
 
 PLAN = ("--model", "small.yaml", "--num-gpus", 8, "--global-batch-size", 16)
 DEGREES = ("tp=2", "pp=2", "dp=2")
@@ -194,11 +197,21 @@ def test_sizes_that_are_floored_are_named(run, folder):
     assert "sizes are floored, since ranks do not divide them: f = 1022 over tp = 4" in done.err
 
 
-def test_operator_times_are_said_to_be_left_out(run, folder):
-    (folder / "times.csv").write_text("operator,direction,m,n,k,batch,time\ngelu,forward,256,1024,,,50 us\n")
-    done = run(*WRITE, *DEGREES, *CLUSTER, "--operator-times", "times.csv", "--ranks", 0, "-o", "t")
-    assert done.code == 0
-    assert "nodes have the durations of the roofline" in done.err
+def test_a_kernel_with_a_measured_time_takes_it(run, folder):
+    (folder / "times.csv").write_text("operator,direction,m,n,k,batch,time\ngelu,forward,512,512,,,50 us\n")
+    given = (*WRITE, *DEGREES, "--operator-times", "times.csv", "--ranks", 0, "-o", "t")
+    assert "--operator-times: without --cluster" in run(*given).err
+    assert run(*given, *CLUSTER).code == 0
+    (trace,) = traces_of(open_folder(folder / "t"))
+    gelu = [text == "transformer/feed-forward.u/forward" for text in map(trace.kernels.of, range(trace.num_nodes))]
+    assert trace.duration_ns[gelu] == pytest.approx(np.full(sum(gelu), 50e3))
+    assert any(gelu)
+
+
+def test_shares_of_a_domain_may_be_stated_without_a_cluster(run, folder):
+    done = run(*WRITE, "tp=4", "dp=2", "nvs.tp=2", "nvs.dp=1", "--ranks", 0, "-o", "t")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads((folder / "t" / "manifest.json").read_text())["ranks_per_domain"] == 2
 
 
 def test_slow_ranks(run, traces):

@@ -305,6 +305,24 @@ def test_the_bytes_of_a_rank_do_not_depend_on_what_else_is_written(tmp_path, pla
     assert files_of(tmp_path / "bit by bit", plan) == whole
 
 
+@pytest.mark.parametrize(
+    ("num_gpus", "plan", "unlike"),
+    [
+        # Three nodes a stage, four nodes a leaf: the first ranks of a stage send inside a leaf, others between two.
+        (96, {"strategy": "1d", "tp": 4, "dp": 6, "pp": 4}, [24, 30, 47]),
+        (16, {"strategy": "2d-ring", "cp": 16}, [0, 3, 7, 15]),  # only ranks 7 and 15 send on to another node
+    ],
+)
+def test_ranks_that_are_placed_unlike_each_other_have_the_same_durations(tmp_path, num_gpus, plan, unlike):
+    job = job_of(small("llama-3-8b", 4), num_gpus, 24, "h100-spine-leaf")
+    together = written(tmp_path / "together", job, unlike, True, **plan)
+    for rank, trace in together.items():
+        written(tmp_path / str(rank), job, [rank], True, **plan)
+        file = f"trace.{rank}.et"
+        assert (tmp_path / str(rank) / file).read_bytes() == (tmp_path / "together" / file).read_bytes()
+        np.testing.assert_array_equal(np.sort(trace.duration_ns), np.sort(together[unlike[0]].duration_ns))
+
+
 def test_a_file_is_in_order(of_plan):
     """Every dependency is on an earlier node; every tensor is written once, and who reads it depends on its writer."""
     for trace in traces(open_folder(of_plan)):

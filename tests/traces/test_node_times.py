@@ -136,7 +136,10 @@ def test_a_group_is_where_the_placement_says():
     assert placed.shares([0, 1, 2, 3, 4, 5, 6, 7])[0] == 4
     assert placed.shares([0, 1, 2, 4])[0] == 1  # as few as in the domain with the fewest
     assert placed.shares([0, 8, 16])[0] == 1
+    assert placed.shares([[0, 1, 2, 3], [4, 5, 6, 8], [9, 10, 12, 13]])[0] == 1  # and as in the group with the fewest
+    assert placed.shares([[0, 1, 2, 3], [9, 10, 12, 13]])[0] == 2
     assert (placed.link(3, 4)[0], placed.link(4, 7)[0]) == (1, 2)
+    assert (placed.link([3, 4], [4, 7])[0], placed.link([0, 4], [1, 7])[0]) == (1, 2)
 
 
 def test_launches_share_the_time_of_their_kernel_by_their_compute():
