@@ -142,7 +142,7 @@ def _lone_transfers(joint: _Joint) -> list[Fault]:
             what,
             lambda row, peers=peers, lacks=lacks: (
                 f"rank {peers[row]} {lacks} rank {joint.ranks[row]} with tag {joint.tags[row]}"
-                + (f" for the {joint.turns[row] + 1}th time" if joint.turns[row] else "")
+                + (f", which is number {joint.turns[row] + 1} of these" if joint.turns[row] else "")
             ),
         )
     return faults

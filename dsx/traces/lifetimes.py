@@ -26,6 +26,7 @@ _KINDS = tuple(
         (r"L\d{3,}\.(?:d|gradients) ", "gradients"),
         (r"L\d{3,}\.", "weights"),
         (r"m\d+\.L\d{3,}\.weights'? \d", "gathered weights"),
+        (r"m\d+\.L\d{3,}\.unreduced ", "unreduced gradients"),
         (r"m\d+\.(?:L\d{3,}\.d |chunk \d+ gradient)", "gradients of activations"),
         (r"m\d+\.(?:L\d{3,}\.|chunk \d+ input)", "activations"),
     )

@@ -16,6 +16,7 @@ from dsx.traces.node_builder import NodeBuilder, Tensors
 from dsx.traces.trace_nodes import Communication, TraceNode
 
 GATHERED, GATHERED_AGAIN = "weights", "weights'"
+UNREDUCED = "unreduced"  # before the name of a gradient of one microbatch that is scattered
 GATHERED_VERSION = "#gathered"  # of a weight that the first forward of a step gathers
 
 
@@ -34,7 +35,8 @@ class ZeroBuilder(NodeBuilder):
 
     def gradient(self, position: int, name: str) -> str:
         """Return the name of a weight's gradient: a version of the buffer, or the microbatch's own."""
-        return self.own(position, name) if divides(self.zero_stage, "gradient") else self.version(position, name)
+        own = divides(self.zero_stage, "gradient")
+        return self.own(position, f"{UNREDUCED} {name}") if own else self.version(position, name)
 
     def gathered(self, position: int, nodes: LayerNodes) -> Tensors:
         """Return what all weights of a layer are read from, if ZeRO divides them."""

@@ -143,7 +143,7 @@ BETWEEN = {
     "second send alone": (
         {0: [send(1, 1), send(2, 1)], 1: [receive(1, 0)]},
         "send without its receive",
-        "rank 1 has no receive from rank 0 with tag 1 for the 2th time",
+        "rank 1 has no receive from rank 0 with tag 1, which is number 2 of these",
     ),
     "sizes of a pair": (
         {0: [send(1, 1)], 1: [receive(1, 0, size=9)]},

@@ -74,6 +74,7 @@ def test_kinds(name, kind):
         "gradients": ["L007.d self-attention.wo", "L007.d feed-forward.w1:tp2", "L007.gradients 0"],
         "optimizer state": ["L007.optimizer state"],
         "activations": ["m003.L007.n1", "m0.L007.x.2", "m0.L007.n1'", "m0.L007.z^", "m003.chunk 1 input"],
+        "unreduced gradients": ["m003.L007.unreduced d w1", "m0.L007.unreduced d feed-forward.w1:tp2"],
         "gradients of activations": ["m003.L007.d n1", "m0.L007.d n1:tp", "m003.chunk 1 gradient"],
         "gathered weights": ["m003.L007.weights 0", "m003.L007.weights' 0"],
         "m": ["m3.x", "m3.L7.x"],
