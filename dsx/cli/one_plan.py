@@ -71,13 +71,8 @@ def why(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Cluster, unless DIR is given.")
     ] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs of the job.")
-    ] = None,
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step."),
-    ] = None,
+    num_gpus: options.MaybeNumGpus = None,
+    global_batch_size: options.MaybeGlobalBatchSize = None,
     sequence_length: options.SequenceLength = None,
     assumptions: options.AssumptionSet = options.DEFAULT_ASSUMPTIONS,
     strategy: options.Strategy = None,

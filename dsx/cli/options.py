@@ -47,10 +47,13 @@ Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Model: a na
 Cluster = Annotated[
     str, typer.Option("--cluster", metavar="NAME", help="Cluster: a name (dsx list clusters) or a YAML file.")
 ]
-NumGpus = Annotated[int, typer.Option("--num-gpus", parser=count, metavar="N", help="GPUs of the job.")]
-GlobalBatchSize = Annotated[
-    int, typer.Option("--global-batch-size", parser=count, metavar="N", help="Sequences of one step.")
-]
+_NUM_GPUS = typer.Option("--num-gpus", parser=count, metavar="N", help="GPUs of the job.")
+_GLOBAL_BATCH_SIZE = typer.Option("--global-batch-size", parser=count, metavar="N", help="Sequences of one step.")
+NumGpus = Annotated[int, _NUM_GPUS]
+GlobalBatchSize = Annotated[int, _GLOBAL_BATCH_SIZE]
+# Of verbs that a result set can give the job too.
+MaybeNumGpus = Annotated[int | None, _NUM_GPUS]
+MaybeGlobalBatchSize = Annotated[int | None, _GLOBAL_BATCH_SIZE]
 SequenceLength = Annotated[
     int | None,
     typer.Option(

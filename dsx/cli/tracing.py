@@ -35,13 +35,8 @@ def write(
         typer.Argument(metavar="COLUMN=VALUE", help="The plan, as of dsx evaluate; with --layer its options."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Model: a name or a YAML file.")] = None,
-    num_gpus: Annotated[
-        int | None, typer.Option("--num-gpus", parser=options.count, metavar="N", help="GPUs of the job.")
-    ] = None,
-    global_batch_size: Annotated[
-        int | None,
-        typer.Option("--global-batch-size", parser=options.count, metavar="N", help="Sequences of one step."),
-    ] = None,
+    num_gpus: options.MaybeNumGpus = None,
+    global_batch_size: options.MaybeGlobalBatchSize = None,
     cluster: Annotated[
         str | None,
         typer.Option(

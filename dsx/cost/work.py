@@ -151,9 +151,7 @@ def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) 
 def multiply_shapes(layer: DerivedLayer) -> tuple[MultiplyShape, ...]:
     """Return the structure of a layer's matrix multiplies, in the order of `LayerWork.multiplies`."""
     return tuple(
-        MultiplyShape(
-            index, direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.linear and multiply.batch != 1
-        )
+        MultiplyShape(index, direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.grouped)
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for multiply in kernel.work[direction].multiplies

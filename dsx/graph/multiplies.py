@@ -28,6 +28,11 @@ class Multiply:
     of_weight: bool  # whether it computes the gradient of a weight
     operator: str = field(repr=False)  # name in the operator table
 
+    @property
+    def grouped(self) -> bool:
+        """Whether it is one multiply for each of several weights, those of experts."""
+        return self.linear and self.batch != 1
+
 
 def forward_multiply(layer: Layer, op: Operator, flops: Any) -> Multiply:
     """Return the multiply of the forward of an einsum of two arguments."""

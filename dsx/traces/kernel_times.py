@@ -17,16 +17,13 @@ from dsx.cost import xp
 from dsx.cost.assumptions import FP8, Assumptions
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
-from dsx.cost.work import Multiplies, MultiplyShape
-from dsx.graph.derived import BACKWARD, FORWARD
+from dsx.cost.work import Multiplies
 from dsx.hardware.device import Device
 from dsx.records import Array, ArrayLike
 from dsx.traces.columns import RankTrace
 from dsx.traces.distinct import Distinct, distinct, hashed_lists
 from dsx.traces.messages import COMP
-
-# Flags of a multiply in the attribute `multiplies`.
-LINEAR, OF_WEIGHT, FUSED, GROUPED, IN_BACKWARD = (1 << bit for bit in range(5))
+from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class _Launches:
     stated_s: np.ndarray  # [R] stated duration of a launch that states no work, else NaN
     on_host: np.ndarray  # [R] bool
     owner: np.ndarray  # [M] launch of each multiply
-    multiplies: np.ndarray  # [M, 6]
+    multiplies: np.ndarray  # [M, NUMBERS_OF_MULTIPLY]
 
     def key(self) -> tuple[bytes, ...]:
         """Return a key that equal launches share."""
@@ -113,7 +110,7 @@ def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.
     alone = np.flatnonzero(codes < 0)
     codes[alone] = len(trace.kernels.table) + np.arange(len(alone))
     unpriced = (num_ops <= 0) & (trace.tensor_size[rows] <= 0)
-    lists = [trace.multiplies.of(row).reshape(-1, 6) for row in rows.tolist()]
+    lists = [trace.multiplies.of(row).reshape(-1, NUMBERS_OF_MULTIPLY) for row in rows.tolist()]
     return _Launches(
         kernel=np.unique(codes, return_inverse=True)[1],
         counts=found.counts,
@@ -125,14 +122,15 @@ def _launches(trace: RankTrace, nodes: np.ndarray, found: Distinct, on_host: np.
         stated_s=np.where(unpriced, trace.duration_ns[rows] * 1e-9, np.nan),
         on_host=on_host[rows],
         owner=np.repeat(np.arange(len(rows)), [len(multiplies) for multiplies in lists]),
-        multiplies=np.concatenate([*lists, np.empty((0, 6), np.int64)]),
+        multiplies=np.concatenate([*lists, np.empty((0, NUMBERS_OF_MULTIPLY), np.int64)]),
     )
 
 
 @xp.unchecked
 def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tuple[np.ndarray, np.ndarray]:
     """Return the [R] seconds of the launches, and the [K] seconds of all executions of the kernels."""
-    shapes, multiplies = _shapes(launches.multiplies), _sizes(launches.multiplies)
+    shapes = tuple(map(shape_of, launches.multiplies[:, -1].tolist()))
+    multiplies = _sizes(launches.multiplies)
 
     def per_launch(values: Array) -> np.ndarray:
         return np.bincount(launches.owner, np.asarray(values)[:, 0], len(launches.counts))
@@ -161,20 +159,6 @@ def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tu
     launch_s = np.where(np.isnan(launches.stated_s), launch_s, launches.stated_s)
     launch_s = np.where(launches.on_host, launches.num_bytes / assumptions.host_memory_bandwidth, launch_s)
     return launch_s, per_kernel(launch_s)
-
-
-def _shapes(multiplies: np.ndarray) -> tuple[MultiplyShape, ...]:
-    return tuple(
-        MultiplyShape(
-            kernel=0,
-            direction=BACKWARD if flags & IN_BACKWARD else FORWARD,
-            linear=bool(flags & LINEAR),
-            fused=bool(flags & FUSED),
-            of_weight=bool(flags & OF_WEIGHT),
-            grouped=bool(flags & GROUPED),
-        )
-        for flags in multiplies[:, 5].tolist()
-    )
 
 
 def _sizes(multiplies: np.ndarray) -> Multiplies:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsx.cost.layer import COMM_COLUMN, OVERLAP, WeightGroup, weight_groups
+from dsx.cost.work import MultiplyShape
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.match import ALL_GATHER, ALL_REDUCE
@@ -18,9 +19,7 @@ from dsx.graph.recomputed import recomputation
 from dsx.graph.recomputed_nodes import backward_nodes
 from dsx.space.recompute_values import regions_of
 from dsx.spec.assumptions import AssumptionsSpec
-
-# Bits of the last number of a multiply.
-LINEAR, OF_WEIGHT, FUSED, GROUPED, BACK = 1, 2, 4, 8, 16
+from dsx.traces.multiply_numbers import bits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Compute:
     bytes: int
     unfused_bytes: int
     launches: int
-    multiplies: tuple[int, ...]  # six numbers for each
+    multiplies: tuple[int, ...]  # the numbers of each (`dsx.traces.multiply_numbers`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +235,9 @@ class _Numbers:
         return self._node(node, kernel, node.part, "+".join(kernel.kinds), compute=compute)
 
     def _multiply(self, multiply: Multiply, kernel: KernelCosts, node: Launch) -> tuple[int, ...]:
-        flags = LINEAR * multiply.linear | OF_WEIGHT * multiply.of_weight | FUSED * kernel.fused
-        flags |= GROUPED * (multiply.linear and multiply.batch != 1) | BACK * (node.direction == BACKWARD)
+        shape = MultiplyShape(0, node.direction, multiply.linear, kernel.fused, multiply.of_weight, multiply.grouped)
         sizes = (multiply.rows, multiply.columns, multiply.contracted, multiply.batch, multiply.flops)
-        return *map(self.number, sizes), flags
+        return *map(self.number, sizes), bits_of(shape)
 
     def _collective(self, node: Transferred) -> LayerNode:
         collective, kernel = node.collective, self.layer.kernels[node.kernel]

@@ -28,6 +28,7 @@ from dsx.traces.messages import (
     RawAttribute,
     RawNode,
 )
+from dsx.traces.multiply_numbers import NUMBERS_OF_MULTIPLY
 from dsx.traces.tensor_lists import BadTensorsError, TensorLists, Tensors
 
 _INTEGERS = (
@@ -65,8 +66,6 @@ _UNKNOWN = len(_COLUMNS)  # what dsx does not read
 _LARGEST_TYPE = max(NODE_TYPES.values())
 _OF_TENSORS = (b"\n\x06inputs", b"\n\x07outputs")  # how the attributes of tensors begin
 _MOST_KNOWN = 100_000  # attributes that are known by their bytes, some 40 MB
-
-NUMBERS_OF_MULTIPLY = 6  # rows, columns, contracted, batch, FLOPs, flags
 
 
 def read_trace(path: Path, rank: int, tensors: bool = True) -> RankTrace:

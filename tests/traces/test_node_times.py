@@ -19,7 +19,7 @@ from dsx.graph.match import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
-from dsx.traces.kernel_times import FUSED, GROUPED, IN_BACKWARD, LINEAR, OF_WEIGHT, KernelPricer
+from dsx.traces.kernel_times import KernelPricer
 from dsx.traces.messages import COLLECTIVES, COMM_COLL
 from dsx.traces.node_times import NodePricer
 from dsx.traces.placement import placement
@@ -50,13 +50,13 @@ def layer(assumptions, tp=8):
 
 def launches(work, direction, kernel):
     """A kernel as launches: one for each multiply, and one for the rest of its work."""
-    flags = (("linear", LINEAR), ("of_weight", OF_WEIGHT), ("fused", FUSED), ("grouped", GROUPED))
+    flags = (("linear", 1), ("of_weight", 2), ("fused", 4), ("grouped", 8))
     of_multiplies, rest = [], float(work.matrix[direction, kernel, 0])
     for place, shape in enumerate(work.multiply_shapes):
         if (shape.direction, shape.kernel) == (direction, kernel):
             sizes = [float(getattr(work.multiplies, name)[place, 0]) for name in ("rows", "columns", "contracted")]
             batch, flops = (float(getattr(work.multiplies, name)[place, 0]) for name in ("batch", "flops"))
-            bits = sum(bit for name, bit in flags if getattr(shape, name)) + IN_BACKWARD * (direction == BACKWARD)
+            bits = sum(bit for name, bit in flags if getattr(shape, name)) + 16 * (direction == BACKWARD)
             of_multiplies.append(comp(flops, launches=0, multiplies=[*sizes, batch, flops, bits]))
             rest -= flops
     work_of = {name: getattr(work, name)[direction, kernel, 0] for name in ("vector", "bytes", "unfused", "launches")}
