@@ -9,9 +9,9 @@ weight, and single rows that are far off do not decide. scipy.optimize.least_squ
 bounds, mapped to [0, 1], on a log scale if the bounds are positive. A pull to the start values decides where the rows
 do not.
 
-The Jacobian uses central differences. Forward mode of JAX would compile every structure of rows a second time (5 s more
-on top of 4 s, for each of the 20 structures in the published runs), and then takes as long per Jacobian as the
-differences: pricing all rows takes 10 ms once compiled.
+The Jacobian uses central differences. Forward mode of JAX would compile every structure of rows a second time (some
+10 s for each of the 26 structures in the published runs), and then takes as long per Jacobian as the differences:
+pricing all rows takes 60 ms once compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
