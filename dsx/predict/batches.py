@@ -1,6 +1,7 @@
-"""Measured setups as arrays: setups with the same structure are priced together, each with its own model and machine.
+"""Measured setups as arrays: setups with the same structure and schedule are priced together.
 
-Sizes, counts, hardware and choices are arrays over the setups of a structure (`dsx.predict.structure`).
+Each has its own model and machine: sizes, counts, hardware and choices are arrays over the setups of a structure
+(`dsx.predict.structure`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,9 @@ def batches(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> tuple[list
             reasons[row] = found
         else:
             rounds = setup.plan["vpp"] if LAYOUT in setup.plan else 0
-            members.setdefault((structure(setup, *found), rounds), []).append((row, *found))
+            # Code for all schedules would take most of the time, and nearly all setups have the same one.
+            alike = structure(setup, *found), rounds, setup.plan["schedule"]
+            members.setdefault(alike, []).append((row, *found))
     return [_batch(setups, rows) for rows in members.values()], reasons
 
 
@@ -100,7 +103,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
             forward_flops=flops,
             train_tokens=np.full(len(own), np.nan),
             searched=searched_values(
-                {name: np.unique(columns[name]) for name in _RARE} | {"vpp": (1, 2), "recompute": values}
+                {name: np.unique(columns[name]) for name in ("schedule", *_RARE)} | {"vpp": (1, 2), "recompute": values}
             ),
         ),
         boundaries=_boundaries(own) if LAYOUT in own[0].plan else None,

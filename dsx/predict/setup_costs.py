@@ -71,5 +71,4 @@ def _price(
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)
 
 
-# Fusion would compute what many sums share once for each of them: the largest batch takes 1.2 s in place of 10 ms.
-_price_often = jax.jit(_price, compiler_options={"xla_disable_hlo_passes": "fusion"})
+_price_often = jax.jit(_price)

@@ -8,9 +8,9 @@ apart from T_B). H2 starts more forwards early and saves another (p-1)T_W. DualP
 T_FB a forward and a backward side by side (arXiv 2412.19437, table 2). ZB-V has none but the first forwards of the
 earlier stages if T_F = T_W = T_B / 2 (arXiv 2405.15362, section 3.2).
 Microbatches in flight on a stage, with `ahead` the stages from it to the last one, both included: all m in GPipe;
-`ahead` in 1F1B; p in H1 and 2p - 1 in H2, until the gradients of weights are computed; with v chunks 2(`ahead` - 1) + (v-1)p + 1 chunks (Korthikanti et al.,
-2022, section 4). In DualPipe a stage holds as many of each of its chunks as 1F1B on the stage of that chunk: p + 1. In
-ZB-V it holds 2p, as many of the far chunk.
+`ahead` in 1F1B; p in H1 and 2p - 1 in H2, until the gradients of weights are computed; with v chunks 2(`ahead` - 1) +
+(v-1)p + 1 chunks (Korthikanti et al., 2022, section 4). In DualPipe a stage holds as many of each of its chunks as 1F1B
+on the stage of that chunk: p + 1. In ZB-V it holds 2p, as many of the far chunk.
 """
 
 from collections.abc import Callable, Iterable
