@@ -22,7 +22,7 @@ from dsx.space.domain_fill import fill_in_order
 from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import Chain
 from dsx.space.ranks import rank_grid
-from dsx.space.tiers import ORDERS, axes_in, units
+from dsx.space.tiers import ORDERS, axes_in, replicas_spanned, units
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
 from dsx.traces.durations import Machine
@@ -101,7 +101,8 @@ def _columns(values: Mapping[str, int], domain: int, expert_axes: Sequence[str])
         if name in BY_NAME and name != "strategy"
     }
     columns |= {axis: values.get(axis, 1) for axis in AXES} | dict.fromkeys(_JOB, 1)
-    columns |= {"dp": values.get("dp", 1), "microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
+    columns |= {"microbatch_size": values.get("b", 1), "panels": values.get("panels", 1)}
+    columns["dp"] = int(replicas_spanned(columns, expert_axes))  # as many as an ep group needs
     axes = axes_in(ORDERS[columns["order"]])
     shares = fill_in_order({axis: columns[axis] for axis in axes}, domain)
     columns |= {f"{axis}_nvs": share for axis, share in shares.items()}

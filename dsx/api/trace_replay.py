@@ -7,21 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from dsx.api.answer import Answer
-from dsx.api.arguments import watcher
+from dsx.api.arguments import Fields, assignments, watcher
+from dsx.api.inputs import split_overrides
 from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file
 from dsx.argument_types import file_path, wrong
 from dsx.cost.assumptions import assumptions_from_spec
+from dsx.display.quantities import counted
 from dsx.display.trace_replay_text import replay_text
-from dsx.errors import TraceError
+from dsx.errors import SpecError, TraceError
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.progress import Watch, progress
+from dsx.remarks import remark
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
+from dsx.traces.checks import check
 from dsx.traces.chrome import Event, chrome_file
 from dsx.traces.columns import RankTrace
 from dsx.traces.folder import WORLD, TraceFolder, open_folder, traces
+from dsx.traces.joint_checks import CONTRADICTORY_ORDER
 from dsx.traces.replay import Emit
 from dsx.traces.replay_result import RankTimes, StepTimes
 from dsx.traces.slow_ranks import slow_ranks
@@ -84,6 +89,7 @@ def replay(
     assumptions: Given = DEFAULT_ASSUMPTIONS,
     slow: Slow | None = None,
     chrome: str | Path | None = None,
+    set: Fields | None = None,
     *,
     watch: Watch | None = None,
 ) -> TraceReplay:
@@ -100,21 +106,31 @@ def replay(
         assumptions: the assumption set.
         slow: ranks whose compute takes longer: "0-7=1.3", several of them, or {3: 1.3}.
         chrome: a file for a timeline (chrome://tracing).
+        set: fields to override, as of a job: {"cluster.device.hbm_bandwidth": "4 TB/s"}.
         watch: told how many ranks are read, instead of a progress bar.
 
-    Raises TraceError if a trace is missing or wrong, or if ranks wait for what never comes; UnknownNameError and
+    Raises TraceError if a trace is missing or has faults, or if ranks wait for what never comes; UnknownNameError and
     SpecError for the cluster and the assumption set; InputError for slow ranks that are not there; StoreError if the
     timeline cannot be written.
     """
-    found = open_folder(file_path("folder", folder))
+    whole = open_folder(file_path("folder", folder))
+    stands_for = _stands_for(whole)
+    found = whole.only(stands_for) if stands_for else whole
     factors = slow_ranks(_texts(slow), found.files)
     output = None if chrome is None else file_path("chrome", chrome)
     if output is not None:
-        check_output_file(output, found.files.values(), "--chrome")
-    spec, assumed = load_cluster(cluster), load_assumptions(assumptions)
+        check_output_file(output, whole.files.values(), "--chrome")
+    overrides = split_overrides(assignments("set", set))
+    if overrides["model"]:
+        raise SpecError("--set model: a trace has its model; write it again with another one")
+    spec = load_cluster(cluster, overrides["cluster"])
+    assumed = load_assumptions(assumptions, overrides["assumptions"])
     machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed)
+    _remark(whole, found, assumed.name, machine.network.nvs.size)
     with progress(len(found.files), "read", watcher(watch)) as advance:
-        step = _step(found, _counted(traces(found, tensors=False), advance))
+        ranks = [*_counted(traces(found, tensors=False), advance)]
+    _check(found, ranks)
+    step = _step(found, ranks, stands_for)
     without_slow = replay_step(step, machine, parameters) if factors else None
     with nullcontext() if output is None else _timeline(output) as emit:
         times = replay_step(step, machine, parameters, factors, emit)
@@ -155,14 +171,34 @@ def _counted(ranks: Iterable[RankTrace], advance: Callable[[int], None]) -> Iter
         advance(1)
 
 
-def _step(found: TraceFolder, ranks: Iterable[RankTrace]) -> StepTraces:
+def _check(found: TraceFolder, ranks: Sequence[RankTrace]) -> None:
+    """Raise TraceError if traces have faults; a replay says itself where ranks wait for each other."""
+    faults = [fault for fault in check(found, ranks) if not fault.is_note and fault.what != CONTRADICTORY_ORDER]
+    if faults:
+        more = f"; dsx trace inspect lists all ({len(faults)})" if len(faults) > 1 else ""
+        raise TraceError(f"{found.path}: {faults[0]}{more}")
+
+
+def _remark(whole: TraceFolder, found: TraceFolder, assumptions: str, domain: int) -> None:
+    """Say where a replay differs from what the manifest says of the trace."""
+    traced = whole.manifest.get("assumptions")
+    if isinstance(traced, str) and traced != assumptions:
+        remark(f"the trace was written under {traced}; the replay is under {assumptions} (--assumptions)")
+    placed = _ranks_per_domain(whole)
+    if placed is not None and min(placed, whole.num_ranks) != min(domain, whole.num_ranks):
+        remark(f"the ranks are placed {placed} to a fast domain, as they were traced; the cluster has {domain} in one")
+    if left := len(whole.files) - len(found.files):
+        remark(f"{counted(left, 'file')} left out: the ranks {', '.join(map(str, found.files))} stand for their stages")
+
+
+def _step(found: TraceFolder, ranks: Iterable[RankTrace], stands_for: Mapping[int, Sequence[int]]) -> StepTraces:
     """Return the traces of a folder with what its manifest says of their ranks; raises TraceError."""
     everyone = dict.fromkeys(WORLD, range(found.num_ranks))
     return StepTraces(
         {trace.rank: trace for trace in ranks},
         {**everyone, **found.groups},
         _ranks_per_domain(found),
-        _stands_for(found),
+        stands_for,
     )
 
 

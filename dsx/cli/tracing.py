@@ -169,7 +169,11 @@ def replay(
         ),
     ] = None,
     chrome: ChromeFile = None,
+    assignments: options.Assignments = None,
     as_json: options.Json = False,
 ) -> None:
     """Replay the traces of all ranks on a cluster, event by event."""
-    print_answer(dsx.trace.replay(folder, cluster=cluster, assumptions=assumptions, slow=slow, chrome=chrome), as_json)
+    found = dsx.trace.replay(
+        folder, cluster=cluster, assumptions=assumptions, slow=slow, chrome=chrome, set=assignments
+    )
+    print_answer(found, as_json)

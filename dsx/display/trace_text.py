@@ -1,5 +1,6 @@
 """The summary of a folder of traces as text; the summary is plain data."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from dsx.units import format_quantity
 
 _PARTS = 12  # rows of the critical path, the longest
 _FAULTS = 20  # faults that are listed
+_WIDTH = 100  # of a line of them
+_OPERATORS = 32  # characters of the operators of a kernel
 
 
 def flops_text(flops: float) -> str:
@@ -46,7 +49,16 @@ def _node_row(kind: str, op_type: str, row: Mapping[str, Any]) -> list[str]:
     work = [_or_dash(row[f"{what}_flops"], flops_text) for what in ("matrix", "vector", "total")]
     traffic = _or_dash(row["traffic_bytes"] + row["unfused_bytes"], lambda size: format_quantity(size, "bytes"))
     launches = _or_dash(row["launches"], lambda number: f"{number:,}")
-    return [kind, op_type, f"{row['nodes']:,}", launches, *work, traffic, _time(row)]
+    return [kind, _shortened(op_type), f"{row['nodes']:,}", launches, *work, traffic, _time(row)]
+
+
+def _shortened(op_type: str) -> str:
+    """Return operators joined with +, without the last ones of many."""
+    if len(op_type) <= _OPERATORS:
+        return op_type
+    return (
+        f"{op_type[: op_type.rindex('+', 0, _OPERATORS)] if '+' in op_type[:_OPERATORS] else op_type[:_OPERATORS]}+..."
+    )
 
 
 def _communication(summary: Mapping[str, Any]) -> str:
@@ -109,11 +121,15 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> str:
     wrong = [fault for fault in faults if not fault["is_note"]]
     number = sum(1 + fault["more"] for fault in wrong)
     lines = [f"faults: {number:,}" if wrong else "faults: none"]
-    lines += [f"  {_fault(fault)}" for fault in wrong[:_FAULTS]]
+    lines += [_wrapped(fault, "  ") for fault in wrong[:_FAULTS]]
     if len(wrong) > _FAULTS:
         lines.append(f"  ... and {len(wrong) - _FAULTS:,} more entries")
-    lines += [f"note: {_fault(fault)}" for fault in faults if fault["is_note"]]
-    return printable("\n".join(lines), keep="\n")
+    lines += [_wrapped(fault, "note: ") for fault in faults if fault["is_note"]]
+    return "\n".join(lines)
+
+
+def _wrapped(fault: Mapping[str, Any], head: str) -> str:
+    return textwrap.fill(printable(_fault(fault)), _WIDTH, initial_indent=head, subsequent_indent="    ")
 
 
 def _fault(fault: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Checks of traces: of each file by itself, then of the communication of all ranks (`joint_checks.py`)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,10 +31,11 @@ def file_faults(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
     return [
         *_duplicate_ids(trace),
         *_unknown_dependencies(trace),
-        *_cycles(trace),
+        *(_cycles(trace) or _later(trace)),
         *_groups(trace, folder),
         *_peers(trace),
         *_sizes(trace),
+        *_times(trace),
         *_work(trace),
         *_written_twice(trace),
     ]
@@ -57,8 +59,21 @@ def _cycles(trace: RankTrace) -> list[Fault]:
         return []
     shown = ", ".join(f"{trace.ids[row]} ({trace.names.of(row)})" for row in rows[:_SHOWN])
     more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-    detail = f"{len(rows):,} nodes wait for one another: {shown}{more}"
+    several = f"{len(rows):,} nodes wait for one another: {shown}{more}"
+    detail = several if len(rows) > 1 else f"node {shown} waits for itself"
     return at_rows("cycle of dependencies", trace, np.array(rows[:1]), detail)
+
+
+def _later(trace: RankTrace) -> list[Fault]:
+    """Return a note if a node depends on a later one: what ranks do together is checked in the order of files."""
+    before = joined(trace.ctrl_deps, trace.data_deps)
+    readers = np.repeat(np.arange(trace.num_nodes), np.diff(before.starts))
+    late = np.flatnonzero(before.values > readers)
+    if not len(late):
+        return []
+    detail = "depends on a later node of the file; deadlocks are looked for, and steps replayed, in the order of files"
+    found = at_rows("order of the file", trace, readers[late[:1]], detail)
+    return [replace(fault, more=len(late) - 1, is_note=True) for fault in found]
 
 
 def _groups(trace: RankTrace, folder: TraceFolder) -> list[Fault]:
@@ -111,7 +126,8 @@ def _sizes(trace: RankTrace) -> list[Fault]:
         ("comm_size", np.flatnonzero(sent & (trace.comm_size <= 0)), trace.comm_size),
         ("tensor_size", np.flatnonzero(moved & (trace.tensor_size <= 0)), trace.tensor_size),
         ("tensor_size", np.flatnonzero(computed & (trace.tensor_size == 0)), trace.tensor_size),
-        ("num_ops", np.flatnonzero(computed & (trace.num_ops == 0)), trace.num_ops),
+        ("num_ops", np.flatnonzero(computed & ((trace.num_ops == 0) | (trace.num_ops < -1))), trace.num_ops),
+        ("panels", np.flatnonzero((trace.panels == 0) | (trace.panels < -1)), trace.panels),
     )
     return [
         fault
@@ -122,6 +138,22 @@ def _sizes(trace: RankTrace) -> list[Fault]:
             rows,
             [f"has no {attribute}" if sizes[row] == -1 else f"{attribute} is {sizes[row]}" for row in first_rows(rows)],
         )
+    ]
+
+
+def _times(trace: RankTrace) -> list[Fault]:
+    shares = np.flatnonzero((trace.overlap < 0.0) | (trace.overlap > 1.0))
+    seconds = np.flatnonzero((trace.duration_ns < 0.0) | np.isinf(trace.duration_ns))
+    return [
+        *at_rows(
+            "overlap that is no share",
+            trace,
+            shares,
+            [f"overlap is {trace.overlap[row]:g}" for row in first_rows(shares)],
+        ),
+        *at_rows(
+            "duration that is none", trace, seconds, [f"{trace.duration_ns[row]:g} ns" for row in first_rows(seconds)]
+        ),
     ]
 
 

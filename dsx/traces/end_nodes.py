@@ -24,14 +24,14 @@ ENDS = ("ends",)  # key of the group of the first and the last stage
 class EndBuilder(ZeroBuilder):
     """Builds the nodes after the last pass; its microbatch is that of the last pass."""
 
-    def end(self, positions: Sequence[int], ties: bool) -> None:
-        """Add the nodes for the layers of a stage, the last one first; `ties` if another stage has a tied weight."""
+    def end(self, positions: Sequence[int]) -> None:
+        """Add the nodes for the layers of a stage, the last one first; those of a layer by itself have no update."""
         self.reduced_at_end: dict[int, Tensors] = {}  # by layer
         for position in positions:
             self._replicated(position, self.plan.nodes(position))
-        if ties:
+        if self.plan.ties_ends:
             self._tied(positions)
-        for position in positions:
+        for position in () if self.plan.alone else positions:
             self._update(position, self.plan.nodes(position))
 
     def _reduce_held(self, position: int, text: str, inputs: Tensors, mark: str, communication: Communication) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class TraceFolder:
         """Return the ranks of a process group; None if there is no group of that name."""
         return self.groups.get(group, range(self.num_ranks) if group in WORLD else None)
 
+    def only(self, ranks: Collection[int]) -> "TraceFolder":
+        """Return the folder with the files of some ranks alone."""
+        return replace(self, files={rank: file for rank, file in self.files.items() if rank in ranks})
+
 
 def open_folder(path: Path) -> TraceFolder:
     """Return the folder of traces at `path`.
@@ -47,8 +51,9 @@ def open_folder(path: Path) -> TraceFolder:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read as a folder of traces: {error.strerror or error}") from None
     prefix, files = _files(path, names)
-    content = _json(path / MANIFEST) if MANIFEST in names else {}
-    manifest = content if isinstance(content, dict) else {}
+    manifest = _json(path / MANIFEST) if MANIFEST in names else {}
+    if not isinstance(manifest, dict):
+        raise TraceError(f"{path / MANIFEST}: an object with keys is wanted")
     groups = _groups(path, names)
     known = 1 + max(*files, *(rank for ranks in groups.values() for rank in ranks), 0)
     return TraceFolder(path, prefix, files, groups, manifest, max(known, _stated_ranks(path, manifest)))

@@ -16,6 +16,7 @@ from dsx.traces.faults import MOST_LISTED, Fault, first_rows, unlisted
 from dsx.traces.folder import TraceFolder
 from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND
 
+CONTRADICTORY_ORDER = "contradictory order"
 _SHOWN = 6  # ranks or events in a message
 _KINDS = {code: name for name, code in COLLECTIVES.items()}
 
@@ -236,12 +237,13 @@ def _order(joint: _Joint) -> list[Fault]:
     ]
     steps = [f"rank {joint.ranks[row]} has {joint.text(row)} before {joint.text(row + 1)}" for row in rows[:_SHOWN]]
     more = f"; and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-    return [Fault("contradictory order", None, None, "", f"{'; '.join(steps)}{more}")]
+    return [Fault(CONTRADICTORY_ORDER, None, None, "", f"{'; '.join(steps)}{more}")]
 
 
 def _node_text(joint: _Joint, row: int) -> str:
     kind = _kind(joint.collectives[row])
-    return f"{kind} of {joint.sizes[row]} bytes on rank {joint.ranks[row]} (node {joint.node(row)}, {joint.name(row)})"
+    size = f"{joint.sizes[row]} bytes" if joint.sizes[row] >= 0 else "no stated size"
+    return f"{kind} of {size} on rank {joint.ranks[row]} (node {joint.node(row)}, {joint.name(row)})"
 
 
 def _kind(code: int) -> str:

@@ -23,40 +23,26 @@ _FIRST = 1  # name of the first group
 
 @dataclass(frozen=True)
 class RankGroups:
-    """The groups of a job: arrays [groups, members] of ranks by key, with the name of the first of each."""
+    """The groups of a job: by key, arrays [groups, members] of ranks and [groups] names."""
 
     members: Mapping[Hashable, np.ndarray]
-    first: Mapping[Hashable, int]
+    names: Mapping[Hashable, np.ndarray]
     of_rank: Mapping[Hashable, np.ndarray]  # [world] row of each rank's group; -1 without one
+    ranks: Mapping[int, list[int]]  # by name
 
     def name(self, key: Hashable, rank: int) -> str:
         """Return the name of a rank's group; empty if it has none."""
         row = int(self.of_rank[key][rank]) if key in self.of_rank else -1
-        return "" if row < 0 else str(self.first[key] + row)
+        return "" if row < 0 else str(self.names[key][row])
 
     @property
     def count(self) -> int:
         """How many groups have a name."""
-        return sum(len(self.members[key]) for key in self._distinct)
-
-    @property
-    def _distinct(self) -> list[Hashable]:
-        """The keys without those that share the groups of an earlier one."""
-        seen: set[int] = set()
-        found: list[Hashable] = []
-        for key, first in self.first.items():
-            if first not in seen:
-                seen.add(first)
-                found.append(key)
-        return found
+        return len(self.ranks)
 
     def to_json(self) -> bytes:
         """Return the content of comm_groups.json."""
-        lines = (
-            f'"{self.first[key] + row}": {json.dumps(ranks)}'
-            for key in self._distinct
-            for row, ranks in enumerate(self.members[key].tolist())
-        )
+        lines = (f'"{name}": {json.dumps(ranks)}' for name, ranks in self.ranks.items())
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
@@ -72,10 +58,10 @@ def rank_groups(plan: TracedPlan) -> RankGroups:
     wanted: list[tuple[Hashable, np.ndarray]] = [
         (("axis", axis), grid.groups((axis,))) for axis in ("tp", "tp2", "cp", "ep") if int(columns[axis]) > 1
     ]
-    for ranks in weight_groups:
+    for ranks in () if plan.forward_only else weight_groups:
         found = _holders(plan, ranks)
         wanted += [(shards_key(ranks), found[0]), (replicas_key(ranks), found[1])]
-    if int(columns["pp"]) > 1:
+    if plan.ties_ends:
         first = np.flatnonzero(grid.columns["pp"] == 0)
         last = [grid.stage_peer(int(rank), int(columns["pp"]) - 1) for rank in first]
         wanted.append((ENDS, np.stack([first, np.array(last)], axis=1)))
@@ -90,20 +76,22 @@ def _holders(plan: TracedPlan, ranks: WeightGroup) -> tuple[np.ndarray, np.ndarr
 
 def _named(world: int, wanted: Iterable[tuple[Hashable, np.ndarray]]) -> RankGroups:
     members: dict[Hashable, np.ndarray] = {}
-    first: dict[Hashable, int] = {}
+    names: dict[Hashable, np.ndarray] = {}
     of_rank: dict[Hashable, np.ndarray] = {}
-    following = _FIRST
+    ranks: dict[int, list[int]] = {}
+    known: dict[bytes, int] = {}  # names by the members
     for key, rows in wanted:
         if rows.shape[1] < 2:
             continue
-        same = next((other for other, known in members.items() if np.array_equal(known, rows)), None)
         members[key] = rows
-        first[key] = following if same is None else first[same]
-        following += len(rows) if same is None else 0
+        own = [known.setdefault(row.tobytes(), len(known) + _FIRST) for row in np.sort(rows, axis=1)]
+        for name, row in zip(own, rows.tolist(), strict=True):
+            ranks.setdefault(name, row)
+        names[key] = np.array(own)
         place = np.full(world, -1, dtype=np.int64)
         place[rows.ravel()] = np.repeat(np.arange(len(rows)), rows.shape[1])
         of_rank[key] = place
-    return RankGroups(members, first, of_rank)
+    return RankGroups(members, names, of_rank, ranks)
 
 
 def rank_values(plan: TracedPlan, groups: RankGroups, rank: int, peers: Sequence[Hashable]) -> RankValues:

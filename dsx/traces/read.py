@@ -95,18 +95,21 @@ def read_stream(file: BinaryIO, name: str, rank: int, tensors: bool = True) -> R
     if not known:
         raise TraceError(f"{name}: byte {at:,} has no metadata of Chakra, with which a trace begins")
     nodes = _Nodes(tensors)
-    parse, take = RawNode.FromString, nodes.take
+    parse, take, node = RawNode.FromString, nodes.take, RawNode()
     try:
         for place, message in framed:
             at = place
-            take(parse(message))
+            node = parse(message)
+            take(node)
         return nodes.trace(rank, metadata.version)
     except DecodeError:
         raise TraceError(f"{name}: byte {at:,} has no node of Chakra; the file is foreign or damaged") from None
     except BadTensorsError as error:
         raise TraceError(f"{name}: {nodes.text(error.row)}: {error}") from None
-    except (ValueError, OverflowError) as error:
-        raise TraceError(f"{name}: {nodes.text(-1)}: {error}") from None
+    except OverflowError:
+        raise TraceError(f"{name}: node {node.id} ({node.name!r}): a number has more than 63 bits") from None
+    except ValueError as error:
+        raise TraceError(f"{name}: node {node.id} ({node.name!r}): {error}") from None
 
 
 class _Rows:

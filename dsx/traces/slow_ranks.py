@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 
 from dsx.errors import InputError
 
+_SHOWN = 8  # ranks in an error
 _EXAMPLE = "RANKS=FACTOR is wanted, as in 0-7=1.3 or 3,5=2"
 
 
@@ -54,4 +55,6 @@ def _ranks(text: str, given: str, known: Collection[int]) -> list[int]:
 
 
 def _range(known: Collection[int]) -> str:
-    return f"{min(known)} to {max(known)}" if known else "none"
+    if known and max(known) - min(known) + 1 == len(known):
+        return f"{min(known)} to {max(known)}"
+    return ", ".join(map(str, sorted(known)[:_SHOWN])) + (", ..." if len(known) > _SHOWN else "") if known else "none"

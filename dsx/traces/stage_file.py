@@ -4,6 +4,7 @@ Items whose nodes have the same layout are written together: their bytes are cop
 of them are filled at once. What differs between ranks of a stage, their groups and their peers, is filled last.
 """
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,8 +57,7 @@ class _Template:
     nodes: tuple[EncodedNode, ...]
     gaps: tuple[Gap, ...]  # of all nodes, one after the other
     group_keys: tuple[Hashable, ...]
-    sizes: tuple[int, ...]  # nodes of each block
-    last: tuple[tuple[int, int] | None, ...]  # (block, number) of the last node of each stream
+    last: tuple[int | None, ...]  # place of the last node of each stream
 
 
 class StageEncoder:
@@ -66,6 +66,7 @@ class StageEncoder:
     def __init__(self, items: StageItems, tensors: bool) -> None:
         self.items, self.tensors = items, tensors
         self.templates: dict[Hashable, _Template] = {}
+        self._places: dict[tuple[object, ...], dict[tuple[int, int], int]] = {}
         self.of_item = [self._template(item) for item in items.items]
         self.starts = self._starts()
         self.ends = self._ends()
@@ -79,7 +80,7 @@ class StageEncoder:
     @property
     def num_nodes(self) -> int:
         """Nodes of a file."""
-        return sum(sum(template.sizes) for template in self.of_item)
+        return sum(len(template.nodes) for template in self.of_item)
 
     def file(self, values: RankValues) -> StageFile:
         """Return the file for ranks whose numbers have the lengths of `values`."""
@@ -108,53 +109,59 @@ class StageEncoder:
         return self.templates[keys]
 
     def _other_keys(self, block: Block) -> list[Hashable]:
-        """Return the kinds of passes that a block refers to: numbers of nodes differ between them."""
+        """Return the kinds of items that a block refers to: places of nodes differ between them."""
         found: list[Hashable] = []
         for base, (item, at) in block.bases.items():
-            found.append((base, self.items.items[item].blocks[at].key, _first_name(block, base)))
+            keys = tuple(other.key for other in self.items.items[item].blocks)
+            found.append((base, keys, at, _first_name(block, base)))
         return found
+
+    def _order(self, item: Item) -> dict[tuple[int, int], int]:
+        """Return the (block, number) of the nodes of an item in the order of the file, with their places there."""
+        keys = tuple(block.key for block in item.blocks)
+        if keys not in self._places:
+            order = _file_order([self.items.nodes[key].nodes for key in keys])
+            self._places[keys] = {node: place for place, node in enumerate(order)}
+        return self._places[keys]
 
     def _encoded(self, item: Item) -> _Template:
         nodes: list[EncodedNode] = []
-        last: list[tuple[int, int] | None] = [None] * _NUM_STREAMS
-        each = [self.items.nodes[block.key].nodes for block in item.blocks]
-        for block, number in _file_order(each):
-            node = each[block][number]
+        last: list[int | None] = [None] * _NUM_STREAMS
+        places = self._order(item)
+        for (block, number), place in places.items():
+            node = self.items.nodes[item.blocks[block].key].nodes[number]
             stream = _STREAM[node.type]
             before = last[stream]
-            ctrl = Gap(("before", stream)) if before is None else Gap(("own", before[0]), before[1])
-            last[stream] = (block, number)
-            data = [self._gap(item.blocks[block], block, dep) for dep in node.data_deps]
-            partner = None if node.partner is None else Gap(("own", block), node.partner)
-            own = Gap(("own", block), number)
+            ctrl = Gap(("before", stream)) if before is None else Gap("own", before)
+            last[stream] = place
+            data = [self._gap(item, block, dep) for dep in node.data_deps]
+            partner = None if node.partner is None else Gap("own", places[block, node.partner])
             once = [*dict.fromkeys(gap for gap in data if gap)]
-            nodes.append(encoded(node, block, own, [ctrl], once, partner, self.tensors))
+            nodes.append(encoded(node, block, Gap("own", place), [ctrl], once, partner, self.tensors))
         gaps = tuple(gap for node in nodes for gap in node.gaps)
         keys = tuple(key for node in nodes for key in node.group_keys)
-        return _Template(tuple(nodes), gaps, keys, tuple(map(len, each)), tuple(last))
+        return _Template(tuple(nodes), gaps, keys, tuple(last))
 
-    def _gap(self, block: Block, at: int, dep: Reference) -> Gap | None:
+    def _gap(self, item: Item, at: int, dep: Reference) -> Gap | None:
         if dep.base == OWN:
-            return Gap(("own", at), int(dep.target))
+            return Gap("own", self._order(item)[at, int(dep.target)])
+        block = item.blocks[at]
         place = block.bases.get(dep.base)
         if place is None:
             return None
-        made = self.items.nodes[self.items.items[place[0]].blocks[place[1]].key].made
-        number = made.get(str(dep.target).replace(PREVIOUS, MICROBATCH))
-        return None if number is None else Gap(("id", at, _first_name(block, dep.base)), number)
+        other = self.items.items[place[0]]
+        number = self.items.nodes[other.blocks[place[1]].key].made.get(str(dep.target).replace(PREVIOUS, MICROBATCH))
+        return (
+            None
+            if number is None
+            else Gap(("id", at, _first_name(block, dep.base)), self._order(other)[place[1], number])
+        )
 
     # Numbers of nodes
 
-    def _starts(self) -> list[list[int]]:
-        """Return the id of the first node of each block of each item."""
-        found: list[list[int]] = []
-        following = 1
-        for template in self.of_item:
-            found.append([])
-            for size in template.sizes:
-                found[-1].append(following)
-                following += size
-        return found
+    def _starts(self) -> list[int]:
+        """Return the id of the first node of each item."""
+        return [*itertools.accumulate((len(template.nodes) for template in self.of_item), initial=1)][:-1]
 
     def _ends(self) -> np.ndarray:
         """Return the id of the last node of each stream before each item, [items, streams]; 0 if there is none."""
@@ -164,7 +171,7 @@ class StageEncoder:
             found[number] = latest
             for stream, last in enumerate(template.last):
                 if last is not None:
-                    latest[stream] = self.starts[number][last[0]] + last[1]
+                    latest[stream] = self.starts[number] + last
         return found
 
     def _batch(self, numbers: Sequence[int], values: RankValues) -> list["_Part"]:
@@ -198,14 +205,14 @@ class StageEncoder:
     def _bases(self, what: Hashable, numbers: Sequence[int], values: RankValues) -> np.ndarray:
         items = self.items.items
         match what:
-            case ("own", int(block)):
-                return np.array([self.starts[number][block] for number in numbers])
+            case "own":
+                return np.array([self.starts[number] for number in numbers])
             case ("before", int(stream)):
                 found = self.ends[np.array(numbers), stream]
                 return np.where(found > 0, found, -1)
             case ("id", int(block), base):
                 places = [items[number].blocks[block].bases.get(base) for number in numbers]  # pyright: ignore
-                return np.array([-1 if place is None else self.starts[place[0]][place[1]] for place in places])
+                return np.array([-1 if place is None else self.starts[place[0]] for place in places])
             case ("rank", peer):
                 return np.full(len(numbers), values.peers[peer])
             case _:

@@ -97,7 +97,7 @@ class _StageBuilder:
             if following := ahead.get(id(entry)):
                 self._gather(following.item, after=entry.item)
             self._run(entry.item)
-        if not self.plan.forward_only and not self.plan.alone:
+        if not self.plan.forward_only:
             self._end()
         return replace(self.made, items=self._tagged())
 
@@ -332,9 +332,9 @@ class _StageBuilder:
         key = PassKey("end", 0, (), True)
         builder = EndBuilder(self.plan, key, self.made.digits, sources)
         positions = sorted({at for chunk in chunks for at in self.plan.layers_of(chunk)}, reverse=True)
-        ends = {0, self.plan.chain.num_layers - 1}
-        ties = self.plan.columns["pp"] > 1 and self.plan.holds.in_rounds and bool(ends & {*positions})
-        builder.end(positions, ties)
+        builder.end(positions)
+        if not builder.found.nodes:
+            return
         self.made.nodes[key] = builder.found
         self.made.items.append(Item((Block(key, last, last, bases),)))
 

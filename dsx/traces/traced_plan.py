@@ -119,6 +119,12 @@ class TracedPlan:
         moves = [node.move for at in range(len(self.layers)) for node in self.nodes(at).forward if node.move]
         return next((move.axis for move in moves if move.ring), "")
 
+    @cached_property
+    def ties_ends(self) -> bool:
+        """Whether the gradient of a tied weight is reduced between the first and the last stage."""
+        apart = self.columns["pp"] > 1 and self.holds.in_rounds and not self.forward_only
+        return apart and any(weight.tied for weight in self.nodes(self.chain.num_layers - 1).weights)
+
     def distinct_nodes(self) -> list[LayerNodes]:
         """Return the nodes of each layer that differs from others in its kind or its recomputation."""
         return [*{id(nodes): nodes for nodes in map(self.nodes, range(len(self.layers)))}.values()]

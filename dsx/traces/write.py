@@ -145,7 +145,8 @@ def _differences(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     texts = []
     for name, value in manifest.items():
         there = found.get(name)
-        if name in ("trace", "plan", *_HASHED) or there == value:  # the columns of the plan say more
+        # The columns of the plan say more than its text, and the groups follow from it.
+        if name in ("trace", "plan", "num_groups", *_HASHED) or there == value:
             continue
         if isinstance(value, dict) and isinstance(there, dict):
             texts += [f"{key} {there.get(key)!r}, not {one!r}" for key, one in value.items() if there.get(key) != one]

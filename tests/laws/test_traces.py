@@ -22,7 +22,7 @@ from dsx.api.plan_like import given_plan
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.collectives import collective
 from dsx.cost.groups import group
-from dsx.cost.layer import kernel_times, weight_groups
+from dsx.cost.layer import is_data_axis, kernel_times, weight_groups
 from dsx.cost.work import layer_work
 from dsx.graph.derived import derive
 from dsx.graph.library import load_layer, load_operators, strategy_names
@@ -447,4 +447,8 @@ def priced_collectives(work, degrees, cluster, assumed):
             ranks = int(shared.members(degrees, 1))
             if ranks > 1:  # a gradient that the ranks of another axis have parts of
                 found[AR, "dp"] += seconds(AR, ranks, work.weights[members, 0].sum())
+        for axis in AXES:
+            alike = [axis in axes and not over for axes, over in zip(work.reduced_over, work.over_ep, strict=True)]
+            if any(alike) and not is_data_axis(axis) and degrees[axis] > 1:  # of weights that a tp axis does not divide
+                found[AR, axis] += seconds(AR, degrees[axis], work.weights[alike, 0].sum())
     return found
