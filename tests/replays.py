@@ -55,6 +55,7 @@ def drawn(seed, overlaps):
     degrees["cp"] = 1 if experts else rng.choice([1, 1, 2])
     degrees["ep"] = rng.choice([1, 2, 4]) if experts else 1
     schedule = rng.choice(["1f1b", "1f1b", "1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe"])
+    schedule = "zb-h2" if schedule == "zb-h1" and seed % 2 else schedule
     chunks = 2 if schedule == "zb-v" else rng.choice([1, 1, 2]) if schedule == "1f1b" and degrees["pp"] == 2 else 1
     recompute = rng.choice(["none", "none", "full", "norms", "experts" if experts else "feed-forward"])
     settings = {**degrees, "vpp": chunks, "schedule": schedule, "zero_stage": rng.choice([0, 1, 2, 3])}

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer
 from dsx.api.arguments import watcher
@@ -16,6 +17,9 @@ from dsx.traces.chrome import Event, chrome_file, laid_out
 from dsx.traces.columns import RankTrace
 from dsx.traces.folder import open_folder, traces
 from dsx.traces.inspect import summary
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,6 +43,18 @@ class TraceSummary(Answer):
         """Largest memory of a rank; None if the nodes name no tensors."""
         worst = self.data["memory"]["worst"]
         return None if worst is None else worst["peak_bytes"]
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """A row for each kind of node: how many there are, and their FLOPs, bytes and seconds."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.data["nodes"])
+        units = {"_flops": "flop", "_bytes": "bytes", "_s": "s"}
+        frame.attrs["units"] = {
+            name: unit for name in frame.columns for end, unit in units.items() if name.endswith(end)
+        }
+        return frame
 
     def to_data(self) -> dict[str, Any]:
         """Return the summary as plain data; the units are in the names."""

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer
 from dsx.api.arguments import Fields, assignments, watcher
@@ -32,6 +33,9 @@ from dsx.traces.replay_result import RankTimes, StepTimes
 from dsx.traces.slow_ranks import slow_ranks
 from dsx.traces.step_replay import StepTraces, replay_step
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _BLOCK = 5_000  # events of a timeline that are written at once
 
 # Slow ranks: RANKS=FACTOR as a text, several of them, or the factor of each rank.
@@ -58,6 +62,17 @@ class TraceReplay(Answer):
     def ranks(self) -> tuple[RankTimes, ...]:
         """Where the time of each rank goes."""
         return self.times.ranks
+
+    @cached_property
+    def frame(self) -> "pd.DataFrame":
+        """A row for each rank: its step and where the time goes, seconds; `<axis>_comm_s` is what is exposed."""
+        import pandas as pd
+
+        rows = [asdict(rank) for rank in self.ranks]
+        rows = [row | {f"{axis or 'other'}_comm_s": s for axis, s in row.pop("comm_s").items()} for row in rows]
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = {name: "s" for name in frame.columns if name.endswith("_s")}
+        return frame
 
     @property
     def slowdown(self) -> float:

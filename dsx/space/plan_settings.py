@@ -206,8 +206,9 @@ def _check_sizes(plan: Codes, num_gpus: int, global_batch_size: int, limits: Lim
     for axis in PLACED:
         product *= plan[axis]
     if product != num_gpus:
-        degrees = " * ".join(f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1)
-        found = f"{degrees} = {product}" if degrees else "all degrees are 1"
+        degrees = [f"{axis}={plan[axis]}" for axis in PLACED if plan[axis] > 1]
+        made = f"{' * '.join(degrees)} = {product}" if len(degrees) > 1 else f"{degrees[0]} alone" if degrees else ""
+        found = made or "all degrees are 1"
         raise PlanError(f"{found}, but num_gpus={num_gpus}; nearest: {_nearest_degrees(plan, num_gpus, product)}")
     _check_depth(plan["pp"], limits)
     if plan["dp"] * plan["microbatch_size"] > global_batch_size:

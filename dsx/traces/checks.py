@@ -126,7 +126,7 @@ def _sizes(trace: RankTrace) -> list[Fault]:
         ("comm_size", np.flatnonzero(sent & (trace.comm_size <= 0)), trace.comm_size),
         ("tensor_size", np.flatnonzero(moved & (trace.tensor_size <= 0)), trace.tensor_size),
         ("tensor_size", np.flatnonzero(computed & (trace.tensor_size == 0)), trace.tensor_size),
-        ("num_ops", np.flatnonzero(computed & ((trace.num_ops == 0) | (trace.num_ops < -1))), trace.num_ops),
+        ("num_ops", np.flatnonzero(computed & (trace.num_ops == 0)), trace.num_ops),
         ("panels", np.flatnonzero((trace.panels == 0) | (trace.panels < -1)), trace.panels),
     )
     return [

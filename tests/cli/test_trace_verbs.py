@@ -214,6 +214,30 @@ def test_shares_of_a_domain_may_be_stated_without_a_cluster(run, folder):
     assert json.loads((folder / "t" / "manifest.json").read_text())["ranks_per_domain"] == 2
 
 
+def test_a_replay_says_where_it_differs_from_the_trace(run, traces):
+    done = run("trace", "replay", "traces", "--cluster", "h100-nvs8", "--assumptions", "uncalibrated")
+    assert "the trace was written under default; the replay is under uncalibrated" in done.err
+    done = run("trace", "replay", "traces", "--cluster", "a100-nvs4")
+    assert "the ranks are placed 8 to a fast domain, as they were traced; the cluster has 4 in one" in done.err
+
+
+def test_a_replay_of_another_machine(run, traces):
+    before = json.loads(run("trace", "replay", "traces", *CLUSTER, "--json").out)["step_time_s"]
+    slow = ("--set", "cluster.device.hbm_bandwidth=0.05 TB/s", "--set", "assumptions.tp_overlap=0")
+    assert json.loads(run("trace", "replay", "traces", *CLUSTER, *slow, "--json").out)["step_time_s"] > before
+    refused(run("trace", "replay", "traces", *CLUSTER, "--set", "model.name=x"), "a trace has its model")
+
+
+def test_one_rank_of_each_stage_replays_with_other_files_beside_it(run, folder):
+    run(*WRITE, *DEGREES, *CLUSTER, "--ranks", "stages", "-o", "t")
+    before = json.loads(run("trace", "replay", "t", *CLUSTER, "--json").out)["step_time_s"]
+    run(*WRITE, *DEGREES, *CLUSTER, "--ranks", "0,5", "-o", "t")
+    done = run("trace", "replay", "t", *CLUSTER, "--json")
+    assert json.loads(done.out)["step_time_s"] == before
+    assert "1 file left out: the ranks 0, 4 stand for their stages" in done.err
+    assert "there are ranks 0, 4" in run("trace", "replay", "t", *CLUSTER, "--slow", "5=2").err
+
+
 def test_slow_ranks(run, traces):
     before = json.loads(run("trace", "replay", "traces", *CLUSTER, "--json").out)["step_time_s"]
     done = run("trace", "replay", "traces", *CLUSTER, "--slow", "0-3=40", "--slow", "5=2", "--json")
@@ -343,6 +367,7 @@ def test_wrong_files(run, traces):
         ("comm_groups.json", '{"1": 3}', 'process groups are wanted, as in {"1": [0, 1]}'),
         ("comm_groups.json", '{"1": [0, "x"]}', "group 1 has 'x', which is no rank"),
         ("comm_groups.json", '{"1": [0, 0]}', "group 1 has rank 0 twice"),
+        ("manifest.json", "[1]", "manifest.json: an object with keys is wanted"),
         ("manifest.json", "{", "manifest.json: is not JSON that can be read"),
         ("manifest.json", '{"num_ranks": "x"}', "num_ranks is 'x', which is no number of ranks"),
         ("manifest.json", '{"num_ranks": -1}', "num_ranks is -1, which is no number of ranks"),

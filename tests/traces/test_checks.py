@@ -214,6 +214,27 @@ def test_members_that_have_no_file_do_not_hide_a_difference(tmp_path):
     assert {fault.what for fault in faults} == {"missing ranks", "different sequences of collectives"}
 
 
+def test_a_dependency_on_a_later_node_is_noted(tmp_path):
+    write_folder(tmp_path, {0: [comp(1, data=[2]), comp(2)]})
+    folder = open_folder(tmp_path)
+    (fault,) = check(folder, traces(folder))
+    assert fault.is_note and (fault.what, fault.node) == ("order of the file", 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"overlap": 5.0}, "overlap that is no share: rank 0 node 1 (a): overlap is 5"),
+        ({"duration_ns": -1.0}, "duration that is none: rank 0 node 1 (a): -1 ns"),
+        ({"panels": 0}, "size that is not positive: rank 0 node 1 (a): panels is 0"),
+    ],
+)
+def test_numbers_that_cannot_be(tmp_path, columns, said):
+    write_folder(tmp_path, {0: [node(1, "a", m.COMP, **{"num_ops": 8, "tensor_size": 8, **columns})]})
+    folder = open_folder(tmp_path)
+    assert [str(fault) for fault in check(folder, traces(folder))] == [said]
+
+
 def test_only_the_first_difference_of_a_group_is_named(tmp_path):
     ranks = {0: [coll(1), coll(2), coll(3)], 1: [coll(1), coll(2, size=4), coll(3, size=4)]}
     (fault,) = faults_of(tmp_path, ranks, {"1": [0, 1]})
