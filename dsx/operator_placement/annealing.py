@@ -1,0 +1,164 @@
+"""Annealing of many placements at once, on the simulator (`dsx.operator_placement.simulator`).
+
+Each chain moves a random unit to the device of a random neighbour, or to another one if it is there already, and takes
+what is shorter, or longer with the probability of its temperature (Kirkpatrick et al., 1983). Memory that is exceeded
+may not grow, and only placements that fit count. The order of the operators is fixed; between rounds they are put in
+the order of the best starts.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.operator_placement.op_graph import OpGraph
+from dsx.operator_placement.schedule import Schedule, Timing
+from dsx.operator_placement.simulator import Machine, Rows, makespans, rows_of
+
+CHAINS = 64
+_NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the unit itself
+_STEP_PER_ROW_S = (
+    1e-6  # nominal seconds of a step of all chains: how many fit into a budget must not depend on the clock
+)
+
+
+class Chains(NamedTuple):
+    """B chains; placements are [units + 1, B]."""
+
+    key: Any
+    placement: Any
+    makespan_s: Any  # [B]
+    excess_bytes: Any  # [B] memory over the limit, of all devices
+    best: Any
+    best_s: Any  # [B] infinite without a placement that fits
+
+
+def _excess(placement: Any, memory: Any, limit: float, count: int) -> Any:
+    used = jnp.stack([jnp.where(placement == device, memory[:, None], 0.0).sum(axis=0) for device in range(count)])
+    return jnp.maximum(used - limit, 0.0).sum(axis=0)
+
+
+@partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
+def _started(key: Any, placement: Any, rows: Rows, memory: Any, limit: float, num_ops: int, machine: Machine) -> Chains:
+    seconds = makespans(rows, placement, num_ops, machine)
+    excess = jnp.zeros_like(seconds) if limit == np.inf else _excess(placement, memory, limit, machine.count)
+    return Chains(key, placement, seconds, excess, placement, jnp.where(excess > 0.0, jnp.inf, seconds))
+
+
+@partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
+def _annealed(
+    chains: Chains,
+    rows: Rows,
+    memory: Any,
+    near: Any,
+    hot: Any,
+    cold: Any,
+    steps: Any,
+    limit: float,
+    num_ops: int,
+    machine: Machine,
+) -> Chains:
+    batch, units = chains.placement.shape[1], chains.placement.shape[0] - 1
+    lanes = jnp.arange(batch)
+
+    def step(number: Any, chains: Chains) -> Chains:
+        key, of_unit, of_device, of_luck, of_near = jax.random.split(chains.key, 5)
+        unit = jax.random.randint(of_unit, (batch,), 0, units)
+        own = chains.placement[unit, lanes]
+        shift = jax.random.randint(of_device, (batch,), 1, machine.count, chains.placement.dtype)
+        other = chains.placement[near[unit, jax.random.randint(of_near, (batch,), 0, near.shape[1])], lanes]
+        moved = jnp.where(other != own, other, (own + shift) % machine.count)
+        proposal = chains.placement.at[unit, lanes].set(moved)
+        seconds = makespans(rows, proposal, num_ops, machine)
+        excess = jnp.zeros_like(seconds) if limit == np.inf else _excess(proposal, memory, limit, machine.count)
+        warmth = hot * (cold / hot) ** (number / steps)
+        luck = -jnp.log(jax.random.uniform(of_luck, (batch,), minval=1e-12))
+        taken = (seconds - chains.makespan_s <= warmth * luck) & (excess <= chains.excess_bytes)
+        taken = taken | (excess < chains.excess_bytes)
+        better = taken & (excess <= 0.0) & (seconds < chains.best_s)
+        return Chains(
+            key,
+            jnp.where(taken, proposal, chains.placement),
+            jnp.where(taken, seconds, chains.makespan_s),
+            jnp.where(taken, excess, chains.excess_bytes),
+            jnp.where(better, proposal, chains.best),
+            jnp.where(better, seconds, chains.best_s),
+        )
+
+    return jax.lax.fori_loop(0, steps, step, chains)
+
+
+class Annealing:
+    """Annealing of the placements of a graph whose units stay together."""
+
+    def __init__(self, graph: OpGraph, timing: Timing, unit: np.ndarray, start: Schedule, seed: int) -> None:
+        """Begin with the placement of `start`, and with that of all units on one device."""
+        devices = timing.devices
+        self.graph, self.timing, self.unit = graph, timing, unit.tolist()
+        self.num_units = int(unit.max()) + 1
+        self.limit = np.inf if devices.memory_bytes is None else float(devices.memory_bytes)
+        self.machine = Machine(devices.count, devices.units)
+        self.memory = jnp.asarray(np.bincount(unit, graph.memory_bytes, self.num_units + 1), jnp.float32)
+        self.near = jnp.asarray(_neighbours(graph, unit, self.num_units, seed), jnp.int32)
+        placement = np.zeros((self.num_units + 1, CHAINS), dtype=np.int32)
+        placement[unit, :] = start.device[:, None]
+        if self.limit == np.inf:
+            placement[:, ::8] = 0
+        self.key, self.placement = jax.random.PRNGKey(seed), jnp.asarray(placement)
+        self.found = start
+        self._put_in_order(start)
+
+    def _put_in_order(self, schedule: Schedule) -> None:
+        order = self.timing.order_of(schedule.device.tolist(), schedule.start_s.tolist())
+        self.rows = Rows(*map(jnp.asarray, rows_of(self.timing, self.unit, order)))
+        self.order = order
+
+    def steps_in(self, seconds: float) -> int:
+        """Return how many steps nominally take so long."""
+        return max(int(seconds / (len(self.rows.op) * _STEP_PER_ROW_S)), 1)
+
+    def run(self, steps: int, hot: float, cold: float) -> Schedule | None:
+        """Anneal for some steps; return the schedule of the best placement, None if none fits.
+
+        Temperatures are shares of the makespan.
+        """
+        scale = self.found.makespan_s
+        fixed = {"limit": self.limit, "num_ops": self.graph.num_ops, "machine": self.machine}
+        chains = _started(self.key, self.placement, self.rows, self.memory, **fixed)
+        warm = (jnp.float32(hot * scale), jnp.float32(cold * scale), jnp.int32(steps))
+        chains = _annealed(chains, self.rows, self.memory, self.near, *warm, **fixed)
+        self.key, self.placement = chains.key, chains.placement
+        seconds = np.asarray(chains.best_s)
+        chain = int(seconds.argmin())
+        if not np.isfinite(seconds[chain]):
+            return None
+        placement = np.asarray(chains.best)[self.unit, chain]
+        listed = placement.tolist()
+        found = self.timing.best(listed, self.timing.in_order(listed, self.order).start_s.tolist())
+        self._put_in_order(found)
+        # Chains that are behind go on from the best one.
+        behind = np.asarray(chains.makespan_s) > np.median(np.asarray(chains.makespan_s))
+        kept = np.array(self.placement)
+        kept[:, behind] = np.asarray(chains.best)[:, [chain]]
+        self.placement = jnp.asarray(kept)
+        self.found = found
+        return found
+
+
+def _neighbours(graph: OpGraph, unit: Sequence[int] | np.ndarray, num_units: int, seed: int) -> np.ndarray:
+    """Return units with an edge to each unit, [units, _NEIGHBOURS], and the unit itself in every second place."""
+    near: list[list[int]] = [[] for _ in range(num_units)]
+    for source, target in graph.edges:
+        one, other = int(unit[source]), int(unit[target])
+        if one != other:
+            near[one].append(other)
+            near[other].append(one)
+    drawn = np.random.default_rng(seed)
+    found = np.repeat(np.arange(num_units)[:, None], _NEIGHBOURS, axis=1)
+    for own, others in enumerate(near):
+        if others:
+            found[own, ::2] = drawn.choice(others, _NEIGHBOURS // 2)
+    return found

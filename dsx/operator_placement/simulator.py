@@ -1,0 +1,108 @@
+"""Makespans of many placements at once: one scan over the operators, the batch on the last axis.
+
+A row of the scan is an operator with up to `_INPUTS` of its inputs; an operator with more has several rows, of which
+the last one lets it run. All placements run their operators in one order. Rows that do nothing fill up the length, so
+that graphs of about the same size share a compilation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dsx.operator_placement.schedule import Timing, op_seconds
+
+_INPUTS = 4
+_LENGTHS = 16  # the number of rows is a multiple of it
+
+
+class Rows(NamedTuple):
+    """R rows; the operator N is none."""
+
+    op: Any  # [R]
+    unit: Any  # [R]
+    inputs: Any  # [R, _INPUTS] operators, N for none
+    input_units: Any  # [R, _INPUTS]
+    cost_s: Any  # [R, L, _INPUTS] more seconds of a transfer that leaves a unit of each level; the first is a device
+    seconds: Any  # [R, D], or [R, 1] for devices alike
+    first: Any  # [R] bool
+    last: Any  # [R] bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What rows do not say of the devices."""
+
+    count: int
+    units: tuple[int, ...]  # devices in a unit of each level, as of `Devices`
+
+
+def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
+    """Return the rows of a graph whose operators run in an order; `unit` has that of each operator."""
+    graph, devices = timing.graph, timing.devices
+    none, levels = graph.num_ops, len(devices.links)
+    no_unit = max(unit, default=0) + 1
+    made: list[tuple[int, list[tuple[int, list[float]]], bool, bool]] = []
+    for op in order:
+        inputs = timing.inputs[op]
+        parts = [inputs[at : at + _INPUTS] for at in range(0, max(len(inputs), 1), _INPUTS)]
+        made += [(op, part, at == 0, at == len(parts) - 1) for at, part in enumerate(parts)]
+    # One row more than operators need: were every row an operator's last, XLA would copy the state for each.
+    length = -(-(len(made) + 1) // _LENGTHS) * _LENGTHS
+    alike = devices.alike and graph.seconds.shape[1] == 1
+    seconds = op_seconds(graph, devices)
+    found = Rows(
+        op=np.full(length, none, np.int32),
+        unit=np.full(length, no_unit, np.int32),
+        inputs=np.full((length, _INPUTS), none, np.int32),
+        input_units=np.full((length, _INPUTS), no_unit, np.int32),
+        cost_s=np.zeros((length, levels, _INPUTS), np.float32),
+        seconds=np.zeros((length, 1 if alike else devices.count), np.float32),
+        first=np.zeros(length, bool),
+        last=np.zeros(length, bool),
+    )
+    for row, (op, part, first, last) in enumerate(made):
+        found.op[row], found.unit[row], found.first[row], found.last[row] = op, unit[op], first, last
+        found.seconds[row] = seconds[op, :1] if alike else seconds[op]
+        for place, (other, costs) in enumerate(part):
+            found.inputs[row, place], found.input_units[row, place] = other, unit[other]
+            found.cost_s[row, :, place] = np.diff([0.0, *costs[:levels]])
+    return found
+
+
+def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine) -> Any:
+    """Return the seconds of [units + 1, B] placements, [B]; the last unit is that of rows without work."""
+    batch = placement.shape[1]
+    ones = jnp.ones((machine.count, batch), jnp.float32)
+    devices = jnp.arange(machine.count, dtype=placement.dtype)[:, None]
+
+    def run(state: Any, row: Rows) -> tuple[Any, None]:
+        ends, free, ready, longest = state
+        own = placement[row.unit]
+        begin = jnp.where(row.first, jnp.zeros_like(ready), ready)
+        for place in range(_INPUTS):
+            other = placement[row.input_units[place]]
+            there = ends[row.inputs[place]] + jnp.where(other != own, row.cost_s[0, place], 0.0)
+            for level, size in enumerate(machine.units):
+                there = there + jnp.where(other // size != own // size, row.cost_s[level + 1, place], 0.0)
+            begin = jnp.maximum(begin, there)
+        here = devices == own[None]
+        if row.seconds.shape[0] == 1:
+            seconds = row.seconds[0]
+        else:
+            seconds = jnp.where(here, row.seconds[:, None] * ones, 0.0).sum(axis=0)
+        end = jnp.maximum(begin, jnp.where(here, free, 0.0).max(axis=0)) + seconds
+        ends = ends.at[row.op].set(jnp.where(row.last, end, ends[row.op]))
+        free = jnp.where(here & row.last, end[None], free)
+        return (ends, free, begin, jnp.where(row.last, jnp.maximum(longest, end), longest)), None
+
+    zeros = jnp.zeros(batch, jnp.float32)
+    start = (jnp.zeros((num_ops + 1, batch), jnp.float32), jnp.zeros((machine.count, batch), jnp.float32), zeros, zeros)
+    (_, _, _, longest), _ = jax.lax.scan(run, start, rows)
+    return longest
+
+
+simulate = jax.jit(makespans, static_argnames=("num_ops", "machine"))
