@@ -41,7 +41,7 @@ def graph_of(spec: OperatorGraphSpec) -> OpGraph:
         together=np.array([labels.setdefault(key, len(labels)) for key in keys]),
     )
     try:
-        graph.order  # noqa: B018
+        _ = graph.order
     except InputError as error:
         raise InputError(f"{spec.file}: {error}") from None
     return graph
