@@ -7,17 +7,20 @@ SWEEP := gpt3-1t-b200
 # A file's tests share what they compile, so they stay in one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: sweep test test-all fuzz lint bench reproduction calibration validation
+.PHONY: sweep test test-all test-external fuzz lint bench reproduction calibration validation
 
 sweep: $(INSTALLED)
 	$(BIN)/dsx sweep sweeps/$(SWEEP).yaml -o results/$(SWEEP)
 	$(BIN)/dsx pareto results/$(SWEEP) --plot results/$(SWEEP)/front.png
 
 test: $(INSTALLED)
-	$(PYTEST) -m "not slow and not fuzz"
+	$(PYTEST) -m "not slow and not fuzz and not external"
 
 test-all: $(INSTALLED)
-	$(PYTEST) -m "not fuzz"
+	$(PYTEST) -m "not fuzz and not external"
+
+test-external: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m external
 
 fuzz: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 -m fuzz
