@@ -3,7 +3,8 @@
 An operator that works element by element, or reduces, joins what makes its input, if nothing else reads that. It joins
 it even so if both loop over equally many elements, and the kernel then has several results. What a reduction makes ends
 a kernel. Views and spreads (a broadcast) are read through by their readers, unless a kernel of its own, such as a
-multiply, needs a spread in memory. A fusion that would make a cycle is left out.
+multiply, needs a spread in memory. The transpose of the result of a multiply is part of the multiply if nothing else
+reads that. A fusion that would make a cycle is left out.
 
 Not modelled: multiplies with fused epilogues, cheap operators that XLA repeats in each of several readers.
 """
@@ -47,8 +48,12 @@ def fused(step: TracedStep) -> FusedStep:
     reductions = {tensor for op in step.operators if op.role == "reduction" for tensor in op.outputs}
     alone = [step.operators[op].role == "alone" for op in own]
     elements = [step.operators[op].elements for op in own]
+    multiplies = [bool(step.operators[op].multiplies) for op in own]
+    transposes = [step.operators[op].role == "transpose" for op in own]
 
     def joins(op: int, other: int) -> bool:
+        if multiplies[op] and transposes[other] and len(merging.members[op]) == len(merging.members[other]) == 1:
+            return len(merging.after[op]) == 1
         if alone[op] or alone[other] or merging.after[op][other] & reductions:
             return False
         if len(merging.after[op]) == 1:
@@ -112,13 +117,16 @@ def _sources(step: TracedStep, melted: set[int]) -> tuple[list[int | None], dict
     """Return what is read in place of each tensor, and what the parts that are read are of."""
     source: list[int | None] = [*range(len(step.tensor_bytes))]
     part_of: dict[int, int] = {}
+    spread: set[int] = set()  # what has more elements than is read in its place; a part of it is read as all of that
     for number in sorted(melted):
         op = step.operators[number]
         for place, tensor in enumerate(op.outputs):
             # A view of several tensors, such as a barrier, is each of them; a part of one may be several.
             given = op.inputs[min(place, len(op.inputs) - 1)] if op.inputs else None
             found = None if given is None else source[given]
-            if op.role == "part" and found is not None:
+            if op.role == "spread" or given in spread:
+                spread.add(tensor)
+            if op.role == "part" and found is not None and tensor not in spread:
                 part_of[tensor] = part_of.get(found, found)
             else:
                 source[tensor] = found

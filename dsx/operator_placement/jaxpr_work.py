@@ -108,6 +108,8 @@ def _role(kind: str) -> Role:
         return "spread"
     if kind in _REDUCTIONS:
         return "reduction"
+    if kind == "transpose":
+        return "transpose"
     return "elementwise" if kind in _ELEMENTWISE else "alone"
 
 

@@ -13,7 +13,7 @@ from dsx.errors import InputError
 from dsx.operator_placement.elementwise_fusion import FusedKernel, FusedStep, fused
 from dsx.operator_placement.kernel_pricing import Pricing, kernel_seconds
 from dsx.operator_placement.op_graph import OpGraph, Tensors
-from dsx.operator_placement.traced_step import Kernel, TracedStep
+from dsx.operator_placement.traced_step import Kernel, TracedOperator, TracedStep
 
 _SHOWN_KINDS = 3
 _ELEMENT = 16.0  # bytes of the largest number, a complex one
@@ -71,7 +71,7 @@ def graph_of_kernels(fused_step: FusedStep, seconds: np.ndarray) -> OpGraph:
     return OpGraph(
         ids=(
             *(step.inputs[tensor] for tensor in inputs),
-            *(step.operators[kernel.members[-1]].id for kernel in kernels),
+            *(named_after(step, kernel).id for kernel in kernels),
         ),
         kinds=(*("input" for _ in inputs), *(_kind(step, kernel) for kernel in kernels)),
         seconds=np.concatenate([np.zeros(len(inputs)), seconds])[:, None],
@@ -82,7 +82,16 @@ def graph_of_kernels(fused_step: FusedStep, seconds: np.ndarray) -> OpGraph:
     )
 
 
+def named_after(step: TracedStep, kernel: FusedKernel) -> TracedOperator:
+    """Return the operator that gives a kernel its name: a multiply, else the last one."""
+    members = [step.operators[op] for op in kernel.members]
+    return next((op for op in members if op.multiplies), members[-1])
+
+
 def _kind(step: TracedStep, kernel: FusedKernel) -> str:
+    named = named_after(step, kernel)
+    if named.multiplies:
+        return named.kind
     kinds = [*dict.fromkeys(step.operators[op].kind for op in kernel.members)]
     return "+".join(kinds if len(kinds) <= _SHOWN_KINDS else [*kinds[:_SHOWN_KINDS], "..."])
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# How an operator may be fused (`elementwise_fusion`): a view moves nothing and has all elements of what it is of, a part
-# has some that lie together; a spread makes more elements of fewer ones, or of none; the others compute each element by
-# itself, reduce, or are kernels of their own.
-Role = Literal["view", "part", "spread", "elementwise", "reduction", "alone"]
+# How an operator may be fused (`elementwise_fusion`): a view moves nothing and has all elements of what it is of, a
+# part has some that lie together; a spread makes more elements of fewer ones, or of none; a transpose, and what is
+# elementwise, compute each element by itself; the others reduce, or are kernels of their own.
+Role = Literal["view", "part", "spread", "transpose", "elementwise", "reduction", "alone"]
 
 
 @dataclass(frozen=True, slots=True)

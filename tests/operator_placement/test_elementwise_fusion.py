@@ -8,7 +8,7 @@ from operator_placement.graphs import without_cycle
 from dsx.operator_placement.elementwise_fusion import fused
 from dsx.operator_placement.kernel_pricing import pricing_of
 from dsx.operator_placement.traced_graph import graph_of_step
-from dsx.operator_placement.traced_step import TracedOperator, TracedStep
+from dsx.operator_placement.traced_step import Multiply, TracedOperator, TracedStep
 
 PRICING = pricing_of("h100-nvs8", "default")
 
@@ -16,7 +16,17 @@ PRICING = pricing_of("h100-nvs8", "default")
 def traced(*operators, elements=1000, outputs=()):
     """A step of (role, inputs), each with one result: that of operator n has number n + 1; tensor 0 is given."""
     made = [
-        TracedOperator(f"{role}.{at}", role, role, tuple(inputs), (at + 1,), (4000.0,) * len(inputs), 4000.0, elements)
+        TracedOperator(
+            id=f"{role}.{at}",
+            kind=role,
+            role="alone" if role == "multiply" else role,
+            inputs=tuple(inputs),
+            outputs=(at + 1,),
+            read_bytes=(4000.0,) * len(inputs),
+            written_bytes=4000.0,
+            elements=elements,
+            multiplies=(Multiply(10, 10, 10, 1, 2000.0),) if role == "multiply" else (),
+        )
         for at, (role, inputs) in enumerate(operators)
     ]
     return TracedStep(tuple(made), (4000.0,) * (len(made) + 1), {0: "input"}, frozenset(outputs or [len(made)]))
@@ -34,6 +44,14 @@ def test_a_chain_is_one_kernel_that_ends_with_a_reduction():
 def test_a_kernel_of_its_own_stays_alone():
     step = traced(("elementwise", [0]), ("alone", [1]), ("elementwise", [2]))
     assert kernels(step) == [(0,), (1,), (2,)]
+
+
+def test_the_transpose_of_a_product_is_part_of_the_multiply():
+    step = traced(("multiply", [0]), ("transpose", [1]), ("elementwise", [2]))
+    assert kernels(step) == [(0, 1), (2,)]
+    graph = graph_of_step(step, PRICING)
+    assert graph.ids == ("input", "multiply.0", "elementwise.2") and graph.kinds[1] == "multiply"
+    assert kernels(traced(("multiply", [0]), ("transpose", [1]), ("elementwise", [1, 2]))) == [(0,), (1, 2)]
 
 
 def test_a_path_around_keeps_operators_apart():

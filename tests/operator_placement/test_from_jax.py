@@ -50,7 +50,7 @@ def test_a_step_of_training():
     # A weight and its new value share a device.
     label = graph.together[graph.ids.index("input.0/1/0")]
     weight, new = np.flatnonzero(graph.together == label)
-    assert graph.kinds[weight] == "input" and graph.kinds[new] == "transpose+mul+sub"
+    assert graph.kinds[weight] == "input" and graph.kinds[new] == "mul+sub"
 
 
 def test_the_same_step_gives_the_same_graph():
