@@ -1,6 +1,7 @@
 """Schedules: when each operator starts, and on which device. One runs at a time on a device, without interruption.
 
-A transfer between devices starts when its operator ends, and has the whole link.
+What takes no time may run beside another one. A transfer between devices starts when its operator ends, and has the
+whole link.
 """
 
 import heapq
@@ -40,6 +41,11 @@ class Timing:
             self.inputs[target].append((source, known[num_bytes]))
             self.outputs[source].append((target, known[num_bytes]))
 
+    @property
+    def times_s(self) -> set[float]:
+        """All seconds of operators and transfers."""
+        return {time for row in (*self.seconds, *(costs for own in self.inputs for _, costs in own)) for time in row}
+
     @cached_property
     def place_in_order(self) -> list[int]:
         """The place of each operator in the topological order of the graph."""
@@ -70,15 +76,8 @@ class Timing:
         return found
 
     def order_of(self, placement: Sequence[int], start_s: Sequence[float]) -> list[int]:
-        """Return the operators by their starts, each after those that it depends on.
-
-        Of those that start together, what takes no time comes first: it would wait for the others.
-        """
-
-        def key(op: int) -> tuple[float, bool, int]:
-            return start_s[op], self.seconds[op][placement[op]] > 0.0, self.place_in_order[op]
-
-        return sorted(range(self.graph.num_ops), key=key)
+        """Return the operators by their starts, each after those that it depends on."""
+        return sorted(range(self.graph.num_ops), key=lambda op: (start_s[op], self.place_in_order[op]))
 
     def in_order(self, placement: Sequence[int], order: Sequence[int]) -> Schedule:
         """Return the schedule in which each device runs its operators in an order, as soon as it can."""
@@ -87,13 +86,15 @@ class Timing:
         start, end = [0.0] * len(order), [0.0] * len(order)
         for op in order:
             device = placement[op]
-            begin, row = free[device], level[device]
+            own, row = seconds[op][device], level[device]
+            begin = free[device] if own > 0.0 else 0.0
             for other, costs in self.inputs[op]:
                 there = end[other] + costs[row[placement[other]]]
                 if there > begin:
                     begin = there
-            start[op] = begin
-            free[device] = end[op] = begin + seconds[op][device]
+            start[op], end[op] = begin, begin + own
+            if own > 0.0:
+                free[device] = end[op]
         return Schedule(np.asarray(placement), np.array(start), max(end, default=0.0))
 
     def by_priority(self, placement: Sequence[int], priority: Sequence[float]) -> Schedule:
@@ -152,3 +153,9 @@ class Timing:
 def op_seconds(graph: OpGraph, devices: Devices) -> np.ndarray:
     """Return the seconds of each operator on each device, [N, D]."""
     return np.broadcast_to(graph.seconds, (graph.num_ops, devices.count)) / np.array(devices.speeds)
+
+
+def longest_s(timing: Timing) -> float:
+    """Return seconds that no schedule without needless waiting exceeds: all operators and transfers in turn."""
+    sent = sum(map(timing.devices.worst_s, timing.graph.edge_bytes.values()))
+    return sum(map(max, timing.seconds)) + sent

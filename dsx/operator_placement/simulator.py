@@ -94,9 +94,11 @@ def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine) -> Any
             seconds = row.seconds[0]
         else:
             seconds = jnp.where(here, row.seconds[:, None] * ones, 0.0).sum(axis=0)
-        end = jnp.maximum(begin, jnp.where(here, free, 0.0).max(axis=0)) + seconds
+        since = jnp.where(here, free, 0.0).max(axis=0)
+        busy = seconds > 0.0  # what takes no time does not wait for a device
+        end = jnp.maximum(begin, jnp.where(busy, since, 0.0)) + seconds
         ends = ends.at[row.op].set(jnp.where(row.last, end, ends[row.op]))
-        free = jnp.where(here & row.last, end[None], free)
+        free = jnp.where(here & row.last, jnp.where(busy, end, since)[None], free)
         return (ends, free, begin, jnp.where(row.last, jnp.maximum(longest, end), longest)), None
 
     zeros = jnp.zeros(batch, jnp.float32)
