@@ -10,12 +10,13 @@
 | `breakdown`, `breakdowns` | the parts of the step time and of the memory of the fastest plans |
 | `scaling` | the best feasible value along one column, one line for each value of others |
 | `heatmap` | the best feasible value for each pair of values of two columns |
+| `timeline` | what each device runs in a step, and for which transfers it waits |
 
-A frame is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without `ax` a function
-makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so pictures need
-no display and are freed like any other object. A notebook shows the figures of pyplot, so give it one of its axes:
-`figure, ax = plt.subplots(layout="constrained")`. Every picture can be read in grey: colours differ in lightness,
-parts of a bar in their hatches too, and lines in their markers and dashes.
+A frame, but for a timeline, is what `dsx.load` gives, or rows of it; its units are in `df.attrs["units"]`. Without
+`ax` a function makes a figure of its own size. matplotlib is imported when one is called, and without pyplot, so
+pictures need no display and are freed like any other object. A notebook shows the figures of pyplot, so give it one of
+its axes: `figure, ax = plt.subplots(layout="constrained")`. Every picture can be read in grey: colours differ in
+lightness, parts of a bar in their hatches too, and lines in their markers and dashes.
 
 Not covered: interactive pages.
 """
@@ -26,5 +27,6 @@ from dsx.results.plot.file import save as save
 from dsx.results.plot.front import front as front
 from dsx.results.plot.heatmap import heatmap as heatmap
 from dsx.results.plot.scaling import scaling as scaling
+from dsx.results.plot.timeline import timeline as timeline
 
-__all__ = ["breakdown", "breakdowns", "front", "heatmap", "save", "scaling"]
+__all__ = ["breakdown", "breakdowns", "front", "heatmap", "save", "scaling", "timeline"]

@@ -1,0 +1,175 @@
+"""The timeline of a step: what each device runs and when, and for which transfers it waits.
+
+A device has a row of bars, the operators, and a thin one below, the transfers to it. Where an idle device runs as soon
+as a transfer has arrived it has waited for that, which both rows show in the colour of waiting; the longest waits have
+a line from the device that sends. What is empty in the upper row is idle for another reason: nothing was ready.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsx.errors import InputError
+from dsx.results.frames import require
+from dsx.results.plot.axes import name_text, scale_of
+from dsx.results.plot.layout import Layout
+from dsx.results.plot.timeline_bars import Bar, Times, Wait, merged_bars, union, waits
+from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+MAX_DEVICES = 64
+_WIDTH = 9.0  # of the axis, in inches
+_ROW = (0.3, 0.66)  # the height of a device in inches: the least, and the most
+_HEIGHT = (1.9, 8.0)  # of the axis: the least, so that it is not much lower than the legend, and the most
+_SHARES = 68.0  # points: the width of the texts on the right
+_LEAST = 1 / 800  # of the step: what is narrower cannot be seen
+_KINDS = ("#142a5c", "#4f8cc9", "#d4b060", "#555555")  # of the kinds that take most time, the most first
+_OTHER, _TRANSFER, _IDLE = "#d9d9d9", "#bbbbbb", "#f7f7f7"
+_OTHERS = "other operators"
+_WAITED = "#a63a17"
+_WAIT: dict[str, Any] = {"facecolor": "#fae6dc", "edgecolor": "#cf7a57", "hatch": "\\\\\\\\", "linewidth": 0.0}
+_OPS, _ARRIVING = (-0.40, 0.55), (0.19, 0.16)  # top below the middle of a row, and height, in rows
+_LINES = 12  # waits with a line
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is drawn of a device."""
+
+    bars: list[Bar]
+    arriving: np.ndarray  # [n, 2] spans with transfers to it
+    waits: list[Wait]
+    busy_s: float
+
+
+def timeline(
+    ops: "pd.DataFrame",
+    transfers: "pd.DataFrame",
+    makespan_s: float,
+    bound_s: float | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw what devices run, and the transfers that arrive at them.
+
+    Short operators that follow each other are drawn as one, in the colour of the kind that takes most of its time.
+
+    Args:
+        ops: a row for each operator: `device`, numbers from 0 on; `start_s` and `end_s`; `kind`, which has a colour.
+        transfers: a row for each transfer: the devices `source` and `destination`, `start_s` and `end_s`.
+        makespan_s: the seconds of the step.
+        bound_s: seconds that no placement can go below, if they are known.
+        ax: the axis to draw on; by default one of a new figure.
+
+    Raises UnknownNameError for a missing column, InputError for more than `MAX_DEVICES` devices.
+    """
+    devices = [require(ops, "device"), require(transfers, "source"), require(transfers, "destination")]
+    count = 1 + int(max(column.max(initial=0) for column in devices))
+    if count > MAX_DEVICES:
+        raise InputError(f"{count} devices are too many for a picture, which holds {MAX_DEVICES}; --json has all")
+    longest = makespan_s or 1e-6  # of an empty step
+    colours = _colours(ops)
+    rows = [_row(ops, transfers, device, longest, colours) for device in range(count)]
+    size, label = scale_of(ops, "step_time_s", np.array([longest]))
+    layout = Layout.of(ax, _WIDTH, max(count * float(np.clip(_HEIGHT[1] / count, *_ROW)), _HEIGHT[0]))
+    axis = layout.axes[0]
+    for device, row in enumerate(rows):
+        _draw_row(axis, device, row, colours, longest, size)
+        idle, waiting = longest - row.busy_s, sum(wait.until_s - wait.from_s for wait in row.waits)
+        text = f"  idle {100 * idle / longest:.0f} %\n  waits {100 * waiting / longest:.0f} %"
+        axis.text(1.0, device, text, transform=axis.get_yaxis_transform(), va="center", size=8)
+    _draw_lines(axis, rows, longest, size)
+    title = f"step {format_quantity(makespan_s, 's')}"
+    if bound_s is not None:
+        axis.axvline(bound_s / size, color="black", linestyle="--", linewidth=1.2)
+        title += f", bound {format_quantity(bound_s, 's')}, gap {100 * (1 - bound_s / longest):.1f} %"
+    axis.set(xlim=(0.0, longest / size), ylim=(count - 0.5, -0.5), xlabel=label)
+    axis.set_title(title, loc="left", fontsize="medium")
+    axis.set_yticks(range(count), labels=[f"device {device}" for device in range(count)])
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    _draw_legend(axis, colours, bound_s is not None, 1.0 + _SHARES / layout.room(axis)[0])
+    layout.settle()
+    return axis
+
+
+def _colours(ops: "pd.DataFrame") -> dict[str, str]:
+    """Return the colours of the kinds that take most time, the most first, and that of the others if there are any."""
+    seconds: dict[str, float] = {}
+    lasts = _seconds(ops, "end_s") - _seconds(ops, "start_s")
+    for kind, own in zip(require(ops, "kind"), lasts.tolist(), strict=True):
+        seconds[str(kind)] = seconds.get(str(kind), 0.0) + own
+    ordered = [kind for kind in sorted(seconds, key=lambda kind: (-seconds[kind], kind)) if seconds[kind] > 0.0]
+    if len(ordered) <= len(_KINDS):
+        return dict(zip(ordered, _KINDS, strict=False))
+    return dict(zip(ordered, _KINDS, strict=False)) | {_OTHERS: _OTHER}
+
+
+def _seconds(df: "pd.DataFrame", column: str) -> Times:
+    """Return a column of numbers; one of a frame without rows may have any type."""
+    return require(df, column).astype(float)
+
+
+def _row(ops: "pd.DataFrame", transfers: "pd.DataFrame", device: int, longest: float, colours: dict[str, str]) -> _Row:
+    own, to = require(ops, "device") == device, require(transfers, "destination") == device
+    start, end = _seconds(ops, "start_s")[own], _seconds(ops, "end_s")[own]
+    kinds = [kind if kind in colours else _OTHERS for kind in map(str, require(ops, "kind")[own])]
+    busy = union(start, end)
+    sent, arrived = _seconds(transfers, "start_s")[to], _seconds(transfers, "end_s")[to]
+    return _Row(
+        merged_bars(start, end, kinds, longest * _LEAST),
+        union(sent, arrived, longest * _LEAST),
+        waits(busy, sent, arrived, require(transfers, "source")[to], longest),
+        float((busy[:, 1] - busy[:, 0]).sum()),
+    )
+
+
+def _draw_row(ax: "Axes", device: int, row: _Row, colours: dict[str, str], longest: float, size: float) -> None:
+    """Draw the bars of a device, its transfers, and its waits in both rows."""
+    ops, arriving = (device + _OPS[0], _OPS[1]), (device + _ARRIVING[0], _ARRIVING[1])
+    ax.broken_barh([(0.0, longest / size)], ops, facecolor=_IDLE, edgecolor="#aaaaaa", linewidth=0.5)
+    for kind, colour in colours.items():
+        spans = [(bar.start_s / size, (bar.end_s - bar.start_s) / size) for bar in row.bars if bar.kind == kind]
+        if spans:
+            ax.broken_barh(spans, ops, facecolor=colour, linewidth=0.0)
+    if len(row.arriving):
+        spans = [(start / size, (end - start) / size) for start, end in row.arriving.tolist()]
+        ax.broken_barh(spans, arriving, facecolor=_TRANSFER, linewidth=0.0)
+    seen = [wait for wait in row.waits if wait.until_s - wait.from_s >= longest * _LEAST]
+    if seen:
+        spans = [(wait.from_s / size, (wait.until_s - wait.from_s) / size) for wait in seen]
+        ax.broken_barh(spans, ops, **_WAIT)
+        spans = [(wait.sent_s / size, (wait.until_s - wait.sent_s) / size) for wait in seen]
+        ax.broken_barh(spans, arriving, facecolor=_WAITED, linewidth=0.0)
+
+
+def _draw_lines(ax: "Axes", rows: Sequence[_Row], longest: float, size: float) -> None:
+    """Draw a line for each of the longest waits, from when and where its transfer starts to where it is waited for."""
+    found = [(wait.until_s - wait.from_s, device, wait) for device, row in enumerate(rows) for wait in row.waits]
+    for lasts, device, wait in sorted(found, key=lambda one: (-one[0], one[1], one[2].until_s))[:_LINES]:
+        if lasts < longest * _LEAST:
+            break
+        ends = (wait.sent_s / size, wait.until_s / size), (wait.source + _OPS[0] + _OPS[1], device + _ARRIVING[0])
+        ax.plot(*ends, color="black", linewidth=1.0, marker="o", markersize=3.0, markevery=[0])
+
+
+def _draw_legend(ax: "Axes", colours: dict[str, str], bounded: bool, left: float) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [Patch(facecolor=colour, label=name_text(kind)) for kind, colour in colours.items()]
+    handles += [
+        Patch(facecolor=_IDLE, edgecolor="#aaaaaa", linewidth=0.5, label="idle, nothing is ready"),
+        Patch(label="idle, waits for a transfer", **_WAIT),
+        Patch(facecolor=_WAITED, label="transfer that is waited for"),
+        Patch(facecolor=_TRANSFER, label="other transfers to the device"),
+        Line2D([], [], color="black", linewidth=1.0, marker="o", markersize=3.0, label="sender in the longest waits"),
+    ]
+    if bounded:
+        handles.append(Line2D([], [], color="black", linestyle="--", linewidth=1.2, label="bound"))
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (left, 1.02), "frameon": False}
+    ax.legend(handles=handles, fontsize="small", **place)
