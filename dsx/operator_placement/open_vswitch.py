@@ -15,6 +15,7 @@ from dsx.operator_placement.nic_shares import nic_shares, overbooked
 from dsx.operator_placement.ovs_commands import pair_text, rate_text, remove_script, setup_script
 
 HOSTS, README = "hosts.env", "README.md"
+_WIDEST = 2.0**32  # bytes/s: Open vSwitch 3.1 sets the remainder, 31.3 Gbit/s for 100 Gbit/s
 _MOST = 254  # servers of a subnet with a prefix of 24 bits, and NICs
 
 
@@ -92,6 +93,10 @@ def _readme(shares: np.ndarray, nic_bandwidth: float) -> str:
         for server, nic, received in overbooked(shares, nic_bandwidth)
     ]
     more = ["", "Senders together may send more than these NICs take in:", "", *full] if full else []
+    wide = """\
+* Some releases of Open vSwitch, 3.1 among them, keep rates in 32 bits of bytes/s, so they set less than is asked for
+  above 34 Gbit/s: look at `tc class show`.
+"""
     newline = "\n"
     return f"""\
 # Bandwidth of pairs of servers by Open vSwitch
@@ -110,4 +115,4 @@ and filters are not kept.
 * A pair has its share on a NIC for packets to the address of the other server on that NIC. One connection uses one NIC:
   a pair with shares on several NICs needs a connection by each, bound to the address of the sending NIC.
 * Queues limit: a pair has its bandwidth also while others send nothing. What is for no pair has what is left.
-"""
+{wide if nic_bandwidth >= _WIDEST else ""}"""

@@ -12,7 +12,7 @@ space does not enforce queues of flows, so filters of `tc` sort packets there: q
 import numpy as np
 
 OTHERS = 0  # the queue of packets without a pair
-_LEAST = 1000  # the part of a NIC that queue 0 has at least, one in so many
+_LEAST = 50  # queue 0 has at least one part in so many of a NIC: without answers (of TCP), what others send stops
 
 
 def bits_per_s(bytes_per_s: float) -> int:

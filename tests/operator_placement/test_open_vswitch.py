@@ -88,6 +88,12 @@ def test_a_server_that_sends_nothing_has_its_bridges():
     assert "#   nothing\n" in text and "set_queue" not in text and "queues:0=@q0 \\\n" in text
 
 
+def test_rates_that_some_releases_cannot_hold_are_told():
+    pair = np.array([[0.0, 1.0], [0.0, 0.0]]) * GBIT
+    assert "above 34 Gbit/s" in ovs_files(pair, 1, 100 * GBIT)["README.md"]
+    assert "above 34 Gbit/s" not in ovs_files(pair, 1, 25 * GBIT)["README.md"]
+
+
 def test_scripts_are_of_the_posix_shell(tmp_path):
     for path in write_ovs(tmp_path, EXAMPLE, 2, 10 * GBIT):
         if path.suffix == ".sh":

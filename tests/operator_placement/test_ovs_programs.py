@@ -115,7 +115,7 @@ def test_the_database_has_the_queues_of_a_server(switch, tmp_path):
     own = [row for row in switch.rows("queue") if row["_uuid"][1] != foreign]
     most = "10000000000"
     assert rates(own) == sorted(
-        [("10000000", most), (most, most), ("4800000000", most), ("2000000000",) * 2, ("3200000000",) * 2]
+        [("200000000", most), (most, most), ("4800000000", most), ("2000000000",) * 2, ("3200000000",) * 2]
     )
     qos = switch.rows("qos")
     assert [row["type"] for row in qos] == ["linux-htb"] * 2

@@ -38,7 +38,7 @@ address() {  # bridge, NIC, address, its net, routing table: the bridge has the 
 bridge dsx0 "$NIC_0_0"
 forget_queues "$NIC_0_0" 0
 ovs-vsctl \
-    -- --id=@q0 create queue external-ids:dsx-nic=0 other-config:min-rate=10000000 other-config:max-rate=10000000000 \
+    -- --id=@q0 create queue external-ids:dsx-nic=0 other-config:min-rate=200000000 other-config:max-rate=10000000000 \
     -- --id=@q1 create queue external-ids:dsx-nic=0 other-config:min-rate=10000000000 other-config:max-rate=10000000000 \
     -- --id=@qos create qos type=linux-htb external-ids:dsx-nic=0 other-config:max-rate=10000000000 \
     queues:0=@q0 queues:1=@q1 \
