@@ -80,6 +80,7 @@ class _PricedLayer:
     graph: LayerGraph
     seconds: Mapping[tuple[int, str], float]
     sizes: Mapping[str, float]  # bytes by the name of a tensor
+    kinds: tuple[str, ...]  # of the operators of each kernel
 
 
 def _priced(
@@ -121,7 +122,8 @@ def _priced(
         *(value for way in (FORWARD, BACKWARD) for node in layer.graph.nodes(way) for value in node.writes),
     ]
     named = {value.name: number(value.bytes) for value in tensors}
-    return _PricedLayer(layer.name.partition("[")[0], layer.graph, seconds, named)
+    kinds = tuple("+".join(kind for kind in kernel.kinds if kind != "view") for kernel in layer.kernels)
+    return _PricedLayer(layer.name.partition("[")[0], layer.graph, seconds, named, kinds)
 
 
 def _launches(nodes: Iterable[Node]) -> list[Launch]:
@@ -202,7 +204,9 @@ class _Assembly:
             else:
                 self.held |= dict.fromkeys(key for key in reads if key in self.saved)
             seconds = layer.seconds.get((direction, node.name), 0.0)
-            self._operator(f"{layer.name}.{position}/{node.name}", node.part, seconds, 0.0, reads, writes)
+            self._operator(
+                f"{layer.name}.{position}/{node.name}", layer.kinds[node.kernel], seconds, 0.0, reads, writes
+            )
 
     def _keys(self, position: int, values: Iterable[Value]) -> tuple[_Key, ...]:
         """Return the tensors that are read for some values."""

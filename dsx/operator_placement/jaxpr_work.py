@@ -1,7 +1,8 @@
 """The work of the equations of a jaxpr: FLOPs, bytes, the sizes of multiplies, and how each may be fused.
 
 A multiply has 2 FLOPs for each pair of elements. A convolution is a multiply of its windows by its filters, without the
-pairs that a padding or a dilation of the input leaves out, as XLA counts. Any other operator has one FLOP for each
+pairs that a padding or a dilation of the input leaves out, as XLA counts. A Fourier transform of n elements has
+5 n log2 n FLOPs (Cooley and Tukey, 1965). Any other operator has one FLOP for each
 element that it makes, or that it reduces. It moves its operands and its results once; a gather, a scatter or a slice
 only the elements concerned. A scan that is not unrolled takes its body times its length, a branch (cond) the branch
 with most work, and a loop of unknown length (while) one run of its body.
@@ -9,7 +10,7 @@ with most work, and a loop of unknown length (while) one run of its body.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,8 @@ def _operator(equation: FlatEquation, name: str, flat: FlatJaxpr, sizes: Sequenc
         vector, multiplies = 0.0, (_MULTIPLIES[kind](equation.params, taken[0], taken[1], made[0]),)
     elif kind in _REDUCTIONS or kind.startswith(("reduce_window", "select_and_scatter")):
         vector = float(max((prod(value.shape) for value in taken), default=0.0))
+    elif kind == "fft":
+        vector = 5.0 * elements * log2(max(prod(equation.params["fft_lengths"]), 2))
     elif kind in _PARTS and read:
         read[0] = written
         vector = 0.0

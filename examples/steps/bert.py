@@ -10,9 +10,10 @@ WORDS, POSITIONS, WIDTH, HEADS, LAYERS = 30522, 512, 768, 12, 12
 def loss(params, tokens, labels):
     """Return the mean loss of a batch of tokens [N, S]."""
     x = normalise(params["norm"], embed(params["embedding"], tokens))
-    for own in params["blocks"]:
-        x = normalise(own["before"], x + attend(own, x, HEADS, causal=False))
-        x = normalise(own["between"], x + feed_forward(own, x))
+    for number, own in enumerate(params["blocks"]):
+        with jax.named_scope(f"block.{number}"):
+            x = normalise(own["before"], x + attend(own, x, HEADS, causal=False))
+            x = normalise(own["between"], x + feed_forward(own, x))
     x = normalise(params["transform_norm"], jax.nn.gelu(apply(params["transform"], x)))
     return cross_entropy(x @ params["embedding"]["words"].T, labels)
 

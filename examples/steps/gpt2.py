@@ -10,9 +10,10 @@ WORDS, POSITIONS, WIDTH, HEADS, LAYERS = 50257, 1024, 768, 12, 12
 def loss(params, tokens):
     """Return the mean loss of a batch of tokens [N, S]."""
     x = embed(params["embedding"], tokens[:, :-1])
-    for own in params["blocks"]:
-        x = x + attend(own, normalise(own["before"], x), HEADS, causal=True)
-        x = x + feed_forward(own, normalise(own["between"], x))
+    for number, own in enumerate(params["blocks"]):
+        with jax.named_scope(f"block.{number}"):
+            x = x + attend(own, normalise(own["before"], x), HEADS, causal=True)
+            x = x + feed_forward(own, normalise(own["between"], x))
     return cross_entropy(normalise(params["norm"], x) @ params["embedding"]["words"].T, tokens[:, 1:])
 
 

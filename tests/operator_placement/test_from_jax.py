@@ -179,6 +179,12 @@ def test_flops_of_attention_are_those_of_xla():
     assert found == pytest.approx(xla_flops(step, *arguments), rel=0.05)
 
 
+def test_flops_of_a_fourier_transform():
+    """5 n log2 n for each of 3 rows of 1,024 elements."""
+    (transform,) = traced(jnp.fft.fft, (shape(3, 1024, dtype="complex64"),))[0].operators
+    assert transform.vector_flops == 3 * 5 * 1024 * 10
+
+
 def test_a_fused_kernel_moves_what_is_in_memory():
     """A launch of 1.13 us, then 8 MB at 66 % of 3.35 TB/s."""
     graph = from_jax(lambda x: jnp.tanh(jnp.sin(x) + 1.0), shape(1000, 1000))

@@ -45,6 +45,7 @@ def test_layers_follow_each_other_forward_and_back():
     assert (at["transformer.1/output"], at["transformer.2/n1"]) in graph.edges
     assert (at["transformer.2/n1 inputs"], at["transformer.1/feed-forward.output inputs"]) in graph.edges
     assert (at["head.33/output"], at["head.33/output inputs"]) in graph.edges
+    assert graph.kinds[at["transformer.1/self-attention.attention"]] == "einsum+softmax+einsum"
     # The two gradients of a multiply may run at once, and the second one stays with its weight.
     inputs, weights = (at[f"transformer.1/feed-forward.z {part}"] for part in ("inputs", "weights"))
     assert (inputs, weights) not in graph.edges
