@@ -1,7 +1,7 @@
 """BERT-base (Devlin et al., 2019): predicts the words of all positions, with Adam."""
 
 import jax
-from sgd import adam_state, adam_step
+from optimizers import adam_state, adam_step
 from transformer import apply, attend, block, cross_entropy, embed, embedding, feed_forward, linear, norm, normalise
 
 WORDS, POSITIONS, WIDTH, HEADS, LAYERS = 30522, 512, 768, 12, 12

@@ -1,4 +1,4 @@
-"""Networks of convolutions on images of 32 x 32, as lists of layers."""
+"""Networks of convolutions on images of 32 x 32, as lists of layers; batches are normalised (Ioffe, Szegedy, 2015)."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ def weights(layers, channels=3, size=32, classes=10):
             size //= 2
         elif isinstance(layer, tuple):
             out, window = layer
-            found.append(_weight((window, window, channels, out)))
+            found.append(_weight((window, window, channels, out)) | {"scale": _vector(out), "shift": _vector(out)})
             channels = out
         else:
             found.append(_weight((neurons or channels * size * size, layer)))
@@ -22,7 +22,17 @@ def weights(layers, channels=3, size=32, classes=10):
 
 
 def _weight(shape):
-    return {"w": jax.ShapeDtypeStruct(shape, "float32"), "b": jax.ShapeDtypeStruct(shape[-1:], "float32")}
+    return {"w": jax.ShapeDtypeStruct(shape, "float32"), "b": _vector(shape[-1])}
+
+
+def _vector(size):
+    return jax.ShapeDtypeStruct((size,), "float32")
+
+
+def normalise(params, x):
+    """Normalise each channel of [N, H, W, C] over a batch."""
+    centred = x - x.mean(axis=(0, 1, 2))
+    return centred * lax.rsqrt((centred**2).mean(axis=(0, 1, 2)) + 1e-5) * params["scale"] + params["shift"]
 
 
 def cross_entropy(layers, params, images, labels):
@@ -35,7 +45,7 @@ def cross_entropy(layers, params, images, labels):
         own = next(rest)
         if isinstance(layer, tuple):
             x = lax.conv_general_dilated(x, own["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-            x = jax.nn.relu(x + own["b"])
+            x = jax.nn.relu(normalise(own, x + own["b"]))
         else:
             x = jax.nn.relu(x.reshape(len(x), -1) @ own["w"] + own["b"])
     last = next(rest)

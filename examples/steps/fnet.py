@@ -1,7 +1,7 @@
 """FNet (Lee-Thorp et al., 2022): BERT-base with a Fourier transform in place of attention, with Adam."""
 
 import jax
-from sgd import adam_state, adam_step
+from optimizers import adam_state, adam_step
 from transformer import block, cross_entropy, embed, embedding, feed_forward, fourier, norm, normalise
 
 WORDS, POSITIONS, WIDTH, LAYERS = 32000, 512, 768, 12

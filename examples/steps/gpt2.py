@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al., 2019), the smallest one: predicts the next word, with Adam."""
 
 import jax
-from sgd import adam_state, adam_step
+from optimizers import adam_state, adam_step
 from transformer import attend, block, cross_entropy, embed, embedding, feed_forward, norm, normalise
 
 WORDS, POSITIONS, WIDTH, HEADS, LAYERS = 50257, 1024, 768, 12, 12

@@ -1,17 +1,7 @@
-"""Training steps of a loss: gradients, and an update of the parameters."""
+"""The training step of a loss: its gradients, and an update of the parameters."""
 
 import jax
 import jax.numpy as jnp
-
-
-def sgd_step(loss, rate=0.01):
-    """Return step(params, *batch) -> (params, loss) of gradient descent."""
-
-    def step(params, *batch):
-        value, gradients = jax.value_and_grad(loss)(params, *batch)
-        return jax.tree.map(lambda weight, gradient: weight - rate * gradient, params, gradients), value
-
-    return step
 
 
 def adam_step(loss, rate=1e-4, first=0.9, second=0.999, epsilon=1e-8):
