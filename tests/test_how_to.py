@@ -65,6 +65,8 @@ def test_the_sizes_of_parts_are_those_of_the_code():
 @pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_a_how_to_runs(checkout, document, monkeypatch):
+    if any(kind == SNIPPETS and "import torch" in block for kind, block in blocks(document)):
+        pytest.importorskip("torch", reason="torch is no dependency of dsx")
     monkeypatch.chdir(checkout)
     names = {}
     for kind, block in blocks(document):
