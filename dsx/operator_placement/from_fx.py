@@ -89,7 +89,9 @@ class _Reading:
         if looks_up(name) and read:
             read[0] = written
         arguments = [self._shape(argument) for argument in node.args]
-        multiplies = multiplies_of(name, arguments, [None if one is None else self.shapes[one] for one in made])
+        results = [None if one is None else self.shapes[one] for one in made]
+        # Of all arguments of a convolution, whether it is transposed is the only flag.
+        multiplies = multiplies_of(name, arguments, results, any(argument is True for argument in node.args))
         pointwise = any(str(tag).rpartition(".")[2] == "pointwise" for tag in getattr(node.target, "tags", ()))
         elements = max(self.shapes[tensor].elements for tensor in (*inputs, *outputs))
         role = role_of(name, pointwise)

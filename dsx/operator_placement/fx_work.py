@@ -21,6 +21,7 @@ _FILLS |= {"full_like", "zeros_like", "ones_like", "empty_like"}
 _REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "prod", "argmax", "argmin", "all", "any", "var", "std"}
 _REDUCTIONS |= {"var_mean", "logsumexp", "linalg_vector_norm"}
 _COPIES = {"clone", "_to_copy", "copy", "copy_", "cat", "stack", "constant_pad_nd", "contiguous", "flip"}
+_CONVOLUTIONS = {"convolution", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 # Results with the elements that are read of the first argument, in place of all.
 _LOOKED_UP = {"embedding", "index", "gather", "index_select"}
 
@@ -67,9 +68,12 @@ def looks_up(name: str) -> bool:
 
 
 def multiplies_of(
-    name: str, arguments: Sequence[Shape | None], results: Sequence[Shape | None]
+    name: str, arguments: Sequence[Shape | None], results: Sequence[Shape | None], transposed: bool = False
 ) -> tuple[Multiply, ...]:
-    """Return the multiplies of an operator; `arguments` has None for what is no tensor, or is left out."""
+    """Return the multiplies of an operator; `arguments` has None for what is no tensor.
+
+    `transposed` says that a convolution is one, by an argument.
+    """
     given = [argument.sizes for argument in arguments if argument is not None]
     made = [None if result is None else result.sizes for result in results]
     try:
@@ -79,13 +83,17 @@ def multiplies_of(
             return (_product(given[1], given[2]),)
         if name == "linear":
             return (_product(given[0], given[1][::-1]),)
-        if name in ("convolution", "conv1d", "conv2d", "conv3d") and made[0]:
-            return (_convolution(given[0], given[1], made[0]),)
+        if name in _CONVOLUTIONS and made[0]:
+            transposed = transposed or "transpose" in name
+            few, many = (given[0], made[0]) if transposed else (made[0], given[0])
+            return (_convolution(few, many, given[1], transposed),)
         if name == "convolution_backward":
-            return _convolution_gradients(given[0], given[1], given[2], made)
+            gradient, taken, weight = given[:3]
+            few, many = (taken, gradient) if transposed else (gradient, taken)
+            return _convolution_gradients(few, many, weight, (made[0] is not None, made[1] is not None), transposed)
         if "dot_product" in name or "flash_attention" in name or "efficient_attention" in name:
             return _attention_gradients(*given[:4]) if "backward" in name else _attention(*given[:3])
-    except (IndexError, TypeError):  # an operator of that name with other arguments
+    except (IndexError, TypeError, ValueError):  # an operator of that name with other arguments
         return ()
     return ()
 
@@ -104,24 +112,24 @@ def _product(left: Sequence[int], right: Sequence[int]) -> Multiply:
     return _multiply(left[-2] if len(left) > 1 else 1, columns, left[-1], stack)
 
 
-def _convolution(taken: Sequence[int], weight: Sequence[int], made: Sequence[int]) -> Multiply:
-    if weight[0] != made[1]:  # transposed: weights are (in, out / groups, *window)
-        return _multiply(taken[0] * prod(taken[2:]), prod(weight[1:]), weight[0], 1)
-    groups = taken[1] // weight[1]
-    return _multiply(made[0] * prod(made[2:]), weight[0] / groups, prod(weight[1:]), groups)
+def _convolution(few: Sequence[int], many: Sequence[int], weight: Sequence[int], transposed: bool) -> Multiply:
+    """Return the multiply of a convolution of `many` to `few`; a transposed one makes `many` of `few`.
+
+    Weights are (channels of `few`, channels of `many` in a group, window).
+    """
+    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
+    inside, outside = prod(weight[1:]), weight[0] / groups
+    return _multiply(pixels, inside, outside, groups) if transposed else _multiply(pixels, outside, inside, groups)
 
 
 def _convolution_gradients(
-    gradient: Sequence[int], taken: Sequence[int], weight: Sequence[int], made: Sequence[Sequence[int] | None]
+    few: Sequence[int], many: Sequence[int], weight: Sequence[int], wanted: tuple[bool, bool], transposed: bool
 ) -> tuple[Multiply, ...]:
-    groups = max(taken[1] // weight[1], 1)
-    pixels, window = gradient[0] * prod(gradient[2:]), prod(weight[2:])
-    found: list[Multiply] = []
-    if made[0] is not None:
-        found.append(_multiply(pixels, weight[1] * window, weight[0] / groups, groups))
-    if made[1] is not None:
-        found.append(_multiply(weight[1] * window, weight[0] / groups, pixels, groups))
-    return tuple(found)
+    """Return the multiplies for the gradients of the input and of the weights that are `wanted`."""
+    pixels, groups = few[0] * prod(few[2:]), many[1] // weight[1]
+    of_input = _convolution(few, many, weight, not transposed)
+    of_weights = _multiply(prod(weight[1:]), weight[0] / groups, pixels, groups)
+    return tuple(one for one, is_wanted in zip((of_input, of_weights), wanted, strict=True) if is_wanted)
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> tuple[Multiply, ...]:

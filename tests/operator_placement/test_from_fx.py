@@ -140,7 +140,7 @@ def test_results_that_are_taken_apart():
         ("linear", [(2, 8, 16), (32, 16), (32,)], (2, 8, 32), 2 * 16 * 16 * 32),
         ("conv2d", [(2, 8, 10, 10), (16, 8, 3, 3)], (2, 16, 8, 8), 2 * 2 * 16 * 64 * 8 * 9),
         ("convolution", [(2, 8, 10, 10), (16, 2, 3, 3)], (2, 16, 8, 8), 2 * 2 * 16 * 64 * 2 * 9),
-        ("convolution", [(2, 16, 8, 8), (16, 8, 3, 3)], (2, 8, 10, 10), 2 * 2 * 16 * 64 * 8 * 9),
+        ("conv_transpose2d", [(2, 16, 8, 8), (16, 16, 3, 3)], (2, 16, 10, 10), 2 * 2 * 16 * 64 * 16 * 9),
         ("scaled_dot_product_attention", [(2, 4, 16, 8)] * 3, (2, 4, 16, 8), 2 * 2 * 8 * 16 * 16 * 8),
     ],
 )
@@ -161,9 +161,16 @@ def test_flops_of_gradients():
     one = graph.call("convolution_backward", gradient, image, weight, val=(None, tensor(16, 8, 3, 3), None))
     heads = [graph.given(f"head_{at}", tensor(2, 4, 16, 8)) for at in range(4)]
     attention = graph.call("_scaled_dot_product_flash_attention_backward", *heads, val=(tensor(2, 4, 16, 8),) * 3)
-    graph.returns(graph.item(both, 0), graph.item(one, 1), graph.item(attention, 0))
+    flags = [None, [2, 2], [0, 0], [1, 1], True, [0, 0], 2, [True, True, False]]
+    small, back = graph.given("small", tensor(2, 16, 5, 5)), graph.given("back", tensor(2, 8, 11, 11))
+    turned = graph.call(
+        *("convolution_backward", back, small, graph.given("turned", tensor(16, 4, 3, 3)), *flags),
+        val=(tensor(2, 16, 5, 5), tensor(16, 4, 3, 3), None),
+    )
+    graph.returns(graph.item(both, 0), graph.item(one, 1), graph.item(attention, 0), graph.item(turned, 0))
     forward = 2 * 2 * 16 * 64 * 8 * 9
-    assert flops(graph) == [2 * forward, forward, 2.5 * 2 * 2 * 8 * 16 * 16 * 8]
+    of_turned = 2 * 2 * 25 * 16 * 4 * 9
+    assert flops(graph) == [2 * forward, forward, 2.5 * 2 * 2 * 8 * 16 * 16 * 8, 2 * of_turned]
 
 
 def test_what_changes_an_input_in_place_shares_its_device():
