@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-_MOST_UNROLLED = 10_000  # equations of a scan
+_MOST_EQUATIONS = 20_000  # with which a scan is still unrolled
 # Names of the calls that are inlined, and where they keep what they call.
 _CALLS = {
     "jit": "jaxpr",
@@ -125,7 +125,7 @@ class _Flattening:
         if name in _CALLS:
             inner, consts = _opened(eqn.params[_CALLS[name]])
             return self.run(inner, [*map(self.constant, consts), *taken], scope)
-        if name == "scan" and 0 < eqn.params["length"] * _count(eqn.params["jaxpr"].jaxpr) <= _MOST_UNROLLED:
+        if name == "scan" and 0 < _unrolled(eqn) <= _MOST_EQUATIONS - len(self.equations):
             return self._scan(eqn, taken, scope)
         made = [self.value(variable.aval) for variable in eqn.outvars]
         inputs = tuple(self.whole(one) for one in taken)
@@ -186,6 +186,11 @@ def _opened(called: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     return (called.jaxpr, called.consts) if isinstance(called, ClosedJaxpr) else (called, ())
 
 
+def _unrolled(eqn: JaxprEqn) -> int:
+    """Return the equations of a scan when it is unrolled."""
+    return eqn.params["length"] * _count(eqn.params["jaxpr"].jaxpr)
+
+
 def _count(jaxpr: Jaxpr) -> int:
     """Return the equations of a jaxpr when it is flattened."""
     total = 0
@@ -194,8 +199,8 @@ def _count(jaxpr: Jaxpr) -> int:
         if name in _CALLS:
             total += _count(_opened(eqn.params[_CALLS[name]])[0])
         elif name == "scan":
-            whole = eqn.params["length"] * _count(eqn.params["jaxpr"].jaxpr)
-            total += whole if 0 < whole <= _MOST_UNROLLED else 1
+            whole = _unrolled(eqn)
+            total += whole if 0 < whole <= _MOST_EQUATIONS else 1
         else:
             total += 1
     return total

@@ -2,10 +2,12 @@
 
 A multiply has 2 FLOPs for each pair of elements. A convolution is a multiply of its windows by its filters, without the
 pairs that a padding or a dilation of the input leaves out, as XLA counts. A Fourier transform of n elements has
-5 n log2 n FLOPs (Cooley and Tukey, 1965). Any other operator has one FLOP for each
-element that it makes, or that it reduces. It moves its operands and its results once; a gather, a scatter or a slice
-only the elements concerned. A scan that is not unrolled takes its body times its length, a branch (cond) the branch
-with most work, and a loop of unknown length (while) one run of its body.
+5 n log2 n FLOPs (Cooley and Tukey, 1965). Any other operator has one FLOP for each element that it makes, or that it
+reduces. It moves its operands and its results once; a gather, a scatter or a slice only the elements concerned. A scan
+that is not unrolled takes its body times its length, a branch (cond) the branch with most work, and a loop of unknown
+length (while) one run of its body.
+
+Not modelled: what transcendental functions and random numbers take more, multiplies that are split along the sum.
 """
 
 from collections.abc import Callable, Sequence

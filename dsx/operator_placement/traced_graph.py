@@ -2,7 +2,8 @@
 
 An input is an operator without time that holds its bytes, so it counts where weights are. Each tensor that a kernel
 leaves in memory is held to the end of the step: an upper bound, without reuse. An input of one element is no operator
-and has no edge. Where a step returns the new value of an input, both share a device: the next step needs it there.
+and has no edge. Where a step returns the new value of an input, both share a device, since the next step needs it
+there, and the new value takes the memory of the old one.
 """
 
 from collections.abc import Mapping
@@ -67,7 +68,9 @@ def graph_of_kernels(fused_step: FusedStep, seconds: np.ndarray) -> OpGraph:
             if maker is not None:
                 ends = maker, at
                 edges[ends] = edges.get(ends, frozenset()) | {number.setdefault(tensor, len(number))}
-    held = [*(size[tensor] for tensor in inputs), *(sum(size[one] for one in kernel.writes) for kernel in kernels)]
+    in_place = {fused_step.source[new] for given, new in step.updates.items() if given in place}
+    held = [size[tensor] for tensor in inputs]
+    held += [sum(size[one] for one in kernel.writes if one not in in_place) for kernel in kernels]
     return OpGraph(
         ids=(
             *(step.inputs[tensor] for tensor in inputs),

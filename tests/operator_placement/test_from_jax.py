@@ -51,6 +51,7 @@ def test_a_step_of_training():
     label = graph.together[graph.ids.index("input.0/1/0")]
     weight, new = np.flatnonzero(graph.together == label)
     assert graph.kinds[weight] == "input" and graph.kinds[new] == "mul+sub"
+    assert graph.memory_bytes[[weight, new]].tolist() == [4 * 64 * 64, 0]  # the new value takes the place of the old
 
 
 def test_the_same_step_gives_the_same_graph():
@@ -134,9 +135,15 @@ def test_a_long_scan_is_one_operator():
         return lax.scan(lambda c, _: (c @ c, None), x, None, length=length)[0]
 
     once = from_jax(lambda x: step(x, 1), shape(8, 8)).seconds.sum()
-    graph = from_jax(lambda x: step(x, 20_000), shape(8, 8))
+    graph = from_jax(lambda x: step(x, 20_001), shape(8, 8))
     assert kinds(graph) == ["scan"]
-    assert graph.seconds.sum() == pytest.approx(20_000 * once, rel=1e-9)
+    assert graph.seconds.sum() == pytest.approx(20_001 * once, rel=1e-9)
+    # All scans of a step share the limit.
+    assert kinds(from_jax(lambda x: step(step(step(x, 10), 19_995), 5), shape(8, 8))) == [
+        *(["dot_general"] * 10),
+        "scan",
+        *(["dot_general"] * 5),
+    ]
 
 
 def flops(step, *shapes):
