@@ -7,7 +7,8 @@ reduces. It moves its operands and its results once; a gather, a scatter or a sl
 that is not unrolled takes its body times its length, a branch (cond) the branch with most work, and a loop of unknown
 length (while) one run of its body.
 
-Not modelled: what transcendental functions and random numbers take more, multiplies that are split along the sum.
+Not modelled: what transcendental functions, random numbers, sorts and factorisations take more; multiplies that are
+split along the sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ from dsx.operator_placement.jaxpr_flattening import ROW, STACK, FlatEquation, Fl
 from dsx.operator_placement.traced_graph import works_of
 from dsx.operator_placement.traced_step import Kernel, Multiply, Role, TracedOperator, TracedStep
 
-_VIEWS = {"reshape", "squeeze", "expand_dims", "optimization_barrier", "name", "sharding_constraint", "pvary"}
+_VIEWS = {"reshape", "squeeze", "expand_dims", "optimization_barrier", "stop_gradient", "name", "pvary"}
+_VIEWS |= {"sharding_constraint"}
 _SPREADS = {"broadcast_in_dim", "iota"}
 _REDUCTIONS = {f"reduce_{name}" for name in ("sum", "max", "min", "prod", "and", "or", "xor")} | {"argmax", "argmin"}
 _MOVES = {"transpose", "slice", "dynamic_slice", "dynamic_update_slice", "split", "pad", "concatenate", "rev", STACK}
