@@ -4,6 +4,9 @@ Each chain moves a random unit to the device of a random neighbour, or to anothe
 what is shorter, or longer with the probability of its temperature (Kirkpatrick et al., 1983). Memory that is exceeded
 may not grow, and only placements that fit count. The order of the operators is fixed; between rounds they are put in
 the order of the best starts.
+
+Where bandwidth is to be allocated, each chain has its own: whole parts of what a server sends. Every fourth move shifts
+some from one receiver to another.
 """
 
 from collections.abc import Sequence
@@ -14,15 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.operator_placement.bandwidth import Network, filled, in_parts, with_bandwidth
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.simulator import Machine, Rows, makespans, rows_of
+from dsx.operator_placement.simulator import Machine, Rows, machine_of, makespans, rows_of
 
 CHAINS = 64
+PARTS = 8  # of the bandwidth of a server, for each other server
 _NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the unit itself
 _STEP_PER_ROW_S = (
     1e-6  # nominal seconds of a step of all chains: how many fit into a budget must not depend on the clock
 )
+_SHARED = 2  # times as long take steps that allocate bandwidth
 
 
 class Chains(NamedTuple):
@@ -34,25 +40,58 @@ class Chains(NamedTuple):
     excess_bytes: Any  # [B] memory over the limit, of all devices
     best: Any
     best_s: Any  # [B] infinite without a placement that fits
+    share: Any  # [S * S, B] bandwidth of pairs of servers: in parts of that of a server, at least 1, if it is allocated
+    best_share: Any
 
 
-def _excess(placement: Any, memory: Any, limit: float, count: int) -> Any:
+def excess_bytes(placement: Any, memory: Any, limit: float, count: int) -> Any:
+    """Return the bytes of [units + 1, B] placements over the limit, of all devices, [B]."""
     used = jnp.stack([jnp.where(placement == device, memory[:, None], 0.0).sum(axis=0) for device in range(count)])
     return jnp.maximum(used - limit, 0.0).sum(axis=0)
 
 
-@partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
-def _started(key: Any, placement: Any, rows: Rows, memory: Any, limit: float, num_ops: int, machine: Machine) -> Chains:
-    seconds = makespans(rows, placement, num_ops, machine)
-    excess = jnp.zeros_like(seconds) if limit == np.inf else _excess(placement, memory, limit, machine.count)
-    return Chains(key, placement, seconds, excess, placement, jnp.where(excess > 0.0, jnp.inf, seconds))
+def _byte_s(share: Any, part_s: Any) -> Any:
+    """Return the seconds of a byte, given those of a part; none inside a server."""
+    return None if share is None else jnp.where(share > 0.0, part_s / share, 0.0)
+
+
+def _shifted(key: Any, share: Any, servers: int) -> Any:
+    """Return shares of which each chain has given some of one pair of servers to another pair with the same sender."""
+    of_server, of_pair, of_other, of_amount = jax.random.split(key, 4)
+    batch = share.shape[1]
+    lanes = jnp.arange(batch)
+    server = jax.random.randint(of_server, (batch,), 0, servers)
+    giver = (server + jax.random.randint(of_pair, (batch,), 1, servers)) % servers + server * servers
+    taker = (server + jax.random.randint(of_other, (batch,), 1, servers)) % servers + server * servers
+    amount = jax.random.randint(of_amount, (batch,), 1, PARTS // 2 + 1).astype(jnp.float32)
+    amount = jnp.minimum(amount, share[giver, lanes] - 1.0)
+    return share.at[giver, lanes].add(-amount).at[taker, lanes].add(amount)
 
 
 @partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
+def _started(
+    key: Any,
+    placement: Any,
+    share: Any,
+    rows: Rows,
+    memory: Any,
+    part_s: Any,
+    limit: float,
+    num_ops: int,
+    machine: Machine,
+) -> Chains:
+    seconds = makespans(rows, placement, num_ops, machine, _byte_s(share, part_s))
+    excess = jnp.zeros_like(seconds) if limit == np.inf else excess_bytes(placement, memory, limit, machine.count)
+    best_s = jnp.where(excess > 0.0, jnp.inf, seconds)
+    return Chains(key, placement, seconds, excess, placement, best_s, share, share)
+
+
+@partial(jax.jit, static_argnames=("limit", "num_ops", "machine", "allocates"))
 def _annealed(
     chains: Chains,
     rows: Rows,
     memory: Any,
+    part_s: Any,
     near: Any,
     hot: Any,
     cold: Any,
@@ -60,20 +99,26 @@ def _annealed(
     limit: float,
     num_ops: int,
     machine: Machine,
+    allocates: bool,
 ) -> Chains:
     batch, units = chains.placement.shape[1], chains.placement.shape[0] - 1
     lanes = jnp.arange(batch)
 
     def step(number: Any, chains: Chains) -> Chains:
-        key, of_unit, of_device, of_luck, of_near = jax.random.split(chains.key, 5)
+        key, of_unit, of_device, of_luck, of_near, *of_shares = jax.random.split(chains.key, 7 if allocates else 5)
         unit = jax.random.randint(of_unit, (batch,), 0, units)
         own = chains.placement[unit, lanes]
         shift = jax.random.randint(of_device, (batch,), 1, machine.count, chains.placement.dtype)
         other = chains.placement[near[unit, jax.random.randint(of_near, (batch,), 0, near.shape[1])], lanes]
         moved = jnp.where(other != own, other, (own + shift) % machine.count)
+        share = chains.share
+        if allocates:
+            moves = jax.random.bernoulli(of_shares[0], 0.75, (batch,))
+            moved = jnp.where(moves, moved, own)
+            share = jnp.where(moves, share, _shifted(of_shares[1], share, machine.servers))
         proposal = chains.placement.at[unit, lanes].set(moved)
-        seconds = makespans(rows, proposal, num_ops, machine)
-        excess = jnp.zeros_like(seconds) if limit == np.inf else _excess(proposal, memory, limit, machine.count)
+        seconds = makespans(rows, proposal, num_ops, machine, _byte_s(share, part_s))
+        excess = jnp.zeros_like(seconds) if limit == np.inf else excess_bytes(proposal, memory, limit, machine.count)
         warmth = hot * (cold / hot) ** (number / steps)
         luck = -jnp.log(jax.random.uniform(of_luck, (batch,), minval=1e-12))
         taken = (seconds - chains.makespan_s <= warmth * luck) & (excess <= chains.excess_bytes)
@@ -86,6 +131,8 @@ def _annealed(
             jnp.where(taken, excess, chains.excess_bytes),
             jnp.where(better, proposal, chains.best),
             jnp.where(better, seconds, chains.best_s),
+            None if share is None else jnp.where(taken, share, chains.share),
+            None if share is None else jnp.where(better, share, chains.best_share),
         )
 
     return jax.lax.fori_loop(0, steps, step, chains)
@@ -94,13 +141,25 @@ def _annealed(
 class Annealing:
     """Annealing of the placements of a graph whose units stay together."""
 
-    def __init__(self, graph: OpGraph, timing: Timing, unit: np.ndarray, start: Schedule, seed: int) -> None:
-        """Begin with the placement of `start`, and with that of all units on one device."""
+    def __init__(
+        self,
+        graph: OpGraph,
+        timing: Timing,
+        unit: np.ndarray,
+        start: Schedule,
+        seed: int,
+        network: Network | None = None,
+    ) -> None:
+        """Begin with the placement of `start`, and with that of all units on one device.
+
+        With a network its bandwidth is allocated too; then pairs of servers of `timing` have bandwidths of their own,
+        with which chains begin.
+        """
         devices = timing.devices
-        self.graph, self.timing, self.unit = graph, timing, unit.tolist()
+        self.graph, self.timing, self.unit, self.network = graph, timing, unit.tolist(), network
         self.num_units = int(unit.max()) + 1
         self.limit = np.inf if devices.memory_bytes is None else float(devices.memory_bytes)
-        self.machine = Machine(devices.count, devices.units)
+        self.machine = machine_of(devices)
         self.memory = jnp.asarray(np.bincount(unit, graph.memory_bytes, self.num_units + 1), jnp.float32)
         self.near = jnp.asarray(_neighbours(graph, unit, self.num_units, seed), jnp.int32)
         placement = np.zeros((self.num_units + 1, CHAINS), dtype=np.int32)
@@ -108,6 +167,15 @@ class Annealing:
         if self.limit == np.inf:
             placement[:, ::8] = 0
         self.key, self.placement = jax.random.PRNGKey(seed), jnp.asarray(placement)
+        # Of two servers each has one to send to, which gets all.
+        self.allocates = network is not None and self.machine.servers > 2
+        self.share, self.part_s = None, jnp.float32(1.0)
+        if devices.between is not None:
+            share = np.array(devices.between) * (1.0 - np.eye(self.machine.servers))
+            if network is not None and self.allocates:
+                share = in_parts(share, PARTS)
+                self.part_s = jnp.float32(share[0].sum() / network.total)
+            self.share = jnp.asarray(np.repeat(share.reshape(-1, 1), CHAINS, axis=1), jnp.float32)
         self.found = start
         self._put_in_order(start)
 
@@ -118,23 +186,31 @@ class Annealing:
 
     def steps_in(self, seconds: float) -> int:
         """Return how many steps nominally take so long."""
-        return max(int(seconds / (len(self.rows.op) * _STEP_PER_ROW_S)), 1)
+        per_row_s = _STEP_PER_ROW_S * (1 if self.share is None else _SHARED)
+        return max(int(seconds / (len(self.rows.op) * per_row_s)), 1)
 
     def run(self, steps: int, hot: float, cold: float) -> Schedule | None:
         """Anneal for some steps; return the schedule of the best placement, None if none fits.
 
-        Temperatures are shares of the makespan.
+        Temperatures are shares of the makespan. With a network, `timing` has the bandwidths of the schedule after that.
         """
         scale = self.found.makespan_s
         fixed = {"limit": self.limit, "num_ops": self.graph.num_ops, "machine": self.machine}
-        chains = _started(self.key, self.placement, self.rows, self.memory, **fixed)
+        chains = _started(self.key, self.placement, self.share, self.rows, self.memory, self.part_s, **fixed)
         warm = (jnp.float32(hot * scale), jnp.float32(cold * scale), jnp.int32(steps))
-        chains = _annealed(chains, self.rows, self.memory, self.near, *warm, **fixed)
-        self.key, self.placement = chains.key, chains.placement
+        chains = _annealed(
+            chains, self.rows, self.memory, self.part_s, self.near, *warm, **fixed, allocates=self.allocates
+        )
+        self.key, self.placement, self.share = chains.key, chains.placement, chains.share
         seconds = np.asarray(chains.best_s)
         chain = int(seconds.argmin())
         if not np.isfinite(seconds[chain]):
             return None
+        if self.network is not None and self.allocates:
+            parts = np.asarray(chains.best_share)[:, chain].reshape(self.machine.servers, -1)
+            self.timing = Timing(
+                self.graph, with_bandwidth(self.timing.devices, filled(self.network, parts.astype(float)))
+            )
         placement = np.asarray(chains.best)[self.unit, chain]
         listed = placement.tolist()
         found = self.timing.best(listed, self.timing.in_order(listed, self.order).start_s.tolist())
@@ -144,6 +220,10 @@ class Annealing:
         kept = np.array(self.placement)
         kept[:, behind] = np.asarray(chains.best)[:, [chain]]
         self.placement = jnp.asarray(kept)
+        if self.share is not None:
+            shares = np.array(self.share)
+            shares[:, behind] = np.asarray(chains.best_share)[:, [chain]]
+            self.share = jnp.asarray(shares)
         self.found = found
         return found
 

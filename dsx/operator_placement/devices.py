@@ -1,12 +1,14 @@
 """The devices of a placement and the links between them.
 
 Devices are numbered, those of a server one after the other. A link is that of the innermost level that both devices
-share: that of a server, or the network. All of its bandwidth is there for every transfer, as in the
-programs of the sources: contention is not modelled.
+share: that of a server, or the network. Where each ordered pair of servers has a bandwidth of its own, the network has
+a link for each. All of the bandwidth of a link is there for every transfer, as in the programs of the sources:
+contention is not modelled.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,8 +22,10 @@ class Link:
     latency_s: float = 0.0
 
     def seconds(self, num_bytes: float) -> float:
-        """Return the seconds of a transfer; none for a dependency without data."""
-        return self.latency_s + num_bytes / self.bandwidth if num_bytes > 0 else 0.0
+        """Return the seconds of a transfer; none for a dependency without data, and no end without bandwidth."""
+        if num_bytes <= 0:
+            return 0.0
+        return self.latency_s + num_bytes / self.bandwidth if self.bandwidth > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Devices:
     units: tuple[int, ...]  # devices in a unit of each level, innermost first, without the level of all devices
     links: tuple[Link, ...]  # of each level, one more than `units`
     memory_bytes: float | None = None  # of each device; None: no limit
+    # Bytes/s from each server (the innermost unit, a device if there is none) to each other one, in place of the
+    # bandwidth of the link between them; None: that of the link.
+    between: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def count(self) -> int:
@@ -43,21 +50,44 @@ class Devices:
         """Whether all devices have the same speed."""
         return len(set(self.speeds)) == 1
 
+    @property
+    def server_size(self) -> int:
+        """The number of devices of a server."""
+        return self.units[0] if self.units else 1
+
     @cached_property
     def level(self) -> np.ndarray:
-        """The level of the link between two devices, [D, D]; -1 for a device itself."""
+        """The number of the link from a device (row) to another, [D, D], as of `numbered_links`; -1 to itself."""
         device = np.arange(self.count)
         found = np.full((self.count, self.count), len(self.units))
         for level in reversed(range(len(self.units))):
             unit = device // self.units[level]
             found[unit[:, None] == unit] = level
+        if self.between is not None:
+            server = device // self.server_size
+            pair = server[:, None] * len(self.between) + server + len(self.links)
+            found = np.where(server[:, None] == server, found, pair)
         found[device, device] = -1
         return found
+
+    @cached_property
+    def numbered_links(self) -> tuple[Link, ...]:
+        """The links of the levels; then, with bandwidths of their own, those of pairs of servers, row by row."""
+        if self.between is None:
+            return self.links
+        first = range(0, self.count, self.server_size)  # device of each server
+        level = replace(self, between=None).level
+        pairs = [
+            Link(self.between[one][other], self.links[level[a, b]].latency_s)
+            for one, a in enumerate(first)
+            for other, b in enumerate(first)
+        ]
+        return (*self.links, *pairs)
 
     @property
     def used_links(self) -> tuple[Link, ...]:
         """The links that some pair of devices has."""
-        return tuple(self.links[level] for level in sorted({*self.level.ravel().tolist()} - {-1}))
+        return tuple(self.numbered_links[level] for level in sorted({*self.level.ravel().tolist()} - {-1}))
 
     def worst_s(self, num_bytes: float) -> float:
         """Return the most seconds of a transfer between two devices."""

@@ -36,7 +36,7 @@ class Exact:
     stopped: bool = False  # by `stop` or Ctrl-C
 
 
-class _Cuts:
+class Cuts:
     """The literals of pairs of units in different parts of a level, made where a transfer asks for them."""
 
     def __init__(self, program: Program) -> None:
@@ -51,13 +51,13 @@ class _Cuts:
         if key not in self.literals:
             model = self.program.model
             cut = self.literals[key] = model.new_bool_var(f"cut {key}")
-            for own, its in zip(self._part(key[0], size), self._part(key[1], size), strict=True):
+            for own, its in zip(self.parts_of(key[0], size), self.parts_of(key[1], size), strict=True):
                 model.add_bool_or(~own, its, cut)
                 model.add_bool_or(own, ~its, cut)
                 model.add_bool_or(~own, ~its, ~cut)
         return self.literals[key]
 
-    def _part(self, one: int, size: int) -> "list[cp_model.IntVar]":
+    def parts_of(self, one: int, size: int) -> "list[cp_model.IntVar]":
         """Return literals of the part that has a unit."""
         if size == 1:
             return self.program.place[one]
@@ -91,13 +91,16 @@ def solve(
     """Return the shortest schedule that some seconds find, never longer than `hint`, and a bound below all schedules.
 
     `unit` has the unit of each operator, which share a device. The search ends early once within `gap`, a share of the
-    makespan, of the bound. The hint must keep to the units and to memory.
+    makespan, of the bound. The hint must keep to the units and to memory. Raises ValueError where pairs of servers have
+    bandwidths of their own: `joint.py` is for these.
     """
+    if devices.between is not None:
+        raise ValueError("the program has one bandwidth a level")
     timing, unit = Timing(graph, devices), np.asarray(unit).tolist()
     most_s = longest_s(timing) if hint is None else hint.makespan_s
     ticks = ticks_for(timing.times_s, most_s)
     program = Program(graph, devices, unit, most_s, ticks)
-    cuts = _Cuts(program)
+    cuts = Cuts(program)
     costs = _run_after_transfers(program, cuts)
     first = units_to_place_first(graph, devices, unit)
     for number, one in enumerate(first):
@@ -131,7 +134,7 @@ def solve(
     return Exact(best, bound_s, proved, answer.stopped)
 
 
-def _run_after_transfers(program: Program, cuts: _Cuts) -> dict[tuple[int, int], list[int]]:
+def _run_after_transfers(program: Program, cuts: Cuts) -> dict[tuple[int, int], list[int]]:
     """Let operators wait for their inputs; return the ticks of each edge by the level of its link, 0 at last."""
     model, links = program.model, program.devices.links
     costs: dict[tuple[int, int], list[int]] = {}

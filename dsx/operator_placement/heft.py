@@ -29,7 +29,7 @@ def heft(timing: Timing, unit: Sequence[int], ranks: Sequence[float] | None = No
         choices = [fixed] if fixed is not None else [d for d in range(devices.count) if room[d] >= needs[own]]
         best: tuple[float, float, int] | None = None
         for device in choices:
-            row = timing.level[device]
+            row = timing.level_from[device]
             ready = max((end[other] + costs[row[placement[other]]] for other, costs in timing.inputs[op]), default=0.0)
             begin = _gap(busy[device], ready, timing.seconds[op][device])
             if best is None or begin + timing.seconds[op][device] < best[0]:

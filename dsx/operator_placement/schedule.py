@@ -30,14 +30,15 @@ class Timing:
     def __init__(self, graph: OpGraph, devices: Devices) -> None:
         self.graph, self.devices = graph, devices
         self.seconds: list[list[float]] = op_seconds(graph, devices).tolist()  # [N][D]
-        self.level: list[list[int]] = devices.level.tolist()
-        # Of each operator, the operators that it takes from, with the seconds of a transfer by the level of the link.
+        self.level: list[list[int]] = devices.level.tolist()  # from a device (row) to another
+        self.level_from: list[list[int]] = devices.level.T.tolist()  # to a device (row) from another
+        # Of each operator, the operators that it takes from, with the seconds of a transfer by the number of the link.
         self.inputs: list[list[tuple[int, list[float]]]] = [[] for _ in range(graph.num_ops)]
         self.outputs: list[list[tuple[int, list[float]]]] = [[] for _ in range(graph.num_ops)]
         known: dict[float, list[float]] = {}
         for (source, target), num_bytes in graph.edge_bytes.items():
             if num_bytes not in known:
-                known[num_bytes] = [*(link.seconds(num_bytes) for link in devices.links), 0.0]
+                known[num_bytes] = [*(link.seconds(num_bytes) for link in devices.numbered_links), 0.0]
             self.inputs[target].append((source, known[num_bytes]))
             self.outputs[source].append((target, known[num_bytes]))
 
@@ -62,12 +63,13 @@ class Timing:
         """
         found = [0.0] * self.graph.num_ops
         levels = [level for row in self.level for level in row]
-        shares = [levels.count(level) / len(levels) for level in range(len(self.devices.links))]
+        # Not all numbers are those of links that exist: one from a server to itself is endless.
+        shares = [(level, levels.count(level) / len(levels)) for level in sorted({*levels})]
         for op in reversed(self.graph.order):
             longest = 0.0
             for other, costs in self.outputs[op]:
                 if placement is None:
-                    sent = sum(share * cost for share, cost in zip(shares, costs, strict=False))
+                    sent = sum(share * costs[level] for level, share in shares)
                 else:
                     sent = costs[self.level[placement[op]][placement[other]]]
                 longest = max(longest, found[other] + sent)
@@ -81,7 +83,7 @@ class Timing:
 
     def in_order(self, placement: Sequence[int], order: Sequence[int]) -> Schedule:
         """Return the schedule in which each device runs its operators in an order, as soon as it can."""
-        level, seconds = self.level, self.seconds
+        level, seconds = self.level_from, self.seconds
         free = [0.0] * self.devices.count
         start, end = [0.0] * len(order), [0.0] * len(order)
         for op in order:

@@ -3,6 +3,9 @@
 A row of the scan is an operator with up to `_INPUTS` of its inputs; an operator with more has several rows, of which
 the last one lets it run. All placements run their operators in one order. Rows that do nothing fill up the length, so
 that graphs of about the same size share a compilation.
+
+Where pairs of servers have bandwidths of their own, each placement has its own: seconds a byte, of which rows know the
+bytes.
 """
 
 from collections.abc import Sequence
@@ -13,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.schedule import Timing, op_seconds
 
 _INPUTS = 4
@@ -27,6 +31,7 @@ class Rows(NamedTuple):
     inputs: Any  # [R, _INPUTS] operators, N for none
     input_units: Any  # [R, _INPUTS]
     cost_s: Any  # [R, L, _INPUTS] more seconds of a transfer that leaves a unit of each level; the first is a device
+    num_bytes: Any  # [R, _INPUTS] what goes between servers whose pairs have bandwidths of their own; [R, 0] else
     seconds: Any  # [R, D], or [R, 1] for devices alike
     first: Any  # [R] bool
     last: Any  # [R] bool
@@ -38,18 +43,33 @@ class Machine:
 
     count: int
     units: tuple[int, ...]  # devices in a unit of each level, as of `Devices`
+    server_size: int = 1
+
+    @property
+    def servers(self) -> int:
+        """The number of servers."""
+        return self.count // self.server_size
+
+
+def machine_of(devices: Devices) -> Machine:
+    """Return the machine of devices."""
+    return Machine(devices.count, devices.units, devices.server_size)
 
 
 def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
     """Return the rows of a graph whose operators run in an order; `unit` has that of each operator."""
     graph, devices = timing.graph, timing.devices
-    none, levels = graph.num_ops, len(devices.links)
+    none = graph.num_ops
     no_unit = max(unit, default=0) + 1
     made: list[tuple[int, list[tuple[int, list[float]]], bool, bool]] = []
     for op in order:
         inputs = timing.inputs[op]
         parts = [inputs[at : at + _INPUTS] for at in range(0, max(len(inputs), 1), _INPUTS)]
         made += [(op, part, at == 0, at == len(parts) - 1) for at, part in enumerate(parts)]
+    links = [*devices.links]
+    if devices.between is not None:  # bytes between servers are priced by the placement
+        inside = len(devices.units[:1])  # links of a server
+        links[inside:] = [Link(np.inf, link.latency_s) for link in links[inside:]]
     # One row more than operators need: were every row an operator's last, XLA would copy the state for each.
     length = -(-(len(made) + 1) // _LENGTHS) * _LENGTHS
     alike = devices.alike and graph.seconds.shape[1] == 1
@@ -59,7 +79,8 @@ def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
         unit=np.full(length, no_unit, np.int32),
         inputs=np.full((length, _INPUTS), none, np.int32),
         input_units=np.full((length, _INPUTS), no_unit, np.int32),
-        cost_s=np.zeros((length, levels, _INPUTS), np.float32),
+        cost_s=np.zeros((length, len(devices.links), _INPUTS), np.float32),
+        num_bytes=np.zeros((length, 0 if devices.between is None else _INPUTS), np.float32),
         seconds=np.zeros((length, 1 if alike else devices.count), np.float32),
         first=np.zeros(length, bool),
         last=np.zeros(length, bool),
@@ -67,15 +88,23 @@ def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
     for row, (op, part, first, last) in enumerate(made):
         found.op[row], found.unit[row], found.first[row], found.last[row] = op, unit[op], first, last
         found.seconds[row] = seconds[op, :1] if alike else seconds[op]
-        for place, (other, costs) in enumerate(part):
+        for place, (other, _) in enumerate(part):
+            num_bytes = graph.edge_bytes[other, op]
             found.inputs[row, place], found.input_units[row, place] = other, unit[other]
-            found.cost_s[row, :, place] = np.diff([0.0, *costs[:levels]])
+            found.cost_s[row, :, place] = np.diff([0.0, *(link.seconds(num_bytes) for link in links)])
+            if devices.between is not None:
+                found.num_bytes[row, place] = num_bytes
     return found
 
 
-def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine) -> Any:
-    """Return the seconds of [units + 1, B] placements, [B]; the last unit is that of rows without work."""
+def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine, byte_s: Any = None) -> Any:
+    """Return the seconds of [units + 1, B] placements, [B]; the last unit is that of rows without work.
+
+    `byte_s` are the seconds of a byte from each server to each other one, [S * S, B], where these have bandwidths of
+    their own.
+    """
     batch = placement.shape[1]
+    lanes, servers = jnp.arange(batch), machine.servers
     ones = jnp.ones((machine.count, batch), jnp.float32)
     devices = jnp.arange(machine.count, dtype=placement.dtype)[:, None]
 
@@ -88,6 +117,9 @@ def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine) -> Any
             there = ends[row.inputs[place]] + jnp.where(other != own, row.cost_s[0, place], 0.0)
             for level, size in enumerate(machine.units):
                 there = there + jnp.where(other // size != own // size, row.cost_s[level + 1, place], 0.0)
+            if byte_s is not None:
+                pair = other // machine.server_size * servers + own // machine.server_size
+                there = there + row.num_bytes[place] * byte_s[pair, lanes]
             begin = jnp.maximum(begin, there)
         here = devices == own[None]
         if row.seconds.shape[0] == 1:

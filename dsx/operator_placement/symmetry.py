@@ -16,7 +16,7 @@ def units_to_place_first(graph: OpGraph, devices: Devices, unit: Sequence[int]) 
     links any device can be the first one, if all parts of a level are alike, so one unit is kept. Devices that differ
     allow none.
     """
-    if not devices.alike or graph.seconds.shape[1] > 1 or not graph.num_ops:
+    if not devices.alike or devices.between is not None or graph.seconds.shape[1] > 1 or not graph.num_ops:
         return []
     work = np.bincount(unit, graph.mean_s)
     largest = np.argsort(-work, kind="stable").tolist()

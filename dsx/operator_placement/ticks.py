@@ -44,6 +44,6 @@ def ticks_for(times_s: Iterable[float], longest_s: float) -> Ticks:
     return finely(longest_s)
 
 
-def finely(longest_s: float) -> Ticks:
-    """Return ticks that are a power of two of seconds."""
-    return Ticks(2.0 ** math.floor(math.log2(max(longest_s, 1e-30) / _PARTS)), exact=False)
+def finely(longest_s: float, parts: int = _PARTS) -> Ticks:
+    """Return ticks that are a power of two of seconds, of which the longest makespan has at least so many."""
+    return Ticks(2.0 ** math.floor(math.log2(max(longest_s, 1e-30) / parts)), exact=False)

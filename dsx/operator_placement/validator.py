@@ -46,9 +46,13 @@ def violations(graph: OpGraph, devices: Devices, schedule: Schedule) -> list[str
 
 
 def _transfer_s(devices: Devices, source: int, target: int, num_bytes: float) -> float:
-    """Return the seconds of a transfer over the innermost unit that both devices share."""
+    """Return the seconds of a transfer over the innermost unit that both devices share, or between two servers."""
     if source == target or num_bytes <= 0.0:
         return 0.0
     level = next((at for at, size in enumerate(devices.units) if source // size == target // size), len(devices.units))
     link = devices.links[level]
-    return link.latency_s + num_bytes / link.bandwidth
+    size = devices.units[0] if devices.units else 1
+    if devices.between is None or source // size == target // size:
+        return link.latency_s + num_bytes / link.bandwidth
+    bandwidth = devices.between[source // size][target // size]
+    return link.latency_s + num_bytes / bandwidth if bandwidth > 0.0 else float("inf")
