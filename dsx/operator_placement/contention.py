@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.operator_placement.devices import Devices
+from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.fair_shares import Route, SharedLinks
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import Schedule, op_seconds
@@ -46,35 +46,25 @@ class Contended:
     transfers: tuple[Transfer, ...]  # by their starts
 
 
-def contended(
-    graph: OpGraph,
-    devices: Devices,
-    schedule: Schedule,
-    server_bandwidth: float | None = None,
-    bandwidth: np.ndarray | None = None,
-) -> Contended:
+def contended(graph: OpGraph, devices: Devices, schedule: Schedule, server_bandwidth: float | None = None) -> Contended:
     """Return the replay of a schedule.
 
     `server_bandwidth` is what a server sends, and receives, at most, bytes/s: that of its fastest link to others if it
-    is not given. `bandwidth`, [S, S] bytes/s, is that of each ordered pair of servers, which is used instead. Without
-    levels of devices, each device is a server.
+    is not given. Where pairs of servers have bandwidths of their own, these count instead. Without levels of devices,
+    each device is a server.
 
-    Raises InputError for a bandwidth of zero or another shape, or for a pair without bandwidth that has a transfer.
+    Raises InputError for a bandwidth of zero, or for a pair without bandwidth that has a transfer.
     """
-    return _Replay(graph, devices, schedule, _Network(devices, server_bandwidth, bandwidth)).run()
+    return _Replay(graph, devices, schedule, _Network(devices, server_bandwidth)).run()
 
 
 class _Network:
     """The routes between devices, and the capacities of their links."""
 
-    def __init__(self, devices: Devices, server_bandwidth: float | None, bandwidth: np.ndarray | None) -> None:
-        self.devices, self.bandwidth = devices, bandwidth
-        self.size = devices.units[0] if devices.units else 1  # devices of a server
-        servers = devices.count // self.size
+    def __init__(self, devices: Devices, server_bandwidth: float | None) -> None:
+        self.devices = devices
         if server_bandwidth is not None and not server_bandwidth > 0.0:
             raise InputError(f"server_bandwidth: {server_bandwidth} bytes/s are too little; it must be above 0")
-        if bandwidth is not None and bandwidth.shape != (servers, servers):
-            raise InputError(f"bandwidth: {servers} servers need the shape {(servers, servers)}, not {bandwidth.shape}")
         self.server_bandwidth = server_bandwidth or max(link.bandwidth for link in devices.links[bool(devices.units) :])
         self.capacity: dict[Hashable, float] = {}
         self.routes: dict[tuple[int, int], Route] = {}
@@ -86,24 +76,26 @@ class _Network:
         return self.routes[source, destination]
 
     def _new(self, source: int, destination: int) -> Route:
-        most = self.devices.links[self.devices.level[source, destination]].bandwidth
-        own, other = source // self.size, destination // self.size
+        most = self._link(source, destination).bandwidth
+        own, other = source // self.devices.server_size, destination // self.devices.server_size
+        capacity = most
         if own == other:
-            route, capacity = Route((("from GPU", source), ("to GPU", destination)), most), most
-        elif self.bandwidth is None:
-            route = Route((("from server", own), ("to server", other)), most)
-            capacity = self.server_bandwidth
+            links = ("from GPU", source), ("to GPU", destination)
+        elif self.devices.between is None:
+            links, capacity = (("from server", own), ("to server", other)), self.server_bandwidth
         else:
-            capacity = float(self.bandwidth[own, other])
-            route = Route((("pair", own, other),), capacity)
+            links = (("pair", own, other),)
             if not capacity > 0.0:
-                raise InputError(f"bandwidth: server {own} sends to server {other}, but has {capacity} bytes/s there")
-        self.capacity |= dict.fromkeys(route.links, capacity)
-        return route
+                raise InputError(f"server {own} sends to server {other}, but has {capacity} bytes/s to it")
+        self.capacity |= dict.fromkeys(links, capacity)
+        return Route(links, most)
 
     def latency_s(self, source: int, destination: int) -> float:
         """Return the latency of the link between two devices."""
-        return self.devices.links[self.devices.level[source, destination]].latency_s
+        return self._link(source, destination).latency_s
+
+    def _link(self, source: int, destination: int) -> Link:
+        return self.devices.numbered_links[self.devices.level[source, destination]]
 
 
 @dataclass(slots=True)

@@ -76,17 +76,14 @@ def test_transfers_of_a_pair_share_its_bandwidth():
     given = graph([0, 0, 0, 1, 1, 1], [(0, 3, MB), (1, 4, MB), (2, 5, MB)])
     devices = uniform(3, Link(1e9))
     schedule = placed(given, devices, [0, 0, 0, 1, 1, 2])
-    shares = np.array([[0, 4e9, 0.5e9], [0, 0, 0], [0, 0, 0]])
-    assert arrivals(contended(given, devices, schedule, bandwidth=shares)) == {
-        (0, 1): 500,
-        (1, 1): 500,
-        (2, 2): 2_000,
-    }
-    shares[0, 2] = 0.0
-    with pytest.raises(InputError, match=r"server 0 sends to server 2, but has 0\.0 bytes/s there"):
-        contended(given, devices, schedule, bandwidth=shares)
-    with pytest.raises(InputError, match=r"3 servers need the shape \(3, 3\), not \(2, 2\)"):
-        contended(given, devices, schedule, bandwidth=shares[:2, :2])
+    allocated = replace(devices, between=((0, 4e9, 0.5e9), (0, 0, 0), (0, 0, 0)))
+    assert arrivals(contended(given, allocated, schedule)) == {(0, 1): 500, (1, 1): 500, (2, 2): 2_000}
+    tiers = replace(SERVERS, between=((0, 0.5e9), (0, 0)))
+    found = contended(given, tiers, placed(given, tiers, [0, 1, 0, 2, 3, 1]))
+    assert arrivals(found) == {(0, 2): 4_005, (1, 3): 4_005, (2, 1): 501}
+    nothing = replace(devices, between=((0, 4e9, 0.0), (0, 0, 0), (0, 0, 0)))
+    with pytest.raises(InputError, match=r"server 0 sends to server 2, but has 0\.0 bytes/s to it"):
+        contended(given, nothing, schedule)
     with pytest.raises(InputError, match="server_bandwidth: 0 bytes/s are too little"):
         contended(given, devices, schedule, server_bandwidth=0)
 
