@@ -6,7 +6,7 @@ the given graph. A small graph goes to CP-SAT as well. The steps of annealing fo
 from the clock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -40,6 +40,7 @@ class Joint:
     schedule: Schedule
     bandwidth: np.ndarray  # [S, S] bytes/s from server to server, 0 for pairs that exchange nothing
     uniform_s: float  # makespan of uniform shares
+    stopped: bool = False  # by Ctrl-C
 
 
 @dataclass
@@ -62,22 +63,30 @@ def allocate(
 ) -> Joint:
     """Return the best schedule and bandwidths that some seconds find, never longer than `hint` with uniform shares.
 
-    Of `devices` the bandwidth of links between servers is not used. `stop` ends the search after a round. Raises
-    InputError if a solver that it needs is not installed.
+    Of `devices` the bandwidth of links between servers is not used. `stop` ends the search after a round, Ctrl-C at
+    once. Raises InputError if a solver that it needs is not installed.
     """
     missing = [name for name in ("ortools", "clarabel") if find_spec(name) is None]
     if missing:
         raise InputError(f"joint bandwidth needs {' and '.join(missing)}: pip install 'dsx[place]'")
     servers = num_servers(devices)
-    best = Allocated(hint, uniform_shares(network, servers))
-    if servers > 2:  # of two, each has one to send to
-        unit = alone(graph)
+    best, stopped = Allocated(hint, uniform_shares(network, servers)), False
+    try:
         best = polished(graph, devices, network, best)
-        if int(unit.max(initial=-1)) < _MOST_EXACT and not stop():
+        unit = alone(graph)
+        if servers > 2 and int(unit.max(initial=-1)) < _MOST_EXACT and not stop():
             seconds /= 2
-            best = solve_joint(graph, devices, network, unit.tolist(), best, _PARTS, seconds, stop, seed)
-        best = _annealed(graph, devices, network, seconds, best, stop, seed)
-    return Joint(best.schedule, best.bandwidth, hint.makespan_s)
+            best, stopped = solve_joint(graph, devices, network, unit.tolist(), best, _PARTS, seconds, stop, seed)
+        if servers > 2 and not stopped:  # of two, each has one to send to
+            for found in _annealed(graph, devices, network, seconds, best, stop, seed):
+                if found.schedule.makespan_s < best.schedule.makespan_s * _CLOSE:
+                    found = polished(graph, devices, network, found, rounds=2)
+                if found.schedule.makespan_s < best.schedule.makespan_s:
+                    best = found
+            best = polished(graph, devices, network, best)
+    except KeyboardInterrupt:
+        stopped = True
+    return Joint(best.schedule, best.bandwidth, hint.makespan_s, stopped)
 
 
 def _annealed(
@@ -88,27 +97,22 @@ def _annealed(
     best: Allocated,
     stop: Callable[[], bool],
     seed: int,
-) -> Allocated:
+) -> Iterator[Allocated]:
+    """Yield what each round finds, as a schedule of the given graph."""
     runs = _runs(graph, devices, network, best, seed)
     for hot, cold in _ROUNDS:
         for run in runs:
             if stop():
-                return best
+                return
             share = seconds / len(_ROUNDS) / len(runs)
             made = run.annealing.run(run.annealing.steps_in(share), hot, cold)
             if made is None:
                 continue
-            between = run.annealing.timing.devices.between
-            timing = Timing(graph, with_bandwidth(devices, bandwidth := np.array(between)))
-            whole = timing.best(made.device[run.of_op].tolist(), made.start_s[run.of_op].tolist())
+            own = run.annealing.timing.devices
+            whole = Timing(graph, own).best(made.device[run.of_op].tolist(), made.start_s[run.of_op].tolist())
             run.best_s = min(run.best_s, whole.makespan_s)
-            found = Allocated(whole, bandwidth)
-            if whole.makespan_s < best.schedule.makespan_s * _CLOSE:
-                found = polished(graph, devices, network, found, rounds=2)
-            if found.schedule.makespan_s < best.schedule.makespan_s:
-                best = found
+            yield Allocated(whole, np.array(own.between))
         runs = sorted(runs, key=lambda run: run.best_s)[:_KEPT]
-    return polished(graph, devices, network, best)
 
 
 def _runs(graph: OpGraph, devices: Devices, network: Network, best: Allocated, seed: int) -> list[_Run]:

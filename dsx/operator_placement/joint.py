@@ -41,16 +41,16 @@ def solve_joint(
     seconds: float,
     stop: Callable[[], bool] = lambda: False,
     seed: int = 0,
-) -> Allocated:
-    """Return the best of some seconds, polished; never longer than `start`, with which the solver begins.
+) -> tuple[Allocated, bool]:
+    """Return the best of some seconds, polished, and whether `stop` or Ctrl-C ended the search.
 
-    A server has `parts` parts for each server that it sends to. All links of servers are those of `devices`; their
-    network has one latency.
+    It is never longer than `start`, with which the solver begins. A server has `parts` parts for each server that it
+    sends to. Links inside servers, and the latency of the network, are those of `devices`.
     """
     program = _Joint(graph, devices, network, unit, start, parts)
     answer = run(program.model, seconds, seed=seed, stop=stop)
     if not answer.found:
-        return start
+        return start, answer.stopped
     value = answer.solver.boolean_value
     device = [next(at for at, here in enumerate(row) if value(here)) for row in program.base.place]
     bandwidth = np.zeros((program.servers,) * 2)
@@ -60,7 +60,7 @@ def solve_joint(
     begin = [float(answer.solver.value(op)) for op in program.base.start]
     made = Timing(graph, with_bandwidth(devices, bandwidth)).best([device[one] for one in program.base.unit], begin)
     found = polished(graph, devices, network, Allocated(made, bandwidth))
-    return found if found.schedule.makespan_s < start.schedule.makespan_s else start
+    return (found if found.schedule.makespan_s < start.schedule.makespan_s else start), answer.stopped
 
 
 class _Joint:

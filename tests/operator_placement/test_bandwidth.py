@@ -108,7 +108,7 @@ def test_the_joint_search_is_enumeration(seed):
     given, devices, network = a_toy(seed)
     shared = with_uniform_shares(devices, network)
     start = Allocated(heft(Timing(given, shared), alone(given).tolist()), uniform_shares(network, 3))
-    found = solve_joint(given, devices, network, alone(given).tolist(), start, 6, 60.0)
+    found, _ = solve_joint(given, devices, network, alone(given).tolist(), start, 6, 60.0)
     assert violations(given, with_bandwidth(devices, found.bandwidth), found.schedule) == []
     assert excesses(network, found.bandwidth) == []
     assert shorter_than(given, devices, network, found.schedule.makespan_s * 0.995) == math.inf
@@ -209,6 +209,17 @@ def test_a_stopped_search_has_the_hint():
     hint = heft(Timing(given, with_uniform_shares(devices, network)), alone(given).tolist())
     found = allocate(given, devices, network, 60.0, hint, stop=lambda: True)
     assert found.schedule.makespan_s <= hint.makespan_s
+
+
+def test_ctrl_c_keeps_the_best():
+    given, network, devices = drawn(3, 100), Network(2, 1e9), uniform(4, Link(1.0))
+    hint = heft(Timing(given, with_uniform_shares(devices, network)), alone(given).tolist())
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    found = allocate(given, devices, network, 60.0, hint, stop=interrupt)
+    assert found.stopped and found.schedule.makespan_s <= hint.makespan_s
 
 
 def test_two_servers_have_nothing_to_allocate():
