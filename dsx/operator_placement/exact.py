@@ -9,6 +9,7 @@ The bound is that of this graph with these units: that of a reduced graph is non
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.program import Program
 from dsx.operator_placement.schedule import Schedule, Timing, longest_s
-from dsx.operator_placement.symmetry import renumbering, units_to_place_first
+from dsx.operator_placement.symmetry import equal_units, first_of_equal, units_to_place_first
 from dsx.operator_placement.ticks import ticks_for
 
 if TYPE_CHECKING:
@@ -102,19 +103,26 @@ def solve(
     program = Program(graph, devices, unit, most_s, ticks)
     cuts = Cuts(program)
     costs = _run_after_transfers(program, cuts)
-    first = units_to_place_first(graph, devices, unit)
+    first, equal = units_to_place_first(graph, devices, unit), equal_units(graph, unit)
     for number, one in enumerate(first):
         for literal in program.place[one][number + 1 :]:
             program.model.add(literal == 0)
+    for one, other in (pair for units in equal for pair in pairwise(units)):
+        ahead, behind = program.place[one], program.place[other]
+        program.model.add(
+            sum(at * (here - there) for at, (here, there) in enumerate(zip(ahead, behind, strict=True))) <= 0
+        )
     if hint is not None:
         device_of = dict(zip(unit, hint.device.tolist(), strict=True))
-        number = renumbering(devices, [device_of[one] for one in first])
-        placement = [number[device] for device in hint.device.tolist()]
-        order = timing.order_of(placement, hint.start_s.tolist())
-        level = timing.level
+        listed = [device_of[one] for one in range(program.num_units)]
+        placed, place_of = first_of_equal(devices, first, equal, listed)
+        op_of = {one: op for op, one in enumerate(unit)}  # of units that changed places their only operator
+        start_s = [hint.start_s[op if place_of[one] == one else op_of[place_of[one]]] for op, one in enumerate(unit)]
+        placement, level = [placed[one] for one in unit], timing.level
+        order = timing.order_of(placement, start_s)
         sent = {(a, b): own[level[placement[a]][placement[b]]] for (a, b), own in costs.items()}
         program.hint(placement, program.starts_in_order(placement, order, sent))
-        cuts.hint([number[device_of[one]] for one in range(program.num_units)])
+        cuts.hint(placed)
     answer = run(program.model, seconds, gap, seed, stop)
     if answer.infeasible:
         return Exact(None, np.inf, True)

@@ -14,6 +14,7 @@ from dsx.operator_placement.exact import solve
 from dsx.operator_placement.heft import heft
 from dsx.operator_placement.reduction import alone
 from dsx.operator_placement.schedule import Schedule, Timing
+from dsx.operator_placement.symmetry import equal_units, first_of_equal, units_to_place_first
 from dsx.operator_placement.ticks import ticks_for
 from dsx.operator_placement.validator import violations
 
@@ -182,6 +183,46 @@ def test_equal_chains_are_shared_out(count):
     given = graph([10] * 48, edges)
     found = solve(given, uniform(count, Link(25e9)), alone(given), 60.0)
     assert found.proved and found.schedule.makespan_s == pytest.approx(-(-48 // count) * 10e-6)
+
+
+def fork_and_join(width, times=1):
+    """Equal operators between two others, each of another one of `times` kinds."""
+    edges = [(0, op, 1_000) for op in range(1, width + 1)] + [(op, width + 1, 1_000) for op in range(1, width + 1)]
+    return graph([1, *(10 + op % times for op in range(width)), 1], edges)
+
+
+def test_equal_operators_need_no_search_of_their_names():
+    """20 of 10 us on 4 devices: 5 each, of which those on three devices wait for a transfer to them and from them."""
+    given, devices = fork_and_join(20), uniform(4, Link(1e9))
+    hint = heft(Timing(given, devices), alone(given).tolist())
+    turned = Schedule(3 - hint.device, hint.start_s, hint.makespan_s)
+    found = solve(given, devices, alone(given), 60.0, hint=turned)
+    assert found.proved and found.schedule.makespan_s == pytest.approx(54e-6)
+
+
+@pytest.mark.parametrize("devices", [uniform(3, Link(1e9)), Devices((1.0,) * 4, (2,), (Link(9e9), Link(1e9, 2e-6)))])
+@pytest.mark.parametrize("times", [1, 2])
+def test_equal_operators_by_enumeration(devices, times):
+    given = fork_and_join(5, times)
+    found = solve(given, devices, alone(given), 60.0)
+    assert found.proved and found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-6)
+
+
+@pytest.mark.parametrize("devices", [uniform(4, Link(1e9)), Devices((1.0,) * 4, (2,), (Link(9e9), Link(1e9, 2e-6)))])
+def test_one_placement_stands_for_all_that_differ_in_names(devices):
+    given = fork_and_join(9, 2)
+    unit = alone(given).tolist()
+    first, equal = units_to_place_first(given, devices, unit), equal_units(given, unit)
+    assert equal == [[1, 3, 5, 7, 9], [2, 4, 6, 8]]
+    for seed in range(20):
+        device_of = np.random.default_rng(seed).integers(0, 4, given.num_ops).tolist()
+        placed, place_of = first_of_equal(devices, first, equal, device_of)
+        assert sorted(place_of) == list(range(given.num_ops))
+        assert all(placed[one] <= number for number, one in enumerate(first))
+        assert all(placed[a] <= placed[b] for units in equal for a, b in itertools.pairwise(units))
+        origin = [device_of[place] for place in place_of]
+        for a, b in itertools.combinations(range(given.num_ops), 2):
+            assert devices.level[placed[a], placed[b]] == devices.level[origin[a], origin[b]]
 
 
 def test_a_search_that_stops_keeps_its_hint_and_a_bound():
