@@ -40,10 +40,13 @@ if TYPE_CHECKING:
     from dsx.api.layer_table import TablePartition as TablePartition
     from dsx.api.layer_table import partition_table as partition_table
     from dsx.api.names import names as names
+    from dsx.api.operator_placement import OperatorPlacement as OperatorPlacement
     from dsx.api.parameters import parameters as parameters
     from dsx.api.partition import Partition as Partition
     from dsx.api.partition import partition as partition
     from dsx.api.picture import draw as draw
+    from dsx.api.place import Placer as Placer
+    from dsx.api.place import place as place
     from dsx.api.show import ShownSet as ShownSet
     from dsx.api.show import show as show
     from dsx.api.sweep_verbs import Swept as Swept
@@ -77,7 +80,9 @@ _HOMES = {
     "Imported": "dsx.api.import_hf",
     "Job": "dsx.api.job",
     "LayerDescription": "dsx.api.layer_description",
+    "OperatorPlacement": "dsx.api.operator_placement",
     "Partition": "dsx.api.partition",
+    "Placer": "dsx.api.place",
     "Plan": "dsx.space.plan",
     "ShownSet": "dsx.api.show",
     "Swept": "dsx.api.sweep_verbs",
@@ -103,6 +108,7 @@ _HOMES = {
     "pareto": "dsx.results.pareto_rows",
     "partition": "dsx.api.partition",
     "partition_table": "dsx.api.layer_table",
+    "place": "dsx.api.place",
     "show": "dsx.api.show",
     "sweep": "dsx.api.sweep_verbs",
     "sweep_shard": "dsx.api.sweep_verbs",

@@ -16,7 +16,17 @@ from typing import Annotated
 
 import typer
 
-from dsx.cli import descriptions, interrupts, measured_runs, one_plan, partitioning, result_sets, searches, tracing
+from dsx.cli import (
+    descriptions,
+    interrupts,
+    measured_runs,
+    one_plan,
+    partitioning,
+    placing,
+    result_sets,
+    searches,
+    tracing,
+)
 from dsx.cli.terminal import escaped
 from dsx.errors import DsxError, InputError, StoreError
 
@@ -61,6 +71,7 @@ app.command("layer")(descriptions.layer)
 app.command("show")(result_sets.show)
 app.command("compare")(result_sets.compare)
 app.command("partition")(partitioning.partition)
+app.command("place")(placing.place)
 app.command("pareto")(result_sets.pareto)
 app.command("plot")(result_sets.plot)
 app.command("validate")(measured_runs.validate)

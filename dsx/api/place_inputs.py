@@ -1,0 +1,182 @@
+"""The arguments of `dsx.place`: a graph, and the devices that it is placed on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsx.api.arguments import count
+from dsx.argument_types import wrong
+from dsx.errors import InputError, SpecError
+from dsx.operator_placement.bandwidth import Network
+from dsx.operator_placement.cluster_devices import devices_of
+from dsx.operator_placement.devices import Devices, Link
+from dsx.operator_placement.from_jax import from_jax
+from dsx.operator_placement.from_layers import from_layers
+from dsx.operator_placement.from_spec import graph_of
+from dsx.operator_placement.op_graph import OpGraph
+from dsx.operator_placement.step_file import load_step
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+from dsx.spec.document import stated_in_code
+from dsx.spec.load import Given
+from dsx.spec.model import load_model
+from dsx.spec.operator_graph import parse_operator_graph, read_operator_graph
+from dsx.units import Dimension, parse_number, parse_quantity
+
+GraphLike = OpGraph | str | Path | Mapping[str, object]
+_DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a placement is for, as the caller states it; None where nothing is said."""
+
+    devices: object = None
+    inter: object = None
+    intra: object = None
+    gpus_per_server: object = None
+    latency: object = None
+    memory: object = None
+    speeds: object = None
+    cluster: Given | None = None
+    assumptions: Given = "default"
+    nics: object = None
+    nic_bandwidth: object = None
+
+
+def graph_from(graph: GraphLike | None, model: Given | None, hardware: Hardware) -> tuple[OpGraph, str]:
+    """Return the graph, and its name for people; raises InputError or SpecError for what is none."""
+    if (graph is None) == (model is None):
+        what = "both are given" if model is not None else "neither is given"
+        raise InputError(f"a graph is placed, or the layers of a --model; {what}, give one of them")
+    if model is not None:
+        if hardware.cluster is None:
+            raise InputError("--model needs --cluster, whose device gives the times of operators")
+        spec = load_model(model)
+        near = Path(model) if isinstance(model, str | Path) and Path(model).is_file() else None
+        cluster, assumptions = load_cluster(hardware.cluster), load_assumptions(hardware.assumptions)
+        return from_layers(spec, cluster, assumptions, near=near), f"a microbatch of {spec.name}"
+    if isinstance(graph, OpGraph):
+        return graph, "graph"
+    if isinstance(graph, Mapping):
+        return graph_of(parse_operator_graph(stated_in_code(dict(graph), "graph"))), "graph"
+    if not isinstance(graph, str | Path):
+        raise wrong(
+            "graph", graph, "a JSON file is wanted, FILE.py:NAME, its content as a dict, or a graph of dsx.place"
+        )
+    name = str(graph)
+    if ".py:" in name or name.endswith(".py"):
+        step, shapes = load_step(name)
+        with _named(name):
+            device = _DEFAULT_CLUSTER if hardware.cluster is None else hardware.cluster
+            return from_jax(step, *shapes, device=device, assumptions=hardware.assumptions), name
+    return graph_of(read_operator_graph(name)), name
+
+
+def devices_from(hardware: Hardware, graph: OpGraph) -> Devices:
+    """Return the devices; raises InputError for what does not fit together."""
+    if hardware.devices is None:
+        raise InputError("--devices is missing: the number of GPUs")
+    number = count("--devices", hardware.devices)
+    if hardware.cluster is not None:
+        stated = ("inter", "intra", "gpus_per_server", "latency", "memory")
+        for name in stated:
+            if getattr(hardware, name) is not None:
+                raise InputError(f"{_option(name)} cannot be given with --cluster, which has it")
+        found = devices_of(load_cluster(hardware.cluster), load_assumptions(hardware.assumptions), number)
+    else:
+        found = _stated(hardware, number)
+    speeds = _speeds(hardware.speeds, number)
+    width = graph.seconds.shape[1]
+    if width not in (1, number):
+        raise InputError(f"--devices {number}: operators of the graph have the times of {width} devices")
+    return Devices(speeds, found.units, found.links, found.memory_bytes)
+
+
+def network_from(hardware: Hardware, devices: Devices) -> Network | None:
+    """Return the network cards of servers, if there are any; each has the bandwidth between servers unless said."""
+    if hardware.nics is None:
+        if hardware.nic_bandwidth is not None:
+            raise InputError("--nic-bandwidth needs --nics, the number of network cards of a server")
+        return None
+    own = _amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
+    return Network(count("--nics", hardware.nics), devices.links[-1].bandwidth if own is None else own)
+
+
+def _stated(hardware: Hardware, number: int) -> Devices:
+    """Return devices with the links that options state."""
+    inter = _amount("inter", hardware.inter, "bytes/s")
+    intra = _amount("intra", hardware.intra, "bytes/s")
+    if inter is None and hardware.nics is not None:
+        inter = _amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
+    latency_s = _amount("latency", hardware.latency, "s", zero=True) or 0.0
+    size = 1 if hardware.gpus_per_server is None else count("--gpus-per-server", hardware.gpus_per_server)
+    if number % size:
+        near = [size * max(number // size, 1), size * (number // size + 1)]
+        raise InputError(
+            f"--gpus-per-server {size} does not divide --devices {number}: "
+            f"{' or '.join(map(str, dict.fromkeys(near)))} devices would do"
+        )
+    if size > 1 and intra is None:
+        raise InputError("--intra is missing: the bandwidth between the GPUs of a server, as in 50GB/s")
+    if size == 1 and intra is not None:
+        raise InputError("--intra needs --gpus-per-server: with one GPU a server nothing uses it")
+    if inter is None:
+        if number > size:
+            raise InputError("--inter is missing: the bandwidth between two servers, as in 25GB/s (or give --cluster)")
+        inter = intra or 1.0
+    memory = _amount("memory", hardware.memory, "bytes")
+    levels = [] if intra is None else [Link(intra, latency_s)]
+    return Devices((1.0,) * number, (size,) if intra is not None else (), (*levels, Link(inter, latency_s)), memory)
+
+
+def _speeds(given: object, number: int) -> tuple[float, ...]:
+    if given is None:
+        return (1.0,) * number
+    values = given.split(",") if isinstance(given, str) else given
+    if not isinstance(values, Sequence):
+        raise wrong("--speeds", given, "a number for each device is wanted, as in 1,1,0.5,0.5")
+    try:
+        speeds = tuple(float(parse_number(value)) for value in values)
+    except SpecError as error:
+        raise InputError(f"--speeds: {error}") from None
+    if len(speeds) != number:
+        raise InputError(f"--speeds has {len(speeds)} numbers, and there are {number} devices")
+    for speed in speeds:
+        if not 0.0 < speed <= 1e6:
+            raise InputError(f"--speeds: {speed:g} is no speed; a number above 0 is wanted, 1 for that of the times")
+    return speeds
+
+
+def _amount(name: str, given: object, dimension: Dimension, zero: bool = False) -> float | None:
+    """Return a quantity in its SI unit; raises InputError for one that is not above zero."""
+    if given is None:
+        return None
+    try:
+        found = parse_quantity(given, dimension)
+    except SpecError as error:
+        raise InputError(f"{_option(name)}: {error}") from None
+    if found < 0.0 or (found == 0.0 and not zero):
+        raise InputError(f"{_option(name)}: {given} is {'below' if zero else 'not above'} zero")
+    return found
+
+
+def seconds_from(name: str, given: object) -> float:
+    """Return a time; raises InputError for one that is not above zero."""
+    found = _amount(name, given, "s")
+    if found is None:
+        raise InputError(f"{_option(name)}: a time is wanted, as in '60 s'")
+    return found
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None

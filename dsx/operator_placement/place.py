@@ -1,0 +1,272 @@
+"""The answer to where the operators of a step go: a search, a bound, and exact search where that is within reach.
+
+The time is shared out beforehand. The search comes first (`search.py`), then bandwidths if they are to be found too
+(`allocation_search.py`). The bound is for the graph as it is (`heavy_bound.py`). CP-SAT gets a graph of few operators
+as it is, and its bound counts; a larger one is reduced first, and only its schedules count. Without the packages of the
+extra `place`, the bound is the larger of critical path and load, and METIS has no answer.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from time import monotonic
+
+import numpy as np
+
+from dsx.errors import NothingFeasible
+from dsx.operator_placement.allocation_search import allocate
+from dsx.operator_placement.bandwidth import Network, tree, with_bandwidth, with_uniform_shares
+from dsx.operator_placement.bounds import load_bound_s, path_bound_s
+from dsx.operator_placement.contention import Contended, contended
+from dsx.operator_placement.devices import Devices, Link
+from dsx.operator_placement.exact import solve
+from dsx.operator_placement.heavy_bound import Bound, heavy_bound
+from dsx.operator_placement.mcmc import mcmc
+from dsx.operator_placement.memory import check_memory, shortage
+from dsx.operator_placement.metis import metis
+from dsx.operator_placement.op_graph import OpGraph
+from dsx.operator_placement.reduction import Reduction, alone, reduce
+from dsx.operator_placement.schedule import Schedule, Timing
+from dsx.operator_placement.search import Found, search, single_device
+from dsx.operator_placement.thresholds import by_distribution
+
+_SEARCH, _JOINT, _MCMC = 0.35, 0.35, 0.15  # shares of the time
+_MCMC_STEPS = 25_000
+_STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
+_FEW = 60  # operators that CP-SAT places exactly, whatever the gap
+_MANY = 400  # operators that CP-SAT gets as they are
+_MOST_REDUCED = 1_500  # operators of a reduced graph that CP-SAT gets
+_TOUCHING = 1e-6  # a gap that is none
+
+
+@dataclass(eq=False)
+class Placed:
+    """A placement, how good it is, and what else was tried. It is filled while the search goes on."""
+
+    graph: OpGraph
+    devices: Devices
+    network: Network | None
+    gap_wanted: float
+    found: Found = field(default_factory=Found)
+    bound: Bound = field(default_factory=lambda: Bound(0.0, 0))
+    mcmc_steps: int = 0
+    bandwidth: np.ndarray | None = None  # [S, S] bytes/s from server to server, with a network
+    uniform_s: float | None = None  # the makespan with uniform shares of the network
+    tree_s: float | None = None  # and with the bandwidth of a network card between any two servers
+    reduction: Reduction | None = None  # of the best, or the usual one
+    stopped: bool = False  # by the user
+
+    @property
+    def schedule(self) -> Schedule:
+        """The best schedule."""
+        assert self.found.best is not None
+        return self.found.best
+
+    @property
+    def gap(self) -> float:
+        """How much longer the schedule may be than the shortest, as a share of it."""
+        if self.found.best is None:
+            return 1.0
+        return (self.schedule.makespan_s - self.bound.seconds) / (self.schedule.makespan_s or 1.0)
+
+    def close(self, gap: float) -> bool:
+        """Return whether the best schedule is within a gap of the bound."""
+        return self.found.best is not None and self.gap <= max(gap, _TOUCHING)
+
+    def replay(self) -> Contended:
+        """Return the replay of the schedule in which transfers share links."""
+        total = None if self.network is None else self.network.total
+        return contended(self.graph, self.devices, self.schedule, None if self.bandwidth is not None else total)
+
+
+def place(
+    graph: OpGraph,
+    devices: Devices,
+    seconds: float = 60.0,
+    gap: float = 0.05,
+    seed: int = 0,
+    network: Network | None = None,
+    joint: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    told: Callable[[Placed], None] = lambda placed: None,
+) -> Placed:
+    """Return the best placement that some seconds find.
+
+    With a `network`, servers share what their network cards send: uniformly, or as the placement needs (`joint`).
+    `told` hears of the best so far. Ctrl-C ends the search; what was found until then is returned.
+
+    Raises NothingFeasible if memory has no room, with how much is short; InputError if `joint` needs a package that is
+    not installed.
+    """
+    unit = alone(graph)
+    check_memory(graph, devices, unit)
+    if network is not None:
+        devices = with_uniform_shares(devices, network)
+    placed = Placed(graph, devices, network, gap)
+    work = _Work(placed, unit, monotonic() + seconds, seconds, seed, stop, told)
+    with work.until_stopped():
+        work.search()
+    if network is not None:
+        with work.until_stopped():
+            work.allocate(network, joint)
+    for stage in (work.exact_as_it_is, work.prove, work.exact_reduced):
+        with work.until_stopped():
+            stage()
+    if placed.found.best is None:
+        raise NothingFeasible(shortage(graph, devices, unit))
+    source = placed.found.source
+    placed.reduction = placed.found.reductions.get(source) or reduce(graph, devices, by_distribution(graph))
+    return placed
+
+
+@dataclass
+class _Work:
+    """The stages, each of which improves what is placed."""
+
+    placed: Placed
+    unit: np.ndarray
+    until: float
+    seconds: float
+    seed: int
+    stop: Callable[[], bool]
+    told: Callable[[Placed], None]
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Go on to the next stage at Ctrl-C, which then does nothing."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.placed.stopped = True
+        self.placed.stopped = self.placed.stopped or self.stop()
+        self.told(self.placed)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.until - monotonic()
+
+    def _over(self) -> bool:
+        return self.placed.stopped or self.stop()
+
+    def search(self) -> None:
+        """Run the baselines, then the search."""
+        placed, graph, devices = self.placed, self.placed.graph, self.placed.devices
+        placed.bound = Bound(max(path_bound_s(graph, devices), load_bound_s(graph, devices)), 0)
+        timing = Timing(graph, devices)
+        alone_s = single_device(timing)
+        placed.found.take("single_device", alone_s)
+        if devices.count == 1:
+            return
+        if find_spec("pymetis") is not None:
+            placed.found.take("metis", metis(timing, self.unit.tolist(), self.seed))
+        if alone_s is not None:
+            most = _MCMC * self.seconds / (_STEP_PER_OP_S * max(graph.num_ops, 1))
+            placed.mcmc_steps = int(min(_MCMC_STEPS, max(most, 1)))
+            placed.found.take("mcmc", mcmc(timing, self.unit.tolist(), alone_s, placed.mcmc_steps, self.seed))
+        search(
+            graph,
+            devices,
+            _SEARCH * self.seconds,
+            self.seed,
+            lambda: self._over() or placed.close(0.0),
+            lambda _: self.told(placed),
+            placed.found,
+        )
+
+    def allocate(self, network: Network, joint: bool) -> None:
+        """Find the bandwidths of servers."""
+        placed, devices = self.placed, self.placed.devices
+        best = placed.found.best
+        if best is None:
+            return
+        servers = devices.count // devices.server_size
+        placed.uniform_s = best.makespan_s
+        fast = Timing(placed.graph, with_bandwidth(devices, tree(network, servers)))
+        placed.tree_s = fast.best(best.device.tolist(), best.start_s.tolist()).makespan_s
+        if joint and not self._over() and not placed.close(0.0):
+            made = allocate(placed.graph, devices, network, _JOINT * self.seconds, best, self._over, self.seed)
+            placed.bandwidth = made.bandwidth
+            placed.devices = with_bandwidth(devices, made.bandwidth)
+            placed.found.take("joint", made.schedule)
+
+    def _best_devices(self) -> Devices:
+        """Return devices with the best bandwidths that there may be: a bound for these is one for all allocations."""
+        placed = self.placed
+        if placed.bandwidth is None or placed.network is None:
+            return placed.devices
+        inside = len(placed.devices.units[:1])
+        links = placed.devices.links
+        outside = [Link(placed.network.total, link.latency_s) for link in links[inside:]]
+        return replace(placed.devices, links=(*links[:inside], *outside), between=None)
+
+    def exact_as_it_is(self) -> None:
+        """Let CP-SAT place a small graph."""
+        placed = self.placed
+        gap = 0.0 if placed.graph.num_ops <= _FEW else placed.gap_wanted
+        wanted = placed.graph.num_ops <= _MANY and placed.bandwidth is None and not placed.close(gap)
+        if not wanted or self._over() or find_spec("ortools") is None or placed.devices.count == 1:
+            return
+        exact = solve(
+            placed.graph,
+            placed.devices,
+            self.unit.tolist(),
+            max(self.left, 0.2 * self.seconds) / 2,
+            gap,
+            placed.found.best,
+            self._over,
+            self.seed,
+        )
+        placed.found.take("exact", exact.schedule)
+        if exact.schedule is None and exact.proved:
+            raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit))
+        if exact.bound_s > placed.bound.seconds:
+            placed.bound = Bound(min(exact.bound_s, placed.schedule.makespan_s), placed.graph.num_ops)
+
+    def prove(self) -> None:
+        """Raise the bound."""
+        placed = self.placed
+        if placed.found.best is None or placed.close(placed.gap_wanted) or self._over():
+            return
+        if find_spec("ortools") is None or placed.devices.count == 1:
+            return
+
+        def better(bound: Bound) -> None:
+            if bound.seconds > placed.bound.seconds:
+                placed.bound = bound
+            self.told(placed)
+
+        share = max(self.left, 0.2 * self.seconds) * 0.75
+        devices, shortest_s = self._best_devices(), placed.schedule.makespan_s
+        better(
+            heavy_bound(
+                placed.graph, devices, self.unit.tolist(), shortest_s, share, placed.gap_wanted, self._over, better
+            )
+        )
+
+    def exact_reduced(self) -> None:
+        """Let CP-SAT improve the best schedule of a reduced graph, with the time that is left."""
+        placed = self.placed
+        if placed.found.best is None or placed.close(placed.gap_wanted) or placed.bandwidth is not None:
+            return
+        if self.left < 0.05 * self.seconds or self._over() or find_spec("ortools") is None:
+            return
+        start = placed.found.reduced_best(_MOST_REDUCED)
+        if start is None:
+            return
+        exact = solve(
+            start.graph,
+            placed.devices,
+            start.unit.tolist(),
+            self.left,
+            placed.gap_wanted,
+            start.schedule,
+            self._over,
+            self.seed,
+        )
+        if exact.schedule is not None:
+            timing = Timing(placed.graph, placed.devices)
+            made = exact.schedule
+            whole = timing.best(made.device[start.of_op].tolist(), made.start_s[start.of_op].tolist())
+            placed.found.take("exact, reduced", whole)
