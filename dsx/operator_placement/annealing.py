@@ -28,6 +28,7 @@ _NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the 
 _STEP_PER_ROW_S = (
     1e-6  # nominal seconds of a step of all chains: how many fit into a budget must not depend on the clock
 )
+_LEAST = 1e-3  # bytes/s: no bandwidth, as a number that can be multiplied by no bytes
 _SHARED = 2  # times as long take steps that allocate bandwidth
 
 
@@ -40,8 +41,8 @@ class Chains(NamedTuple):
     excess_bytes: Any  # [B] memory over the limit, of all devices
     best: Any
     best_s: Any  # [B] infinite without a placement that fits
-    share: Any  # [S * S, B] bandwidth of pairs of servers: in parts of that of a server, at least 1, if it is allocated
-    best_share: Any
+    share: Any  # [S * S, B] bandwidth of pairs of servers, in whole parts of that of a server if it is allocated
+    best_share: Any  # [S * S, B] that of `best`
 
 
 def excess_bytes(placement: Any, memory: Any, limit: float, count: int) -> Any:
@@ -51,8 +52,8 @@ def excess_bytes(placement: Any, memory: Any, limit: float, count: int) -> Any:
 
 
 def _byte_s(share: Any, part_s: Any) -> Any:
-    """Return the seconds of a byte, given those of a part; none inside a server."""
-    return None if share is None else jnp.where(share > 0.0, part_s / share, 0.0)
+    """Return the seconds of a byte, given those of a part: none for endless bandwidth, very many for none."""
+    return None if share is None else part_s / jnp.maximum(share, _LEAST)
 
 
 def _shifted(key: Any, share: Any, servers: int) -> Any:
@@ -168,13 +169,14 @@ class Annealing:
             placement[:, ::8] = 0
         self.key, self.placement = jax.random.PRNGKey(seed), jnp.asarray(placement)
         # Of two servers each has one to send to, which gets all.
-        self.allocates = network is not None and self.machine.servers > 2
+        self.allocates = network is not None and devices.between is not None and self.machine.servers > 2
         self.share, self.part_s = None, jnp.float32(1.0)
         if devices.between is not None:
-            share = np.array(devices.between) * (1.0 - np.eye(self.machine.servers))
+            share = np.array(devices.between)
             if network is not None and self.allocates:
-                share = in_parts(share, PARTS)
+                share = in_parts(share, PARTS).astype(float)
                 self.part_s = jnp.float32(share[0].sum() / network.total)
+            np.fill_diagonal(share, np.inf)  # inside a server
             self.share = jnp.asarray(np.repeat(share.reshape(-1, 1), CHAINS, axis=1), jnp.float32)
         self.found = start
         self._put_in_order(start)
@@ -207,10 +209,9 @@ class Annealing:
         if not np.isfinite(seconds[chain]):
             return None
         if self.network is not None and self.allocates:
-            parts = np.asarray(chains.best_share)[:, chain].reshape(self.machine.servers, -1)
-            self.timing = Timing(
-                self.graph, with_bandwidth(self.timing.devices, filled(self.network, parts.astype(float)))
-            )
+            parts = np.array(chains.best_share, float)[:, chain].reshape(self.machine.servers, -1)
+            np.fill_diagonal(parts, 0.0)
+            self.timing = Timing(self.graph, with_bandwidth(self.timing.devices, filled(self.network, parts)))
         placement = np.asarray(chains.best)[self.unit, chain]
         listed = placement.tolist()
         found = self.timing.best(listed, self.timing.in_order(listed, self.order).start_s.tolist())
