@@ -71,4 +71,5 @@ def mcmc(timing: Timing, unit: Sequence[int], start: Schedule, steps: int, seed:
         graph.num_ops,
         Machine(devices.count, devices.units),
     )
-    return timing.best(np.asarray(found)[list(unit)].tolist())
+    listed = np.asarray(found)[list(unit)].tolist()
+    return timing.best(listed, timing.in_order(listed, order).start_s.tolist())

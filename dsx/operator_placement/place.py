@@ -31,7 +31,7 @@ from dsx.operator_placement.schedule import Schedule, Timing
 from dsx.operator_placement.search import Found, search, single_device
 from dsx.operator_placement.thresholds import by_distribution
 
-_SEARCH, _JOINT, _MCMC = 0.35, 0.35, 0.15  # shares of the time
+_SEARCH, _JOINT, _MCMC = 0.3, 0.35, 0.1  # shares of the time
 _MCMC_STEPS = 25_000
 _STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap

@@ -1,0 +1,76 @@
+"""The answer: never worse than what was tried, bounded, and kept when the search is stopped."""
+
+import pytest
+from operator_placement.enumeration import shortest_s
+from operator_placement.graphs import drawn, graph
+
+from dsx.errors import NothingFeasible
+from dsx.operator_placement import place as module
+from dsx.operator_placement.bandwidth import Network, excesses
+from dsx.operator_placement.devices import Link, uniform
+from dsx.operator_placement.place import place
+from dsx.operator_placement.validator import violations
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_graph_is_placed_as_well_as_can_be(seed):
+    given, devices = drawn(seed, 8), uniform(3, Link(10e9, 1e-6))
+    found = place(given, devices, 4.0)
+    assert found.schedule.makespan_s == pytest.approx(shortest_s(given, devices), rel=1e-9)
+    assert found.bound.seconds <= found.schedule.makespan_s
+    assert violations(given, devices, found.schedule) == []
+
+
+def test_equal_parts_are_shared_out_evenly():
+    """Seven chains of 3 x 10 us on 3 devices: whole chains take 90 us, chains that are cut 70 us."""
+    edges = [(3 * chain + at, 3 * chain + at + 1, 1_000) for chain in range(7) for at in range(2)]
+    given, devices = graph([10] * 21, edges), uniform(3, Link(1e9))
+    found = place(given, devices, 8.0, gap=0.0)
+    assert found.schedule.makespan_s < 80e-6
+
+
+def test_without_packages_there_is_an_answer_and_the_same_one_again(monkeypatch):
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    given, devices = drawn(4, 50), uniform(3, Link(25e9))
+    one, other = (place(given, devices, 1.0, seed=3) for _ in range(2))
+    assert one.schedule.device.tolist() == other.schedule.device.tolist()
+    assert one.found.makespans_s == other.found.makespans_s
+    assert "metis" not in one.found.makespans_s and one.bound.num_heavy == 0
+    assert one.schedule.makespan_s == min(one.found.makespans_s.values())
+
+
+def test_what_is_found_until_ctrl_c_is_kept():
+    given, devices = drawn(4, 50), uniform(3, Link(25e9))
+
+    def told(placed):
+        if len(placed.found.makespans_s) > 3 and not placed.stopped:
+            raise KeyboardInterrupt
+
+    found = place(given, devices, 5.0, told=told)
+    assert found.stopped and violations(given, devices, found.schedule) == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "columns", "said"),
+    [
+        (25.0, {}, "operator 1 needs 30 B, and a device has 25 B: 5 B short"),
+        (35.0, {"colocate": ["a", None, "a"]}, "operators 0, 2 need 40 B on one device, and a device has 35 B: 5 B"),
+        (32.0, {}, "the operators need 70 B, and 2 devices of 32 B have 64 B: 6 B short"),
+        (36.0, {}, "device 1 needs 40 B, 4 B more"),
+    ],
+)
+def test_what_does_not_fit_is_said(memory, columns, said):
+    given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)], memory_bytes=[20, 30, 20], **columns)
+    with pytest.raises(NothingFeasible, match=said):
+        place(given, uniform(2, Link(1e9), memory_bytes=memory), 1.0)
+
+
+def test_joint_bandwidth_is_no_worse_than_uniform_shares():
+    """One of two other servers is sent five times as much as the other one."""
+    sizes = [(0, 1, 10_000), (0, 2, 2_000), (0, 3, 1), (1, 4, 100), (2, 4, 100), (3, 4, 1)]
+    given, network = graph([5, 20, 20, 20, 5], sizes), Network(2, 1e9)
+    found = place(given, uniform(3, Link(1e9)), 3.0, network=network, joint=True)
+    assert found.schedule.makespan_s < found.uniform_s
+    assert excesses(network, found.bandwidth) == []
+    assert violations(given, found.devices, found.schedule) == []
+    assert found.bound.seconds <= found.schedule.makespan_s
