@@ -25,9 +25,8 @@ from dsx.operator_placement.simulator import Machine, Rows, machine_of, makespan
 CHAINS = 64
 PARTS = 8  # of the bandwidth of a server, for each other server
 _NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the unit itself
-_STEP_PER_ROW_S = (
-    1e-6  # nominal seconds of a step of all chains: how many fit into a budget must not depend on the clock
-)
+# Nominal seconds of a step of all chains, and more for each row: how many fit in must not depend on the clock.
+_STEP_S, _STEP_PER_ROW_S = 1e-4, 1e-6
 _LEAST = 1e-3  # bytes/s: no bandwidth, as a number that can be multiplied by no bytes
 _SHARED = 2  # times as long take steps that allocate bandwidth
 
@@ -189,7 +188,7 @@ class Annealing:
     def steps_in(self, seconds: float) -> int:
         """Return how many steps nominally take so long."""
         per_row_s = _STEP_PER_ROW_S * (1 if self.share is None else _SHARED)
-        return max(int(seconds / (len(self.rows.op) * per_row_s)), 1)
+        return max(int(seconds / (_STEP_S + len(self.rows.op) * per_row_s)), 1)
 
     def run(self, steps: int, hot: float, cold: float) -> Schedule | None:
         """Anneal for some steps; return the schedule of the best placement, None if none fits.

@@ -9,6 +9,7 @@ extra `place`, the bound is the larger of critical path and load, and METIS has 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from time import monotonic
 
@@ -28,7 +29,7 @@ from dsx.operator_placement.metis import metis
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.reduction import Reduction, alone, reduce
 from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.search import Found, search, single_device
+from dsx.operator_placement.search import Found, begun, search, single_device
 from dsx.operator_placement.thresholds import by_distribution
 
 _SEARCH, _JOINT, _MCMC = 0.3, 0.35, 0.1  # shares of the time
@@ -104,13 +105,12 @@ def place(
     if network is not None:
         devices = with_uniform_shares(devices, network)
     placed = Placed(graph, devices, network, gap)
-    work = _Work(placed, unit, monotonic() + seconds, seconds, seed, stop, told)
-    with work.until_stopped():
-        work.search()
-    if network is not None:
-        with work.until_stopped():
-            work.allocate(network, joint)
-    for stage in (work.exact_as_it_is, work.prove, work.exact_reduced):
+    work = _Work(placed, unit, joint, monotonic() + seconds, seconds, seed, stop, told)
+    few = graph.num_ops <= _FEW  # then exact search comes before the other one, and often ends all
+    stages = [work.baselines, *([work.exact_as_it_is] if few else []), work.search]
+    stages += [] if network is None else [partial(work.allocate, network)]
+    stages += [*([] if few else [work.exact_as_it_is]), work.prove, work.exact_reduced]
+    for stage in stages:
         with work.until_stopped():
             stage()
     if placed.found.best is None:
@@ -126,6 +126,7 @@ class _Work:
 
     placed: Placed
     unit: np.ndarray
+    joint: bool
     until: float
     seconds: float
     seed: int
@@ -137,10 +138,10 @@ class _Work:
         """Go on to the next stage at Ctrl-C, which then does nothing."""
         try:
             yield
+            self.told(self.placed)
         except KeyboardInterrupt:
             self.placed.stopped = True
         self.placed.stopped = self.placed.stopped or self.stop()
-        self.told(self.placed)
 
     @property
     def left(self) -> float:
@@ -150,24 +151,29 @@ class _Work:
     def _over(self) -> bool:
         return self.placed.stopped or self.stop()
 
-    def search(self) -> None:
-        """Run the baselines, then the search."""
+    def baselines(self) -> None:
+        """Run the ways that are known from elsewhere."""
         placed, graph, devices = self.placed, self.placed.graph, self.placed.devices
         placed.bound = Bound(max(path_bound_s(graph, devices), load_bound_s(graph, devices)), 0)
         timing = Timing(graph, devices)
-        alone_s = single_device(timing)
-        placed.found.take("single_device", alone_s)
+        placed.found = begun(timing)
         if devices.count == 1:
             return
         if find_spec("pymetis") is not None:
             placed.found.take("metis", metis(timing, self.unit.tolist(), self.seed))
-        if alone_s is not None:
+        if (start := single_device(timing)) is not None:
             most = _MCMC * self.seconds / (_STEP_PER_OP_S * max(graph.num_ops, 1))
             placed.mcmc_steps = int(min(_MCMC_STEPS, max(most, 1)))
-            placed.found.take("mcmc", mcmc(timing, self.unit.tolist(), alone_s, placed.mcmc_steps, self.seed))
+            placed.found.take("mcmc", mcmc(timing, self.unit.tolist(), start, placed.mcmc_steps, self.seed))
+
+    def search(self) -> None:
+        """Anneal reduced graphs."""
+        placed = self.placed
+        if self._over() or placed.close(0.0):
+            return
         search(
-            graph,
-            devices,
+            placed.graph,
+            placed.devices,
             _SEARCH * self.seconds,
             self.seed,
             lambda: self._over() or placed.close(0.0),
@@ -175,7 +181,7 @@ class _Work:
             placed.found,
         )
 
-    def allocate(self, network: Network, joint: bool) -> None:
+    def allocate(self, network: Network) -> None:
         """Find the bandwidths of servers."""
         placed, devices = self.placed, self.placed.devices
         best = placed.found.best
@@ -185,7 +191,7 @@ class _Work:
         placed.uniform_s = best.makespan_s
         fast = Timing(placed.graph, with_bandwidth(devices, tree(network, servers)))
         placed.tree_s = fast.best(best.device.tolist(), best.start_s.tolist()).makespan_s
-        if joint and not self._over() and not placed.close(0.0):
+        if self.joint and not self._over() and not placed.close(0.0):
             made = allocate(placed.graph, devices, network, _JOINT * self.seconds, best, self._over, self.seed)
             placed.bandwidth = made.bandwidth
             placed.devices = with_bandwidth(devices, made.bandwidth)
@@ -221,7 +227,8 @@ class _Work:
         placed.found.take("exact", exact.schedule)
         if exact.schedule is None and exact.proved:
             raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit))
-        if exact.bound_s > placed.bound.seconds:
+        # The bound is that of these bandwidths; others may be better.
+        if not self.joint and exact.bound_s > placed.bound.seconds:
             placed.bound = Bound(min(exact.bound_s, placed.schedule.makespan_s), placed.graph.num_ops)
 
     def prove(self) -> None:

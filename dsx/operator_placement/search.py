@@ -82,6 +82,17 @@ def single_device(timing: Timing) -> Schedule | None:
     return min(found, key=lambda schedule: schedule.makespan_s)
 
 
+def begun(timing: Timing) -> Found:
+    """Return the schedules of one device, and of HEFT, as it is and in the order of its starts."""
+    found = Found()
+    found.take("single_device", single_device(timing))
+    start = heft(timing, alone(timing.graph).tolist())
+    found.take("heft", start)
+    if start is not None and timing.devices.count > 1:
+        found.take("heft, in order", timing.best(start.device.tolist(), start.start_s.tolist()))
+    return found
+
+
 def search(
     graph: OpGraph,
     devices: Devices,
@@ -91,20 +102,14 @@ def search(
     told: Callable[[Found], None] = lambda found: None,
     found: Found | None = None,
 ) -> Found:
-    """Return the best schedule that some seconds find, added to what is `found`.
+    """Return the best schedule that some seconds find, added to what is `found`: by default to what `begun` returns.
 
     `stop` ends the search after a round, `told` hears of each.
     """
-    found, timing = Found() if found is None else found, Timing(graph, devices)
-    found.take("single_device", single_device(timing))
-    own = alone(graph)
-    start = heft(timing, own.tolist())
-    found.take("heft", start)
-    if devices.count == 1:
+    timing = Timing(graph, devices)
+    found = begun(timing) if found is None else found
+    if devices.count == 1 or stop():
         return found
-    if start is not None:
-        found.take("heft, in order", timing.best(start.device.tolist(), start.start_s.tolist()))
-    told(found)
     runs = _runs(graph, devices, timing, seed, max(int(seconds / _SECONDS_A_RUN), 1))
     found.reductions = {run.name: run.reduction for run in runs if run.reduction is not None}
     finest = max(runs, key=lambda run: run.annealing.num_units)
