@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dsx.api.arguments import count
 from dsx.argument_types import wrong
-from dsx.errors import InputError, SpecError
+from dsx.errors import InputError, SpecError, UnitError
 from dsx.operator_placement.bandwidth import Network
 from dsx.operator_placement.cluster_devices import devices_of
 from dsx.operator_placement.devices import Devices, Link
@@ -25,6 +25,7 @@ from dsx.spec.operator_graph import parse_operator_graph, read_operator_graph
 from dsx.units import Dimension, parse_number, parse_quantity
 
 GraphLike = OpGraph | str | Path | Mapping[str, object]
+MOST_DEVICES = 1024
 _DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
 
 
@@ -79,6 +80,8 @@ def devices_from(hardware: Hardware, graph: OpGraph) -> Devices:
     if hardware.devices is None:
         raise InputError("--devices is missing: the number of GPUs")
     number = count("--devices", hardware.devices)
+    if number > MOST_DEVICES:
+        raise InputError(f"--devices {number}: single operators are placed on {MOST_DEVICES} devices at most")
     if hardware.cluster is not None:
         stated = ("inter", "intra", "gpus_per_server", "latency", "memory")
         for name in stated:
@@ -155,7 +158,7 @@ def _amount(name: str, given: object, dimension: Dimension, zero: bool = False) 
         return None
     try:
         found = parse_quantity(given, dimension)
-    except SpecError as error:
+    except UnitError as error:
         raise InputError(f"{_option(name)}: {error}") from None
     if found < 0.0 or (found == 0.0 and not zero):
         raise InputError(f"{_option(name)}: {given} is {'below' if zero else 'not above'} zero")

@@ -126,6 +126,6 @@ def place(
     )
     if plot is not None:
         found.plot(plot)
+    print_answer(found, as_json)
     if out is not None:
         found.write_ovs(out)
-    print_answer(found, as_json)

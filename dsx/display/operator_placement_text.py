@@ -31,9 +31,10 @@ def _title(placed: Mapping[str, Any]) -> str:
     lines = [
         f"{graph['name']}: {counted(graph['operators'], 'operator')} on {counted(placed['devices'], 'device')}",
         f"step {step}; {quality} ({proof})",
-        f"with transfers that share links: {_time(placed['contended_s'])}",
+        f"where transfers share links: {_time(placed['contended_s'])}{_slower(placed)}",
     ]
-    if reduced := placed["reduction"]:
+    reduced = placed["reduction"]
+    if reduced and reduced["alpha"] in placed["found_by"]:
         lines.append(
             f"reduced to {counted(reduced['operators'], 'operator')} in {counted(reduced['groups'], 'group')} "
             f"(alpha {_time(reduced['alpha_s'])}, {reduced['alpha']})"
@@ -43,10 +44,19 @@ def _title(placed: Mapping[str, Any]) -> str:
     return printable("\n".join(lines), keep="\n")
 
 
+def _slower(placed: Mapping[str, Any]) -> str:
+    """Return a warning if one device is faster where transfers share links."""
+    alone = placed["baselines"]["single_device"]
+    if alone is None or placed["contended_s"] <= alone:
+        return ""
+    return f", longer than on one device ({_time(alone)}): its links must carry transfers at once"
+
+
 def _ways(placed: Mapping[str, Any]) -> str:
-    rows = [[printable(placed["found_by"]), _time(placed["makespan_s"]), ""]]
+    found_by = placed["found_by"]
+    rows = [[_WAYS.get(found_by, found_by), _time(placed["makespan_s"]), ""]]
     for name, seconds in placed["baselines"].items():
-        if name == placed["found_by"]:
+        if name == found_by:
             continue
         way = f"{_WAYS[name]}, {placed['mcmc_steps']:,} steps" if name == "mcmc" and seconds else _WAYS[name]
         more = "" if seconds is None else f"{100 * (seconds / (placed['makespan_s'] or 1.0) - 1):+.1f} %"

@@ -52,6 +52,13 @@ class _Run:
     best_s: float = np.inf
 
 
+def check_solvers() -> None:
+    """Raise InputError if a solver of joint bandwidth is not installed."""
+    missing = [name for name in ("ortools", "clarabel") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"joint bandwidth needs {' and '.join(missing)}: pip install 'dsx[place]'")
+
+
 def allocate(
     graph: OpGraph,
     devices: Devices,
@@ -66,9 +73,7 @@ def allocate(
     Of `devices` the bandwidth of links between servers is not used. `stop` ends the search after a round, Ctrl-C at
     once. Raises InputError if a solver that it needs is not installed.
     """
-    missing = [name for name in ("ortools", "clarabel") if find_spec(name) is None]
-    if missing:
-        raise InputError(f"joint bandwidth needs {' and '.join(missing)}: pip install 'dsx[place]'")
+    check_solvers()
     servers = num_servers(devices)
     best, stopped = Allocated(hint, uniform_shares(network, servers)), False
     try:

@@ -16,7 +16,7 @@ from time import monotonic
 import numpy as np
 
 from dsx.errors import NothingFeasible
-from dsx.operator_placement.allocation_search import allocate
+from dsx.operator_placement.allocation_search import allocate, check_solvers
 from dsx.operator_placement.bandwidth import Network, tree, with_bandwidth, with_uniform_shares
 from dsx.operator_placement.bounds import load_bound_s, path_bound_s
 from dsx.operator_placement.contention import Contended, contended
@@ -102,6 +102,8 @@ def place(
     """
     unit = alone(graph)
     check_memory(graph, devices, unit)
+    if joint:
+        check_solvers()
     if network is not None:
         devices = with_uniform_shares(devices, network)
     placed = Placed(graph, devices, network, gap)

@@ -66,9 +66,10 @@ def parse_operator_graph(document: Document) -> OperatorGraphSpec:
     if not operators:
         raise document.fault(("nodes",), "has no operators")
     position: dict[Id, int] = {}
+    written: dict[str, int] = {}  # answers in JSON have texts as keys
     for place, operator in enumerate(operators):
-        if operator.id in position:
-            first = position[operator.id]
+        first = written.setdefault(str(operator.id), place)
+        if first != place:
             raise document.fault(("nodes", place, "id"), f"{operator.id!r} is the id of nodes.{first} too")
         position[operator.id] = place
     lengths = {len(operator.compute_us) for operator in operators} - {1}
