@@ -18,6 +18,7 @@ from sections import table, write_section
 
 import dsx
 from dsx.api.answer import Answer
+from dsx.api.operator_placement import OperatorPlacement
 from dsx.api.trace_inspect import TraceSummary
 from dsx.api.trace_replay import TraceReplay
 from dsx.api.trace_write import WrittenTrace
@@ -34,6 +35,7 @@ GROUPS = {
         *("show", "ShownSet", "front", "Front", "compare_sets", "Comparison", "why_row", "draw", "image_format"),
     ),
     "Execution traces": ("trace", "WrittenTrace", "TraceSummary", "TraceReplay"),
+    "Operators on devices": ("place", "OperatorPlacement"),
     "Measured runs": ("validate", "Validation", "calibrate", "Calibrated"),
     "Models, layers and clusters": (
         *("names", "parameters", "import_hf", "Imported", "layer", "LayerDescription"),
@@ -43,6 +45,7 @@ GROUPS = {
 }
 # What functions return, which users need no name for.
 NOT_IN_DSX = {
+    "OperatorPlacement": OperatorPlacement,
     "Launch": Launch,
     "WrittenTrace": WrittenTrace,
     "TraceSummary": TraceSummary,
@@ -60,6 +63,8 @@ TYPES = {
     "a share of a fast domain is `nvs.tp` or `tp_nvs`",
     "Row": "a row of a DataFrame, as `frame.iloc[0]` is",
     "Hardware": 'a mapping such as `{"device.hbm_capacity": 80e9}`, or texts such as `["device.hbm_capacity=80 GB"]`',
+    "GraphLike": "a graph of `dsx.place`, the path of a JSON file, its content as a mapping, or `FILE.py:NAME`",
+    "OpGraph": "the graph of the operators of a step: `ids`, `kinds`, `seconds`, `memory_bytes`, `edges`",
     "Watch": "a function of three arguments: how much is done, of how much, and of what",
     "Shard": "a pair of integers, (i, n) for the i-th of n",
     "Kind": '`"models"`, `"clusters"`, `"strategies"`, `"layers"` or `"assumptions"`',
@@ -85,6 +90,7 @@ _INNER = {
         "found",
         "described",
         "observations",
+        "placed",
         "between",
     ),
     *("figures", "config", "published", "ignored", "calibration", "layers", "loaded", "data", "without_slow"),
@@ -122,7 +128,12 @@ def thing_of(name: str) -> Any:
 def heading(name: str) -> str:
     """Return the heading of a name; those of a function and of its answer differ by more than a capital."""
     thing = thing_of(name)
-    return f"dsx.{name}()" if inspect.isfunction(thing) else name if inspect.isclass(thing) else f"dsx.{name}"
+    return f"dsx.{name}()" if is_called(thing) else name if inspect.isclass(thing) else f"dsx.{name}"
+
+
+def is_called(thing: Any) -> bool:
+    """Return whether something is a function, or an object that is called like one."""
+    return inspect.isfunction(thing) or (callable(thing) and not inspect.isclass(thing))
 
 
 def link(name: str) -> str:
@@ -144,6 +155,11 @@ def entry(name: str) -> str:
         for each, function in functions.items():
             if inspect.isfunction(function):
                 parts += [f"#### dsx.{name}.{each}()", *of_function(function, f"dsx.{name}.{each}")]
+    elif callable(thing):
+        parts += of_function(type(thing).__call__, f"dsx.{name}")
+        for each, value in vars(type(thing)).items():
+            if isinstance(value, staticmethod):
+                parts += [f"#### dsx.{name}.{each}()", *of_function(value.__func__, f"dsx.{name}.{each}")]
     else:
         parts.append(f"The version, as in `{thing}`.")
     return "\n\n".join(parts)

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
     from dsx.api.layer_table import TablePartition as TablePartition
     from dsx.api.layer_table import partition_table as partition_table
     from dsx.api.names import names as names
-    from dsx.api.operator_placement import OperatorPlacement as OperatorPlacement
     from dsx.api.parameters import parameters as parameters
     from dsx.api.partition import Partition as Partition
     from dsx.api.partition import partition as partition
     from dsx.api.picture import draw as draw
-    from dsx.api.place import Placer as Placer
     from dsx.api.place import place as place
     from dsx.api.show import ShownSet as ShownSet
     from dsx.api.show import show as show
@@ -80,9 +78,7 @@ _HOMES = {
     "Imported": "dsx.api.import_hf",
     "Job": "dsx.api.job",
     "LayerDescription": "dsx.api.layer_description",
-    "OperatorPlacement": "dsx.api.operator_placement",
     "Partition": "dsx.api.partition",
-    "Placer": "dsx.api.place",
     "Plan": "dsx.space.plan",
     "ShownSet": "dsx.api.show",
     "Swept": "dsx.api.sweep_verbs",

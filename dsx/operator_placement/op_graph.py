@@ -16,7 +16,7 @@ Id = int | str
 Tensors = frozenset[int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OpGraph:
     """N operators, without cycles; operators and tensors are numbers."""
 
@@ -29,6 +29,9 @@ class OpGraph:
     together: (
         np.ndarray
     )  # [N] the label of the operators that share a device with one; each has a label of its own else
+
+    def __repr__(self) -> str:
+        return f"<OpGraph: {self.num_ops:,} operators, {len(self.edges):,} edges, {float(self.mean_s.sum()):.3g} s>"
 
     @property
     def num_ops(self) -> int:

@@ -40,6 +40,19 @@ def test_every_word_of_a_signature_is_explained(script):
         re.findall(r"^```python\n(?:dsx)?\.[a-zA-Z_.]+\(.*?^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
     )
     types = {*re.findall(r"(?<![\"\w.])[A-Z]\w+", re.sub(r"\"[^\"]*\"", "", signatures))}
-    known = {"Literal", "Any", "Mapping", "Sequence", "Iterable", "Path", "None", "False", "True", "DataFrame", "Axes"}
+    known = {
+        "Callable",
+        "Literal",
+        "Any",
+        "Mapping",
+        "Sequence",
+        "Iterable",
+        "Path",
+        "None",
+        "False",
+        "True",
+        "DataFrame",
+        "Axes",
+    }
     assert {*script.TYPES} - {"Counts", "Flag", "Row"} <= types
     assert types - known - {*HEADINGS} == {*script.TYPES} - {"Counts", "Flag"}
