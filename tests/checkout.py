@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def make_checkout(folder):
     """Copy the sources into `folder`, with this environment as its `.venv`, and run what `make sweep` runs there."""
-    for name in ("data", "docs", "sweeps", "dsx"):
+    for name in ("data", "docs", "examples", "sweeps", "dsx"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".venv").symlink_to(Path(sys.prefix))
     run(folder, "dsx sweep sweeps/gpt3-1t-b200.yaml -o results/gpt3-1t-b200")
