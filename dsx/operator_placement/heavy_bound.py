@@ -52,7 +52,7 @@ def heavy_bound(
     """Return the best bound that some seconds prove, at most the shortest step known.
 
     `unit` has the unit of each operator, those of which share a device. The bound need not be nearer than `gap`, a
-    share of the shortest step known. `told` hears of each better bound.
+    share of the shortest step known. `told` hears of each better bound; at Ctrl-C, which goes on, it has heard of all.
     """
     best = Bound(min(max(path_bound_s(graph, devices), load_bound_s(graph, devices)), shortest_s), 0)
     asked_for = [shortest_s * (1.0 - one) for one in (*(one for one in _ASKED if one > gap), gap)]
@@ -144,6 +144,8 @@ class _Relaxation:
                 model.add_bool_or(apart, ~here, there)
             model.add(start[other] >= start[one] + took[one] + far).only_enforce_if(apart)
         answer = run(model, seconds, stop=stop)
+        if answer.stopped and not stop():
+            raise KeyboardInterrupt
         return True if answer.found else False if answer.infeasible else None
 
     def _device_ticks(self, ticks: Callable[[float], int]) -> list[list[int]]:

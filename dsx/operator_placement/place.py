@@ -198,6 +198,7 @@ class _Work:
             placed.bandwidth = made.bandwidth
             placed.devices = with_bandwidth(devices, made.bandwidth)
             placed.found.take("joint", made.schedule)
+            placed.stopped = placed.stopped or made.stopped
 
     def _best_devices(self) -> Devices:
         """Return devices with the best bandwidths that there may be: a bound for these is one for all allocations."""
@@ -227,6 +228,7 @@ class _Work:
             self.seed,
         )
         placed.found.take("exact", exact.schedule)
+        placed.stopped = placed.stopped or exact.stopped
         if exact.schedule is None and exact.proved:
             raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit))
         # The bound is that of these bandwidths; others may be better.
@@ -274,6 +276,7 @@ class _Work:
             self._over,
             self.seed,
         )
+        placed.stopped = placed.stopped or exact.stopped
         if exact.schedule is not None:
             timing = Timing(placed.graph, placed.devices)
             made = exact.schedule

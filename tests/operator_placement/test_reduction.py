@@ -54,6 +54,16 @@ def test_an_edge_with_a_path_beside_it_in_the_whole_graph_stays():
     assert without_cycle(merging.reduced()[0])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_only_edges_with_other_neighbours_at_both_ends_have_a_path_beside_them(seed):
+    """So algorithm 1, which fuses no such edge, makes no cycle."""
+    given = drawn(seed, 40)
+    merging = Merging(given)
+    beside = [edge for edge in given.edges if merging.has_detour(*edge)]
+    assert all(len(given.successors[a]) >= 2 and len(given.predecessors[b]) >= 2 for a, b in beside)
+    assert beside or seed != 0  # there are some
+
+
 def test_merging_counts_no_tensor_twice():
     """Both edges into operator 2 carry what operator 0 makes."""
     given = graph([5, 1, 1, 1], [(0, 1, 100), (0, 2, 100), (1, 3, 7), (2, 3, 7)])
