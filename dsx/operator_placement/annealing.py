@@ -32,7 +32,7 @@ _SHARED = 2  # times as long take steps that allocate bandwidth
 
 
 class Chains(NamedTuple):
-    """B chains; placements are [units + 1, B]."""
+    """B chains; placements are [R, B], as of the simulator."""
 
     key: Any
     placement: Any
@@ -45,7 +45,7 @@ class Chains(NamedTuple):
 
 
 def excess_bytes(placement: Any, memory: Any, limit: float, count: int) -> Any:
-    """Return the bytes of [units + 1, B] placements over the limit, of all devices, [B]."""
+    """Return the bytes of [R, B] placements over the limit, of all devices, [B]."""
     used = jnp.stack([jnp.where(placement == device, memory[:, None], 0.0).sum(axis=0) for device in range(count)])
     return jnp.maximum(used - limit, 0.0).sum(axis=0)
 
@@ -68,7 +68,7 @@ def _shifted(key: Any, share: Any, servers: int) -> Any:
     return share.at[giver, lanes].add(-amount).at[taker, lanes].add(amount)
 
 
-@partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
+@partial(jax.jit, static_argnames=("limit", "machine"))
 def _started(
     key: Any,
     placement: Any,
@@ -77,31 +77,30 @@ def _started(
     memory: Any,
     part_s: Any,
     limit: float,
-    num_ops: int,
     machine: Machine,
 ) -> Chains:
-    seconds = makespans(rows, placement, num_ops, machine, _byte_s(share, part_s))
+    seconds = makespans(rows, placement, machine, _byte_s(share, part_s))
     excess = jnp.zeros_like(seconds) if limit == np.inf else excess_bytes(placement, memory, limit, machine.count)
     best_s = jnp.where(excess > 0.0, jnp.inf, seconds)
     return Chains(key, placement, seconds, excess, placement, best_s, share, share)
 
 
-@partial(jax.jit, static_argnames=("limit", "num_ops", "machine", "allocates"))
+@partial(jax.jit, static_argnames=("limit", "machine", "allocates"))
 def _annealed(
     chains: Chains,
     rows: Rows,
     memory: Any,
     part_s: Any,
     near: Any,
+    units: Any,
     hot: Any,
     cold: Any,
     steps: Any,
     limit: float,
-    num_ops: int,
     machine: Machine,
     allocates: bool,
 ) -> Chains:
-    batch, units = chains.placement.shape[1], chains.placement.shape[0] - 1
+    batch = chains.placement.shape[1]
     lanes = jnp.arange(batch)
 
     def step(number: Any, chains: Chains) -> Chains:
@@ -117,7 +116,7 @@ def _annealed(
             moved = jnp.where(moves, moved, own)
             share = jnp.where(moves, share, _shifted(of_shares[1], share, machine.servers))
         proposal = chains.placement.at[unit, lanes].set(moved)
-        seconds = makespans(rows, proposal, num_ops, machine, _byte_s(share, part_s))
+        seconds = makespans(rows, proposal, machine, _byte_s(share, part_s))
         excess = jnp.zeros_like(seconds) if limit == np.inf else excess_bytes(proposal, memory, limit, machine.count)
         warmth = hot * (cold / hot) ** (number / steps)
         luck = -jnp.log(jax.random.uniform(of_luck, (batch,), minval=1e-12))
@@ -160,9 +159,12 @@ class Annealing:
         self.num_units = int(unit.max()) + 1
         self.limit = np.inf if devices.memory_bytes is None else float(devices.memory_bytes)
         self.machine = machine_of(devices)
-        self.memory = jnp.asarray(np.bincount(unit, graph.memory_bytes, self.num_units + 1), jnp.float32)
-        self.near = jnp.asarray(_neighbours(graph, unit, self.num_units, seed), jnp.int32)
-        placement = np.zeros((self.num_units + 1, CHAINS), dtype=np.int32)
+        self._put_in_order(start)
+        length = len(self.rows.op)
+        self.memory = jnp.asarray(np.bincount(unit, graph.memory_bytes, length), jnp.float32)
+        near = _neighbours(graph, unit, self.num_units, seed)
+        self.near = jnp.asarray(np.pad(near, ((0, length - len(near)), (0, 0))), jnp.int32)
+        placement = np.zeros((length, CHAINS), dtype=np.int32)
         placement[unit, :] = start.device[:, None]
         if self.limit == np.inf:
             placement[:, ::8] = 0
@@ -178,7 +180,6 @@ class Annealing:
             np.fill_diagonal(share, np.inf)  # inside a server
             self.share = jnp.asarray(np.repeat(share.reshape(-1, 1), CHAINS, axis=1), jnp.float32)
         self.found = start
-        self._put_in_order(start)
 
     def _put_in_order(self, schedule: Schedule) -> None:
         order = self.timing.order_of(schedule.device.tolist(), schedule.start_s.tolist())
@@ -196,9 +197,9 @@ class Annealing:
         Temperatures are shares of the makespan. With a network, `timing` has the bandwidths of the schedule after that.
         """
         scale = self.found.makespan_s
-        fixed = {"limit": self.limit, "num_ops": self.graph.num_ops, "machine": self.machine}
+        fixed = {"limit": self.limit, "machine": self.machine}
         chains = _started(self.key, self.placement, self.share, self.rows, self.memory, self.part_s, **fixed)
-        warm = (jnp.float32(hot * scale), jnp.float32(cold * scale), jnp.int32(steps))
+        warm = (jnp.int32(self.num_units), jnp.float32(hot * scale), jnp.float32(cold * scale), jnp.int32(steps))
         chains = _annealed(
             chains, self.rows, self.memory, self.part_s, self.near, *warm, **fixed, allocates=self.allocates
         )

@@ -14,17 +14,15 @@ import numpy as np
 
 from dsx.operator_placement.annealing import excess_bytes
 from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.simulator import Machine, Rows, makespans, rows_of
+from dsx.operator_placement.simulator import Machine, Rows, machine_of, makespans, rows_of
 
 _BATCH = 64
 _BETTER = 1e-6  # share of the makespan; less is rounding
 
 
-@partial(jax.jit, static_argnames=("limit", "num_ops", "machine"))
-def _chain(
-    placement: Any, rows: Rows, memory: Any, units: Any, moves: Any, limit: float, num_ops: int, machine: Machine
-) -> Any:
-    """Return the placement [units + 1] after all proposals: `units` and `moves` of [steps + batch]."""
+@partial(jax.jit, static_argnames=("limit", "machine"))
+def _chain(placement: Any, rows: Rows, memory: Any, units: Any, moves: Any, limit: float, machine: Machine) -> Any:
+    """Return the placement [R] after all proposals: `units` and `moves` of [steps + batch]."""
     steps = units.shape[0] - _BATCH
     lanes = jnp.arange(_BATCH)
 
@@ -36,7 +34,7 @@ def _chain(
         unit = jax.lax.dynamic_slice(units, (done,), (_BATCH,))
         move = jax.lax.dynamic_slice(moves, (done,), (_BATCH,))
         proposals = jnp.repeat(current[:, None], _BATCH, axis=1).at[unit, lanes].set(move)
-        seconds = makespans(rows, proposals, num_ops, machine)
+        seconds = makespans(rows, proposals, machine)
         better = (seconds < shortest * (1.0 - _BETTER)) & (done + lanes < steps)
         if limit != np.inf:
             better = better & (excess_bytes(proposals, memory, limit, machine.count) <= 0.0)
@@ -48,7 +46,7 @@ def _chain(
             jnp.where(found, seconds[first], shortest),
         )
 
-    start = makespans(rows, placement[:, None], num_ops, machine)[0]
+    start = makespans(rows, placement[:, None], machine)[0]
     return jax.lax.while_loop(going, batch, (jnp.zeros((), lanes.dtype), placement, start))[1]
 
 
@@ -58,18 +56,17 @@ def mcmc(timing: Timing, unit: Sequence[int], start: Schedule, steps: int, seed:
     num_units = max(unit) + 1
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
     rows = Rows(*map(jnp.asarray, rows_of(timing, unit, order)))
-    placement = np.zeros(num_units + 1, np.int32)
+    placement = np.zeros(len(rows.op), np.int32)
     placement[list(unit)] = start.device
     drawn = np.random.default_rng(seed)
     found = _chain(
         jnp.asarray(placement),
         rows,
-        jnp.asarray(np.bincount(unit, graph.memory_bytes, num_units + 1), jnp.float32),
+        jnp.asarray(np.bincount(unit, graph.memory_bytes, len(rows.op)), jnp.float32),
         jnp.asarray(np.pad(drawn.integers(0, num_units, steps), (0, _BATCH)), jnp.int32),
         jnp.asarray(np.pad(drawn.integers(0, devices.count, steps), (0, _BATCH)), jnp.int32),
         np.inf if devices.memory_bytes is None else float(devices.memory_bytes),
-        graph.num_ops,
-        Machine(devices.count, devices.units),
+        machine_of(devices),
     )
     listed = np.asarray(found)[list(unit)].tolist()
     return timing.best(listed, timing.in_order(listed, order).start_s.tolist())

@@ -1,8 +1,8 @@
 """Makespans of many placements at once: one scan over the operators, the batch on the last axis.
 
 A row of the scan is an operator with up to `_INPUTS` of its inputs; an operator with more has several rows, of which
-the last one lets it run. All placements run their operators in one order. Rows that do nothing fill up the length, so
-that graphs of about the same size share a compilation.
+the last one lets it run. All placements run their operators in one order. Rows that do nothing fill up the length, and
+all else is as long, so that graphs of about the same size share a compilation.
 
 Where pairs of servers have bandwidths of their own, each placement has its own: seconds a byte, of which rows know the
 bytes.
@@ -20,15 +20,15 @@ from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.schedule import Timing, op_seconds
 
 _INPUTS = 4
-_LENGTHS = 16  # the number of rows is a multiple of it
+_LEAST, _STEPS = 16, 4  # numbers of rows: multiples of the first, and so many up to the next power of two
 
 
 class Rows(NamedTuple):
-    """R rows; the operator N is none."""
+    """R rows, more than there are operators; the operator R - 1 and the unit R - 1 are none."""
 
     op: Any  # [R]
     unit: Any  # [R]
-    inputs: Any  # [R, _INPUTS] operators, N for none
+    inputs: Any  # [R, _INPUTS] operators
     input_units: Any  # [R, _INPUTS]
     cost_s: Any  # [R, L, _INPUTS] more seconds of a transfer that leaves a unit of each level; the first is a device
     num_bytes: Any  # [R, _INPUTS] what goes between servers whose pairs have bandwidths of their own; [R, 0] else
@@ -59,8 +59,6 @@ def machine_of(devices: Devices) -> Machine:
 def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
     """Return the rows of a graph whose operators run in an order; `unit` has that of each operator."""
     graph, devices = timing.graph, timing.devices
-    none = graph.num_ops
-    no_unit = max(unit, default=0) + 1
     made: list[tuple[int, list[tuple[int, list[float]]], bool, bool]] = []
     for op in order:
         inputs = timing.inputs[op]
@@ -71,14 +69,15 @@ def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
         inside = len(devices.units[:1])  # links of a server
         links[inside:] = [Link(np.inf, link.latency_s) for link in links[inside:]]
     # One row more than operators need: were every row an operator's last, XLA would copy the state for each.
-    length = -(-(len(made) + 1) // _LENGTHS) * _LENGTHS
+    length = _length(len(made) + 1)
+    none = length - 1
     alike = devices.alike and graph.seconds.shape[1] == 1
     seconds = op_seconds(graph, devices)
     found = Rows(
         op=np.full(length, none, np.int32),
-        unit=np.full(length, no_unit, np.int32),
+        unit=np.full(length, none, np.int32),
         inputs=np.full((length, _INPUTS), none, np.int32),
-        input_units=np.full((length, _INPUTS), no_unit, np.int32),
+        input_units=np.full((length, _INPUTS), none, np.int32),
         cost_s=np.zeros((length, len(devices.links), _INPUTS), np.float32),
         num_bytes=np.zeros((length, 0 if devices.between is None else _INPUTS), np.float32),
         seconds=np.zeros((length, 1 if alike else devices.count), np.float32),
@@ -97,8 +96,13 @@ def rows_of(timing: Timing, unit: Sequence[int], order: Sequence[int]) -> Rows:
     return found
 
 
-def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine, byte_s: Any = None) -> Any:
-    """Return the seconds of [units + 1, B] placements, [B]; the last unit is that of rows without work.
+def _length(least: int) -> int:
+    step = max(_LEAST, 2 ** (least.bit_length() - 1) // _STEPS)
+    return -(-least // step) * step
+
+
+def makespans(rows: Rows, placement: Any, machine: Machine, byte_s: Any = None) -> Any:
+    """Return the seconds of placements, [B]: the device of each unit, [R, B], of which more than the units are unused.
 
     `byte_s` are the seconds of a byte from each server to each other one, [S * S, B], where these have bandwidths of
     their own.
@@ -134,9 +138,14 @@ def makespans(rows: Rows, placement: Any, num_ops: int, machine: Machine, byte_s
         return (ends, free, begin, jnp.where(row.last, jnp.maximum(longest, end), longest)), None
 
     zeros = jnp.zeros(batch, jnp.float32)
-    start = (jnp.zeros((num_ops + 1, batch), jnp.float32), jnp.zeros((machine.count, batch), jnp.float32), zeros, zeros)
+    start = (
+        jnp.zeros((len(rows.op), batch), jnp.float32),
+        jnp.zeros((machine.count, batch), jnp.float32),
+        zeros,
+        zeros,
+    )
     (_, _, _, longest), _ = jax.lax.scan(run, start, rows)
     return longest
 
 
-simulate = jax.jit(makespans, static_argnames=("num_ops", "machine"))
+simulate = jax.jit(makespans, static_argnames=("machine",))

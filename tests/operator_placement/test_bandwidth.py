@@ -169,11 +169,11 @@ def test_the_simulator_has_bandwidths_of_each_placement(devices):
     rng = np.random.default_rng(0)
     bandwidth = rng.uniform(1e9, 20e9, (8, servers, servers)) * (1 - np.eye(servers))
     timings = [Timing(given, with_bandwidth(devices, own)) for own in bandwidth]
-    placements = rng.integers(0, devices.count, (unit.max() + 2, 8)).astype(np.int32)
     byte_s = np.divide(1.0, bandwidth, out=np.zeros_like(bandwidth), where=bandwidth > 0)
     byte_s = byte_s.reshape(8, -1).T.astype(np.float32)
     rows = rows_of(timings[0], unit.tolist(), given.order)
-    found = simulate(rows, placements, given.num_ops, machine_of(devices), byte_s)
+    placements = rng.integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
+    found = simulate(rows, placements, machine_of(devices), byte_s)
     expected = [
         timing.in_order(placements[unit, chain].tolist(), given.order).makespan_s
         for chain, timing in enumerate(timings)

@@ -49,9 +49,9 @@ def test_the_simulator_is_the_schedule_in_order(machine):
     timing, unit = Timing(given, devices), alone(given)
     start = heft(timing, unit.tolist())
     order = timing.order_of(start.device.tolist(), start.start_s.tolist())
-    placements = np.random.default_rng(0).integers(0, devices.count, (unit.max() + 2, 8)).astype(np.int32)
     rows = rows_of(timing, unit.tolist(), order)
-    found = simulate(rows, placements, given.num_ops, Machine(devices.count, devices.units))
+    placements = np.random.default_rng(0).integers(0, devices.count, (len(rows.op), 8)).astype(np.int32)
+    found = simulate(rows, placements, Machine(devices.count, devices.units))
     expected = [timing.in_order(placements[unit, chain].tolist(), order).makespan_s for chain in range(8)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
