@@ -26,7 +26,7 @@ CHAINS = 64
 PARTS = 8  # of the bandwidth of a server, for each other server
 _NEIGHBOURS = 16  # that a move of a unit chooses from; every second one is the unit itself
 # Nominal seconds of a step of all chains, and more for each row: how many fit in must not depend on the clock.
-_STEP_S, _STEP_PER_ROW_S = 1e-4, 1e-6
+_STEP_S, _STEP_PER_ROW_S = 1e-4, 6e-7
 _LEAST = 1e-3  # bytes/s: no bandwidth, as a number that can be multiplied by no bytes
 _SHARED = 2  # times as long take steps that allocate bandwidth
 
