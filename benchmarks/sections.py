@@ -6,9 +6,9 @@ from pathlib import Path
 _END = "<!-- end -->"
 
 
-def write_section(document: Path, script: str, text: str) -> None:
-    """Replace the section of a script in a document, which must have exactly one."""
-    begin = f"<!-- benchmarks/{script}.py -->"
+def write_section(document: Path, script: str, text: str, part: str = "") -> None:
+    """Replace the section of a script in a document, or that of a `part`; the document must have exactly one."""
+    begin = f"<!-- benchmarks/{script}.py{part and f' {part}'} -->"
     before, found, rest = document.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(_END)
     if not found or not ended:

@@ -1,0 +1,1 @@
+"""What `benchmarks/place.py` measures, a module for each table."""

@@ -1,0 +1,77 @@
+"""Joint search of placement and bandwidth beside uniform shares of the same total, and the thesis' tree.
+
+Joint search goes on from the best placement of uniform shares, as `dsx place --bandwidth joint` does.
+"""
+
+from collections.abc import Sequence
+
+from sections import table
+
+from dsx.operator_placement.allocation_search import allocate
+from dsx.operator_placement.bandwidth import Network, excesses, tree, with_bandwidth, with_uniform_shares
+from dsx.operator_placement.schedule import Timing
+from dsx.operator_placement.search import search
+from dsx.operator_placement.validator import violations
+from placing.cases import Case, Row, on, percent, us
+
+_SERVERS = (4, 6)
+_NICS = 3
+_NIC_BANDWIDTHS = (1.25e9, 5e9, 25e9)  # bytes/s
+_SEARCH_S, _JOINT_S = 10.0, 8.0  # nominal
+
+
+def measured(cases: Sequence[Case]) -> list[Row]:
+    """Return a row for each reference graph, number of servers, and bandwidth of a network card."""
+    rows: list[Row] = []
+    for case in (case for case in cases if case.reference):
+        for servers in _SERVERS:
+            for bandwidth in _NIC_BANDWIDTHS:
+                rows.append(_row(case, servers, bandwidth))
+                print(rows[-1], flush=True)
+    return rows
+
+
+def _row(case: Case, servers: int, nic_bandwidth: float) -> Row:
+    network = Network(_NICS, nic_bandwidth)
+    devices = with_uniform_shares(on(servers), network)
+    uniform = search(case.graph, devices, _SEARCH_S).best
+    assert uniform is not None  # memory has no limit
+    joint = allocate(case.graph, devices, network, _JOINT_S, uniform)
+    if broken := excesses(network, joint.bandwidth) + violations(
+        case.graph, with_bandwidth(devices, joint.bandwidth), joint.schedule
+    ):
+        raise RuntimeError(f"{case.name} on {servers} servers: {broken}")
+    fast = Timing(case.graph, with_bandwidth(devices, tree(network, servers)))
+    return {
+        "graph": case.name,
+        "servers": servers,
+        "nic_bandwidth": nic_bandwidth,
+        "one_s": float(case.graph.mean_s.sum()),
+        "uniform_s": uniform.makespan_s,
+        "tree_s": fast.best(uniform.device.tolist(), uniform.start_s.tolist()).makespan_s,
+        "joint_s": joint.schedule.makespan_s,
+    }
+
+
+def gain(row: Row) -> float:
+    """Return by which share joint search makes the step shorter than uniform shares."""
+    return 1 - row["joint_s"] / row["uniform_s"]
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Return the rows as a table."""
+    head = ("graph", "servers", "GB/s of a card", "one device, us", "uniform, us", "tree, us", "joint, us", "gain, %")
+    return table(
+        head,
+        [
+            (
+                row["graph"],
+                str(row["servers"]),
+                f"{row['nic_bandwidth'] / 1e9:g}",
+                *(us(row[name]) for name in ("one_s", "uniform_s", "tree_s", "joint_s")),
+                percent(gain(row)),
+            )
+            for row in rows
+        ],
+        7,
+    )
