@@ -17,8 +17,8 @@ from dsx.errors import InputError, SpecError
 from dsx.operator_placement.from_fx import from_fx
 from dsx.operator_placement.from_jax import from_jax
 from dsx.operator_placement.measured_times import measure
-from dsx.operator_placement.place import Placed
 from dsx.operator_placement.place import place as placed_on
+from dsx.operator_placement.placed import Placed
 from dsx.progress import Watch, progress
 from dsx.spec.load import Given
 from dsx.units import parse_count, parse_share

@@ -8,7 +8,7 @@ extra `place`, the bound is the larger of critical path and load, and METIS has 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from time import monotonic
@@ -19,7 +19,6 @@ from dsx.errors import NothingFeasible
 from dsx.operator_placement.allocation_search import allocate, check_solvers
 from dsx.operator_placement.bandwidth import Network, tree, with_bandwidth, with_uniform_shares
 from dsx.operator_placement.bounds import load_bound_s, path_bound_s
-from dsx.operator_placement.contention import Contended, contended
 from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.exact import solve
 from dsx.operator_placement.heavy_bound import Bound, heavy_bound
@@ -27,9 +26,10 @@ from dsx.operator_placement.mcmc import mcmc
 from dsx.operator_placement.memory import check_memory, shortage
 from dsx.operator_placement.metis import metis
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.reduction import Reduction, alone, reduce
-from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.search import Found, begun, search, single_device
+from dsx.operator_placement.placed import Placed
+from dsx.operator_placement.reduction import alone, reduce
+from dsx.operator_placement.schedule import Timing
+from dsx.operator_placement.search import begun, search, single_device
 from dsx.operator_placement.thresholds import by_distribution
 
 _SEARCH, _JOINT, _MCMC = 0.3, 0.35, 0.1  # shares of the time
@@ -38,47 +38,6 @@ _STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap
 _MANY = 400  # operators that CP-SAT gets as they are
 _MOST_REDUCED = 1_500  # operators of a reduced graph that CP-SAT gets
-_TOUCHING = 1e-6  # a gap that is none
-
-
-@dataclass(eq=False)
-class Placed:
-    """A placement, how good it is, and what else was tried. It is filled while the search goes on."""
-
-    graph: OpGraph
-    devices: Devices
-    network: Network | None
-    gap_wanted: float
-    found: Found = field(default_factory=Found)
-    bound: Bound = field(default_factory=lambda: Bound(0.0, 0))
-    mcmc_steps: int = 0
-    bandwidth: np.ndarray | None = None  # [S, S] bytes/s from server to server, with a network
-    uniform_s: float | None = None  # the makespan with uniform shares of the network
-    tree_s: float | None = None  # and with the bandwidth of a network card between any two servers
-    reduction: Reduction | None = None  # of the best, or the usual one
-    stopped: bool = False  # by the user
-
-    @property
-    def schedule(self) -> Schedule:
-        """The best schedule."""
-        assert self.found.best is not None
-        return self.found.best
-
-    @property
-    def gap(self) -> float:
-        """How much longer the schedule may be than the shortest, as a share of it."""
-        if self.found.best is None:
-            return 1.0
-        return (self.schedule.makespan_s - self.bound.seconds) / (self.schedule.makespan_s or 1.0)
-
-    def close(self, gap: float) -> bool:
-        """Return whether the best schedule is within a gap of the bound."""
-        return self.found.best is not None and self.gap <= max(gap, _TOUCHING)
-
-    def replay(self) -> Contended:
-        """Return the replay of the schedule in which transfers share links."""
-        total = None if self.network is None else self.network.total
-        return contended(self.graph, self.devices, self.schedule, None if self.bandwidth is not None else total)
 
 
 def place(
