@@ -25,7 +25,7 @@ def _title(placed: Mapping[str, Any]) -> str:
     if placed["gap"] <= 1e-6:
         quality = "no placement is shorter"
     else:
-        quality = f"no placement is below {bound}, so it is within {100 * placed['gap']:.1f} % of the shortest"
+        quality = f"no placement is below {bound}, so it is within {_percent(placed['gap'])} of the shortest"
     heavy = placed["bound_operators"]
     proof = f"proved for its {heavy:,} longest operators" if heavy else "by the critical path or the load"
     lines = [
@@ -95,6 +95,10 @@ def _bandwidth(found: Mapping[str, Any] | None) -> str:
     more = f"\n... and {len(pairs) - _PAIRS} more pairs (--json has all)" if len(pairs) > _PAIRS else ""
     shown = table(["servers", "bandwidth"], pairs[:_PAIRS]) + more if found["scheme"] == "joint" else ""
     return "\n".join(filter(None, [head, compared, shown]))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{max(100 * share, 0.001):.1g} %"
 
 
 def _time(seconds: float) -> str:
