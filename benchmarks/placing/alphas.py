@@ -13,7 +13,7 @@ from placing.cases import Case, Row, on, percent
 from placing.searching import annealed_s
 
 _DEVICES = 4
-_SECONDS = 1.5  # nominal, of each reduced graph
+_SECONDS = 1.0  # nominal, of each reduced graph
 _ALPHAS: tuple[Callable[[OpGraph], Thresholds], ...] = (
     *(partial(by_percentile, percentile=percentile) for percentile in (0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)),
     by_distribution,

@@ -15,7 +15,7 @@ from dsx.operator_placement.validator import violations
 from placing.cases import COUNTS, Case, Row, on, percent, us
 
 _MCMC_STEPS = 25_000
-_LIMIT_S, _EXAMPLE_LIMIT_S = 60, 10
+_LIMIT_S, _EXAMPLE_LIMIT_S = 60, 6
 _EXAMPLE_COUNT, _EXAMPLE_BANDWIDTH = 4, 400e9  # NVLink: 25 GB/s are too few for an H100, which is faster
 _WAYS = ("heft", "metis", "mcmc", "single_device")
 

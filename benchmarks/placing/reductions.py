@@ -21,7 +21,7 @@ PUBLISHED = {
     "bert_base_jax": ("12,566 to 2,048, 429", "12,716 to 580, 64"),
 }
 _DEVICES = 4
-_SEARCH_S = 1.5  # nominal, of each reduced graph
+_SEARCH_S = 1.0  # nominal, of each reduced graph
 _Scheme = Callable[[OpGraph], tuple[OpGraph, np.ndarray, np.ndarray]]  # reduced graph, its operators [N], units [n]
 
 

@@ -19,7 +19,7 @@ from placing.searching import on_given, started
 T = TypeVar("T")
 _STEPS = (5_000, 15_000, 25_000)
 _GAP = 0.05
-_LIMIT_S = 15.0
+_LIMIT_S = 20.0
 _ONE_BY_ONE = 20  # schedules that are timed in Python
 
 
