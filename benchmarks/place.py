@@ -7,7 +7,8 @@ The reference graphs, alexnet_tf.json, vgg16_tf.json and bert_base_jax.json, are
 repository. The steps of examples/steps are traced. Each table is a section of the document. What is measured is kept in
 FILE, and `claims` is made of what is there; without FILE it is made of the tables of this run.
 
-All tables take 20 minutes on two cores. Code is compiled before it is timed.
+All tables take some 22 minutes on two idle cores. Code is compiled before it is timed. `--only example` runs the
+document's command and draws its picture.
 """
 
 import argparse
@@ -51,7 +52,11 @@ def main() -> None:
         if name in TABLES:
             measured, text_of = TABLES[name]
             kept[name] = measured(graphs)
+            if not kept[name]:
+                parser.error(f"{name} is of the reference graphs: --graphs DIR")
             text = text_of(kept[name])
+        elif name == "claims" and not kept:
+            parser.error("claims are made of other tables: --results FILE")
         else:
             text = claims.text(kept) if name == "claims" else example.text()
         print(f"\n{text}\n{name}: {time.perf_counter() - begun:.0f} s", flush=True)
