@@ -74,20 +74,24 @@ def test_every_data_file_has_a_source_and_a_licence():
     assert {path for path in data.rglob("*") if path.is_file() and path.name != "NOTICE"} == covered
 
 
+PLACEMENT = ("reduction", "schemes", "answers", "seconds", "alpha", "bandwidth", "simulator", "claims")
+
+
 @pytest.mark.parametrize(
     ("document", "script"),
     [
-        ("performance", "throughput"),
-        ("performance", "partition"),
-        ("performance", "partition_sweep"),
-        ("partition", "partition_gains"),
-        ("partition", "nest"),
-        ("partition", "zero_table"),
-        ("performance", "trace"),
-        ("traces", "trace_tables"),
+        ("performance", "throughput.py"),
+        ("performance", "partition.py"),
+        ("performance", "partition_sweep.py"),
+        ("partition", "partition_gains.py"),
+        ("partition", "nest.py"),
+        ("partition", "zero_table.py"),
+        ("performance", "trace.py"),
+        ("traces", "trace_tables.py"),
+        *(("placement", f"place.py {part}") for part in PLACEMENT),
     ],
 )
 def test_a_script_has_written_its_section(document, script):
     text = (ROOT / "docs" / f"{document}.md").read_text(encoding="utf-8")
-    _, begun, rest = text.partition(f"<!-- benchmarks/{script}.py -->\n")
+    _, begun, rest = text.partition(f"<!-- benchmarks/{script} -->\n")
     assert begun and re.search(r"^\|[-:| ]+\|$", rest.partition("<!-- end -->")[0], re.M)

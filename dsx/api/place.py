@@ -60,8 +60,8 @@ class Placer:
             dsx.place("alexnet.json", devices=4, inter="25 GB/s").makespan_s
 
         Args:
-            graph: a JSON file (docs/placement.md), its content as a dict, FILE.py:NAME with a function that returns a
-                step of JAX and the shapes of its arguments, or what `from_jax`, `from_fx` and `measure` return.
+            graph: a JSON file ([placement.md](placement.md)), its content as a dict, FILE.py:NAME with a function that
+                returns a step of JAX and the shapes of its arguments, or what `from_jax`, `from_fx` and `measure` return.
             devices: the number of GPUs.
             inter: the bandwidth between any two servers.
             intra: that between the GPUs of a server, with `gpus_per_server`.

@@ -44,9 +44,9 @@ def uniform_shares(network: Network, servers: int) -> np.ndarray:
     return within(network, (1.0 - np.eye(servers)) * network.total / max(servers - 1, 1))
 
 
-def tree(network: Network, servers: int) -> np.ndarray:
-    """Return the bandwidths of the thesis' tree, [S, S] bytes/s: that of a network card between any two servers."""
-    return (1.0 - np.eye(servers)) * network.nic_bandwidth
+def tree(network: Network, servers: int) -> Network:
+    """Return a network whose uniform shares are those of the thesis' tree: a card's bandwidth between any two."""
+    return Network(max(servers - 1, 1), network.nic_bandwidth)
 
 
 def filled(network: Network, bandwidth: np.ndarray) -> np.ndarray:

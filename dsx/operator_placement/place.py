@@ -17,7 +17,7 @@ import numpy as np
 
 from dsx.errors import NothingFeasible
 from dsx.operator_placement.allocation_search import allocate, check_solvers
-from dsx.operator_placement.bandwidth import Network, tree, with_bandwidth, with_uniform_shares
+from dsx.operator_placement.bandwidth import Network, num_servers, tree, with_bandwidth, with_uniform_shares
 from dsx.operator_placement.bounds import load_bound_s, path_bound_s
 from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.exact import solve
@@ -32,7 +32,7 @@ from dsx.operator_placement.schedule import Timing
 from dsx.operator_placement.search import begun, search, single_device
 from dsx.operator_placement.thresholds import by_distribution
 
-_SEARCH, _JOINT, _MCMC = 0.3, 0.35, 0.1  # shares of the time
+_SEARCH, _TREE, _JOINT, _MCMC = 0.3, 0.1, 0.3, 0.1  # shares of the time
 _MCMC_STEPS = 25_000
 _STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap
@@ -148,10 +148,13 @@ class _Work:
         best = placed.found.best
         if best is None:
             return
-        servers = devices.count // devices.server_size
-        placed.uniform_s = best.makespan_s
-        fast = Timing(placed.graph, with_bandwidth(devices, tree(network, servers)))
-        placed.tree_s = fast.best(best.device.tolist(), best.start_s.tolist()).makespan_s
+        placed.uniform_s = placed.tree_s = best.makespan_s
+        between = tree(network, num_servers(devices))
+        if between.total != network.total and not placed.close(0.0):
+            fast = with_uniform_shares(devices, between)
+            made = Timing(placed.graph, fast).best(best.device.tolist(), best.start_s.tolist())
+            found = search(placed.graph, fast, _TREE * self.seconds, self.seed, self._over)
+            placed.tree_s = min(made.makespan_s, *found.makespans_s.values())
         if self.joint and not self._over() and not placed.close(0.0):
             made = allocate(placed.graph, devices, network, _JOINT * self.seconds, best, self._over, self.seed)
             placed.bandwidth = made.bandwidth

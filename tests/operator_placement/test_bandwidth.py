@@ -241,7 +241,7 @@ def test_shares_add_up_to_no_more_than_a_server_has(servers):
     ):
         assert excesses(network, bandwidth) == []
         assert bandwidth.sum() == pytest.approx(network.total * servers * (servers > 1 or bandwidth.sum() > 0))
-    assert set(tree(network, servers)[~np.eye(servers, dtype=bool)]) <= {network.nic_bandwidth}
+    assert set(uniform_shares(tree(network, servers), servers)[~np.eye(servers, dtype=bool)]) <= {network.nic_bandwidth}
 
 
 def test_parts_are_whole_and_about_in_proportion():
