@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = "dsx place examples/steps/fnet.py:fnet --devices 4 --inter 400GB/s --time-limit 20s"
-_FIGURE = "docs/figures/placement.png"
+_FIGURE = "docs/placement.png"
 
 
 def text() -> str:

@@ -93,7 +93,9 @@ def place(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Place the operators of a training step, so that independent ones run at once.
+    """Place the operators of a step on several GPUs.
+
+    Operators that do not need each other then run at once.
 
     Prints the step time, a bound that no placement of the graph goes below, and what HEFT, METIS, MCMC and one device
     give. Ctrl-C ends the search and prints the best so far.
