@@ -26,6 +26,7 @@ from dsx.operator_placement.symmetry import units_to_place_first
 _HEAVY = (40, 80, 120, 160, 200, 250, 300, 400)  # operators
 _TICKS = 10_000_000  # of the shortest step known; all times are rounded down, which keeps the bound one
 _ASKED = (0.2, 0.1, 0.05, 0.04, 0.03, 0.02, 0.01, 0.0)  # gaps to the shortest step known, in this order
+_WITHIN = 0.999
 _NARROW = 2e-3  # of the shortest step known: bounds this near are not told apart
 _SLICE = 0.25  # of the time that is left, for one question
 _LEAST_SLICE_S = 2.0
@@ -55,7 +56,8 @@ def heavy_bound(
     share of the shortest step known. `told` hears of each better bound; at Ctrl-C, which goes on, it has heard of all.
     """
     best = Bound(min(max(path_bound_s(graph, devices), load_bound_s(graph, devices)), shortest_s), 0)
-    asked_for = [shortest_s * (1.0 - one) for one in (*(one for one in _ASKED if one > gap), gap)]
+    # A little more than the gap: at the gap itself, rounding would decide.
+    asked_for = [shortest_s * (1.0 - one) for one in (*(one for one in _ASKED if one > gap), gap * _WITHIN)]
     until = monotonic() + seconds
     ends = ends_of(graph, devices)
     longest = np.argsort(-ends.seconds, kind="stable")[: int((ends.seconds > 0.0).sum())].tolist()
