@@ -40,7 +40,7 @@ class OperatorPlacement(Answer):
     @property
     def bound_s(self) -> float:
         """No placement of the graph, as it is given, takes fewer seconds."""
-        return self.placed.bound.seconds
+        return self.placed.bound_s
 
     @property
     def gap(self) -> float:
@@ -89,7 +89,8 @@ class OperatorPlacement(Answer):
 
         graph, schedule = self.placed.graph, self.placed.schedule
         own = op_seconds(graph, self.placed.devices)[np.arange(graph.num_ops), schedule.device]
-        columns = {"id": graph.ids, "kind": graph.kinds, "device": schedule.device, "start_s": schedule.start_s}
+        kinds = [kind or "operator" for kind in graph.kinds]
+        columns = {"id": graph.ids, "kind": kinds, "device": schedule.device, "start_s": schedule.start_s}
         columns |= {"end_s": schedule.start_s + own, "memory_bytes": graph.memory_bytes}
         frame = pd.DataFrame(columns)
         frame.attrs["units"] = {"start_s": "s", "end_s": "s", "memory_bytes": "bytes"}

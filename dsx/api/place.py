@@ -135,4 +135,4 @@ def _seed(value: object) -> int:
     try:
         return 0 if value == 0 and not isinstance(value, bool) else parse_count(value)
     except SpecError:
-        raise wrong("--seed", value, "a whole number from 0 on is wanted") from None
+        raise wrong("--seed", value, "a whole number from 0 to 2147483647 is wanted") from None

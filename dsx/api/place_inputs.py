@@ -26,6 +26,8 @@ from dsx.units import Dimension, parse_number, parse_quantity
 
 GraphLike = OpGraph | str | Path | Mapping[str, object]
 MOST_DEVICES = 1024
+_LEAST_SPEED = 1e-6
+_LONGEST_S = 1e6  # of a latency or a search
 _DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
 
 
@@ -93,7 +95,7 @@ def devices_from(hardware: Hardware, graph: OpGraph) -> Devices:
     speeds = _speeds(hardware.speeds, number)
     width = graph.seconds.shape[1]
     if width not in (1, number):
-        raise InputError(f"--devices {number}: operators of the graph have the times of {width} devices")
+        raise InputError(f"--devices {number}: compute_us of the graph are lists of {width} times, one for each device")
     return Devices(speeds, found.units, found.links, found.memory_bytes)
 
 
@@ -147,8 +149,9 @@ def _speeds(given: object, number: int) -> tuple[float, ...]:
     if len(speeds) != number:
         raise InputError(f"--speeds has {len(speeds)} numbers, and there are {number} devices")
     for speed in speeds:
-        if not 0.0 < speed <= 1e6:
-            raise InputError(f"--speeds: {speed:g} is no speed; a number above 0 is wanted, 1 for that of the times")
+        if not _LEAST_SPEED <= speed <= 1 / _LEAST_SPEED:
+            between = f"a number from {_LEAST_SPEED:g} to {1 / _LEAST_SPEED:g} is wanted, 1 for that of the times"
+            raise InputError(f"--speeds: {speed:g} is no speed; {between}")
     return speeds
 
 
@@ -162,6 +165,10 @@ def _amount(name: str, given: object, dimension: Dimension, zero: bool = False) 
         raise InputError(f"{_option(name)}: {error}") from None
     if found < 0.0 or (found == 0.0 and not zero):
         raise InputError(f"{_option(name)}: {given} is {'below' if zero else 'not above'} zero")
+    if dimension == "bytes/s" and found < 1.0:
+        raise InputError(f"{_option(name)}: {given} is less than 1 B/s")
+    if dimension == "s" and found > _LONGEST_S:
+        raise InputError(f"{_option(name)}: {given} is more than {_LONGEST_S:g} s")
     return found
 
 

@@ -104,6 +104,8 @@ def place(
         raise InputError("--emit and -o belong together: what is written, and the folder")
     if emit is not None and nics is None:
         raise InputError("--emit ovs needs --nics, the network cards whose bandwidth is shared out")
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"-o {str(out)!r} is a file: name a folder for the scripts")
     if plot is not None:
         dsx.image_format(plot)
     dsx.keep_compiled()
@@ -126,8 +128,8 @@ def place(
         gap=gap,
         seed=seed,
     )
+    print_answer(found, as_json)
     if plot is not None:
         found.plot(plot)
-    print_answer(found, as_json)
     if out is not None:
         found.write_ovs(out)

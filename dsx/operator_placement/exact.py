@@ -147,7 +147,7 @@ def _run_after_transfers(program: Program, cuts: Cuts) -> dict[tuple[int, int], 
     model, links = program.model, program.devices.links
     costs: dict[tuple[int, int], list[int]] = {}
     for (source, target), num_bytes in program.graph.edge_bytes.items():
-        own = costs[source, target] = [*(program.ticks.of(link.seconds(num_bytes)) for link in links), 0]
+        own = costs[source, target] = [*(program.sent(link.seconds(num_bytes)) for link in links), 0]
         there = program.end(source)
         one, other = program.unit[source], program.unit[target]
         if one != other:

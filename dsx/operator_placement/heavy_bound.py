@@ -62,7 +62,7 @@ def heavy_bound(
     ends = ends_of(graph, devices)
     longest = np.argsort(-ends.seconds, kind="stable")[: int((ends.seconds > 0.0).sum())].tolist()
     sizes = [*(size for size in _HEAVY if size < len(longest)), *([len(longest)] if len(longest) <= _HEAVY[-1] else [])]
-    if not sizes or devices.count == 1:
+    if not longest or devices.count == 1:
         return best
     place = 0
     asked = _next(asked_for, best.seconds, shortest_s)

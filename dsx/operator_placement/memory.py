@@ -1,13 +1,22 @@
-"""Whether the memory of devices has room for a graph, and how much is short."""
+"""Whether the memory of devices has room for a graph, where, and how much is short."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsx.errors import NothingFeasible
+from dsx.operator_placement.cp_sat import run
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.op_graph import Id, OpGraph
 from dsx.units import format_quantity
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+_WHOLE = 2**50  # numbers of bytes are whole up to here
 
 
 def check_memory(graph: OpGraph, devices: Devices, unit: np.ndarray) -> None:
@@ -43,12 +52,54 @@ def packed(graph: OpGraph, devices: Devices, unit: np.ndarray) -> np.ndarray:
     return placement[unit]
 
 
-def shortage(graph: OpGraph, devices: Devices, unit: np.ndarray) -> str:
-    """Return why no placement fits, with how much is short in a fair one."""
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where memory has room."""
+
+    device: np.ndarray | None  # [N] of each operator; None: nothing was found
+    impossible: bool  # which is proved
+
+
+def fitting(graph: OpGraph, devices: Devices, unit: np.ndarray, seconds: float, stop: Callable[[], bool]) -> Packing:
+    """Return a placement that fits, by CP-SAT, without regard to time."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    needs = np.bincount(unit, graph.memory_bytes)
+    place = [[model.new_bool_var("") for _ in range(devices.count)] for _ in needs]
+    for row in place:
+        model.add_exactly_one(row)
+    limit_memory(model, place, needs, devices.memory_bytes)
+    answer = run(model, seconds, stop=stop)
+    if not answer.found:
+        return Packing(None, answer.infeasible)
+    chosen = np.array([next(at for at, here in enumerate(row) if answer.solver.boolean_value(here)) for row in place])
+    held = np.bincount(chosen, needs, devices.count)
+    fits = devices.memory_bytes is None or bool((held <= devices.memory_bytes).all())
+    return Packing(chosen[unit] if fits else None, False)
+
+
+def limit_memory(
+    model: "cp_model.CpModel", place: "Sequence[Sequence[cp_model.IntVar]]", needs: np.ndarray, limit: float | None
+) -> None:
+    """Limit what units need on each device; bytes that are no whole numbers are rounded down in their last places."""
+    if limit is None or needs.sum() <= limit:
+        return
+    whole = (needs == np.floor(needs)).all() and limit == math.floor(limit) and needs.sum() < _WHOLE
+    scale = 1.0 if whole else 2.0 ** math.floor(math.log2(_WHOLE / needs.sum()))
+    amounts = np.floor(needs * scale).astype(np.int64).tolist()
+    for device in range(len(place[0])):
+        held = sum(amount * place[one][device] for one, amount in enumerate(amounts) if amount)
+        model.add(held <= math.floor(limit * scale))
+
+
+def shortage(graph: OpGraph, devices: Devices, unit: np.ndarray, proved: bool) -> str:
+    """Return why no placement fits, with how much is short in a fair one; not `proved`: none was found."""
     held = np.bincount(packed(graph, devices, unit), graph.memory_bytes, devices.count)
     fullest, most = int(held.argmax()), devices.memory_bytes or 0.0
+    what = "no placement fits" if proved else "no placement was found that fits"
     return (
-        f"no placement was found that fits into {_size(most)} a device: with the largest operators spread out first, "
+        f"{what} into {_size(most)} a device: with the largest operators spread out first, "
         f"device {fullest} needs {_size(held[fullest])}, {_size(max(held[fullest] - most, 0.0))} more"
     )
 

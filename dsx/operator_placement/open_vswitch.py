@@ -30,18 +30,18 @@ def ovs_files(bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> dict[st
         raise InputError(
             f"{servers} servers of {nics} NICs: the addresses 10.0.NIC.SERVER have room for {_MOST} of each"
         )
-    found = {README: _readme(shares, nic_bandwidth), HOSTS: _hosts(servers, nics)}
+    found = {HOSTS: _hosts(servers, nics)}
     for server in range(servers):
         found[f"server-{server}-setup.sh"] = setup_script(server, shares[server], nic_bandwidth)
         found[f"server-{server}-remove.sh"] = remove_script(server, nics)
-    return found
+    return found | {README: _readme(shares, nic_bandwidth)}  # at last: a folder with it alone is somebody else's
 
 
 def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: float) -> list[Path]:
     """Write the files of an allocation into a folder, which is made if it does not exist; return them.
 
     A `hosts.env` that is there stays, since the user has filled it in. Raises InputError as `ovs_files` does, and
-    StoreError for a folder with the scripts of another allocation: they are needed to undo it.
+    StoreError for a folder with the scripts of another allocation, which are needed to undo it, or of something else.
     """
     texts = ovs_files(bandwidth, nics, nic_bandwidth)
     try:
@@ -54,6 +54,8 @@ def write_ovs(folder: Path, bandwidth: np.ndarray, nics: int, nic_bandwidth: flo
                 with opened.open(name) as file:
                     if name not in texts or file.read() != texts[name].encode():
                         raise StoreError(f"{folder} has {name} of another allocation: give another folder")
+            if not there and opened.has(README):
+                raise StoreError(f"{folder} has a {README} of something else: give another folder")
             for name, text in texts.items():
                 if not (name == HOSTS and opened.has(HOSTS)):
                     opened.write_whole(name, text.encode())

@@ -23,7 +23,7 @@ from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.exact import solve
 from dsx.operator_placement.heavy_bound import Bound, heavy_bound
 from dsx.operator_placement.mcmc import mcmc
-from dsx.operator_placement.memory import check_memory, shortage
+from dsx.operator_placement.memory import check_memory, fitting, shortage
 from dsx.operator_placement.metis import metis
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.placed import Placed
@@ -33,6 +33,8 @@ from dsx.operator_placement.search import begun, search, single_device
 from dsx.operator_placement.thresholds import by_distribution
 
 _SEARCH, _TREE, _JOINT, _MCMC = 0.3, 0.1, 0.3, 0.1  # shares of the time
+_REDUCED, _FIT = 0.1, 0.1  # of exact search before bandwidths, and of a first placement that fits
+_LEAST_FIT_S = 2.0
 _MCMC_STEPS = 25_000
 _STEP_PER_OP_S = 6e-8  # nominal seconds of a step of MCMC, for each operator
 _FEW = 60  # operators that CP-SAT places exactly, whatever the gap
@@ -66,16 +68,23 @@ def place(
     if network is not None:
         devices = with_uniform_shares(devices, network)
     placed = Placed(graph, devices, network, gap)
+    joint = joint and num_servers(devices) > 2  # of two, each has one to send to, which gets all
     work = _Work(placed, unit, joint, monotonic() + seconds, seconds, seed, stop, told)
     few = graph.num_ops <= _FEW  # then exact search comes before the other one, and often ends all
-    stages = [work.baselines, *([work.exact_as_it_is] if few else []), work.search]
-    stages += [] if network is None else [partial(work.allocate, network)]
-    stages += [*([] if few else [work.exact_as_it_is]), work.prove, work.exact_reduced]
+    stages = [work.baselines, work.fit, *([work.exact_as_it_is] if few else []), work.search]
+    stages += [] if few else [work.exact_as_it_is]
+    if network is not None and work.joint:  # which goes on from the best of uniform shares
+        stages += [work.exact_reduced, partial(work.allocate, network), work.prove]
+    else:
+        stages += [work.prove, work.exact_reduced]
     for stage in stages:
         with work.until_stopped():
             stage()
     if placed.found.best is None:
-        raise NothingFeasible(shortage(graph, devices, unit))
+        raise NothingFeasible(shortage(graph, devices, unit, proved=False))
+    if network is not None:
+        with work.until_stopped():
+            work.compare(network)
     source = placed.found.source
     placed.reduction = placed.found.reductions.get(source) or reduce(graph, devices, by_distribution(graph))
     return placed
@@ -142,25 +151,43 @@ class _Work:
             placed.found,
         )
 
+    def fit(self) -> None:
+        """Find a start where none of the baselines fits."""
+        placed = self.placed
+        if placed.found.best is not None or find_spec("ortools") is None:
+            return
+        packing = fitting(placed.graph, placed.devices, self.unit, max(_FIT * self.seconds, _LEAST_FIT_S), self._over)
+        if packing.impossible:
+            raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit, proved=True))
+        if packing.device is not None:
+            placed.found.take("packing", Timing(placed.graph, placed.devices).best(packing.device.tolist()))
+
     def allocate(self, network: Network) -> None:
         """Find the bandwidths of servers."""
-        placed, devices = self.placed, self.placed.devices
-        best = placed.found.best
-        if best is None:
+        placed, best = self.placed, self.placed.found.best
+        if best is None or self._over() or placed.close(0.0):
             return
-        placed.uniform_s = placed.tree_s = best.makespan_s
-        between = tree(network, num_servers(devices))
-        if between.total != network.total and not placed.close(0.0):
-            fast = with_uniform_shares(devices, between)
-            made = Timing(placed.graph, fast).best(best.device.tolist(), best.start_s.tolist())
-            found = search(placed.graph, fast, _TREE * self.seconds, self.seed, self._over)
-            placed.tree_s = min(made.makespan_s, *found.makespans_s.values())
-        if self.joint and not self._over() and not placed.close(0.0):
-            made = allocate(placed.graph, devices, network, _JOINT * self.seconds, best, self._over, self.seed)
+        placed.uniform_s = best.makespan_s
+        made = allocate(placed.graph, placed.devices, network, _JOINT * self.seconds, best, self._over, self.seed)
+        placed.stopped = placed.stopped or made.stopped
+        if made.schedule.makespan_s < best.makespan_s:
             placed.bandwidth = made.bandwidth
-            placed.devices = with_bandwidth(devices, made.bandwidth)
+            placed.devices = with_bandwidth(placed.devices, made.bandwidth)
             placed.found.take("joint", made.schedule)
-            placed.stopped = placed.stopped or made.stopped
+
+    def compare(self, network: Network) -> None:
+        """Find what uniform shares and the thesis' tree give."""
+        placed, schedule = self.placed, self.placed.schedule
+        if placed.bandwidth is None:
+            placed.uniform_s = schedule.makespan_s
+        between = tree(network, num_servers(placed.devices))
+        if between.total == network.total:
+            placed.tree_s = placed.uniform_s
+            return
+        fast = with_uniform_shares(placed.devices, between)
+        made = Timing(placed.graph, fast).best(schedule.device.tolist(), schedule.start_s.tolist())
+        found = search(placed.graph, fast, _TREE * self.seconds, self.seed, self._over)
+        placed.tree_s = min(made.makespan_s, *found.makespans_s.values())
 
     def _best_devices(self) -> Devices:
         """Return devices with the best bandwidths that there may be: a bound for these is one for all allocations."""
@@ -192,7 +219,7 @@ class _Work:
         placed.found.take("exact", exact.schedule)
         placed.stopped = placed.stopped or exact.stopped
         if exact.schedule is None and exact.proved:
-            raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit))
+            raise NothingFeasible(shortage(placed.graph, placed.devices, self.unit, proved=True))
         # The bound is that of these bandwidths; others may be better.
         if not self.joint and exact.bound_s > placed.bound.seconds:
             placed.bound = Bound(min(exact.bound_s, placed.schedule.makespan_s), placed.graph.num_ops)
@@ -232,7 +259,7 @@ class _Work:
             start.graph,
             placed.devices,
             start.unit.tolist(),
-            self.left,
+            min(self.left, _REDUCED * self.seconds) if self.joint else self.left,
             placed.gap_wanted,
             start.schedule,
             self._over,

@@ -44,7 +44,12 @@ class Placed:
         """How much longer the schedule may be than the shortest, as a share of it."""
         if self.found.best is None:
             return 1.0
-        return (self.schedule.makespan_s - self.bound.seconds) / (self.schedule.makespan_s or 1.0)
+        return (self.schedule.makespan_s - self.bound_s) / (self.schedule.makespan_s or 1.0)
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds that no schedule is below: rounding of sums does not lift it over the best."""
+        return min(self.bound.seconds, self.schedule.makespan_s)
 
     def close(self, gap: float) -> bool:
         """Return whether the best schedule is within a gap of the bound."""

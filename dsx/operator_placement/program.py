@@ -7,7 +7,6 @@ beside others.
 Times are whole ticks, rounded down (`ticks.py`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsx.operator_placement.devices import Devices
+from dsx.operator_placement.memory import limit_memory
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import op_seconds
 from dsx.operator_placement.ticks import Ticks
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-_MEMORY = 2**50  # numbers of bytes are whole up to here
 
 
 class Program:
@@ -52,6 +50,10 @@ class Program:
         self._run_one_at_a_time()
         self._end_before_the_makespan()
         self._fit_into_memory()
+
+    def sent(self, seconds: float) -> int:
+        """Return the ticks of a transfer; one that is longer than all schedules that count is cut short to that."""
+        return self.longest + 1 if seconds > self.longest * self.ticks.seconds else self.ticks.of(seconds)
 
     @cached_property
     def _least(self) -> list[int]:
@@ -108,17 +110,8 @@ class Program:
                 self.model.add(self.end(op) <= self.makespan)
 
     def _fit_into_memory(self) -> None:
-        """Limit the sum of each device; bytes that are no whole numbers are rounded down in their last places."""
-        limit = self.devices.memory_bytes
         needs = np.bincount(self.unit, self.graph.memory_bytes, self.num_units)
-        if limit is None or needs.sum() <= limit:
-            return
-        whole = (needs == np.floor(needs)).all() and limit == math.floor(limit) and needs.sum() < _MEMORY
-        scale = 1.0 if whole else 2.0 ** math.floor(math.log2(_MEMORY / needs.sum()))
-        amounts = np.floor(needs * scale).astype(np.int64).tolist()
-        for device in range(self.devices.count):
-            held = sum(amount * self.place[one][device] for one, amount in enumerate(amounts) if amount)
-            self.model.add(held <= math.floor(limit * scale))
+        limit_memory(self.model, self.place, needs, self.devices.memory_bytes)
 
     def starts_in_order(
         self, placement: Sequence[int], order: Sequence[int], sent: Mapping[tuple[int, int], int]

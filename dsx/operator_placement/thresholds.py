@@ -39,7 +39,10 @@ def by_distribution(graph: OpGraph) -> Thresholds:
     delays = graph.mean_s * 1e6  # microseconds: numbers of ordinary size
     if not delays.max(initial=0.0) > 0.0:
         return by_percentile(graph, _USUAL)
-    counts, edges = np.histogram(delays, _BINS)
+    try:
+        counts, edges = np.histogram(delays, _BINS)
+    except ValueError:  # equal delays so long that bins cannot be told apart
+        return by_percentile(graph, _USUAL)
     share, at = np.cumsum(counts) / len(delays), edges[1:]
 
     def logistic(x: np.ndarray, top: float, steepness: float, middle: float) -> np.ndarray:

@@ -76,6 +76,13 @@ def test_python_gives_what_the_shell_gives(run, thesis, folder):
     assert found.transfers["num_bytes"].tolist() == [5000.0] and found.bandwidth is None
 
 
+def test_more_devices_than_operators_print_json_alone(folder, thesis):
+    """METIS, which cannot make so many parts, writes on the stdout of the process."""
+    command = [sys.executable, "-m", "dsx", "place", thesis, "--devices", "8", "--inter", "1GB/s", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and json.loads(done.stdout)["baselines"]["metis"] is None
+
+
 def test_networkx_writes_a_graph_that_is_read(run, folder):
     import networkx as nx
 
@@ -139,7 +146,7 @@ def test_the_timeline_is_drawn(run, folder, thesis):
         ([op(0)], [{"src": 0, "dst": 0}], "edges.0: operator 0 has an edge to itself"),
         ([op(0, compute_us=-1)], [], "nodes.0.compute_us: -1 is no number from 0"),
         ([op(0, compute_us=float("nan"))], [], "nodes.0.compute_us: nan is no number"),
-        ([op(0, compute_us=[1, 2, 3])], [], "--devices 2: operators of the graph have the times of 3 devices"),
+        ([op(0, compute_us=[1, 2, 3])], [], "--devices 2: compute_us of the graph are lists of 3 times"),
     ],
 )
 def test_bad_graphs(run, folder, nodes, edges, said):
@@ -161,13 +168,15 @@ def test_bad_graphs(run, folder, nodes, edges, said):
         ),
         ((*ON, "--gpus-per-server", 2), "--intra is missing"),
         ((*ON, "--speeds", "1,1,1"), "--speeds has 3 numbers, and there are 2 devices"),
-        ((*ON, "--speeds", "1,0"), "--speeds: 0 is no speed"),
+        ((*ON, "--speeds", "1,0"), "--speeds: 0 is no speed; a number from 1e-06"),
         ((*ON, "--bandwidth", "joint"), "--bandwidth joint needs --nics"),
         ((*ON, "--emit", "ovs"), "--emit and -o belong together"),
         ((*ON, "--emit", "ovs", "-o", "out"), "--emit ovs needs --nics"),
         ((*ON, "--nic-bandwidth", "10Gb/s"), "--nic-bandwidth needs --nics"),
         ((*ON, "--cluster", "h100-nvs8"), "--inter cannot be given with --cluster"),
         ((*ON, "--model", "small.yaml"), "both are given"),
+        (("--devices", 2, "--inter", "1e-3B/s"), "--inter: 1e-3B/s is less than 1 B/s"),
+        ((*ON, "--latency", "1e20s"), "--latency: 1e20s is more than 1e+06 s"),
         ((*ON, "--latency", "-5us"), "--latency: -5us is below zero"),
         ((*ON, "--seed", "-1"), "--seed: -1"),
         (("--devices", 2, "--inter", "1GB/s", "--time-limit", "0s"), "--time-limit: 0s is not above zero"),
@@ -189,7 +198,7 @@ def test_a_function_that_returns_no_step(run, folder):
     [
         ("8GB", "operator 0 needs 10.0 GB, and a device has 8.00 GB: 2.00 GB short"),
         ("14GB", "2 devices of 14.0 GB have 28.0 GB: 2.00 GB short"),
-        ("16GB", "fits into 16.0 GB a device"),
+        ("16GB", "no placement fits into 16.0 GB a device"),
     ],
 )
 def test_what_no_memory_holds(run, folder, memory, said):

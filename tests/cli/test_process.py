@@ -48,7 +48,21 @@ def test_a_bug_exits_with_1_and_a_traceback_only_on_request(folder):
 
 
 def test_help_is_whole_and_loads_nothing_heavy():
-    verbs = ["", "sweep", "best", "evaluate", "why", "layer", "pareto", "plot", "show", "compare", "list", "partition", "place"]
+    verbs = [
+        "",
+        "sweep",
+        "best",
+        "evaluate",
+        "why",
+        "layer",
+        "pareto",
+        "plot",
+        "show",
+        "compare",
+        "list",
+        "partition",
+        "place",
+    ]
     code = (
         "import sys; from dsx.cli.main import main\n"
         "heavy = {'jax', 'numpy', 'pandas', 'pyarrow', 'matplotlib', 'rich'}\n"

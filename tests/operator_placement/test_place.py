@@ -1,5 +1,6 @@
 """The answer: never worse than what was tried, bounded, and kept when the search is stopped."""
 
+import numpy as np
 import pytest
 from operator_placement.enumeration import shortest_s
 from operator_placement.graphs import drawn, graph
@@ -56,13 +57,41 @@ def test_what_is_found_until_ctrl_c_is_kept():
         (25.0, {}, "operator 1 needs 30 B, and a device has 25 B: 5 B short"),
         (35.0, {"colocate": ["a", None, "a"]}, "operators 0, 2 need 40 B on one device, and a device has 35 B: 5 B"),
         (32.0, {}, "the operators need 70 B, and 2 devices of 32 B have 64 B: 6 B short"),
-        (36.0, {}, "device 1 needs 40 B, 4 B more"),
+        (36.0, {}, "no placement fits into 36 B a device: .* device 1 needs 40 B, 4 B more"),
     ],
 )
 def test_what_does_not_fit_is_said(memory, columns, said):
     given = graph([5, 10, 5], [(0, 1, 5_000), (0, 2, 5_000)], memory_bytes=[20, 30, 20], **columns)
     with pytest.raises(NothingFeasible, match=said):
         place(given, uniform(2, Link(1e9), memory_bytes=memory), 1.0)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_that_is_filled_to_the_last_byte(seed):
+    """Operators that fill three devices exactly, which taking the largest first does not find."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(size) for _ in range(3) for size in rng.multinomial(100_000, rng.dirichlet(np.ones(25)))]
+    given = graph([1] * 75, [(one, one + 1, 10) for one in range(74)], memory_bytes=rng.permutation(sizes).tolist())
+    devices = uniform(3, Link(1e9), memory_bytes=100_000.0)
+    assert violations(given, devices, place(given, devices, 0.5).schedule) == []
+
+
+def test_what_takes_no_time_somewhere_has_no_heavy_operators():
+    given = graph([[0, 50] if op % 2 else [50, 0] for op in range(450)], [])
+    assert place(given, uniform(2, Link(1e9)), 1.0).schedule.makespan_s == pytest.approx(0.0, abs=1e-3)
+
+
+def test_uniform_shares_are_those_of_the_answer_without_joint_search():
+    given = drawn(8, 80)
+    found = place(given, uniform(4, Link(1e9, 5e-6)), 0.5, network=Network(3, 1e9))
+    assert found.uniform_s == found.tree_s == found.schedule.makespan_s
+
+
+def test_two_servers_leave_joint_search_no_choice():
+    given = drawn(8, 40)
+    one, other = (place(given, uniform(2, Link(1e9)), 2.0, network=Network(3, 1e9), joint=joint) for joint in (0, 1))
+    assert one.bandwidth is other.bandwidth is None and one.schedule.makespan_s == other.schedule.makespan_s
 
 
 def test_joint_bandwidth_is_no_worse_than_uniform_shares():

@@ -86,7 +86,7 @@ def timeline(
     title = f"step {format_quantity(makespan_s, 's')}"
     if bound_s is not None:
         axis.axvline(bound_s / size, color="black", linestyle="--", linewidth=1.2)
-        title += f", bound {format_quantity(bound_s, 's')}, gap {100 * (1 - bound_s / longest):.1f} %"
+        title += f", bound {format_quantity(bound_s, 's')}, gap {100 * max(makespan_s - bound_s, 0.0) / longest:.1f} %"
     axis.set(xlim=(0.0, longest / size), ylim=(count - 0.5, -0.5), xlabel=label)
     axis.set_title(title, loc="left", fontsize="medium")
     axis.set_yticks(range(count), labels=[f"device {device}" for device in range(count)])
