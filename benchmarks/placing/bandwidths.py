@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from sections import table
 
-from dsx.operator_placement.allocation_search import allocate
-from dsx.operator_placement.bandwidth import Network, excesses, with_bandwidth, with_uniform_shares
+from dsx.operator_placement.bandwidth.allocation_search import allocate
+from dsx.operator_placement.bandwidth.network import Network, excesses, with_bandwidth, with_uniform_shares
 from dsx.operator_placement.search import search
 from dsx.operator_placement.validator import violations
 from placing.cases import Case, Row, on, percent, us

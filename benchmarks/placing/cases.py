@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dsx.operator_placement.devices import Devices, Link, uniform
-from dsx.operator_placement.from_jax import from_jax
-from dsx.operator_placement.from_spec import graph_of
+from dsx.operator_placement.graph_sources.from_jax import from_jax
+from dsx.operator_placement.graph_sources.from_spec import graph_of
+from dsx.operator_placement.graph_sources.step_file import load_step
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.step_file import load_step
 from dsx.spec.json_text import load_json
 from dsx.spec.operator_graph import read_operator_graph
 

@@ -13,7 +13,7 @@ from dsx.display.operator_placement_text import operator_placement_text
 from dsx.errors import InputError
 from dsx.operator_placement.contention import Contended
 from dsx.operator_placement.op_graph import Id
-from dsx.operator_placement.open_vswitch import write_ovs
+from dsx.operator_placement.open_vswitch.files import write_ovs
 from dsx.operator_placement.placed import Placed
 from dsx.operator_placement.schedule import op_seconds
 from dsx.remarks import remark

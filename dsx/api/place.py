@@ -14,9 +14,9 @@ from dsx.api.operator_placement import OperatorPlacement
 from dsx.api.place_inputs import GraphLike, Hardware, devices_from, graph_from, network_from, seconds_from
 from dsx.argument_types import wrong
 from dsx.errors import InputError, SpecError
-from dsx.operator_placement.from_fx import from_fx
-from dsx.operator_placement.from_jax import from_jax
-from dsx.operator_placement.measured_times import measure
+from dsx.operator_placement.graph_sources.from_fx import from_fx
+from dsx.operator_placement.graph_sources.from_jax import from_jax
+from dsx.operator_placement.graph_sources.measured_times import measure
 from dsx.operator_placement.place import place as placed_on
 from dsx.operator_placement.placed import Placed
 from dsx.progress import Watch, progress

@@ -8,14 +8,14 @@ from pathlib import Path
 from dsx.api.arguments import count
 from dsx.argument_types import wrong
 from dsx.errors import InputError, SpecError, UnitError
-from dsx.operator_placement.bandwidth import Network
+from dsx.operator_placement.bandwidth.network import Network
 from dsx.operator_placement.cluster_devices import devices_of
 from dsx.operator_placement.devices import Devices, Link
-from dsx.operator_placement.from_jax import from_jax
-from dsx.operator_placement.from_layers import from_layers
-from dsx.operator_placement.from_spec import graph_of
+from dsx.operator_placement.graph_sources.from_jax import from_jax
+from dsx.operator_placement.graph_sources.from_layers import from_layers
+from dsx.operator_placement.graph_sources.from_spec import graph_of
+from dsx.operator_placement.graph_sources.step_file import load_step
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.step_file import load_step
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.document import stated_in_code

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dsx.operator_placement.bandwidth import Network, filled, in_parts, with_bandwidth
+from dsx.operator_placement.bandwidth.network import Network, filled, in_parts, with_bandwidth
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import Schedule, Timing
 from dsx.operator_placement.simulator import Machine, Rows, machine_of, makespans, rows_of

@@ -1,9 +1,9 @@
 """The answer to where the operators of a step go: a search, a bound, and exact search where that is within reach.
 
 The time is shared out beforehand. The search comes first (`search.py`), then bandwidths if they are to be found too
-(`allocation_search.py`). The bound is for the graph as it is (`heavy_bound.py`). CP-SAT gets a graph of few operators
-as it is, and its bound counts; a larger one is reduced first, and only its schedules count. Without the packages of the
-extra `place`, the bound is the larger of critical path and load, and METIS has no answer.
+(`bandwidth/allocation_search.py`). The bound is for the graph as it is (`heavy_bound.py`). CP-SAT gets a graph of few
+operators as it is, and its bound counts; a larger one is reduced first, and only its schedules count. Without the
+packages of the extra `place`, the bound is the larger of critical path and load, and METIS has no answer.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from time import monotonic
 import numpy as np
 
 from dsx.errors import NothingFeasible
-from dsx.operator_placement.allocation_search import allocate, check_solvers
-from dsx.operator_placement.bandwidth import Network, num_servers, tree, with_bandwidth, with_uniform_shares
+from dsx.operator_placement.bandwidth.allocation_search import allocate, check_solvers
+from dsx.operator_placement.bandwidth.network import Network, num_servers, tree, with_bandwidth, with_uniform_shares
 from dsx.operator_placement.bounds import load_bound_s, path_bound_s
 from dsx.operator_placement.devices import Devices, Link
 from dsx.operator_placement.exact import solve

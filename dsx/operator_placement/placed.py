@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dsx.operator_placement.bandwidth import Network
+from dsx.errors import NothingFeasible
+from dsx.operator_placement.bandwidth.network import Network
 from dsx.operator_placement.contention import Contended, contended
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.heavy_bound import Bound
@@ -35,8 +36,9 @@ class Placed:
 
     @property
     def schedule(self) -> Schedule:
-        """The best schedule."""
-        assert self.found.best is not None
+        """The best schedule; raises NothingFeasible where none was found."""
+        if self.found.best is None:
+            raise NothingFeasible("no placement was found that fits into memory")
         return self.found.best
 
     @property

@@ -12,29 +12,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsx.operator_placement.annealing import Annealing
+from dsx.operator_placement.annealing_runs import ReducedSchedule, Run, annealed_once
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.heft import heft
 from dsx.operator_placement.memory import packed
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.reduction import Reduction, alone, reduce
 from dsx.operator_placement.schedule import Schedule, Timing
-from dsx.operator_placement.thresholds import Thresholds, by_distribution, by_percentile
+from dsx.operator_placement.thresholds import by_distribution, by_percentile
 
 _ROUNDS = 8
 _HOT, _COOLING, _COLD = 3e-3, 0.5, 1e-5  # temperatures, of the makespan: a round begins less hot than the one before
 _HALVED_AFTER = (2, 4)  # rounds after which the half of the runs that is behind is dropped
 _SECONDS_A_RUN = 1.5  # of the search, for each run: what it takes to compile one
 _MOST_RAW = 1_000  # operators of a graph that is annealed as it is
-
-
-@dataclass(frozen=True, eq=False)
-class ReducedSchedule:
-    """A schedule of a reduced graph."""
-
-    graph: OpGraph
-    unit: np.ndarray  # [n] operators of a unit share a device
-    of_op: np.ndarray  # [N] the reduced operator of each operator of the given graph
-    schedule: Schedule
+# Reductions that are annealed, in the order of preference: the percentile of alpha, None for that of the distribution,
+# and whether groups stay together.
+_REDUCTIONS = (
+    *((50.0, False), (75.0, False), (None, False), (25.0, False), (75.0, True)),
+    *((None, True), (90.0, False), (50.0, True), (90.0, True), (0.0, False)),
+)
 
 
 @dataclass
@@ -59,18 +56,6 @@ class Found:
         """Return the best schedule of a reduced graph of at most so many operators."""
         small = [(name, one) for name, one in self.reduced.items() if one.graph.num_ops <= most]
         return min(small, key=lambda item: self.makespans_s[item[0]])[1] if small else None
-
-
-@dataclass
-class _Run:
-    """An annealing of a reduced graph."""
-
-    name: str
-    of_op: np.ndarray
-    annealing: Annealing
-    reduction: Reduction | None  # None: the graph as it is
-    best_s: float = np.inf
-    reduced_s: float = np.inf
 
 
 def single_device(timing: Timing) -> Schedule | None:
@@ -118,37 +103,15 @@ def search(
             ahead = sorted(runs, key=lambda run: run.best_s)[: len(runs) // 2]
             # What has most units is the last to be short.
             runs = ahead if finest in ahead else [*ahead, finest]
-        share = seconds / _ROUNDS / len(runs)
-        for run in runs:
-            if stop():
-                return found
-            steps = run.annealing.steps_in(share)
-            made = run.annealing.run(steps, max(_HOT * _COOLING**number, _COLD), _COLD)
-            if made is not None:
-                annealed = run.annealing
-                if made.makespan_s < run.reduced_s:
-                    run.reduced_s = made.makespan_s
-                    unit = np.array(annealed.unit)
-                    found.reduced[run.name] = ReducedSchedule(annealed.graph, unit, run.of_op, made)
-                whole = timing.best(made.device[run.of_op].tolist(), made.start_s[run.of_op].tolist())
-                run.best_s = min(run.best_s, whole.makespan_s)
-                found.take(run.name, whole)
+        hot = max(_HOT * _COOLING**number, _COLD)
+        for run, whole in annealed_once(graph, runs, seconds / _ROUNDS, hot, _COLD, stop):
+            found.take(run.name, whole)
+            if run.reduced is not None:
+                found.reduced[run.name] = run.reduced
             told(found)
+        if stop():
+            break
     return found
-
-
-_GRAPHS: tuple[tuple[Callable[[OpGraph], Thresholds], bool], ...] = (
-    (lambda graph: by_percentile(graph, 50.0), False),
-    (lambda graph: by_percentile(graph, 75.0), False),
-    (by_distribution, False),
-    (lambda graph: by_percentile(graph, 25.0), False),
-    (lambda graph: by_percentile(graph, 75.0), True),
-    (by_distribution, True),
-    (lambda graph: by_percentile(graph, 90.0), False),
-    (lambda graph: by_percentile(graph, 50.0), True),
-    (lambda graph: by_percentile(graph, 90.0), True),
-    (lambda graph: by_percentile(graph, 0.0), False),
-)  # that are annealed, in the order of preference, and whether groups stay together
 
 
 def _start(timing: Timing, unit: np.ndarray) -> Schedule:
@@ -159,19 +122,20 @@ def _start(timing: Timing, unit: np.ndarray) -> Schedule:
     return timing.in_order(packed(timing.graph, timing.devices, unit).tolist(), timing.graph.order)
 
 
-def _runs(graph: OpGraph, devices: Devices, timing: Timing, seed: int, most: int) -> list[_Run]:
+def _runs(graph: OpGraph, devices: Devices, timing: Timing, seed: int, most: int) -> list[Run]:
     """Return up to `most` annealings of different graphs."""
-    runs: list[_Run] = []
+    runs: list[Run] = []
     seen: set[tuple[int, ...]] = set()
     if graph.num_ops <= _MOST_RAW:
         unit = alone(graph)
         start = _start(timing, unit)
-        runs.append(_Run("as it is", np.arange(graph.num_ops), Annealing(graph, timing, unit, start, seed), None))
+        runs.append(Run("as it is", np.arange(graph.num_ops), Annealing(graph, timing, unit, start, seed)))
         seen.add((graph.num_ops, *unit.tolist()))
-    for thresholds, grouped in _GRAPHS:
+    for percentile, grouped in _REDUCTIONS:
         if len(runs) >= most:
             break
-        reduction = reduce(graph, devices, thresholds(graph))
+        thresholds = by_distribution(graph) if percentile is None else by_percentile(graph, percentile)
+        reduction = reduce(graph, devices, thresholds)
         unit = reduction.group if grouped else alone(reduction.graph)
         key = (reduction.graph.num_ops, *unit.tolist())
         if key in seen:
@@ -181,5 +145,5 @@ def _runs(graph: OpGraph, devices: Devices, timing: Timing, seed: int, most: int
         start = _start(reduced, unit)
         name = f"alpha {reduction.thresholds.source}{', groups' if grouped else ''}"
         annealing = Annealing(reduction.graph, reduced, unit, start, seed)
-        runs.append(_Run(name, reduction.of_op, annealing, reduction))
+        runs.append(Run(name, reduction.of_op, annealing, reduction))
     return runs

@@ -207,7 +207,8 @@ def test_what_no_memory_holds(run, folder, memory, said):
 
 
 def test_without_solvers_there_is_an_answer_but_no_joint_search(run, thesis, monkeypatch):
-    from dsx.operator_placement import allocation_search, place
+    from dsx.operator_placement import place
+    from dsx.operator_placement.bandwidth import allocation_search
 
     for module in (allocation_search, place):
         monkeypatch.setattr(module, "find_spec", lambda name: None)

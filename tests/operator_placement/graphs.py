@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from dsx.operator_placement.from_spec import graph_of
+from dsx.operator_placement.graph_sources.from_spec import graph_of
 from dsx.spec.document import stated_in_code
 from dsx.spec.operator_graph import parse_operator_graph
 

@@ -7,7 +7,7 @@ from operator_placement.graphs import drawn, graph
 
 from dsx.errors import NothingFeasible
 from dsx.operator_placement import place as module
-from dsx.operator_placement.bandwidth import Network, excesses
+from dsx.operator_placement.bandwidth.network import Network, excesses
 from dsx.operator_placement.devices import Link, uniform
 from dsx.operator_placement.place import place
 from dsx.operator_placement.validator import violations

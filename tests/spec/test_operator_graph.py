@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsx.errors import InputError, SpecError
-from dsx.operator_placement.from_spec import graph_of
+from dsx.operator_placement.graph_sources.from_spec import graph_of
 from dsx.spec.operator_graph import read_operator_graph
 
 NODES = [{"id": 0, "op": "MatMul", "compute_us": 12.5, "memory_bytes": 4}, {"id": "b", "compute_us": [1, 2]}]

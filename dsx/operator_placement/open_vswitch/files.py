@@ -11,8 +11,8 @@ import numpy as np
 
 from dsx.errors import InputError, StoreError
 from dsx.files import OpenFolder
-from dsx.operator_placement.nic_shares import nic_shares, overbooked
-from dsx.operator_placement.ovs_commands import pair_text, rate_text, remove_script, setup_script
+from dsx.operator_placement.open_vswitch.commands import pair_text, rate_text, remove_script, setup_script
+from dsx.operator_placement.open_vswitch.nic_shares import nic_shares, overbooked
 
 HOSTS, README = "hosts.env", "README.md"
 _WIDEST = 2.0**32  # bytes/s: Open vSwitch 3.1 sets the remainder, 31.3 Gbit/s for 100 Gbit/s

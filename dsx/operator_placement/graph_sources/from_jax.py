@@ -15,12 +15,12 @@ from typing import Any
 import jax
 
 from dsx.errors import DsxError, InputError
-from dsx.operator_placement.jaxpr_flattening import FlatJaxpr, flattened
-from dsx.operator_placement.jaxpr_work import step_of
-from dsx.operator_placement.kernel_pricing import DEFAULT_ASSUMPTIONS, DEFAULT_CLUSTER, pricing_of
+from dsx.operator_placement.graph_sources.jaxpr_flattening import FlatJaxpr, flattened
+from dsx.operator_placement.graph_sources.jaxpr_work import step_of
+from dsx.operator_placement.graph_sources.kernel_pricing import DEFAULT_ASSUMPTIONS, DEFAULT_CLUSTER, pricing_of
+from dsx.operator_placement.graph_sources.traced_graph import graph_of_step
+from dsx.operator_placement.graph_sources.traced_step import TracedStep
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.traced_graph import graph_of_step
-from dsx.operator_placement.traced_step import TracedStep
 from dsx.spec.load import Given
 
 

@@ -13,12 +13,13 @@ from importlib.util import find_spec
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.operator_placement.allocated import Allocated, polished
 from dsx.operator_placement.annealing import Annealing
-from dsx.operator_placement.bandwidth import Network, num_servers, uniform_shares, with_bandwidth
+from dsx.operator_placement.annealing_runs import Run, annealed_once
+from dsx.operator_placement.bandwidth.allocated import Allocated, polished
+from dsx.operator_placement.bandwidth.joint import solve_joint
+from dsx.operator_placement.bandwidth.network import Network, num_servers, uniform_shares, with_bandwidth
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.heft import heft
-from dsx.operator_placement.joint import solve_joint
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.reduction import alone, reduce
 from dsx.operator_placement.schedule import Schedule, Timing
@@ -41,15 +42,6 @@ class Joint:
     bandwidth: np.ndarray  # [S, S] bytes/s from server to server, 0 for pairs that exchange nothing
     uniform_s: float  # makespan of uniform shares
     stopped: bool = False  # by Ctrl-C
-
-
-@dataclass
-class _Run:
-    """An annealing of a reduced graph."""
-
-    of_op: np.ndarray
-    annealing: Annealing
-    best_s: float = np.inf
 
 
 def check_solvers() -> None:
@@ -106,21 +98,14 @@ def _annealed(
     """Yield what each round finds, as a schedule of the given graph."""
     runs = _runs(graph, devices, network, best, seed)
     for hot, cold in _ROUNDS:
-        for run in runs:
-            if stop():
-                return
-            share = seconds / len(_ROUNDS) / len(runs)
-            made = run.annealing.run(run.annealing.steps_in(share), hot, cold)
-            if made is None:
-                continue
-            own = run.annealing.timing.devices
-            whole = Timing(graph, own).best(made.device[run.of_op].tolist(), made.start_s[run.of_op].tolist())
-            run.best_s = min(run.best_s, whole.makespan_s)
-            yield Allocated(whole, np.array(own.between))
+        for run, whole in annealed_once(graph, runs, seconds / len(_ROUNDS), hot, cold, stop):
+            yield Allocated(whole, np.array(run.annealing.timing.devices.between))
+        if stop():
+            return
         runs = sorted(runs, key=lambda run: run.best_s)[:_KEPT]
 
 
-def _runs(graph: OpGraph, devices: Devices, network: Network, best: Allocated, seed: int) -> list[_Run]:
+def _runs(graph: OpGraph, devices: Devices, network: Network, best: Allocated, seed: int) -> list[Run]:
     """Return annealings of different graphs, that begin with HEFT or with the best placement known."""
     shared = with_bandwidth(devices, uniform_shares(network, num_servers(devices)))
     if graph.num_ops <= _MOST_RAW:
@@ -128,14 +113,16 @@ def _runs(graph: OpGraph, devices: Devices, network: Network, best: Allocated, s
     else:
         made = [reduce(graph, devices, by_percentile(graph, percentile)) for percentile in _PERCENTILES]
         graphs = [(one.graph, one.of_op) for one in made]
-    runs: list[_Run] = []
+    runs: list[Run] = []
     for reduced, of_op in graphs:
         unit, timing = alone(reduced), Timing(reduced, shared)
         starts = [heft(timing, unit.tolist())]
         if not runs:  # of the graph with fewest units both: far from the best, and near it
             starts.append(timing.best(_projected(graph, of_op, unit, best.schedule.device).tolist()))
         runs += [
-            _Run(of_op, Annealing(reduced, timing, unit, start, seed, network)) for start in starts if start is not None
+            Run("joint", of_op, Annealing(reduced, timing, unit, start, seed, network))
+            for start in starts
+            if start is not None
         ]
     return runs
 

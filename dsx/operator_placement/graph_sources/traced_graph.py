@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsx.errors import InputError
-from dsx.operator_placement.elementwise_fusion import FusedKernel, FusedStep, fused
-from dsx.operator_placement.kernel_pricing import Pricing, kernel_seconds
+from dsx.operator_placement.graph_sources.elementwise_fusion import FusedKernel, FusedStep, fused
+from dsx.operator_placement.graph_sources.kernel_pricing import Pricing, kernel_seconds
+from dsx.operator_placement.graph_sources.traced_step import Kernel, TracedOperator, TracedStep
 from dsx.operator_placement.op_graph import OpGraph, Tensors
-from dsx.operator_placement.traced_step import Kernel, TracedOperator, TracedStep
 
 _SHOWN_KINDS = 3
 _ELEMENT = 16.0  # bytes of the largest number, a complex one

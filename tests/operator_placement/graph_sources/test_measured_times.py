@@ -7,10 +7,10 @@ import pytest
 from jax import lax
 
 from dsx.errors import InputError
-from dsx.operator_placement import measured_times
-from dsx.operator_placement.elementwise_fusion import fused
-from dsx.operator_placement.from_jax import from_jax, traced
-from dsx.operator_placement.measured_times import measure, run_of
+from dsx.operator_placement.graph_sources import measured_times
+from dsx.operator_placement.graph_sources.elementwise_fusion import fused
+from dsx.operator_placement.graph_sources.from_jax import from_jax, traced
+from dsx.operator_placement.graph_sources.measured_times import measure, run_of
 
 LAYER = jax.ShapeDtypeStruct((3, 8, 8), "float32")
 BATCH = jax.ShapeDtypeStruct((4, 8), "float32")

@@ -9,7 +9,7 @@ import pytest
 from operator_placement.graphs import without_cycle
 
 from dsx.errors import InputError
-from dsx.operator_placement.from_fx import from_fx, traced_fx
+from dsx.operator_placement.graph_sources.from_fx import from_fx, traced_fx
 
 
 @dataclass(eq=False)

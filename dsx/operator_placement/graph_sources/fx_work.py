@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from dsx.operator_placement.traced_step import Multiply, Role
+from dsx.operator_placement.graph_sources.traced_step import Multiply, Role
 
 _VIEWS = {
     *("view", "_unsafe_view", "_reshape_alias", "reshape", "t", "transpose", "permute", "squeeze", "unsqueeze"),

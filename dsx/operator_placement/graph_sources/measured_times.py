@@ -19,11 +19,11 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from dsx.errors import InputError
-from dsx.operator_placement.elementwise_fusion import FusedKernel, FusedStep, fused
-from dsx.operator_placement.from_jax import traced
-from dsx.operator_placement.jaxpr_flattening import FlatEquation, FlatJaxpr
+from dsx.operator_placement.graph_sources.elementwise_fusion import FusedKernel, FusedStep, fused
+from dsx.operator_placement.graph_sources.from_jax import traced
+from dsx.operator_placement.graph_sources.jaxpr_flattening import FlatEquation, FlatJaxpr
+from dsx.operator_placement.graph_sources.traced_graph import graph_of_kernels, named_after
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.traced_graph import graph_of_kernels, named_after
 from dsx.progress import Watch, progress
 
 WARM_UPS, RUNS = 5, 45

@@ -8,8 +8,8 @@ from jax import lax
 from operator_placement.graphs import without_cycle
 
 from dsx.errors import InputError
-from dsx.operator_placement.from_jax import from_jax, traced
-from dsx.operator_placement.jaxpr_flattening import flattened
+from dsx.operator_placement.graph_sources.from_jax import from_jax, traced
+from dsx.operator_placement.graph_sources.jaxpr_flattening import flattened
 
 
 def shape(*sizes, dtype="float32"):

@@ -17,7 +17,7 @@ from dsx.cost.work import Multiplies, MultiplyShape
 from dsx.graph.nodes import BACKWARD, FORWARD
 from dsx.hardware.cluster import cluster_from_spec
 from dsx.hardware.device import Device
-from dsx.operator_placement.traced_step import Kernel
+from dsx.operator_placement.graph_sources.traced_step import Kernel
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given

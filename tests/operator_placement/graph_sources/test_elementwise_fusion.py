@@ -5,10 +5,10 @@ import random
 import pytest
 from operator_placement.graphs import without_cycle
 
-from dsx.operator_placement.elementwise_fusion import fused
-from dsx.operator_placement.kernel_pricing import pricing_of
-from dsx.operator_placement.traced_graph import graph_of_step
-from dsx.operator_placement.traced_step import Multiply, TracedOperator, TracedStep
+from dsx.operator_placement.graph_sources.elementwise_fusion import fused
+from dsx.operator_placement.graph_sources.kernel_pricing import pricing_of
+from dsx.operator_placement.graph_sources.traced_graph import graph_of_step
+from dsx.operator_placement.graph_sources.traced_step import Multiply, TracedOperator, TracedStep
 
 PRICING = pricing_of("h100-nvs8", "default")
 

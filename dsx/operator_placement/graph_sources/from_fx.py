@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsx.errors import InputError
-from dsx.operator_placement.fx_work import Shape, looks_up, multiplies_of, reads_nothing, role_of
-from dsx.operator_placement.kernel_pricing import DEFAULT_ASSUMPTIONS, DEFAULT_CLUSTER, pricing_of
+from dsx.operator_placement.graph_sources.fx_work import Shape, looks_up, multiplies_of, reads_nothing, role_of
+from dsx.operator_placement.graph_sources.kernel_pricing import DEFAULT_ASSUMPTIONS, DEFAULT_CLUSTER, pricing_of
+from dsx.operator_placement.graph_sources.traced_graph import graph_of_step
+from dsx.operator_placement.graph_sources.traced_step import TracedOperator, TracedStep
 from dsx.operator_placement.op_graph import OpGraph
-from dsx.operator_placement.traced_graph import graph_of_step
-from dsx.operator_placement.traced_step import TracedOperator, TracedStep
 from dsx.spec.load import Given
 
 _CALLS = ("call_function", "call_method", "call_module")

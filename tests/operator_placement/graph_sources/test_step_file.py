@@ -7,10 +7,10 @@ import pytest
 from operator_placement.graphs import without_cycle
 
 from dsx.errors import InputError
-from dsx.operator_placement.from_jax import from_jax
-from dsx.operator_placement.step_file import load_step
+from dsx.operator_placement.graph_sources.from_jax import from_jax
+from dsx.operator_placement.graph_sources.step_file import load_step
 
-STEPS = Path(__file__).parents[2] / "examples" / "steps"
+STEPS = Path(__file__).parents[3] / "examples" / "steps"
 EXAMPLES = {
     "alexnet.py:alexnet": 8,
     "vgg.py:vgg16": 16,

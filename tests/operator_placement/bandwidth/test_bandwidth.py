@@ -8,10 +8,12 @@ import pytest
 from operator_placement.graphs import drawn, graph
 
 from dsx.errors import InputError
-from dsx.operator_placement.allocated import Allocated, polished
-from dsx.operator_placement.allocation_search import allocate
 from dsx.operator_placement.annealing import Annealing
-from dsx.operator_placement.bandwidth import (
+from dsx.operator_placement.bandwidth.allocated import Allocated, polished
+from dsx.operator_placement.bandwidth.allocation_search import allocate
+from dsx.operator_placement.bandwidth.cone import best_bandwidth
+from dsx.operator_placement.bandwidth.joint import solve_joint
+from dsx.operator_placement.bandwidth.network import (
     Network,
     excesses,
     in_parts,
@@ -22,10 +24,8 @@ from dsx.operator_placement.bandwidth import (
     with_uniform_shares,
     within,
 )
-from dsx.operator_placement.cone import best_bandwidth
 from dsx.operator_placement.devices import Devices, Link, uniform
 from dsx.operator_placement.heft import heft
-from dsx.operator_placement.joint import solve_joint
 from dsx.operator_placement.reduction import alone
 from dsx.operator_placement.schedule import Timing
 from dsx.operator_placement.simulator import machine_of, rows_of, simulate

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsx.operator_placement.allocated import Allocated, polished
-from dsx.operator_placement.bandwidth import Network, filled, in_parts, num_servers, with_bandwidth
+from dsx.operator_placement.bandwidth.allocated import Allocated, polished
+from dsx.operator_placement.bandwidth.network import Network, filled, in_parts, num_servers, with_bandwidth
 from dsx.operator_placement.cp_sat import run
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.exact import Cuts

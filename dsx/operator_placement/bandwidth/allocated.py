@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsx.operator_placement.bandwidth import Network, with_bandwidth
-from dsx.operator_placement.cone import best_bandwidth
+from dsx.operator_placement.bandwidth.cone import best_bandwidth
+from dsx.operator_placement.bandwidth.network import Network, with_bandwidth
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import Schedule, Timing

@@ -26,9 +26,9 @@ from dsx.graph.model import build_model
 from dsx.graph.nodes import Launch, LayerGraph, Node, Value
 from dsx.graph.notation import AXES
 from dsx.hardware.cluster import Cluster, cluster_from_spec
-from dsx.operator_placement.kernel_pricing import Pricing, kernel_seconds
+from dsx.operator_placement.graph_sources.kernel_pricing import Pricing, kernel_seconds
+from dsx.operator_placement.graph_sources.traced_step import Kernel, Multiply
 from dsx.operator_placement.op_graph import OpGraph, Tensors
-from dsx.operator_placement.traced_step import Kernel, Multiply
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsx.operator_placement.nic_shares import nic_shares
-from dsx.operator_placement.open_vswitch import write_ovs
+from dsx.operator_placement.open_vswitch.files import write_ovs
+from dsx.operator_placement.open_vswitch.nic_shares import nic_shares
 
 GBIT = 1e9 / 8
 BANDWIDTH = np.array([[0, 12, 3.2], [2.4, 0, 5.6], [10, 10, 0]]) * GBIT

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsx.operator_placement.graph_sources.traced_step import TracedOperator, TracedStep
 from dsx.operator_placement.merging import Merging
 from dsx.operator_placement.op_graph import OpGraph, Tensors
-from dsx.operator_placement.traced_step import TracedOperator, TracedStep
 
 
 @dataclass(frozen=True, slots=True)

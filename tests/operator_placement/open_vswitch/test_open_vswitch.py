@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dsx.errors import InputError, StoreError
-from dsx.operator_placement.nic_shares import nic_shares, overbooked
-from dsx.operator_placement.open_vswitch import ovs_files, write_ovs
-from dsx.operator_placement.ovs_commands import bits_per_s, rate_text
+from dsx.operator_placement.open_vswitch.commands import bits_per_s, rate_text
+from dsx.operator_placement.open_vswitch.files import ovs_files, write_ovs
+from dsx.operator_placement.open_vswitch.nic_shares import nic_shares, overbooked
 
 GBIT = 1e9 / 8
 EXPECTED = Path(__file__).parent / "expected_ovs"

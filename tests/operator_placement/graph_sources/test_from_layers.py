@@ -8,7 +8,7 @@ import dsx
 from dsx.cost.collectives import send
 from dsx.errors import InputError
 from dsx.operator_placement.cluster_devices import devices_of
-from dsx.operator_placement.from_layers import from_layers
+from dsx.operator_placement.graph_sources.from_layers import from_layers
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.spec.model import load_model

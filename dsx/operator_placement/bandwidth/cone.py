@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dsx.operator_placement.bandwidth import Network, filled, num_servers
+from dsx.operator_placement.bandwidth.network import Network, filled, num_servers
 from dsx.operator_placement.devices import Devices
 from dsx.operator_placement.op_graph import OpGraph
 from dsx.operator_placement.schedule import Schedule, Timing

@@ -18,10 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from dsx.operator_placement.elementwise_fusion import fused
-from dsx.operator_placement.jaxpr_flattening import ROW, STACK, FlatEquation, FlatJaxpr, flattened, sub_jaxprs
-from dsx.operator_placement.traced_graph import works_of
-from dsx.operator_placement.traced_step import Kernel, Multiply, Role, TracedOperator, TracedStep
+from dsx.operator_placement.graph_sources.elementwise_fusion import fused
+from dsx.operator_placement.graph_sources.jaxpr_flattening import (
+    ROW,
+    STACK,
+    FlatEquation,
+    FlatJaxpr,
+    flattened,
+    sub_jaxprs,
+)
+from dsx.operator_placement.graph_sources.traced_graph import works_of
+from dsx.operator_placement.graph_sources.traced_step import Kernel, Multiply, Role, TracedOperator, TracedStep
 
 _VIEWS = {"reshape", "squeeze", "expand_dims", "optimization_barrier", "stop_gradient", "name", "pvary"}
 _VIEWS |= {"sharding_constraint"}

@@ -1,0 +1,1 @@
+"""Bandwidth between servers, found together with the placement that needs it."""

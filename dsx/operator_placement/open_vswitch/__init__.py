@@ -1,0 +1,1 @@
+"""An allocation of bandwidth as commands of Open vSwitch."""
