@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.assumptions import Assumptions
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import PlanFacts
 from dsx.predict.batches import batches
@@ -38,6 +38,12 @@ class _Part:
     base: Assumptions
     price: Callable[[Assumptions], StepCosts]
 
+    def costs(self, values: Mapping[str, float]) -> StepCosts:
+        """Return the costs under these values of fields, the same for all rows; [R] arrays."""
+        same = {name: np.full(len(self.rows), value) for name, value in values.items()}
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, self.price(replace(self.base, **same)))
+
 
 @dataclass(frozen=True, slots=True)
 class Observations:
@@ -66,8 +72,7 @@ class Observations:
         found = np.full(len(self.setups), np.nan)
         for part in self.parts:
             if wanted is None or wanted[part.rows].any():
-                with jax.enable_x64(True):
-                    found[part.rows] = np.asarray(part.price(replace(part.base, **values)).step_time_s)
+                found[part.rows] = part.costs(values).step_time_s
         return found if wanted is None else np.where(wanted, found, np.nan)
 
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
@@ -77,11 +82,10 @@ class Observations:
         """
         predicted = np.full(len(self.setups), np.nan)
         for part in self.parts:
-            with jax.enable_x64(True):
-                costs = part.price(replace(part.base, **values))
+            costs = part.costs(values)
             in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in part.rows])
-            overhead = np.where(in_tensors, np.asarray(costs.overhead_bytes), 0.0)
-            predicted[part.rows] = np.asarray(costs.peak_bytes) - overhead
+            overhead = np.where(in_tensors, costs.overhead_bytes, 0.0)
+            predicted[part.rows] = costs.peak_bytes - overhead
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])
@@ -120,7 +124,7 @@ def observe(
     usable = [setups[row] for row in kept]
     priced, _ = batches(usable, assumptions)
     with jax.enable_x64(True):
-        parts = tuple(_Part(b.rows, assumptions_from_spec(b.spec), pricer(b)) for b in priced)
+        parts = tuple(_Part(b.rows, b.assumptions, pricer(b)) for b in priced)
     return Observations(
         setups=tuple(usable),
         source=tuple(setup.run.source_id for setup in usable),

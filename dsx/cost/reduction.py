@@ -2,9 +2,10 @@
 
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
-one layer for one microbatch (arXiv 2410.00273, section 3), as far as the framework overlaps them (`dp_overlap`, in
-stage 3 `fsdp_overlap`). `dsx.graph.step` says what each ZeRO stage communicates and how often. Gradients of replicated
-parameters and of a tied weight overlap with nothing.
+one layer for one microbatch (arXiv 2410.00273, section 3), as far as the framework overlaps them: `dp_overlap` for what
+a step does once, `fsdp_overlap` for what every microbatch repeats, as stage 2's scatter does. `dsx.graph.step` says
+what each ZeRO stage communicates and how often. Gradients of replicated parameters and of a tied weight overlap with
+nothing.
 
 While a collective of the layer itself uses an oversubscribed tier, a reduction that crosses the tier does not proceed
 (`dsx.cost.contention`).
@@ -60,7 +61,7 @@ def layer_reduction(
 ) -> LayerReduction:
     """Return the collectives that accompany the passes of a layer."""
     once = assumptions.dp_overlap
-    overlap = pick(searched.zero_stage, choices.zero_stage, {0: once, 1: once, 2: once, 3: assumptions.fsdp_overlap})
+    of_gather, of_back = (_overlap(direction, choices, searched, assumptions) for direction in (FORWARD, BACKWARD))
     passes = (layer, choices, searched, cluster, assumptions)
     gather, back = _accompanying_s(FORWARD, *passes), _accompanying_s(BACKWARD, *passes)
     last = back + _seconds_of_replicas(layer, cluster, assumptions) if layer.replicas else back
@@ -71,11 +72,26 @@ def layer_reduction(
             xp.maximum(whole - shared * taken, xp.zeros_like(whole))
             for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
         )
-    exposed = tuple(
-        seconds - overlap * xp.minimum(seconds, hides)
-        for seconds, hides in ((gather, forward), (back, backward), (last, backward))
-    )
+    beside = xp.minimum(back, backward)
+    exposed_back = back - of_back * beside
+    exposed_last = exposed_back
+    if layer.replicas:
+        exposed_last = exposed_back + (last - back) - once * xp.minimum(last - back, backward - beside)
+    exposed = gather - of_gather * xp.minimum(gather, forward), exposed_back, exposed_last
     return LayerReduction(gather, back, last, exposed)
+
+
+def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptions: Assumptions) -> PerPlan:
+    """Return the fraction of the collectives of a direction that overlaps.
+
+    What every microbatch repeats is issued ahead, layer by layer (`fsdp_overlap`); what a step does once is issued in
+    buckets (`dp_overlap`).
+    """
+    of_stage = {
+        stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else assumptions.dp_overlap
+        for stage in searched.zero_stage
+    }
+    return pick(searched.zero_stage, choices.zero_stage, of_stage)
 
 
 def in_passes(choices: StepChoices, searched: Searched) -> tuple[PerPlan, PerPlan] | None:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.choices import StepChoices
 from dsx.cost.recompute_modes import modes_of
 from dsx.cost.step import Workload
@@ -42,7 +43,7 @@ class Batch:
     """N setups with the same structure; the first axis of every leaf is N."""
 
     rows: np.ndarray  # [N] positions among all setups
-    spec: AssumptionsSpec  # the assumption set, with the kernels and precision of these setups
+    assumptions: Assumptions  # those of each setup's stack, with its kernels and precision
     works: tuple[LayerWork, ...]  # per layer kind
     hardware: Cluster
     choices: StepChoices
@@ -93,7 +94,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     )
     return Batch(
         rows=rows,
-        spec=spec,
+        assumptions=_assumptions([spec for _, spec, _ in members]),
         works=works,
         hardware=_column(machines),
         choices=step_choices(on_units(columns, tiers), lambda column: column.astype(np.float64), list(tiers)),
@@ -135,6 +136,12 @@ def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: n
     """Return the [N] matrix FLOPs of the forward of one sequence, on all ranks together."""
     values = unsharded(layer, dimensions, length)
     return sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
+
+
+def _assumptions(specs: Sequence[AssumptionsSpec]) -> Assumptions:
+    """Return the assumptions of setups, whose stacks may differ; leaves are [N]."""
+    of_spec = {id(spec): assumptions_from_spec(spec) for spec in specs}
+    return _column([of_spec[id(spec)] for spec in specs])
 
 
 def _column(records: Sequence[Any]) -> Any:

@@ -6,7 +6,6 @@ A measured run did fit. If it needs far more memory than a GPU has without recom
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dsx.cost.assumptions import assumptions_from_spec
 from dsx.predict.batches import batches
 from dsx.predict.setup_costs import price
 from dsx.runs.setups import Setup
@@ -23,7 +22,7 @@ def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> lis
         missing = [row for row in batch.rows if "recompute" in setups[row].filled and not setups[row].run.oom]
         if not missing:
             continue
-        peak = price(batch, assumptions_from_spec(batch.spec)).peak_bytes
+        peak = price(batch).peak_bytes
         needed = dict(zip(batch.rows.tolist(), peak.tolist(), strict=True))
         for row in missing:
             if needed[row] > MARGIN * found[row].cluster.device.hbm_capacity:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.interval import PlanFacts, plan_facts, step_interval
 from dsx.predict.batches import batches
 from dsx.predict.missing_recompute import with_recompute
@@ -22,7 +21,7 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
     step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
     priced, reasons = batches(setups, assumptions)
     for batch in priced:
-        costs = price(batch, assumptions_from_spec(batch.spec))
+        costs = price(batch)
         step[batch.rows], peak[batch.rows] = costs.step_time_s, costs.peak_bytes
         allocated[batch.rows] = costs.peak_bytes - costs.overhead_bytes
     interval = step_interval(assumptions.interval, step, facts_of(setups))

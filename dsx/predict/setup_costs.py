@@ -24,15 +24,16 @@ from dsx.pricing.batch import Plans, costs
 from dsx.pricing.batch import price as price_batch
 
 
-def price(batch: Batch, assumptions: Assumptions) -> StepCosts:
+def price(batch: Batch) -> StepCosts:
     """Return the costs of the setups of a batch, [N] NumPy arrays."""
+    assumptions = batch.assumptions
     kinds = tuple(layer_costs(work, batch.hardware, assumptions) for work in batch.works)
     boundaries = None if batch.boundaries is None else np.moveaxis(batch.boundaries, 0, -1)
     return price_batch(Plans(kinds, batch.choices, batch.hardware, assumptions), batch.workload, boundaries)
 
 
 def pricer(batch: Batch) -> Callable[[Assumptions], StepCosts]:
-    """Return a function that prices a batch under any assumptions; JAX can trace and differentiate it.
+    """Return a function that prices a batch under any assumptions, [N] leaves; JAX can trace and differentiate it.
 
     The batch is put on the device once. Call this and the returned function under `enable_x64(True)`.
     """
@@ -67,7 +68,7 @@ def _price(
     works: Any, hardware: Cluster, choices: Any, workload: Workload, boundaries: Any, assumptions: Assumptions
 ) -> StepCosts:
     given = (works, hardware, choices, workload, boundaries)
-    found = jax.vmap(_one, in_axes=(0, 0, 0, 0, 0, None))(*given, assumptions)
+    found = jax.vmap(_one, in_axes=0)(*given, assumptions)
     return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0]), found)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from dsx.cost.assumptions import assumptions_from_spec
 from dsx.errors import NotationError
 from dsx.graph.expressions import names
 from dsx.graph.library import strategy_names
@@ -29,7 +30,8 @@ def structure(setup: Setup, spec: AssumptionsSpec, model: Model) -> Any:
     segments = tuple(tuple(kind for kind, _ in segment) for segment in model.segments)
     layers = (tuple(layer.name for layer in model.kinds), model.kinds[0].strategy, segments)
     network = jax.tree.structure(anonymous(cluster_from_spec(setup.cluster)))
-    return layers, tuple(setup.model.dimensions), spec.linear_dtype, _definition_options(spec), network
+    choices = jax.tree.structure(assumptions_from_spec(spec))
+    return layers, tuple(setup.model.dimensions), choices, _definition_options(spec), network
 
 
 def _definition_options(spec: AssumptionsSpec) -> tuple[Any, ...]:
@@ -44,6 +46,7 @@ class Strategies:
         self._assumptions = assumptions
         self._strategies = strategy_names()
         self._built: dict[Any, Model | NotationError] = {}
+        self._specs: dict[Any, AssumptionsSpec] = {}
 
     def model_of(self, setup: Setup) -> tuple[AssumptionsSpec, Model] | Reason:
         """Return a setup's assumption set and model; a Reason if no strategy divides the model as the setup does.
@@ -51,15 +54,7 @@ class Strategies:
         The set has the kernels and the precision of the setup. Raises NotationError if no strategy can divide the layer
         definitions at all: the fault is in the definitions.
         """
-        unfused = {} if setup.fused_attention else self._assumptions.unfused_attention
-        tables = [table for name, table in self._assumptions.unfused_operators.items() if name in setup.unfused]
-        spec = self._assumptions.model_copy(
-            update={
-                "set": self._assumptions.set | unfused,
-                "operators": [*self._assumptions.operators, *tables],
-                "linear_dtype": setup.precision,
-            }
-        )
+        spec = self._spec(setup)
         faults: list[NotationError] = []
         for strategy in self._strategies:
             model = self._model(setup, spec, strategy)
@@ -71,6 +66,22 @@ class Strategies:
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
         return Reason("no strategy divides the model this way", f"{degrees}, sp={int(setup.sp)}")
+
+    def _spec(self, setup: Setup) -> AssumptionsSpec:
+        """Return the assumption set under the stack of a setup, with its kernels and precision; one object for all."""
+        key = setup.stack, setup.fused_attention, setup.unfused, setup.precision
+        if key not in self._specs:
+            assumed = self._assumptions if setup.stack is None else self._assumptions.of_stack(setup.stack)
+            unfused = {} if setup.fused_attention else assumed.unfused_attention
+            tables = [table for name, table in assumed.unfused_operators.items() if name in setup.unfused]
+            self._specs[key] = assumed.model_copy(
+                update={
+                    "set": assumed.set | unfused,
+                    "operators": [*assumed.operators, *tables],
+                    "linear_dtype": setup.precision,
+                }
+            )
+        return self._specs[key]
 
     def _model(self, setup: Setup, spec: AssumptionsSpec, strategy: str) -> Model | NotationError:
         """Return the model under a strategy, or the error if the strategy cannot divide a layer definition."""

@@ -62,6 +62,7 @@ class Run:
     kernels: frozenset[str] | None  # operators that ran as one fused kernel; an addition to the published format
     precision: str | None
     framework: str | None
+    software: str | None  # framework and release, or the name of a stack
     measured_iter_s: float | None
     measured_tokens_per_s_per_gpu: float | None
     measured_tflops_per_gpu: float | None

@@ -15,6 +15,7 @@ from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.run_table import Run
+from dsx.runs.software import described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
 from dsx.space.layer_layout import LAYOUT, check_stages, layers_of_chunks, text_of
@@ -25,6 +26,7 @@ from dsx.space.tiers import ORDERS, axes_in
 from dsx.spec.assumptions import Unfusable
 from dsx.spec.cluster import ClusterSpec
 from dsx.spec.model import ModelSpec
+from dsx.spec.stack import StackSpec
 
 # Prefix of a precision, ignoring case -> the precision of the matrix multiplies; the longest prefix wins.
 PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
@@ -56,13 +58,15 @@ class Setup:
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
     gpus_per_node: int
+    stack: str | None  # of its software; None if there are no stacks
+    remark: str | None  # about software that no stack names
     filled: tuple[str, ...]  # missing columns whose default matters
     from_notes: tuple[str, ...]  # missing columns that the notes state
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
     """Return the setup of each row, or the reason why it has none, in the order of `runs`."""
-    known = _Known(known_clusters(), known_models(), {}, {})
+    known = _Known(known_clusters(), known_models(), known_stacks(), {}, {})
     return [_setup(run, known) for run in runs]
 
 
@@ -86,6 +90,7 @@ class _Known:
 
     clusters: list[ClusterSpec]
     models: list[ModelSpec]
+    stacks: list[StackSpec]
     cluster_of: dict[tuple[str, int], ClusterSpec | Reason]
     model_of: dict[tuple[Sizes, int], ModelSpec | Reason]
 
@@ -144,6 +149,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
         **layout,
     }
+    software = software_of(run.software, run.framework, run.year, known.stacks)
     return Setup(
         run=run,
         sizes=sizes,
@@ -155,6 +161,8 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         fused_attention=values["flash"],
         unfused=FUSABLE - values["kernels"],
         gpus_per_node=values["gpus_per_node"],
+        stack=software and software.stack.name,
+        remark=described(software.unknown, software.stack, known.stacks) if software and software.unknown else None,
         filled=filled,
         from_notes=tuple(in_notes),
     )

@@ -4,18 +4,21 @@ The space and the cost model read the fields. No code branches on the name of a 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import did_you_mean
 from dsx.spec.between import Bounds, without_bounds
+from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
-from dsx.spec.load import Given, Spec, load_overridden
+from dsx.spec.load import Given, Spec, overridden, statements
 from dsx.spec.locate import find
 from dsx.spec.named_files import check_names
 from dsx.spec.overrides import Assignment
+from dsx.spec.stack import STACK, of_other_stack, with_stack
 from dsx.spec.validated import validate
 from dsx.spec.value_types import (
     Bytes,
@@ -30,6 +33,7 @@ from dsx.spec.value_types import (
     Share,
     Sourced,
 )
+from dsx.spec.yaml_text import parse_value
 
 MOST_SPECIALISED = 3  # fields that a few runs can determine
 
@@ -95,6 +99,13 @@ def _setting(value: object) -> object:
 SettingValue = Annotated[bool | str, BeforeValidator(_setting)]  # of an option, of a block parameter
 
 
+@dataclass(frozen=True)
+class _Statement:
+    """How a set was stated, which is no part of what it states."""
+
+    documents: tuple[Document, ...] = field(default=(), compare=False)  # files and overrides, without the stack
+
+
 class AssumptionsSpec(Spec):
     """What the cost model counts, with which efficiencies, and the fixed choices."""
 
@@ -109,6 +120,9 @@ class AssumptionsSpec(Spec):
     description: str
     source: str
     calibrated: Flag  # whether it was fitted to measurements
+    # The software that plans are priced for, whose fields win over those of the sets that this one extends; a measured
+    # run has that of its own software. None: no stack, for runs either.
+    stack: Annotated[str | None, Sourced] = None
 
     layers: dict[str, str]  # layer kind of a model -> layer definition; if empty, a kind names its definition
     uncounted_layers: list[str]  # layer kinds without cost and weights
@@ -169,7 +183,7 @@ class AssumptionsSpec(Spec):
     panel_overlap: Annotated[Literal["first_apart", "pipelined"], Sourced] = "pipelined"
     pp_overlap: Share
     dp_overlap: Share
-    fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stage 3 transfers in every microbatch
+    fsdp_overlap: Share  # the same for the weights and gradients that ZeRO stages 2 and 3 transfer in every microbatch
 
     call_latency: Seconds  # of starting one collective or send
     relay: NonNegative  # extra time, as a share, of a byte that one GPU both receives from and sends to its NIC
@@ -210,6 +224,18 @@ class AssumptionsSpec(Spec):
     # Field to adapt to a user's runs -> standard deviation over users, as a share of the distance between its bounds.
     specialise: dict[str, Positive] = Field(default_factory=dict)
 
+    _statement: _Statement = PrivateAttr(default=_Statement())
+
+    def of_stack(self, name: str) -> Self:
+        """Return the set with another stack; a set that names none is the same for every stack."""
+        if self.stack is None or name == self.stack:
+            return self
+        stated = of_other_stack(self._statement.documents, name, f"stack {name!r}")
+        document, _ = without_bounds(merged(with_stack(stated)), type(self))
+        found = validate(document, type(self))
+        found._statement = _Statement(tuple(stated))
+        return found
+
     @field_validator("specialise")
     @classmethod
     def _a_few_numbers(cls, value: dict[str, float]) -> dict[str, float]:
@@ -238,12 +264,32 @@ def load_fitted(
 
     Raises what `load_assumptions` raises.
     """
+    stated = _stated(given, overrides, near)
+    document = merged(with_stack(stated))
     # An override may fix a column that the set searches; this package does not know the columns.
-    document = load_overridden("assumptions", "assumptions", AssumptionsSpec, given, overrides, near, ["fixed"])
-    plain, bounds = without_bounds(document, AssumptionsSpec)
+    others = [(path, value) for path, value in overrides if path != STACK]
+    changed = overridden(document, "assumptions", AssumptionsSpec, others, ["fixed"])
+    kept = {key: value for key, value in changed.data.items() if document.data.get(key) != value}
+    if kept:
+        stated = (Document(kept, changed.places), *stated)
+    plain, bounds = without_bounds(changed, AssumptionsSpec)
     spec = validate(plain, AssumptionsSpec)
-    check_names(spec, document, near)
+    spec._statement = _Statement(stated)
+    check_names(spec, changed, near)
     return spec, bounds
+
+
+def _stated(given: Given, overrides: Sequence[Assignment], near: Path | None) -> tuple[Document, ...]:
+    """Return a set as it is stated, and what it extends; with the stack of the last override that names one."""
+    if isinstance(given, AssumptionsSpec) and given._statement.documents:
+        stated = given._statement.documents
+    else:
+        stated = tuple(statements("assumptions", "assumptions", AssumptionsSpec, given, near))
+    for path, value in overrides:
+        if path == STACK:
+            place = f"--set assumptions.{STACK}"
+            stated = tuple(of_other_stack(stated, str(parse_value(value, place)), place))
+    return stated
 
 
 def files_of(name_or_path: str) -> list[Path]:

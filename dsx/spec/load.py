@@ -54,7 +54,17 @@ def load_overridden(
 
     An override may add keys to the fields `open_keys`.
     """
-    document = merged(statements(kind, target, model, name, near))
+    return overridden(merged(statements(kind, target, model, name, near)), target, model, overrides, open_keys)
+
+
+def overridden(
+    document: Document,
+    target: str,
+    model: type[BaseModel],
+    overrides: Sequence[Assignment],
+    open_keys: Collection[str] = (),
+) -> Document:
+    """Return the document of a spec with `overrides` set; they may add fields, and keys to the fields `open_keys`."""
     fields = {(field,) for field in model.model_fields}
 
     def may_add(path: tuple[str, ...]) -> bool:

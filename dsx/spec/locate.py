@@ -14,12 +14,13 @@ from typing import Literal
 
 from dsx.errors import SpecError, UnknownNameError, did_you_mean
 
-Kind = Literal["models", "clusters", "assumptions", "frameworks", "operators", "layers", "families"]
+Kind = Literal["models", "clusters", "assumptions", "stacks", "frameworks", "operators", "layers", "families"]
 
 _SINGULAR: dict[Kind, str] = {
     "models": "model",
     "clusters": "cluster",
     "assumptions": "assumption set",
+    "stacks": "stack",
     "frameworks": "framework",
     "operators": "operator table",
     "layers": "layer",

@@ -1,0 +1,83 @@
+"""Find the stack of a run from its software: the columns `software` (framework and release), `framework` and `year`.
+
+A name of a stack in either column is that stack. Otherwise the stacks count whose words the columns contain, those of
+the longest word, and of them the last one that is no later than the release. A release is a month that the columns
+state ("24.07", "2025-04-30"), else the middle of the year. Software that no stack names has the stack of its date among
+those without words, and is reported.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsx.errors import did_you_mean
+from dsx.spec.stack import StackSpec, load_stack, months, stack_names
+
+_RELEASES = (
+    re.compile(r"(?<![0-9.])(20[0-9]{2})-(0[1-9]|1[0-2])(?![0-9])"),  # 2024-07, 2024-07-15
+    re.compile(r"(?<![0-9.])(2[0-9])\.(0[1-9]|1[0-2])(?![0-9])"),  # 24.07, 24.07.01
+)
+_MIDDLE = 6  # of a year, a month
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """The stack of a run."""
+
+    stack: StackSpec
+    unknown: str | None  # the software as written, if no stack names it
+
+
+def known_stacks() -> list[StackSpec]:
+    """Return the stacks in DSX_PATH and those packaged with dsx."""
+    return [load_stack(name) for name in stack_names()]
+
+
+def software_of(
+    software: str | None, framework: str | None, year: int | None, stacks: Sequence[StackSpec]
+) -> Software | None:
+    """Return the stack of a run, one of `stacks`; None if there are none without words to fall back on.
+
+    A run without a year and a release is taken to be as new as the newest stack.
+    """
+    texts = [text for text in (software, framework) if text]
+    for text in texts:
+        for stack in stacks:
+            if stack.name == text:
+                return Software(stack, None)
+    written = " ".join(texts)
+    released = _released(written, year)
+    found = [(len(word), stack) for stack in stacks for word in stack.software.words if _names(written, word)]
+    longest = max((length for length, _ in found), default=0)
+    named = [stack for length, stack in found if length == longest]
+    candidates = named or [stack for stack in stacks if not stack.software.words]
+    if not candidates:
+        return None
+    return Software(_latest(candidates, released), None if named or not written else written)
+
+
+def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> str:
+    """Return the remark on software that no stack names: the nearest word, and the stack that is assumed."""
+    words = sorted({word for known in stacks for word in known.software.words})
+    return f"software {unknown!r} is not known{did_you_mean(unknown, words)}; the stack {stack.name!r} is assumed"
+
+
+def _names(written: str, word: str) -> bool:
+    """Return whether a text contains a word, from the beginning of one of its words on."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(word.lower())}", written.lower()) is not None
+
+
+def _released(written: str, year: int | None) -> int | None:
+    """Return the month of a release, counted from year 0; None if nothing is known."""
+    for pattern in _RELEASES:
+        if match := pattern.search(written):
+            return months(int(match[1]) % 2000 + 2000, int(match[2]))
+    return None if year is None else months(year, _MIDDLE)
+
+
+def _latest(stacks: Sequence[StackSpec], released: int | None) -> StackSpec:
+    """Return the last of `stacks` that is no later than a release, or the first one if all are later."""
+    in_order = sorted(stacks, key=lambda stack: stack.software.since)
+    if released is None:
+        return in_order[-1]
+    return next((stack for stack in reversed(in_order) if stack.software.since <= released), in_order[0])
