@@ -1,26 +1,26 @@
 """Calibration: fit the numbers of an assumption set to a run table, and estimate its errors."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dsx.calibration.fit import Fit, determined
-from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, fit_to, leave_one_source_out
+from dsx.calibration.fit import Fit, fit, sample_of
+from dsx.calibration.held_out import LEAST_SOURCES, HeldOut, leave_out
 from dsx.calibration.intervals import Coverage, coverage, make_intervals, memory_interval
-from dsx.calibration.observations import Observations
+from dsx.calibration.observations import Observations, sources_by, usual_stack
 from dsx.calibration.regret import groups_of
 from dsx.calibration.report import ALL_SOURCES
 from dsx.calibration.resolution import resolution
-from dsx.calibration.specialise import specialise_to
+from dsx.calibration.specialise import Prior, specialise_to
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
+from dsx.cost.assumptions import kernel_effect
 from dsx.errors import RunTableError, SpecError
-from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSpec
+from dsx.spec.assumptions import AssumptionsSpec, IntervalSpec, MemoryIntervalSpec, TrainedOnSpec
 from dsx.spec.between import Bounds
 
-MOST_FIELDS = 32
-ROWS_PER_FIELD = 2  # at least
+MOST_FIELDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,20 @@ class Calibration:
     fit: Fit
     before_s: np.ndarray  # [N] predicted by the base
     after_s: np.ndarray  # [N] predicted by the fit
-    held_out: HeldOut | None  # None = too few sources or rows
-    interval: list[IntervalSpec]  # empty = not known: the set keeps the interval of the base
-    resolution: float | None  # None = not known
-    coverage: dict[str, Coverage]  # by source
+    held_out: HeldOut | None  # None = too few sources
+    interval: Sequence[IntervalSpec] = ()  # empty = not known: the set keeps the interval of the base
+    resolution: float | None = None  # None = not known
+    coverage: Mapping[str, Coverage] = field(default_factory=dict)  # by source
     memory: MemoryIntervalSpec | None = None  # None = not known
-    adapted: bool = False  # to a few rows of one cluster, which do not make an uncalibrated base calibrated
+    trained_on: TrainedOnSpec = TrainedOnSpec()
+    # The stack of the few rows of one cluster to which a set was adapted, which do not make an uncalibrated base
+    # calibrated; "" = they have none, None = the set was fitted.
+    adapted_stack: str | None = None
+
+    @property
+    def adapted(self) -> bool:
+        """Whether a set was adapted to a few rows of one cluster."""
+        return self.adapted_stack is not None
 
 
 def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> None:
@@ -53,19 +61,16 @@ def check_fitted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) ->
         )
 
 
-def check_adapted(assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> float:
+def check_adapted(assumptions: AssumptionsSpec) -> float:
     """Return the noise of a set that can be adapted to a few runs.
 
-    Raises SpecError if the set does not state the fields that may change, their deviations, their bounds, or the noise.
+    Raises SpecError if the set does not state the fields that may change, or the noise.
     """
-    where = f"assumption set {assumptions.name!r}"
-    deviations = assumptions.specialise
-    if not deviations or assumptions.noise is None:
-        missing = "specialise" if not deviations else "noise"
-        raise SpecError(f"{where} cannot be adapted to a few runs: it states no {missing!r}")
-    for name in deviations:
-        if name not in between:
-            raise SpecError(f"{where}: specialise: {name!r} needs bounds: state 'between' with its value")
+    if not assumptions.specialise or assumptions.noise is None:
+        missing = "noise" if assumptions.specialise else "specialise"
+        raise SpecError(
+            f"assumption set {assumptions.name!r} cannot be adapted to a few runs: it states no {missing!r}"
+        )
     return assumptions.noise
 
 
@@ -75,41 +80,63 @@ def calibrate(
     between: Mapping[str, Bounds],
     progress: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Return the fit of the fields `between` to all rows; calls `progress` after each of 1 + sources fits.
+    """Return the fit of the fields `between` to all rows; calls `progress` after each round of it and each source.
 
-    Raises what `check_fitted` raises, and RunTableError if there are fewer than `ROWS_PER_FIELD` rows for each field
-    that they depend on.
+    `observations` are priced under `assumptions`, without its effects. Raises what `check_fitted` raises, and
+    RunTableError if no row depends on a field, if a fitted value is at a bound, or if it is less certain than its size.
     """
     check_fitted(assumptions, between)
     start = {name: float(getattr(assumptions, name)) for name in between}
-    names = determined(observations.step_times, start, between)
-    rows = len(observations.source)
-    if not names:
+    sample = sample_of(observations)
+    found, solution, times = fit(observations, sample, start, between, progress)
+    if len(found.undetermined) == len(between):
         raise RunTableError(f"no row depends on a field to fit: {', '.join(between)}")
-    if rows < ROWS_PER_FIELD * len(names):
+    _check_certain(found)
+    held_out = held_out_stacks = None
+    if len(observations.sources) >= LEAST_SOURCES:
+        whole = (solution, times)
+        held_out = leave_out(observations, observations.source, sample, start, between, whole, progress)
+    before = np.array([kernel_effect(assumptions.effects, *pair) for pair in _pairs(observations)])
+    result = Calibration(
+        start=start,
+        fit=found,
+        before_s=observations.step_times({}, slowdown=before),
+        after_s=observations.step_times(found.values, slowdown=solution.slowdown(sample.members)),
+        held_out=held_out,
+        trained_on=_trained_on(observations),
+    )
+    return result if held_out is None else _with_errors(result, observations, held_out)
+
+
+def _pairs(observations: Observations) -> list[tuple[str, str]]:
+    return [*zip(observations.stack, observations.generation, strict=True)]
+
+
+def _check_certain(found: Fit) -> None:
+    """Raise RunTableError that lists fitted fields at a bound, and those that are less certain than large."""
+    faults = [f"{name} is at a bound, {found.values[name]:.4g}" for name in found.at_bound]
+    faults += [
+        f"{name} is {found.values[name]:.4g} with a standard error of {found.standard_errors[name]:.2g}"
+        for name in found.uncertain
+    ]
+    if faults:
         raise RunTableError(
-            f"{rows} usable row{'' if rows == 1 else 's'} for {len(names)} fields to fit, which need at least "
-            f"{ROWS_PER_FIELD * len(names)}; to adapt a set to a few runs use --specialise"
+            f"the rows do not determine every field: {'; '.join(faults)}; state no 'between' with their values, which "
+            "keeps them, or give more rows; to adapt a set to a few runs use --specialise"
         )
-    fit = fit_to(observations, np.ones(rows, dtype=bool), start, between)
-    progress(1)
-    held_out = None
-    counts = [observations.source.count(name) for name in observations.sources]
-    if len(counts) >= LEAST_SOURCES and rows - max(counts) >= ROWS_PER_FIELD * len(names):
-        held_out = leave_one_source_out(observations, start, between, progress, fit.values)
-    after = observations.step_times(fit.values)
-    found = Calibration(start, fit, observations.step_times(start), after, held_out, [], None, {})
-    return found if held_out is None else _with_errors(found, observations, held_out)
+
+
+def _trained_on(observations: Observations) -> TrainedOnSpec:
+    counts = sources_by(observations.setups)
+    return TrainedOnSpec.model_validate(
+        {part: {value: len(names) for value, names in by_value.items()} for part, by_value in counts.items()}
+    )
 
 
 def _with_errors(found: Calibration, observations: Observations, held_out: HeldOut) -> Calibration:
     residuals = np.log(observations.measured_s / held_out.predicted_s)
-    return Calibration(
-        found.start,
-        found.fit,
-        found.before_s,
-        found.after_s,
-        held_out,
+    return replace(
+        found,
         interval=make_intervals(residuals, observations.source, observations.facts),
         resolution=resolution(groups_of(observations, held_out.predicted_s)),
         coverage=coverage(residuals, observations.source, observations.facts),
@@ -117,18 +144,18 @@ def _with_errors(found: Calibration, observations: Observations, held_out: HeldO
     )
 
 
-def adapt(observations: Observations, assumptions: AssumptionsSpec, between: Mapping[str, Bounds]) -> Calibration:
+def adapt(observations: Observations, assumptions: AssumptionsSpec) -> Calibration:
     """Return the set with the fields under its `specialise` adapted to all rows of `observations`.
 
     Raises what `check_adapted` raises.
     """
-    noise = check_adapted(assumptions, between)
-    deviations = assumptions.specialise
-    start = {name: float(getattr(assumptions, name)) for name in deviations}
-    rows = np.arange(len(observations.source))
-    fit = specialise_to(observations, rows, start, between, deviations, noise)
-    after = observations.step_times(fit.values)
-    return Calibration(start, fit, observations.step_times(start), after, None, [], None, {}, adapted=True)
+    prior = Prior.of(assumptions.specialise, check_adapted(assumptions))
+    stack = usual_stack(observations.stack)
+    own = assumptions.of_stack(stack) if stack else assumptions
+    start = {name: float(getattr(own, name)) for name in prior.bounds}
+    found = specialise_to(observations, start, prior)
+    before, after = observations.step_times({}), observations.step_times(found.values)
+    return Calibration(start, found, before, after, None, adapted_stack=stack)
 
 
 def errors(observations: Observations, predicted_s: np.ndarray) -> list[dict[str, Any]]:

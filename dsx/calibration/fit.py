@@ -1,195 +1,226 @@
-"""Numbers of an assumption set fitted to measured step times, inside their bounds.
+"""Numbers of an assumption set fitted to measured step times, with random effects of stacks and device generations.
 
-With r = log(predicted / measured) of a row, n rows of its source and t = r / SCALE, a fit minimises
+With r = log(predicted / measured) of a row, w its weight, s the deviation of a source beyond the effects, p the
+positions of the fields between their bounds, b those of the beliefs, and u the effects over their deviations, a fit
+minimises
 
-    sum over rows of  1/n * SCALE^2 * 2 (sqrt(1 + t^2) - 1)
+    sum over rows of  w (SCALE / s)^2 * 2 (sqrt(1 + (r / SCALE)^2) - 1)  +  sum of ((p - b) / BELIEF)^2  +  sum of u^2
 
-which is r^2/n for small errors and grows with |r| for large ones (the soft L1 loss). So every source has the same
-weight, and single rows that are far off do not decide. scipy.optimize.least_squares searches each field between its
-bounds, mapped to [0, 1], on a log scale if the bounds are positive. A pull to the start values decides where the rows
-do not.
-
-The Jacobian uses central differences. Forward mode of JAX would compile every structure of rows a second time (some
-5 s for each of the 28 batches of the published runs), and then takes as long per Jacobian as the differences:
-pricing all rows takes 30 ms once compiled.
+The loss is (r / s)^2 for small errors and grows with |r| for large ones (soft L1). Weights of a source add up to 1, and
+those of a configuration that the source measured several times count as one of its rows. So a source is one
+observation, single rows that are far off do not decide, and a belief gives way to sources that agree. Deviations are the
+most likely ones (`dsx.calibration.effects`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from dsx.calibration.effects import Deviations, Memberships, deviations, memberships
+from dsx.calibration.local_times import LocalTimes, local_times
+from dsx.calibration.observations import Observations
+from dsx.calibration.positions import Values, at, position_of, slope
 from dsx.spec.between import Bounds
 
 SCALE = 0.1  # of the loss: larger log errors count less than their square
-_STEP = 1e-3  # of a difference, as a share of the distance between the bounds
+BELIEF = 0.25  # deviation of a belief, as a share of the distance between its bounds: these are two deviations away
 AT_BOUND = 1e-3  # as a share of the distance between the bounds; the method stays inside them
-# Towards the start, over the distance between the bounds. Log errors of 2 % in all rows of a source add its square: a
-# start value gives way to any source that clearly contradicts it, and stays where the rows do not determine it.
-PULL = 0.02
-_ROUNDING = 1e-9  # a change of a log time that is rounding
-_MOST_EVALUATIONS = 100  # of the residuals, differences aside
-
-Values = Mapping[str, float]
-StepTimes = Callable[[Values], np.ndarray]  # values of fields -> [N] predicted seconds
+_IDLE = 1e-9  # a change of a log time that is rounding
+_ROUNDS = 5  # of prices around the last result
+_FARTHEST = 0.25  # that a round moves a field, as a share of the distance between its bounds: there prices are unknown
+_SETTLED = 0.01  # a move that ends the search
+_ALTERNATIONS = 3  # between deviations and the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """N measured rows and the function that predicts them."""
+    """N measured rows."""
 
-    step_times: StepTimes  # under values of the fitted fields
     measured_s: np.ndarray  # [N]
-    source: Sequence[str]  # [N]
+    source: np.ndarray  # [N] position of its source
+    weights: np.ndarray  # [N]; 0 = the row is left out
+    members: Memberships
+
+    def without(self, rows: np.ndarray) -> "Sample":
+        """Return the sample without the rows where [N] bools are true."""
+        return Sample(self.measured_s, self.source, np.where(rows, 0.0, self.weights), self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The most likely positions and effects."""
+
+    position: np.ndarray  # [P]
+    of_stack: np.ndarray  # [stacks] log effects
+    of_generation: np.ndarray  # [generations]
+    deviations: Deviations
+    covariance: np.ndarray  # [P, P] of the positions
+
+    def slowdown(self, members: Memberships) -> np.ndarray:
+        """Return the [N] factors on kernel times."""
+        return np.exp(members.effect(self.of_stack, self.of_generation))
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Log effects on kernel times by name, and their deviations."""
+
+    stack: dict[str, float] = field(default_factory=dict)
+    generation: dict[str, float] = field(default_factory=dict)
+    deviations: Deviations = Deviations()
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted values of fields, in SI units."""
+    """Fitted values of fields, in SI units, and effects."""
 
     values: dict[str, float]  # every field to fit
-    standard_errors: dict[str, float]  # NaN at a bound, or if rows determine the field only together with another
+    standard_errors: dict[str, float]  # NaN at a bound, and of a field that no row depends on
     at_bound: tuple[str, ...]
     undetermined: tuple[str, ...]  # fields that no prediction depends on: they keep their value
+    effects: Effects = Effects()
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """The fields that are less certain than they are large."""
+        return tuple(name for name, error in self.standard_errors.items() if error > abs(self.values[name]))
+
+
+def sample_of(observations: Observations) -> Sample:
+    """Return all rows of a table, every source with the same weight, and every configuration of a source too."""
+    _, source = np.unique(np.array(observations.source), return_inverse=True)
+    return Sample(
+        observations.measured_s,
+        source,
+        row_weights(observations.source, [*zip(observations.group, observations.layout, strict=True)]),
+        memberships(observations.stack, observations.generation),
+    )
+
+
+def row_weights(source: Sequence[str], configuration: Sequence[Hashable]) -> np.ndarray:
+    """Return the [N] weights of rows: 1 for each source, shared by its configurations, shared by their repetitions."""
+    repeated = Counter(zip(source, configuration, strict=True))
+    configurations = Counter(name for name, _ in repeated)
+    return np.array([1 / (repeated[key] * configurations[key[0]]) for key in zip(source, configuration, strict=True)])
 
 
 def fit(
+    observations: Observations,
     sample: Sample,
     start: Values,
     between: Mapping[str, Bounds],
-    near: Values | None = None,
-    pull: float = PULL,
-) -> Fit:
-    """Return the values that bring the predictions of a sample closest to its measurements.
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[Fit, Solution, LocalTimes]:
+    """Return the fit to the rows of a sample, from beliefs `start` inside the bounds `between`.
 
-    Args:
-        sample: the rows to fit to.
-        start: values to begin with, inside `between`.
-        between: the bounds of each field to fit.
-        near: values at which the search begins, if better ones are known; the pull is still to `start`.
-        pull: the strength of the pull: the log error that equals a move over the distance between the bounds.
-
-    Standard errors assume independent, heteroskedastic rows (White's, times n / (n - p)). They are too small if the
-    rows of a source err together.
+    The solution and the times around it serve fits to fewer rows (`solve`). Calls `progress` after each round.
     """
-    step_times, measured_s, source = sample.step_times, sample.measured_s, sample.source
-    names = determined(step_times, start, between)
-    if not names:
-        return Fit(dict(start), dict.fromkeys(between, np.nan), (), tuple(between))
-    weights = 1 / np.array([source.count(name) for name in source])
-    pulled_to = position_of(start, names, between)
+    names = tuple(between)
+    beliefs = position_of(start, names, between)
+    centre, found = beliefs, None
+    for _ in range(_ROUNDS):
+        times = local_times(observations, centre, names, between)
+        found = solve(sample, times, beliefs, found)
+        progress(1)
+        move = np.clip(found.position - centre, -_FARTHEST, _FARTHEST)
+        centre = centre + move
+        if np.abs(move).max(initial=0.0) < _SETTLED:
+            break
+    times = local_times(observations, centre, names, between)
+    found = solve(sample, times, beliefs, found)
+    return fit_of(found, times, sample.members, start, between), found, times
 
-    def residuals(position: np.ndarray) -> np.ndarray:
-        errors = np.log(step_times({**start, **at(position, names, between)}) / measured_s)
-        return np.concatenate([np.sqrt(weights) * softened(errors, SCALE), pull * (position - pulled_to)])
 
-    position, jacobian = minimise(residuals, pulled_to if near is None else position_of(near, names, between))
-    jacobian = jacobian[: len(measured_s)]
-    values = {**start, **at(position, names, between)}
-    # A field that mattered at the start of the search may not matter at its end.
-    idle = {name for name, column in zip(names, jacobian.T, strict=True) if np.abs(column).max() <= _ROUNDING}
-    restored = values | {name: start[name] for name in idle}
-    if np.abs(np.log(step_times(restored) / step_times(values))).max() < _ROUNDING:
-        values = restored
-    bound = {name for name, u in zip(names, position, strict=True) if min(u, 1 - u) < AT_BOUND} - idle
+def fit_of(
+    found: Solution, times: LocalTimes, members: Memberships, start: Values, between: Mapping[str, Bounds]
+) -> Fit:
+    """Return a solution as values of fields."""
+    names, position = times.names, found.position
+    idle = {name for name, column in zip(names, times.slope.T, strict=True) if np.abs(column).max(initial=0.0) < _IDLE}
+    bound = {name for name, share in zip(names, position, strict=True) if min(share, 1 - share) < AT_BOUND} - idle
+    values = at(np.clip(position, 0.0, 1.0), names, between) | {name: start[name] for name in idle}
     values |= {name: _nearest_bound(values[name], between[name]) for name in bound}
-    free = np.array([name not in bound | idle for name in names])
-    errors = np.full(len(names), np.nan)
-    errors[free] = _standard_errors(jacobian[:, free], residuals(position)[: len(measured_s)])
-    errors[free] *= slope(position, names, between)[free]
-    known = dict(zip(names, errors.tolist(), strict=True))
+    errors = np.sqrt(np.diag(found.covariance)) * slope(position, names, between)
+    known = {name: float(error) for name, error in zip(names, errors, strict=True) if name not in bound | idle}
     return Fit(
-        values={name: float(values[name]) for name in between},
-        standard_errors={name: known.get(name, np.nan) for name in between},
-        at_bound=tuple(name for name in between if name in bound),
-        undetermined=tuple(name for name in between if name not in names or name in idle),
+        values=values,
+        standard_errors={name: known.get(name, np.nan) for name in names},
+        at_bound=tuple(name for name in names if name in bound),
+        undetermined=tuple(name for name in names if name in idle),
+        effects=Effects(
+            dict(zip(members.stacks, found.of_stack.tolist(), strict=True)),
+            dict(zip(members.generations, found.of_generation.tolist(), strict=True)),
+            found.deviations,
+        ),
     )
 
 
 def _nearest_bound(value: float, bounds: Bounds) -> float:
-    """Return the bound that is nearest to a value."""
     return bounds.low if value - bounds.low < bounds.high - value else bounds.high
 
 
-def determined(step_times: StepTimes, start: Values, between: Mapping[str, Bounds]) -> list[str]:
-    """Return the fields of `between` that at least one prediction depends on."""
-    at_start = step_times(start)
+def solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, near: Solution | None = None) -> Solution:
+    """Return the most likely solution for a sample, by the times around a centre; the search begins at `near`."""
+    measured = np.log(sample.measured_s)
+    position = times.centre if near is None else near.position
+    found = Deviations() if near is None else near.deviations
+    for _ in range(_ALTERNATIONS):
+        solution = _solve(sample, times, beliefs, position, found)
+        position = solution.position
+        residuals = measured - times.at(position)
+        found = deviations(residuals, times.kernels, sample.source, sample.weights, sample.members)
+    return _solve(sample, times, beliefs, position, found)
 
-    def changes(name: str, value: float) -> bool:
-        return bool(np.abs(np.log(step_times({**start, name: value}) / at_start)).max(initial=0) > _ROUNDING)
 
-    return [name for name, bounds in between.items() if changes(name, bounds.low) or changes(name, bounds.high)]
+def _solve(
+    sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.ndarray, known: Deviations
+) -> Solution:
+    """Return the most likely positions and effects under these deviations."""
+    used = sample.weights > 0
+    members, measured = sample.members, np.log(sample.measured_s)
+    fields, stacks, generations = len(beliefs), len(members.stacks), len(members.generations)
+    scale = np.sqrt(sample.weights[used]) / known.rest
+
+    def parts(point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        position, of_stack, of_generation = np.split(point, [fields, fields + stacks])
+        return position, known.stack * of_stack, known.generation * of_generation
+
+    def residuals(point: np.ndarray) -> np.ndarray:
+        position, *effects = parts(point)
+        errors = times.at(position) + times.kernels * members.effect(*effects) - measured
+        return np.concatenate(
+            [scale * softened(errors[used], SCALE), (position - beliefs) / BELIEF, point[fields:]]
+        )
+
+    def jacobian(point: np.ndarray) -> np.ndarray:
+        position, *effects = parts(point)
+        errors = (times.at(position) + times.kernels * members.effect(*effects) - measured)[used]
+        root = np.sqrt(1 + (errors / SCALE) ** 2)
+        factor = scale * np.sqrt((1 + root) / 2) / root
+        rows = np.zeros((len(factor), fields + stacks + generations))
+        rows[:, :fields] = times.derivative(position)[used]
+        every, kernels = np.arange(len(factor)), times.kernels[used]
+        rows[every, fields + members.stack[used]] = known.stack * kernels
+        rows[every, fields + stacks + members.generation[used]] = known.generation * kernels
+        beliefs_and_effects = np.eye(fields + stacks + generations)
+        beliefs_and_effects[:fields] /= BELIEF
+        return np.concatenate([factor[:, None] * rows, beliefs_and_effects])
+
+    first = np.concatenate([np.clip(start, 0.0, 1.0), np.zeros(stacks + generations)])
+    low = np.concatenate([np.zeros(fields), np.full(stacks + generations, -np.inf)])
+    high = np.concatenate([np.ones(fields), np.full(stacks + generations, np.inf)])
+    options: dict[str, Any] = {"jac": jacobian, "bounds": (low, high)}
+    found = least_squares(residuals, first, **options)
+    position, of_stack, of_generation = parts(found.x)
+    covariance = np.linalg.inv(found.jac.T @ found.jac)[:fields, :fields]
+    return Solution(position, of_stack, of_generation, known, covariance)
 
 
 def softened(errors: np.ndarray, scale: float) -> np.ndarray:
     """Return the root of the soft L1 loss of `errors`; the loss is e^2 far below `scale`, 2 scale |e| far above."""
     root = np.sqrt(1 + (errors / scale) ** 2)
     return np.sqrt(2 / (1 + root)) * errors
-
-
-def minimise(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the [P] position in [0, 1] with the least sum of squared [M] residuals, and the [M, P] Jacobian there."""
-
-    def jacobian(position: np.ndarray) -> np.ndarray:
-        columns: list[np.ndarray] = []
-        for place in range(len(position)):
-            pair = np.repeat(position[None], 2, axis=0)
-            pair[:, place] = np.clip(position[place] + np.array([-_STEP, _STEP]), 0, 1)
-            before, after = map(residuals, pair)
-            columns.append((after - before) / (pair[1, place] - pair[0, place]))
-        return np.stack(columns, axis=1)
-
-    options: dict[str, Any] = {"jac": jacobian, "bounds": (0, 1), "max_nfev": _MOST_EVALUATIONS}
-    found = least_squares(residuals, start, **options)
-    return found.x, found.jac
-
-
-def position_of(values: Values, names: Sequence[str], between: Mapping[str, Bounds]) -> np.ndarray:
-    """Return the [P] positions of values between their bounds, in [0, 1]."""
-    found = []
-    for name in names:
-        low, high, value = between[name].low, between[name].high, values[name]
-        share = np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low)
-        found.append(min(max(share, 0.0), 1.0))
-    return np.array(found)
-
-
-def at(position: np.ndarray, names: Sequence[str], between: Mapping[str, Bounds]) -> dict[str, float]:
-    """Return the values at [P] positions between their bounds."""
-    found: dict[str, float] = {}
-    for name, share in zip(names, position, strict=True):
-        low, high = between[name].low, between[name].high
-        value = low * (high / low) ** share if low > 0 else low + share * (high - low)
-        found[name] = float(min(max(value, low), high))
-    return found
-
-
-def slope(position: np.ndarray, names: Sequence[str], between: Mapping[str, Bounds]) -> np.ndarray:
-    """Return the derivatives of values with respect to their [P] positions."""
-    values = at(position, names, between)
-    return np.array(
-        [
-            values[name] * np.log(between[name].high / between[name].low)
-            if between[name].low > 0
-            else between[name].high - between[name].low
-            for name in names
-        ]
-    )
-
-
-def _standard_errors(jacobian: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-    """Return the [P] standard errors of positions; NaN where another field has the same effect."""
-    rows, count = jacobian.shape
-    if not count or rows <= count:
-        return np.full(count, np.nan)
-    size = np.linalg.norm(jacobian, axis=0)
-    scaled = jacobian / size
-    eigenvalues, vectors = np.linalg.eigh(scaled.T @ scaled)
-    lost = eigenvalues < _ROUNDING
-    inverse = (vectors[:, ~lost] / eigenvalues[~lost]) @ vectors[:, ~lost].T
-    spread = scaled * residuals[:, None]
-    covariance = inverse @ spread.T @ spread @ inverse * rows / (rows - count)
-    shared = (np.abs(vectors[:, lost]) > np.sqrt(_ROUNDING)).any(axis=1)
-    return np.where(shared, np.nan, np.sqrt(np.diag(covariance)) / size)

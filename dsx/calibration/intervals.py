@@ -2,7 +2,8 @@
 
 The ends are quantiles, every source with the same weight. A new source may be outside of all S known ones: 1 / (S + 1)
 of the weight is assumed to be beyond the ends, half on either side, as in conformal prediction over groups (Dunn,
-Wasserman and Ramdas, arXiv 1809.07441).
+Wasserman and Ramdas, arXiv 1809.07441). Plans of which the measurements have little like them
+(`dsx.cost.interval.thinness`) have intervals of their own, never narrower than those of other plans.
 """
 
 from collections.abc import Sequence
@@ -12,14 +13,13 @@ import numpy as np
 
 from dsx.calibration.held_out import LEAST_SOURCES
 from dsx.calibration.weighted import weighted_median, weighted_quantile, weights
-from dsx.cost.interval import PlanFacts, holds, step_interval
+from dsx.cost.interval import PlanFacts, step_interval
 from dsx.spec.assumptions import IntervalSpec, MemoryIntervalSpec, WhereSpec
 
 LEVEL = 0.8  # share of the measurements in an interval
 _DIGITS = 4
 
-# The kinds of plans that get an interval of their own if enough sources have plans of the kind.
-_KINDS = [WhereSpec(domains=domains, experts=experts) for domains in ("one", "several") for experts in (False, True)]
+_MOST_THIN = 3  # ways in which measurements have little like a plan that are told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,23 @@ class Coverage:
 
 
 def make_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> list[IntervalSpec]:
-    """Return the intervals of [N] log residuals, for each kind of plan with enough sources, then for any plan.
+    """Return the intervals of [N] log residuals, the thinnest plans first, then any plan.
 
-    The list is empty if there are too few sources for any.
+    An interval for thin plans is left out where too few sources have any. The list is empty if there are too few
+    sources for any interval.
     """
     found: list[IntervalSpec] = []
-    for where in [*_KINDS, WhereSpec()]:
-        here = holds(where, facts)
+    low, high = 0.0, 0.0
+    for thin in range(_MOST_THIN + 1):
+        here = (facts.thin >= thin) if thin else np.ones(len(residuals), dtype=bool)
         names = np.array(source)[here]
-        if len(set(names)) >= LEAST_SOURCES:
-            low, high = _ends(residuals[here], names)
-            found.append(IntervalSpec(where=where, low=_rounded(np.exp(low)), high=_rounded(np.exp(high))))
-    return found
+        if len(set(names)) < LEAST_SOURCES:
+            break
+        own_low, own_high = _ends(residuals[here], names)
+        low, high = min(low, own_low), max(high, own_high)
+        where = WhereSpec(thin=thin) if thin else WhereSpec()
+        found.append(IntervalSpec(where=where, low=_rounded(np.exp(low)), high=_rounded(np.exp(high))))
+    return found[::-1]
 
 
 def _rounded(ratio: float) -> float:
@@ -80,8 +85,8 @@ def unseen_intervals(residuals: np.ndarray, source: Sequence[str], facts: PlanFa
     names = np.array(source)
     for name in dict.fromkeys(source):
         own = names == name
-        others = make_intervals(residuals[~own], names[~own].tolist(), _chosen(facts, ~own))
-        interval = step_interval(others, np.ones(int(own.sum())), _chosen(facts, own))
+        others = make_intervals(residuals[~own], names[~own].tolist(), facts.of(~own))
+        interval = step_interval(others, np.ones(int(own.sum())), facts.of(own))
         low[own], high[own] = interval.step_time_s_low, interval.step_time_s_high
     return low, high
 
@@ -100,7 +105,3 @@ def coverage(residuals: np.ndarray, source: Sequence[str], facts: PlanFacts) -> 
             inside = (low[own] <= ratio[own]) & (ratio[own] <= high[own])
             found[name] = Coverage(float(inside.mean()), float(np.mean(high[own] / low[own] - 1)))
     return found
-
-
-def _chosen(facts: PlanFacts, rows: np.ndarray) -> PlanFacts:
-    return PlanFacts(several_domains=facts.several_domains[rows], experts=facts.experts[rows])

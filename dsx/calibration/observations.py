@@ -1,19 +1,16 @@
 """The rows of a run table that a fit can use, and their predicted times under any values of the fitted fields."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 
-from dsx.cost.assumptions import Assumptions
-from dsx.cost.columns import StepCosts
-from dsx.cost.interval import PlanFacts
-from dsx.predict.batches import batches
+from dsx.cost.interval import Likeness, PlanFacts, thinness
+from dsx.predict.batches import Batch, batches
 from dsx.predict.missing_recompute import with_recompute
-from dsx.predict.predictor import facts_of
-from dsx.predict.setup_costs import pricer
+from dsx.predict.predictor import facts_of, likeness_of
+from dsx.predict.setup_costs import price
 from dsx.predict.validation_rows import group_of, layout_of
 from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
@@ -22,6 +19,7 @@ from dsx.runs.setups import Setup
 from dsx.runs.step_time import measured_step_time
 from dsx.spec.assumptions import AssumptionsSpec
 
+SLOWDOWN = "kernel_slowdown"  # field of an assumption set
 TRUSTED = ("A", "B")  # values of the column `trust`; a blank cell is trusted too
 
 
@@ -31,32 +29,20 @@ def is_trusted(run: Run) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows with the same structure."""
-
-    rows: np.ndarray
-    base: Assumptions
-    price: Callable[[Assumptions], StepCosts]
-
-    def costs(self, values: Mapping[str, float]) -> StepCosts:
-        """Return the costs under these values of fields, the same for all rows; [R] arrays."""
-        same = {name: np.full(len(self.rows), value) for name, value in values.items()}
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, self.price(replace(self.base, **same)))
-
-
-@dataclass(frozen=True, slots=True)
 class Observations:
     """N rows with a measured step time that dsx can price; `left_out` counts the other rows by reason."""
 
     setups: tuple[Setup, ...]  # [N]
     source: tuple[str, ...]  # [N]
     measured_s: np.ndarray  # [N]
+    stack: tuple[str, ...]  # [N]
+    generation: tuple[str, ...]  # [N] of the device
     facts: PlanFacts  # [N]
     group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
     left_out: dict[str, int]
-    parts: tuple[_Part, ...]
+    assumptions: AssumptionsSpec
+    batches: tuple[Batch, ...]
 
     @property
     def sources(self) -> list[str]:
@@ -67,13 +53,43 @@ class Observations:
         """Return which rows belong to a source, [N] bool."""
         return np.array([source == name for source in self.source], dtype=bool)
 
-    def step_times(self, values: Mapping[str, float], wanted: np.ndarray | None = None) -> np.ndarray:
-        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools `wanted` are false."""
+    def step_times(
+        self, values: Mapping[str, float], wanted: np.ndarray | None = None, slowdown: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """Return the predicted seconds, [N], under these values of fields; NaN where [N] bools `wanted` are false.
+
+        `slowdown` is a further factor on the time of kernels, of all rows or [N].
+        """
         found = np.full(len(self.setups), np.nan)
-        for part in self.parts:
-            if wanted is None or wanted[part.rows].any():
-                found[part.rows] = part.costs(values).step_time_s
+        slower = np.broadcast_to(slowdown * self._slowdown(values), found.shape)
+        for batch in self.batches:
+            if wanted is None or wanted[batch.rows].any():
+                found[batch.rows] = price(changed(batch, values, slower[batch.rows])).step_time_s
         return found if wanted is None else np.where(wanted, found, np.nan)
+
+    def only(
+        self, rows: np.ndarray, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0
+    ) -> "Observations":
+        """Return the rows at these positions, under values of fields and with [N] factors on the time of kernels."""
+        setups = [self.setups[row] for row in rows]
+        slower = np.broadcast_to(slowdown * self._slowdown(values), len(self.setups))[rows]
+        priced, _ = batches(setups, self.assumptions)
+        picked = {
+            name: tuple(getattr(self, name)[row] for row in rows)
+            for name in ("setups", "source", "stack", "generation", "group", "layout")
+        }
+        return replace(
+            self,
+            **picked,
+            measured_s=self.measured_s[rows],
+            facts=self.facts.of(rows),
+            batches=tuple(changed(batch, values, slower[batch.rows]) for batch in priced),
+        )
+
+    def _slowdown(self, values: Mapping[str, float]) -> float:
+        """Return the factor by which values change the slowdown that the set states; effects stay."""
+        own = self.assumptions.kernel_slowdown
+        return values.get(SLOWDOWN, own) / own
 
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
         """Return measured / predicted memory of the rows that state it, and their sources; `values` are of fields.
@@ -81,22 +97,51 @@ class Observations:
         Predicted are the bytes that the row counts: in tensors alone, or all in use.
         """
         predicted = np.full(len(self.setups), np.nan)
-        for part in self.parts:
-            costs = part.costs(values)
-            in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in part.rows])
+        for batch in self.batches:
+            costs = price(changed(batch, values))
+            in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in batch.rows])
             overhead = np.where(in_tensors, costs.overhead_bytes, 0.0)
-            predicted[part.rows] = costs.peak_bytes - overhead
+            predicted[batch.rows] = costs.peak_bytes - overhead
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])
         return ratio, [self.source[row] for row in known]
 
-    def compile(self, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Price every part once, which compiles it; calls `progress` after each."""
-        for part in self.parts:
-            with jax.enable_x64(True):
-                jax.block_until_ready(part.price(part.base).step_time_s)
-            progress(1)
+
+def sources_by(setups: Sequence[Setup]) -> dict[str, dict[str, set[str]]]:
+    """Return the sources of setups by part of their likeness, and by its value."""
+    found: dict[str, dict[str, set[str]]] = {part: {} for part in Likeness._fields}
+    for setup in setups:
+        for part, value in likeness_of(setup)._asdict().items():
+            found[part].setdefault(value, set()).add(setup.run.source_id)
+    return found
+
+
+def others_like(setups: Sequence[Setup]) -> np.ndarray:
+    """Return, for each of [N] setups, in how many ways the other sources have little like it."""
+    by = sources_by(setups)
+    return np.array(
+        [
+            thinness(
+                {part: len(by[part][value] - {setup.run.source_id}) for part, value in likeness_of(setup)._asdict().items()},
+                bool(setup.filled),
+            )
+            for setup in setups
+        ],
+        dtype=np.int64,
+    )
+
+
+def changed(batch: Batch, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> Batch:
+    """Return a batch under values of fields, all but the slowdown of kernels, and with a further [N] factor on that."""
+    base = batch.assumptions
+    same = {name: np.full(len(batch.rows), value) for name, value in values.items() if name != SLOWDOWN}
+    return replace(batch, assumptions=replace(base, **same, kernel_slowdown=base.kernel_slowdown * slowdown))
+
+
+def usual_stack(stacks: Sequence[str]) -> str:
+    """Return the stack of most runs; "" if they have none."""
+    return Counter(stacks).most_common(1)[0][0]
 
 
 def observe(
@@ -123,15 +168,16 @@ def observe(
     kept = [row for row in range(len(setups)) if row not in why]
     usable = [setups[row] for row in kept]
     priced, _ = batches(usable, assumptions)
-    with jax.enable_x64(True):
-        parts = tuple(_Part(b.rows, b.assumptions, pricer(b)) for b in priced)
     return Observations(
         setups=tuple(usable),
         source=tuple(setup.run.source_id for setup in usable),
         measured_s=np.array([seconds[row] for row in kept], dtype=np.float64),
-        facts=facts_of(usable),
+        stack=tuple(setup.stack or "" for setup in usable),
+        generation=tuple(setup.cluster.device.generation or setup.cluster.device.name for setup in usable),
+        facts=facts_of(usable, others_like(usable)),
         group=tuple(map(group_of, usable)),
         layout=tuple(map(layout_of, usable)),
         left_out=dict(Counter(reasons).most_common()),
-        parts=parts,
+        assumptions=assumptions,
+        batches=tuple(priced),
     )

@@ -1,121 +1,96 @@
-"""Adapt an assumption set to one cluster and framework with a handful of runs.
+"""Adapt an assumption set to one cluster and framework, from one run on.
 
-The set states the few fields that are free and their usual deviations: a normal prior around its values. Let u be the
-position of a field between its bounds in [0, 1] (on a log scale if they are positive, as in a fit), r the residuals
-log(predicted / measured), t = r over the set's `noise`, and d its deviations. The minimised sum is
+The set states the few fields in which software differs, with a deviation and bounds for each: a normal prior around its
+values. One of them is `kernel_slowdown`, which stands for the effects of the stack and of the devices. With p the
+positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c those of the set, d their
+deviations, and t the residual log(predicted / measured) of a run over the set's `noise`, the minimised sum is
 
-    sum over rows of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((u - u of the set) / d)^2
+    sum over runs of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((p - c) / d)^2
 
 So one run changes the fields that it depends on a little, many runs change them as far as the runs agree, and a run
 that disagrees with the others counts less than its square (the loss of a fit).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
-from dsx.calibration.fit import AT_BOUND, Fit, StepTimes, Values, at, minimise, position_of, slope, softened
+from dsx.calibration.fit import AT_BOUND, Fit, softened
+from dsx.calibration.local_times import LocalTimes, local_times
 from dsx.calibration.observations import Observations
-from dsx.spec.between import Bounds
+from dsx.calibration.positions import Values, at, position_of, slope
+from dsx.spec.assumptions import AssumptionsSpec, FreeSpec
+from dsx.spec.between import Bounds, bounds_of
 
-RUNS = 5  # runs of a source that `specialised` adapts to
-REPETITIONS = 20
+_ROUNDS = 3  # of prices around the last result
+_IDLE = 1e-9  # a change of a log time that is rounding
 
 
-def specialise(
-    step_times: StepTimes,
-    measured_s: np.ndarray,
-    base: Values,
-    between: Mapping[str, Bounds],
-    deviations: Mapping[str, float],
-    noise: float,
-) -> Fit:
-    """Return the most likely values of the fields in `deviations` after [N] runs.
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """The fields that a few runs may change."""
+
+    bounds: Mapping[str, Bounds]
+    deviations: np.ndarray  # [P] as shares of the distance between the bounds
+    noise: float  # deviation of a run's log error
+
+    @classmethod
+    def of(cls, free: Mapping[str, FreeSpec], noise: float) -> "Prior":
+        """Return the prior that an assumption set states."""
+        fields = AssumptionsSpec.model_fields
+        bounds = {name: bounds_of(fields[name], one.between) for name, one in free.items()}
+        return cls(bounds, np.array([one.deviation for one in free.values()]), noise)
+
+
+def specialise(times: LocalTimes, measured_s: np.ndarray, centre: np.ndarray, prior: Prior) -> tuple[
+    np.ndarray, np.ndarray
+]:  # fmt: skip
+    """Return the most likely [P] positions after [N] runs, and their [P] standard errors.
 
     Args:
-        step_times: predicts the [N] runs under values of the fields.
+        times: of the N runs.
         measured_s: [N] seconds.
-        base: values of the set, inside `between`.
-        between: bounds of each field.
-        deviations: standard deviation of each free field, as a share of the distance between its bounds.
-        noise: standard deviation of a run's r; larger errors count less than their squares.
-
-    Standard errors are those of the posterior; NaN for a field that the runs do not depend on.
+        centre: [P] positions of the set's own values.
+        prior: deviations and noise.
     """
-    names = list(deviations)
-    prior = np.array([deviations[name] for name in names])
-    centre = position_of(base, names, between)
+    measured = np.log(measured_s)
 
     def residuals(position: np.ndarray) -> np.ndarray:
-        values = at(position, names, between)
-        errors = np.log(step_times({**base, **values}) / measured_s) / noise
-        return np.concatenate([softened(errors, 1.0), (position - centre) / prior])
+        errors = (times.at(position) - measured) / prior.noise
+        return np.concatenate([softened(errors, 1.0), (position - centre) / prior.deviations])
 
-    position, jacobian = minimise(residuals, centre)
-    runs = jacobian[: len(measured_s)]
+    def jacobian(position: np.ndarray) -> np.ndarray:
+        errors = (times.at(position) - measured) / prior.noise
+        root = np.sqrt(1 + errors**2)
+        rows = (np.sqrt((1 + root) / 2) / root / prior.noise)[:, None] * times.derivative(position)
+        return np.concatenate([rows, np.diag(1 / prior.deviations)])
+
+    options: dict[str, Any] = {"jac": jacobian, "bounds": (0, 1)}
+    found = least_squares(residuals, np.clip(centre, 0.0, 1.0), **options)
     # The prior makes this matrix regular, whatever the runs.
-    errors = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian))) * slope(position, names, between)
-    idle = [name for name, column in zip(names, runs.T, strict=True) if not np.abs(column).max() > 1e-9]
-    errors[[name in idle for name in names]] = np.nan
-    values = {name: base[name] if name in idle else value for name, value in at(position, names, between).items()}
-    bound = [name for name, share in zip(names, position, strict=True) if min(share, 1 - share) < AT_BOUND]
-    return Fit(values, dict(zip(names, map(float, errors), strict=True)), tuple(bound), tuple(idle))
+    return found.x, np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
 
 
-def specialised(
-    observations: Observations,
-    bases: Mapping[str, Values],
-    between: Mapping[str, Bounds],
-    deviations: Mapping[str, float],
-    noise: float,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Return, by source, the median absolute relative error after adapting the set to `RUNS` of its runs.
+def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit:
+    """Return the values of the fields after all runs of `observations`; `base` has those of the set.
 
-    Args:
-        observations: measured rows.
-        bases: by source, the values to adapt, best those of a fit without that source.
-        between, deviations, noise: as `specialise` takes them.
-        seed: of the choice of runs.
-
-    The runs are drawn `REPETITIONS` times; each time the rest of the source is predicted, and the median is over all
-    these predictions. Sources with at most `RUNS` rows are left out.
+    A field that no run depends on keeps its value and has no standard error.
     """
-    found: dict[str, float] = {}
-    for name, base in bases.items():
-        own = np.flatnonzero(observations.of_source(name))
-        if len(own) <= RUNS:
-            continue
-        random = np.random.default_rng(seed)
-        errors: list[np.ndarray] = []
-        for _ in range(REPETITIONS):
-            runs = random.choice(own, RUNS, replace=False)
-            values = specialise_to(observations, runs, base, between, deviations, noise).values
-            rest = np.setdiff1d(own, runs)
-            predicted = observations.step_times({**base, **values}, _mask(observations, rest))[rest]
-            errors.append(np.abs(predicted / observations.measured_s[rest] - 1))
-        found[name] = float(np.median(np.concatenate(errors)))
-    return found
-
-
-def specialise_to(
-    observations: Observations,
-    runs: Sequence[int] | np.ndarray,
-    base: Values,
-    between: Mapping[str, Bounds],
-    deviations: Mapping[str, float],
-    noise: float,
-) -> Fit:
-    """Return the result of `specialise` for the rows of `observations` at the positions `runs`."""
-    wanted = _mask(observations, runs)
-
-    def step_times(values: Values) -> np.ndarray:
-        return observations.step_times(values, wanted)[runs]
-
-    return specialise(step_times, observations.measured_s[runs], base, between, deviations, noise)
-
-
-def _mask(observations: Observations, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    mask = np.zeros(len(observations.source), dtype=bool)
-    mask[rows] = True
-    return mask
+    names = tuple(prior.bounds)
+    own = position_of(base, names, prior.bounds)
+    centre = own
+    for _ in range(_ROUNDS):
+        times = local_times(observations, centre, names, prior.bounds)
+        centre, errors = specialise(times, observations.measured_s, own, prior)
+    values = at(centre, names, prior.bounds)
+    sizes = dict(zip(names, errors * slope(centre, names, prior.bounds), strict=True))
+    idle = [n for n, column in zip(names, times.slope.T, strict=True) if np.abs(column).max(initial=0.0) < _IDLE]
+    return Fit(
+        values={name: base[name] if name in idle else value for name, value in values.items()},
+        standard_errors={name: np.nan if name in idle else float(size) for name, size in sizes.items()},
+        at_bound=tuple(n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND),
+        undetermined=tuple(idle),
+    )

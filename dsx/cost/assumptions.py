@@ -4,10 +4,11 @@
 constant is a field there and a field here; the conversion uses the names.
 """
 
+import math
 from typing import Any
 
 from dsx.records import ArrayLike, leaves, record, static
-from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec
+from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
 
 FP8 = "fp8"
 
@@ -16,6 +17,7 @@ FP8 = "fp8"
 class Assumptions:
     """The numbers of the cost model in SI units; a leaf is a float, so it can be fitted or differentiated."""
 
+    kernel_slowdown: ArrayLike
     matrix_efficiency: ArrayLike
     contracted_half: ArrayLike
     tile_half: ArrayLike
@@ -68,15 +70,25 @@ class Assumptions:
     tiles: tuple[tuple[int, int], ...] = static()
 
 
-def assumptions_from_spec(spec: AssumptionsSpec) -> Assumptions:
-    """Return the part of an assumption set that pricing uses: leaves as floats, structure as hashable values."""
+def assumptions_from_spec(spec: AssumptionsSpec, generation: str | None = None) -> Assumptions:
+    """Return the part of an assumption set that pricing uses: leaves as floats, structure as hashable values.
+
+    The slowdown of kernels includes the effects of the set's stack and of a device generation.
+    """
     numbers = leaves(Assumptions)
 
     def value(name: str) -> Any:
         stated = getattr(spec, name)
         return float(stated) if name in numbers else _hashable(stated)
 
-    return Assumptions(**{name: value(name) for name in Assumptions.__dataclass_fields__})
+    values = {name: value(name) for name in Assumptions.__dataclass_fields__}
+    effect = kernel_effect(spec.effects, spec.stack, generation)
+    return Assumptions(**values | {"kernel_slowdown": spec.kernel_slowdown * effect})
+
+
+def kernel_effect(effects: EffectsSpec, stack: str | None, generation: str | None) -> float:
+    """Return the factor on the time of kernels by the effects of a stack and of a device generation."""
+    return math.exp(effects.stack.get(stack or "", 0.0) + effects.generation.get(generation or "", 0.0))
 
 
 def _hashable(value: Any) -> Any:

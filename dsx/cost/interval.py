@@ -1,15 +1,16 @@
 """The interval of a step time: the ratio of measurements to predictions, from an assumption set.
 
 The interval is multiplicative. It depends on facts of a plan that every search has: whether its GPUs span several fast
-domains, and whether the model has experts. It is computed for the rows that a search keeps, since it changes no order.
+domains, whether the model has experts, and in how many ways the measurements have little like it. It is computed for the rows that a search keeps, since it changes no order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from dsx.records import Array, ArrayLike, Bool, Float, Real, column, record
-from dsx.spec.assumptions import IntervalSpec, WhereSpec
+from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, column, record
+from dsx.spec.assumptions import IntervalSpec, TrainedOnSpec, WhereSpec
 
 
 @record
@@ -30,16 +31,51 @@ class PlanFacts:
 
     several_domains: Bool[np.ndarray, "plans"]  # the GPUs of the job span several fast domains
     experts: Bool[np.ndarray, "plans"]  # layers have experts
+    thin: Int[np.ndarray, "plans"]  # in how many ways the measurements have little like the plan (`thinness`)
+
+    def of(self, rows: np.ndarray) -> "PlanFacts":
+        """Return the facts of some of the plans: their positions, or [N] bools."""
+        return PlanFacts(self.several_domains[rows], self.experts[rows], self.thin[rows])
 
 
 def plan_facts(
     num_gpus: Real[ArrayLike, "*#plans"],
     nvs_size: Real[ArrayLike, "*#plans"],
     experts: Bool[np.ndarray, "plans"] | bool,
+    thin: Int[np.ndarray, "plans"] | int = 0,
 ) -> PlanFacts:
-    """Return the facts of [N] plans from the number of GPUs of the job and of a fast domain, and from `experts`."""
+    """Return the facts of [N] plans from the number of GPUs of the job and of a fast domain, `experts` and `thin`."""
     several = np.asarray(num_gpus) > np.asarray(nvs_size)
-    return PlanFacts(several_domains=several, experts=np.broadcast_to(np.asarray(experts, dtype=bool), several.shape))
+    return PlanFacts(
+        several_domains=several,
+        experts=np.broadcast_to(np.asarray(experts, dtype=bool), several.shape),
+        thin=np.broadcast_to(np.asarray(thin, dtype=np.int64), several.shape),
+    )
+
+
+ENOUGH = 3  # sources
+
+
+class Likeness(NamedTuple):
+    """What the measurements behind a set may share with a plan: a stack, a device generation, a kind of model."""
+
+    stack: str
+    generation: str
+    kind: str  # "dense" or "experts"
+
+
+def sources_like(likeness: Likeness, trained_on: TrainedOnSpec) -> dict[str, int]:
+    """Return, for each part of a likeness, how many of the sources that a set was fitted to have it."""
+    return {part: getattr(trained_on, part).get(value, 0) for part, value in likeness._asdict().items()}
+
+
+def thinness(counts: Mapping[str, int], filled: bool = False) -> int:
+    """Return in how many ways the measurements have little like a plan.
+
+    `counts` has the sources like it (`sources_like`); fewer than `ENOUGH` are little. Filled cells of a run's row count
+    as one more: what is priced may not be what ran.
+    """
+    return sum(count < ENOUGH for count in counts.values()) + filled
 
 
 def holds(where: WhereSpec, facts: PlanFacts) -> Bool[np.ndarray, "plans"]:
@@ -49,6 +85,8 @@ def holds(where: WhereSpec, facts: PlanFacts) -> Bool[np.ndarray, "plans"]:
         held &= facts.several_domains == (where.domains == "several")
     if where.experts is not None:
         held &= facts.experts == where.experts
+    if where.thin is not None:
+        held &= facts.thin >= where.thin
     return held
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsx.cost.interval import PlanFacts, plan_facts, step_interval
+from dsx.cost.interval import Likeness, PlanFacts, plan_facts, sources_like, step_interval, thinness
 from dsx.predict.batches import batches
 from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictions import Predictions
@@ -24,7 +24,8 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
         costs = price(batch)
         step[batch.rows], peak[batch.rows] = costs.step_time_s, costs.peak_bytes
         allocated[batch.rows] = costs.peak_bytes - costs.overhead_bytes
-    interval = step_interval(assumptions.interval, step, facts_of(setups))
+    thin = [thinness(sources_like(likeness_of(one), assumptions.trained_on), bool(one.filled)) for one in setups]
+    interval = step_interval(assumptions.interval, step, facts_of(setups, np.array(thin, dtype=np.int64)))
     capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
     return Predictions(
         step_time_s=step,
@@ -37,10 +38,18 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
     )
 
 
-def facts_of(setups: Sequence[Setup]) -> PlanFacts:
-    """Return the facts of these setups that select an interval."""
+def facts_of(setups: Sequence[Setup], thin: np.ndarray | int = 0) -> PlanFacts:
+    """Return the facts of these setups that select an interval; `thin` is `dsx.cost.interval.thinness` of each."""
     return plan_facts(
         np.array([setup.plan["num_gpus"] for setup in setups]),
         np.array([setup.cluster.network.nvs.size for setup in setups]),
         np.array([has_experts(setup.model.dimensions) for setup in setups]),
+        thin,
     )
+
+
+def likeness_of(setup: Setup) -> Likeness:
+    """Return what measurements may share with a setup."""
+    device = setup.cluster.device
+    kind = "experts" if has_experts(setup.model.dimensions) else "dense"
+    return Likeness(setup.stack or "", device.generation or device.name, kind)

@@ -6,12 +6,12 @@ The space and the cost model read the fields. No code branches on the name of a 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import did_you_mean
-from dsx.spec.between import Bounds, without_bounds
+from dsx.spec.between import Bounds, bounds_of, without_bounds
 from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
 from dsx.spec.load import Given, Spec, overridden, statements
@@ -35,7 +35,7 @@ from dsx.spec.value_types import (
 )
 from dsx.spec.yaml_text import parse_value
 
-MOST_SPECIALISED = 3  # fields that a few runs can determine
+MOST_SPECIALISED = 6  # fields that a few runs can determine
 
 
 class AlgorithmsSpec(Spec):
@@ -54,6 +54,33 @@ class WhereSpec(Spec):
 
     domains: Literal["one", "several"] | None = None  # number of fast domains of the job's GPUs
     experts: Flag | None = None  # whether the layers have experts
+    thin: Annotated[int, Field(ge=0)] | None = None  # in at least so many ways, measurements have little like the plan
+
+
+class TrainedOnSpec(Spec):
+    """How many sources of measurements a set was fitted to, by what they have."""
+
+    stack: dict[str, Count] = Field(default_factory=dict)
+    generation: dict[str, Count] = Field(default_factory=dict)  # of devices
+    kind: dict[Literal["dense", "experts"], Count] = Field(default_factory=dict)  # of models
+
+
+class EffectsSpec(Spec):
+    """Log factors on the time of kernels that a fit leaves to a stack and to a device generation."""
+
+    stack: dict[str, float] = Field(default_factory=dict)
+    generation: dict[str, float] = Field(default_factory=dict)
+    # Standard deviations of the effects, and of the mean log error of a source beyond them.
+    stack_deviation: NonNegative = 0.0
+    generation_deviation: NonNegative = 0.0
+    source_deviation: NonNegative = 0.0
+
+
+class FreeSpec(Spec):
+    """How far a user's runs may change a field."""
+
+    deviation: Positive  # over users, as a share of the distance between the bounds
+    between: Annotated[list[Any], Field(min_length=2, max_length=2)]  # with the unit of the field
 
 
 class MemoryIntervalSpec(Spec):
@@ -141,6 +168,10 @@ class AssumptionsSpec(Spec):
     default_placement: Annotated[Literal["rank_order", "apart"], Sourced] = "rank_order"
     fixed: dict[str, Choice]  # candidate columns that are not searched -> their value
 
+    # Factor on the time of every kernel, and what a fit found for the stack and the device generation beside it.
+    kernel_slowdown: Positive = 1.0
+    effects: EffectsSpec = EffectsSpec()
+
     matrix_efficiency: Fraction  # reached share of matrix_flops
     # A device limited to a share p of its full power has the clock p ** clock_exponent, relative to its full clock.
     clock_exponent: Share
@@ -221,8 +252,8 @@ class AssumptionsSpec(Spec):
     # Relative difference of step time below which the measurements cannot rank two plans of a job.
     resolution: NonNegative | None = None
     noise: Positive | None = None  # standard deviation of log(measured / predicted) after adaptation to a user's runs
-    # Field to adapt to a user's runs -> standard deviation over users, as a share of the distance between its bounds.
-    specialise: dict[str, Positive] = Field(default_factory=dict)
+    specialise: dict[str, FreeSpec] = Field(default_factory=dict)  # fields to adapt to a user's runs
+    trained_on: TrainedOnSpec = TrainedOnSpec()
 
     _statement: _Statement = PrivateAttr(default=_Statement())
 
@@ -238,11 +269,12 @@ class AssumptionsSpec(Spec):
 
     @field_validator("specialise")
     @classmethod
-    def _a_few_numbers(cls, value: dict[str, float]) -> dict[str, float]:
+    def _a_few_numbers(cls, value: dict[str, FreeSpec]) -> dict[str, FreeSpec]:
         numbers = [name for name, info in cls.model_fields.items() if info.annotation is float]
-        for name in value:
+        for name, free in value.items():
             if name not in numbers:
                 raise ValueError(f"{name!r} is not a real number of an assumption set{did_you_mean(name, numbers)}")
+            bounds_of(cls.model_fields[name], free.between)
         if len(value) > MOST_SPECIALISED:
             raise ValueError(f"a few runs cannot determine {len(value)} fields, only up to {MOST_SPECIALISED}")
         return value

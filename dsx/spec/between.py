@@ -33,7 +33,7 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
             continue
         data[name] = {key: value for key, value in stated.items() if key != "between"}
         try:
-            found[name] = _bounds(model.model_fields[name], stated["between"], stated["value"])
+            found[name] = _bounds_around(model.model_fields[name], stated["between"], stated["value"])
         except ValueError as error:
             faults.append(f"{document.place((name, 'between'))}: {name}: {error}")
     if faults:
@@ -41,7 +41,8 @@ def without_bounds(document: Document, model: type[BaseModel]) -> tuple[Document
     return Document(data, document.places), found
 
 
-def _bounds(info: FieldInfo, between: object, value: object) -> Bounds:
+def bounds_of(info: FieldInfo, between: object) -> Bounds:
+    """Return the bounds that `between` states for a number; ValueError if they are not two increasing numbers."""
     if info.annotation is not float:
         raise ValueError("has 'between', but is not a real number, which a fit could change")
     if not isinstance(between, list) or len(between) != 2:
@@ -50,13 +51,18 @@ def _bounds(info: FieldInfo, between: object, value: object) -> Bounds:
     low, high = (_number(kind, bound) for bound in between)
     if low >= high:
         raise ValueError(f"between: the lower bound comes first, but {between[0]} is not below {between[1]}")
-    try:
-        own = kind.validate_python(value)
-    except ValidationError:  # the validation of the field reports it
-        return Bounds(low, high)
-    if not low <= own <= high:
-        raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")
     return Bounds(low, high)
+
+
+def _bounds_around(info: FieldInfo, between: object, value: object) -> Bounds:
+    bounds = bounds_of(info, between)
+    try:
+        own = TypeAdapter[float](info.rebuild_annotation()).validate_python(value)
+    except ValidationError:  # the validation of the field reports it
+        return bounds
+    if not bounds.low <= own <= bounds.high:
+        raise ValueError(f"the value {value} is not between {between[0]} and {between[1]}")  # pyright: ignore[reportIndexIssue]
+    return bounds
 
 
 def _number(kind: TypeAdapter[float], bound: object) -> float:
