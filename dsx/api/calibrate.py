@@ -13,7 +13,6 @@ from dsx.api.output_file import check_output_file
 from dsx.argument_types import file_path
 from dsx.calibration.assumption_file import text_of
 from dsx.calibration.calibration import (
-    ROWS_PER_FIELD,
     Calibration,
     adapt,
     check_adapted,
@@ -21,9 +20,11 @@ from dsx.calibration.calibration import (
     errors,
 )
 from dsx.calibration.calibration import calibrate as fit_all
+from dsx.calibration.fit import ROUNDS
 from dsx.calibration.held_out import LEAST_SOURCES
 from dsx.calibration.observations import Observations, observe
 from dsx.calibration.outliers import Outlier, without_outliers
+from dsx.calibration.specialise import Prior
 from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import InputError, RunTableError, StoreError
@@ -34,7 +35,7 @@ from dsx.remarks import warn
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import read_runs
 from dsx.runs.setups import setups
-from dsx.spec.assumptions import AssumptionsSpec, files_of, load_assumptions, load_fitted
+from dsx.spec.assumptions import AssumptionsSpec, EffectsSpec, files_of, load_assumptions, load_fitted
 from dsx.spec.between import Bounds
 from dsx.spec.locate import find, is_path, shown
 from dsx.spec.what_if import field as field_of
@@ -102,9 +103,15 @@ def calibrate(
     stated = specialise if specialise is not None else assumptions
     base = DEFAULT_ASSUMPTIONS if stated is None else str(file_path("assumptions", stated))
     assumed, between = load_fitted(base)
-    (check_fitted if specialise is None else check_adapted)(assumed, between)
+    if specialise is None:
+        check_fitted(assumed, between)
+    else:
+        check_adapted(assumed)
+        between = Prior.of(assumed.specialise, 1.0).bounds
     check_output(output, path, base)
-    observations, left_out = _observed(path, assumed, watch)
+    # Effects are what a fit finds, so they are no part of what it begins with.
+    priced = assumed if specialise is not None else assumed.model_copy(update={"effects": EffectsSpec()})
+    observations, left_out = _observed(path, priced)
     found = _fitted(observations, assumed, between, specialise is not None, watch)
     _warn_if_far_off(found, observations)
     fitted_to = f"{counted(len(observations.source), 'row')} of {path.name}"
@@ -121,7 +128,7 @@ def check_output(output: Path, runs: Path, base: str) -> None:
         raise StoreError(f"-o {shown(output)}: exists, and dsx calibrate did not write it; choose another file")
 
 
-def _observed(path: Path, assumed: AssumptionsSpec, watch: Watch | None) -> tuple[Observations, list[Outlier]]:
+def _observed(path: Path, assumed: AssumptionsSpec) -> tuple[Observations, list[Outlier]]:
     """Return the usable rows of a table without its outliers, and the outliers.
 
     Raises RunTableError if no row is usable, if a row is invalid, or if too many are outliers.
@@ -140,8 +147,6 @@ def _observed(path: Path, assumed: AssumptionsSpec, watch: Watch | None) -> tupl
         raise RunTableError(f"{path}: no row can be used in the fit: {left_out}")
     if left_out:
         warn(f"not used in the fit: {left_out}")
-    with progress(len(observations.parts), "compiling", watch) as advance:
-        observations.compile(advance)
     found, outliers = without_outliers(observations, runs, made, assumed)
     for outlier in outliers:
         warn(f"not used in the fit, an outlier: {outlier}")
@@ -156,10 +161,10 @@ def _fitted(
     watch: Watch | None,
 ) -> Calibration:
     if specialise:
-        return adapt(observations, assumed, between)
+        return adapt(observations, assumed)
     sources = len(observations.sources)
     with progress(
-        1 + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source", watch
+        ROUNDS + (sources if sources >= LEAST_SOURCES else 0), "fitting, then without each source", watch
     ) as advance:
         return fit_all(observations, assumed, between, advance)
 
@@ -248,8 +253,8 @@ def _text(found: Calibration, between: Mapping[str, Bounds], observations: Obser
     lines: list[str] = []
     if found.held_out is None and not found.adapted:
         lines.append(
-            f"no source was held out: that needs {LEAST_SOURCES} of them, and {ROWS_PER_FIELD} rows for each number "
-            "without the largest; the error for other runs is unknown, and the set has no interval of its own"
+            f"no source was held out: that needs {LEAST_SOURCES} of them; the error for other runs is unknown, and the "
+            "set has no interval of its own"
         )
     for entry in found.interval:
         stated = entry.where.model_dump(exclude_none=True)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 
 from dsx.calibration.calibration import Calibration
+from dsx.calibration.fit import Effects
 from dsx.spec.assumptions import IntervalSpec
 from dsx.spec.between import Bounds
 from dsx.spec.what_if import field
@@ -29,6 +30,7 @@ def text_of(
         f"description: {json.dumps(f'{title} Other fields are those of the set that it extends.', ensure_ascii=False)}",
         f"source: {json.dumps(f'fitted to {fitted_to}', ensure_ascii=False)}",
         *([] if calibration.adapted else ["calibrated: true"]),
+        *([f"stack: {calibration.adapted_stack}"] if calibration.adapted_stack else []),
         "",
     ]
     fit = calibration.fit
@@ -37,6 +39,12 @@ def text_of(
             lines.append(_field(calibration, field_name, value, between[field_name], fitted_to))
     if fit.undetermined:
         lines += ["", f"# Kept, since no row depends on them: {', '.join(fit.undetermined)}."]
+    if not calibration.adapted:
+        lines += ["", "# What the fit leaves to stacks and device generations: log factors on the time of kernels."]
+        lines += _effects(fit.effects)
+        lines += ["", "# Sources that the fit has seen, by what they have."]
+        lines += ["trained_on:"]
+        lines += [f"  {part}: {_counts(known)}" for part, known in calibration.trained_on.model_dump().items() if known]
     if calibration.interval:
         lines += [
             "",
@@ -58,11 +66,11 @@ def text_of(
 def _field(calibration: Calibration, name: str, value: float, bounds: Bounds, fitted_to: str) -> str:
     error = calibration.fit.standard_errors[name]
     said = f"standard error {written(name, error, _ERROR_DIGITS)}" if math.isfinite(error) else "no standard error"
-    if name in calibration.fit.at_bound:
-        said = "at a bound"
     source = json.dumps(f"fitted to {fitted_to}, {said}", ensure_ascii=False)
     # Rounding must not leave the bounds.
     inside = min(max(float(f"{value:.{_DIGITS}g}"), bounds.low), bounds.high)
+    if calibration.adapted:  # its bounds are those under `specialise`
+        return f"{name}: {{value: {written(name, inside)}, source: {source}}}"
     between = ", ".join(written(name, bound) for bound in (bounds.low, bounds.high))
     return f"{name}: {{value: {written(name, inside)}, between: [{between}], source: {source}}}"
 
@@ -72,8 +80,21 @@ def written(name: str, value: float, digits: int = 15) -> str:
     return exact_quantity(float(f"{value:.{digits}g}"), field(f"assumptions.{name}").unit)
 
 
+def _effects(effects: Effects) -> list[str]:
+    lines = ["effects:"]
+    for part in ("stack", "generation"):
+        known = {name: float(f"{value:.{_ERROR_DIGITS}g}") for name, value in getattr(effects, part).items() if name}
+        lines += [f"  {part}: {_counts(known)}"] if known else []
+        lines += [f"  {part}_deviation: {getattr(effects.deviations, part):.{_ERROR_DIGITS}g}"]
+    return [*lines, f"  source_deviation: {effects.deviations.rest:.{_ERROR_DIGITS}g}"]
+
+
+def _counts(known: Mapping[str, float]) -> str:
+    return f"{{{', '.join(f'{json.dumps(name)}: {value:g}' for name, value in sorted(known.items()))}}}"
+
+
 def _interval(entry: IntervalSpec) -> str:
-    stated = {"domains": entry.where.domains, "experts": entry.where.experts}
+    stated = entry.where.model_dump()
     where = ", ".join(
         f"{key}: {json.dumps(value) if isinstance(value, bool) else value}"
         for key, value in stated.items()

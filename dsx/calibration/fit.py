@@ -30,7 +30,7 @@ SCALE = 0.1  # of the loss: larger log errors count less than their square
 BELIEF = 0.25  # deviation of a belief, as a share of the distance between its bounds: these are two deviations away
 AT_BOUND = 1e-3  # as a share of the distance between the bounds; the method stays inside them
 _IDLE = 1e-9  # a change of a log time that is rounding
-_ROUNDS = 5  # of prices around the last result
+ROUNDS = 5  # of prices around the last result
 _FARTHEST = 0.25  # that a round moves a field, as a share of the distance between its bounds: there prices are unknown
 _SETTLED = 0.01  # a move that ends the search
 _ALTERNATIONS = 3  # between deviations and the rest
@@ -117,19 +117,21 @@ def fit(
 ) -> tuple[Fit, Solution, LocalTimes]:
     """Return the fit to the rows of a sample, from beliefs `start` inside the bounds `between`.
 
-    The solution and the times around it serve fits to fewer rows (`solve`). Calls `progress` after each round.
+    The solution and the times around it serve fits to fewer rows (`solve`). Calls `progress` with `ROUNDS` in
+    all.
     """
     names = tuple(between)
     beliefs = position_of(start, names, between)
     centre, found = beliefs, None
-    for _ in range(_ROUNDS):
+    for left in reversed(range(ROUNDS)):
         times = local_times(observations, centre, names, between)
         found = solve(sample, times, beliefs, found)
-        progress(1)
         move = np.clip(found.position - centre, -_FARTHEST, _FARTHEST)
         centre = centre + move
         if np.abs(move).max(initial=0.0) < _SETTLED:
+            progress(1 + left)
             break
+        progress(1)
     times = local_times(observations, centre, names, between)
     found = solve(sample, times, beliefs, found)
     return fit_of(found, times, sample.members, start, between), found, times
