@@ -9,7 +9,8 @@ from typing import Any
 from dsx.records import ArrayLike, leaves, record, static
 from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec
 
-FP8 = "fp8"
+BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
+SUSTAINED = "sustained"
 
 
 @record
@@ -17,10 +18,12 @@ class Assumptions:
     """The numbers of the cost model in SI units; a leaf is a float, so it can be fitted or differentiated."""
 
     matrix_efficiency: ArrayLike
+    sustained_share: ArrayLike
     contracted_half: ArrayLike
     tile_half: ArrayLike
     tile_quantisation: ArrayLike
     wave_quantisation: ArrayLike
+    attention_kernels: ArrayLike
     attention_efficiency: ArrayLike
     attention_gradient_efficiency: ArrayLike
     attention_half: ArrayLike
@@ -64,6 +67,7 @@ class Assumptions:
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
     linear_dtype: str = static()
+    matrix_ceiling: str = static()
     panel_overlap: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
 

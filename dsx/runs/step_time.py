@@ -19,6 +19,7 @@ from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.token_flops import token_flops
+from dsx.spec.cluster import peak_flops as device_peak
 
 
 def measured_step_time(setup: Setup) -> float | Reason | None:
@@ -41,8 +42,7 @@ def measured_step_time(setup: Setup) -> float | Reason | None:
 
 def peak_flops(setup: Setup) -> float:
     """Return the FLOP/s of one GPU that an MFU refers to: its dense matrix peak at the precision of the run."""
-    device = setup.cluster.device
-    return device.fp8_flops or device.matrix_flops if setup.precision == "fp8" else device.matrix_flops
+    return device_peak(setup.cluster.device, setup.precision)
 
 
 def flops_kind(run: Run) -> str | Reason:
