@@ -139,7 +139,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return layout
     if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
-    # With fused attention there are no scores to recompute: recipes of fully sharded data parallelism mean another policy.
+    # With fused attention there are no scores to recompute: fully sharded recipes mean another policy.
     if recompute == "selective" and values["flash"] and values["zero_stage"] == 3:
         word = recompute_words()[SHARDED_RECIPE]
     stated = {
