@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dsx.api.device_remarks import device_remarks
 from dsx.errors import SpecError, did_you_mean
 from dsx.graph.model import layer_check
 from dsx.remarks import warn
@@ -124,7 +125,9 @@ def load_inputs(
     near: Path | None = None,
     operator_times: str | Path | None = None,
 ) -> Inputs:
-    """Load the files of a problem; warn if the assumption set is not calibrated. `near` is the file that names them.
+    """Load the files of a problem; warn of a set that is not calibrated, or not for the device.
+
+    `near` is the file that names the files.
 
     Raises SpecError if `overrides` change the machine and there are operator times, which hold for one machine.
     """
@@ -152,4 +155,6 @@ def load_inputs(
     if not inputs.assumptions.calibrated:
         name = inputs.assumptions.name
         warn(f"assumption set {name!r} is not calibrated yet: take its times as relative, not absolute")
+    for said in device_remarks(inputs.cluster.device, inputs.assumptions):
+        warn(said)
     return inputs

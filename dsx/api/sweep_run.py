@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dsx.api.device_remarks import device_remarks
 from dsx.api.inputs import load_inputs
 from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
@@ -16,7 +17,7 @@ from dsx.pricing.measured_kernels import IdleRow, idle_rows, shapes_of
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
 from dsx.progress import Watch, progress
-from dsx.remarks import remark
+from dsx.remarks import remark, warn
 from dsx.results import manifest as manifests
 from dsx.results import store
 from dsx.results.manifest import Counts, Manifest
@@ -65,6 +66,11 @@ class SweepRun:
         inputs = load_inputs(*files, overrides, self.spec.file, self.spec.operator_times)
         clusters = [load_cluster(given("cluster", name), overrides["cluster"], self.spec.file) for name in others]
         self.inputs = [inputs, *(replace(inputs, cluster=cluster) for cluster in clusters)]
+        known = device_remarks(inputs.cluster.device, inputs.assumptions)
+        further = [said for cluster in clusters for said in device_remarks(cluster.device, inputs.assumptions)]
+        for said in dict.fromkeys(further):
+            if said not in known:
+                warn(said)
         self._check_names()
 
     def _check_values(self) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from dsx.records import ArrayLike, leaves, record, static
 from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
 
-FP8 = "fp8"
+BF16 = "bf16"  # the precision of multiplies that need no cast of their operands
+SUSTAINED = "sustained"
 
 
 @record
@@ -19,10 +20,12 @@ class Assumptions:
 
     kernel_slowdown: ArrayLike
     matrix_efficiency: ArrayLike
+    sustained_share: ArrayLike
     contracted_half: ArrayLike
     tile_half: ArrayLike
     tile_quantisation: ArrayLike
     wave_quantisation: ArrayLike
+    attention_kernels: ArrayLike
     attention_efficiency: ArrayLike
     attention_gradient_efficiency: ArrayLike
     attention_half: ArrayLike
@@ -66,6 +69,7 @@ class Assumptions:
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
     linear_dtype: str = static()
+    matrix_ceiling: str = static()
     panel_overlap: str = static()
     tiles: tuple[tuple[int, int], ...] = static()
 

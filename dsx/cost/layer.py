@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.assumptions import BF16, Assumptions
 from dsx.cost.collectives import collective
 from dsx.cost.contention import crosses, may_contend
 from dsx.cost.groups import Group, group
@@ -220,7 +220,7 @@ def traffic(work: LayerWork, assumptions: Assumptions) -> tuple[PerKernel, PerKe
     """Return the HBM traffic of every kernel, and that of the gradient accumulation after it, bytes."""
     multiplies, shapes, kernels = work.multiplies, work.multiply_shapes, work.matrix.shape[1]
     num_bytes = work.bytes + assumptions.unfused_share * work.unfused
-    if assumptions.linear_dtype == FP8:
+    if assumptions.linear_dtype != BF16:
         num_bytes = num_bytes + per_kernel(cast_bytes(multiplies, shapes, assumptions), shapes, kernels)
     return num_bytes, per_kernel(accumulated_bytes(multiplies, shapes, assumptions), shapes, kernels)
 

@@ -10,9 +10,12 @@ the idle multiprocessors during the last wave of tiles. A parameter between 0 an
 library does not avoid (NVIDIA, Matrix Multiplication Background User's Guide).
 
 Inside a fused kernel, multiplies of two activations (attention) take 1 / attention efficiency times
-(d + attention_half) / d, with d their smallest dimension, the head dimension (arXiv 2205.14135, 2307.08691).
-Multiplies of an operator with a weight may run in 8 bits: x P_m / (P_8 fp8_efficiency); casts of their operands are
-memory traffic.
+(d + attention_half) / d, with d their smallest dimension, the head dimension (arXiv 2205.14135, 2307.08691). Where the
+device lists kernels that the software has, the fastest reaches a share a of the data sheet's peak at d = 128, so they
+take ceiling / a times (d + attention_half) / d * 128 / (128 + attention_half).
+Multiplies of an operator with a weight may run in fewer bits: x s_m P_m / (s_n P_n fp8_efficiency), with P the peak at
+16 bits (m) and at n bits, and s the share of each that large multiplies sustain; casts of their operands are memory
+traffic.
 """
 
 import functools
@@ -20,12 +23,15 @@ import functools
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.assumptions import BF16, Assumptions
+from dsx.cost.roofline import ceiling_share, sustained_share
 from dsx.cost.shapes import PerMultiply
 from dsx.cost.work import Multiplies, MultiplyShape
 from dsx.graph.derived import FORWARD
 from dsx.hardware.device import Device
-from dsx.records import Array, Bool, Float
+from dsx.records import Array, ArrayLike, Bool, Float
+
+_MEASURED_HEAD = 128.0  # head dimension at which devices state what attention kernels reach
 
 
 def slowdowns(
@@ -42,12 +48,12 @@ def slowdowns(
     )
     library = grouped * fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
     smallest = xp.minimum(xp.minimum(rows, columns), contracted)
-    attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, assumptions)
+    attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, device, assumptions)
     return xp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
 
 
 def cast_bytes(multiplies: Multiplies, shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> PerMultiply:
-    """Return the [M, V] bytes of casting operands to 8 bits: the input of each multiply with a weight.
+    """Return the [M, V] bytes of casting operands to fewer bits: the input of each multiply with a weight.
 
     The multiply for the gradient of a weight reuses the operands that the other multiplies have cast.
     """
@@ -102,18 +108,43 @@ def _tiled(
     return functools.reduce(xp.minimum, times) if times else xp.ones_like(rows)
 
 
-def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
-    """Return the time of each multiply at its precision over that at `matrix_flops`."""
-    linear = _column([shape.linear and assumptions.linear_dtype == FP8 for shape in shapes])
-    in_8_bits = xp.where(device.fp8_flops > 0, device.fp8_flops, device.matrix_flops)
-    ratio = device.matrix_flops / (in_8_bits * assumptions.fp8_efficiency)
+def _dtype(shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions) -> ArrayLike:
+    """Return the [M, 1] times of the multiplies at their precision over those in 16 bits, or one for all."""
+    if assumptions.linear_dtype == BF16:
+        return 1.0
+    linear = _column([shape.linear for shape in shapes])
+    peak, share = _narrow(device, assumptions.linear_dtype)
+    wide = device.matrix_flops * sustained_share(device.sustained_share, assumptions)
+    narrow = xp.where(peak > 0, peak * sustained_share(share, assumptions), wide)
+    ratio = wide / (narrow * assumptions.fp8_efficiency)
     return xp.where(linear, ratio, xp.ones_like(ratio))
 
 
-def _attention(shapes: tuple[MultiplyShape, ...], assumptions: Assumptions) -> Float[Array, "multiplies 1"]:
-    forward = _column([shape.direction == FORWARD for shape in shapes])
-    efficiencies = assumptions.attention_efficiency, assumptions.attention_gradient_efficiency
-    return xp.where(forward, *(1.0 / efficiency for efficiency in efficiencies))
+def _narrow(device: Device, dtype: str) -> tuple[ArrayLike, ArrayLike]:
+    """Return the peak of a device in fewer than 16 bits, and the share of it that large multiplies sustain."""
+    rates = {
+        "fp8": (device.fp8_flops, device.fp8_sustained_share),
+        "fp4": (device.fp4_flops, device.sustained_share),
+        "int8": (device.int8_flops, device.sustained_share),
+    }
+    return rates[dtype]
+
+
+def _attention(
+    shapes: tuple[MultiplyShape, ...], device: Device, assumptions: Assumptions
+) -> Float[Array, "multiplies 1"]:
+    """Return the time of attention over that of its FLOPs at the ceiling, without the effect of head dimension."""
+    directions = (
+        (device.attention_forward, assumptions.attention_efficiency),
+        (device.attention_backward, assumptions.attention_gradient_efficiency),
+    )
+    times: list[ArrayLike] = []
+    for reached, efficiency in directions:
+        has = [xp.where(assumptions.attention_kernels >= age, share, 0.0) for age, share in enumerate(reached, 1)]
+        fastest = functools.reduce(xp.maximum, has)
+        at_128 = ceiling_share(device, assumptions) * _MEASURED_HEAD / (_MEASURED_HEAD + assumptions.attention_half)
+        times.append(xp.where(fastest > 0, at_128 / xp.where(fastest > 0, fastest, 1.0), 1.0 / efficiency))
+    return xp.where(_column([shape.direction == FORWARD for shape in shapes]), *times)
 
 
 def _column(flags: list[bool]) -> Bool[Array, "{len(flags)} 1"]:

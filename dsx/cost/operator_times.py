@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsx.cost.assumptions import FP8
+from dsx.cost.assumptions import BF16
 from dsx.cost.multiply import is_attention
 from dsx.cost.shapes import Size
 from dsx.cost.work import MeasuredTimes, layer_values, multiply_shapes
@@ -125,7 +125,8 @@ def measurable(
 
 
 def _element_bytes(linear: bool, assumptions: AssumptionsSpec) -> int:
-    return DTYPES[FP8] if linear and assumptions.linear_dtype == FP8 else assumptions.activation_bytes
+    narrow = linear and assumptions.linear_dtype != BF16
+    return DTYPES[assumptions.linear_dtype] if narrow else assumptions.activation_bytes
 
 
 def _multiplies(layer: DerivedLayer) -> list[Multiply]:

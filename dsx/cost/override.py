@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.assumptions import BF16, Assumptions
 from dsx.cost.multiply import cast_bytes, per_kernel, slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time
 from dsx.cost.shapes import PerKernel, PerMultiply
@@ -81,7 +81,7 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
     launches = work.launches[where] * share
     num_bytes = work.bytes[where] * share
-    if assumptions.linear_dtype == FP8:
+    if assumptions.linear_dtype != BF16:
         num_bytes = num_bytes + cast_bytes(work.multiplies, shapes, assumptions)
     matrix = work.multiplies.flops * slowdowns(work.multiplies, shapes, cluster.device, assumptions)
     compute = compute_time(matrix, xp.zeros_like(matrix), launches, cluster.device, assumptions)

@@ -6,6 +6,7 @@ from dsx.hardware.device import Device
 from dsx.hardware.network import Network
 from dsx.hardware.tiers import linked_tiers, tiers
 from dsx.records import record, static
+from dsx.spec.attention_kernels import GENERATIONS
 from dsx.spec.cluster import ClusterSpec, NetworkSpec
 
 _HOST_BANDWIDTH = 32e9  # bytes/s of PCIe 4 x16, for a cluster file that states none
@@ -22,12 +23,19 @@ class Cluster:
 
 def cluster_from_spec(spec: ClusterSpec) -> Cluster:
     """Return the cluster that a cluster file describes; its leaves are Python floats in SI units."""
+    kernels = [spec.device.attention.get(generation) for generation in GENERATIONS]
     device = Device(
         matrix_flops=spec.device.matrix_flops,
         vector_flops=spec.device.vector_flops,
         hbm_bandwidth=spec.device.hbm_bandwidth,
         hbm_capacity=spec.device.hbm_capacity,
         fp8_flops=spec.device.fp8_flops or 0.0,
+        fp4_flops=spec.device.fp4_flops or 0.0,
+        int8_flops=spec.device.int8_flops or 0.0,
+        sustained_share=spec.device.sustained_share or 0.0,
+        fp8_sustained_share=spec.device.fp8_sustained_share or spec.device.sustained_share or 0.0,
+        attention_forward=tuple(kernel.forward if kernel else 0.0 for kernel in kernels),
+        attention_backward=tuple(kernel.backward if kernel else 0.0 for kernel in kernels),
         power_share=(spec.device.power or 1.0) / (spec.device.full_power or 1.0),
         host_bandwidth=spec.device.host_bandwidth or _HOST_BANDWIDTH,
         num_sms=float(spec.device.num_sms or 1),

@@ -14,6 +14,7 @@ from dsx.runs.machines import cluster_of, known_clusters
 from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
+from dsx.runs.recompute_words import SHARDED_RECIPE, RecomputeWord, recompute_words
 from dsx.runs.run_table import Run
 from dsx.runs.software import described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
@@ -29,9 +30,12 @@ from dsx.spec.model import ModelSpec
 from dsx.spec.stack import StackSpec
 
 # Prefix of a precision, ignoring case -> the precision of the matrix multiplies; the longest prefix wins.
-PRECISIONS = {"fp8": "fp8", "mxfp8": "fp8", "float8": "fp8"} | dict.fromkeys(
-    ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"
-)
+PRECISIONS = {
+    **dict.fromkeys(("fp8", "mxfp8", "float8", "amp_fp8"), "fp8"),
+    **dict.fromkeys(("fp4", "nvfp4", "mxfp4", "float4"), "fp4"),
+    **dict.fromkeys(("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"), "bf16"),
+    "int8": "int8",
+}
 # Words for a schedule, in the column `schedule`, or in `framework`, where some tables state it.
 _WORDS = {word: schedule.name for schedule in SCHEDULES for word in (schedule.name, *schedule.aliases)}
 _SCHEDULE = re.compile(rf"(?<![\w-])({'|'.join(sorted(_WORDS, key=len, reverse=True))})(?![\w-])", re.IGNORECASE)
@@ -54,7 +58,7 @@ class Setup:
     cluster: ClusterSpec
     plan: Plan
     sp: bool  # sequence parallelism over tp
-    precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
+    precision: str  # of the multiplies with weights: "bf16" (any 16 bits), "fp8", "fp4" or "int8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
     gpus_per_node: int
@@ -110,6 +114,9 @@ class _Known:
 def _setup(run: Run, known: _Known) -> Setup | Reason:
     cells = {field.name: getattr(run, field.name) for field in fields(Run) if field.name != "further"}
     in_notes = read_notes(cells)
+    word = recompute_words().get((cells["recompute"] or "").strip().lower())
+    if word is not None:
+        cells["recompute"] = word.recompute
     values, filled = fill(cells | in_notes)
     if reason := impossible(values):
         return reason
@@ -137,14 +144,12 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         return layout
     if values["vpp"] > 1 and schedule not in _INTERLEAVED and values["vpp"] != _CHUNKS[schedule]:
         return Reason("vpp with a schedule that has no virtual stages", f"schedule={schedule}, vpp={values['vpp']}")
-    # With fused attention there are no scores to recompute. Recipes of fully sharded data parallelism call it selective
-    # to keep attention, every other multiply and a layer's input: 7.25 of the 17 tokens-by-hidden tensors of a Llama 3
-    # layer. Full recomputation keeps 1, so this equals full recomputation with 2 of 5 layers stored.
-    sharded_recipe = recompute == "selective" and values["flash"] and values["zero_stage"] == 3
-    recipe_stored = 2 * values["layers"] // (5 * values["pp"]) if sharded_recipe else 0
+    # With fused attention there are no scores to recompute: fully sharded recipes mean another policy.
+    if recompute == "selective" and values["flash"] and values["zero_stage"] == 3:
+        word = recompute_words()[SHARDED_RECIPE]
     stated = {
-        "recompute": "full" if sharded_recipe else recompute,
-        "stored_layers": recipe_stored,
+        "recompute": recompute,
+        **_kept(word, values["layers"] / values["pp"]),
         "schedule": schedule,
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
         **layout,
@@ -219,6 +224,17 @@ def _recompute(text: str) -> str | Reason:
         return value_of(text.lower())
     except SpecError:
         return Reason("recompute is not known", f"{text!r}, known: {', '.join((*MAIN, *REGION_NAMES))}")
+
+
+def _kept(word: RecomputeWord | None, layers: float) -> dict[str, Any]:
+    """Return the columns of a plan for a word, with the number of layers of a stage that keep everything."""
+    if word is None or word.recompute is None:
+        return {}
+    return {
+        "recompute": word.recompute,
+        "stored_layers": int(word.stored_share * layers),
+        "offload": word.offload,
+    }
 
 
 def _schedule(run: Run) -> str | Reason:

@@ -6,6 +6,7 @@ F / (tflops_per_gpu * 1e12 * n) = F / (mfu * peak * n). F of B sequences of s to
 
     model                 72 B l s h^2 (1 + s/6h + V/12lh) for GPT; for other models, by their layer definitions, three
                           times the multiplies of the forward, with head and active experts, attention without a mask
+    model, causal         the same with half of the attention, which a causal mask leaves
     hardware, full        96 B l s h^2 (1 + s/6h + V/16lh): the forward of the layers is recomputed
     hardware, selective   72 B l s h^2 (1 + s/3h + V/12lh): attention is recomputed, as the authors count it
     8N, 6N                8 or 6 FLOPs per parameter and token, without attention
@@ -19,6 +20,9 @@ from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
 from dsx.runs.token_flops import token_flops
+from dsx.spec.cluster import peak_flops as device_peak
+
+_CAUSAL = re.compile(r"(?<!non-)(?<!non )\bcausal")
 
 
 def measured_step_time(setup: Setup) -> float | Reason | None:
@@ -41,15 +45,14 @@ def measured_step_time(setup: Setup) -> float | Reason | None:
 
 def peak_flops(setup: Setup) -> float:
     """Return the FLOP/s of one GPU that an MFU refers to: its dense matrix peak at the precision of the run."""
-    device = setup.cluster.device
-    return device.fp8_flops or device.matrix_flops if setup.precision == "fp8" else device.matrix_flops
+    return device_peak(setup.cluster.device, setup.precision)
 
 
 def flops_kind(run: Run) -> str | Reason:
     """Return the formula of a row's FLOP/s, a key of the table in `step_flops`; a blank cell means "model"."""
     text = (run.flops_kind or "model").strip().lower()
-    if text.startswith("model"):
-        return "model"
+    if text.startswith("model") or re.match(r"6\s*(?:\*\s*)?n\s*\+\s*attention", text):
+        return "model, causal" if _CAUSAL.search(text) else "model"
     if text.startswith("hardware"):
         return "hardware, selective" if "selective" in text else "hardware, full"
     if match := re.match(r"([68])\s*(?:\*\s*)?n\b", text):
@@ -63,6 +66,7 @@ def step_flops(setup: Setup, kind: str) -> float:
     tokens = setup.plan["global_batch_size"] * setup.plan["sequence_length"]
     per_token = {
         "model": 3 * (once.layers + once.head + once.attention),
+        "model, causal": 3 * (once.layers + once.head + 0.5 * once.attention),
         "hardware, full": 4 * once.layers + 3 * once.head + 4 * once.attention,
         "hardware, selective": 3 * (once.layers + once.head) + 6 * once.attention,
         "6N": 3 * (once.layers + once.head),

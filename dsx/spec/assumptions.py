@@ -11,7 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import did_you_mean
+from dsx.spec.attention_kernels import AttentionKernels
 from dsx.spec.between import Bounds, bounds_of, without_bounds
+from dsx.spec.cluster import Platform
 from dsx.spec.document import Document, merged
 from dsx.spec.extends import extended
 from dsx.spec.load import Given, Spec, overridden, statements
@@ -172,7 +174,13 @@ class AssumptionsSpec(Spec):
     kernel_slowdown: Positive = 1.0
     effects: EffectsSpec = EffectsSpec()
 
-    matrix_efficiency: Fraction  # reached share of matrix_flops
+    # Platforms of the devices that its numbers are from; used on another one, a search says so. Empty: of any device.
+    platforms: Annotated[list[Platform], Sourced] = Field(default_factory=list)
+
+    # What matrix_efficiency is a share of: matrix_flops, or what a single large multiply sustains of it.
+    matrix_ceiling: Annotated[Literal["data_sheet", "sustained"], Sourced] = "data_sheet"
+    matrix_efficiency: Fraction  # reached share of that
+    sustained_share: Fraction = 1.0  # of matrix_flops, of a device that states none
     # A device limited to a share p of its full power has the clock p ** clock_exponent, relative to its full clock.
     clock_exponent: Share
     vector_efficiency: Fraction  # reached share of vector_flops
@@ -183,12 +191,15 @@ class AssumptionsSpec(Spec):
     tile_quantisation: Share  # share of a tile's work outside the result that counts
     wave_quantisation: Share  # share of the last wave's idle time that counts
     tiles: list[tuple[Count, Count]]  # (rows, columns), the best first; empty: tiles fit any result
-    attention_efficiency: Fraction  # factor for the multiplies of activations in a fused kernel
+    # Newest generation of fused attention kernels that the software has.
+    attention_kernels: AttentionKernels = 0.0
+    # Factor for the multiplies of activations in a fused kernel, where the device lists none that the software has.
+    attention_efficiency: Fraction
     attention_gradient_efficiency: Fraction  # the same in the backward
     attention_half: NonNegative  # elements: head dimension at which these multiplies have half the efficiency
-    linear_dtype: Annotated[Literal["bf16", "fp8"], Sourced]  # of multiplies with a weight; bf16: at matrix_flops
-    fp8_efficiency: Fraction  # factor for multiplies in 8 bits
-    cast_traffic: NonNegative  # bytes of traffic to cast an element of an operand to 8 bits
+    linear_dtype: Annotated[Literal["bf16", "fp8", "fp4", "int8"], Sourced]  # of multiplies with a weight
+    fp8_efficiency: Fraction  # factor for multiplies in 8 bits or fewer
+    cast_traffic: NonNegative  # bytes of traffic to cast an element of an operand to 8 bits or fewer
     grouped_efficiency: Fraction  # factor for one multiply per expert: uneven loads, and the cost of grouping
     hbm_efficiency: Fraction  # of hbm_bandwidth
     # Share of the `unfused` traffic of operators that counts: 0 if the framework fuses all of them.

@@ -21,27 +21,43 @@ from pydantic import (
 )
 
 from dsx.errors import SpecError
+from dsx.spec.attention_kernels import Generation, ReachedSpec
 from dsx.spec.load import Given, Spec, load_overridden
 from dsx.spec.overrides import Assignment
 from dsx.spec.topology import AnyTopology, Topology, fits_network
 from dsx.spec.validated import validate
-from dsx.spec.value_types import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Seconds, Sourced, Watts
+from dsx.spec.value_types import Bytes, BytesPerSecond, Count, Flag, FlopsPerSecond, Fraction, Seconds, Sourced, Watts
+
+# The programming platform of a device, which decides what launchers and kernels run on it.
+Platform = Literal["cuda", "rocm", "xla", "synapseai", "neuron"]
 
 
 class DeviceSpec(Spec):
-    """One GPU as its data sheet describes it; efficiencies belong to the assumption set."""
+    """One GPU as its data sheet describes it, and what single kernels were measured to reach on it.
+
+    What a whole training step reaches of that belongs to the assumption set.
+    """
 
     name: str
     matrix_flops: FlopsPerSecond  # dense, at the precision of training
     vector_flops: FlopsPerSecond
     hbm_bandwidth: BytesPerSecond
     hbm_capacity: Annotated[Bytes, Field(gt=0)]
-    fp8_flops: FlopsPerSecond | None = None  # dense, in 8 bits; None: such multiplies run at matrix_flops
+    # Family of its architecture: ampere, hopper, cdna3, tpu-v5p. Devices of a family have the same kernels.
+    generation: Annotated[str | None, Sourced] = None
+    # Dense, in fewer bits, by the name of the precision; None: such multiplies run at matrix_flops.
+    fp8_flops: FlopsPerSecond | None = None
+    fp4_flops: FlopsPerSecond | None = None
+    int8_flops: FlopsPerSecond | None = None  # operations/s
+    # Share of matrix_flops that the best large multiply was measured to reach; None: that of the assumption set.
+    sustained_share: Fraction | None = None
+    fp8_sustained_share: Fraction | None = None  # the same of fp8_flops; None: sustained_share, as in other precisions
+    # What fused attention kernels reach on it; a generation that is not listed does not run on it.
+    attention: dict[Generation, ReachedSpec] = Field(default_factory=dict)
     num_sms: Count | None = None  # multiprocessors; None: unknown, and waves of tiles do not count
     power: Watts | None = None  # limit of its power; None: that of the data sheet
     full_power: Watts | None = None  # power of the data sheet, where `power` is less
-    # Its programming platform, which decides what launchers run on it.
-    software: Annotated[Literal["cuda", "rocm", "xla", "synapseai", "neuron"], Sourced] = "cuda"
+    software: Annotated[Platform, Sourced] = "cuda"
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; None: PCIe 4, 32 GB/s
 
     @model_validator(mode="after")
@@ -51,6 +67,11 @@ class DeviceSpec(Spec):
         if self.power and self.full_power and self.power > self.full_power:
             raise ValueError(f"power: {self.power:g} W is more than full_power, {self.full_power:g} W")
         return self
+
+
+def peak_flops(device: DeviceSpec, precision: str) -> float:
+    """Return the data sheet's FLOP/s of multiplies in "bf16", "fp8", "fp4" or "int8"; in 16 bits where it has none."""
+    return (getattr(device, f"{precision}_flops") if precision != "bf16" else None) or device.matrix_flops
 
 
 class TierSpec(Spec):

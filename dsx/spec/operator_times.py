@@ -30,7 +30,8 @@ FORMAT = CsvFormat(
 )
 
 # Bytes per element, the only property of a type that the model uses.
-DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+# Bytes of an element. A measured row is matched by them: 4-bit numbers have a scale for each block, so count as one.
+DTYPES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 1}
 
 Shape = tuple[int, int, int, int]  # m, n, k, batch; k and batch are 0 for a kernel without multiplies
 

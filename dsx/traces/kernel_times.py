@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import FP8, Assumptions
+from dsx.cost.assumptions import BF16, Assumptions
 from dsx.cost.multiply import accumulated_bytes, cast_bytes, slowdowns
 from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
 from dsx.cost.work import Multiplies
@@ -141,7 +141,7 @@ def _priced(launches: _Launches, device: Device, assumptions: Assumptions) -> tu
     if shapes:
         excess = per_launch(multiplies.flops * (slowdowns(multiplies, shapes, device, assumptions) - 1.0))
         accumulated = per_launch(accumulated_bytes(multiplies, shapes, assumptions))
-        cast = per_launch(cast_bytes(multiplies, shapes, assumptions)) * (assumptions.linear_dtype == FP8)
+        cast = per_launch(cast_bytes(multiplies, shapes, assumptions)) * (assumptions.linear_dtype != BF16)
     else:
         excess = accumulated = cast = np.zeros(len(launches.counts))
     computing = compute_time(launches.matrix + excess, launches.vector, launches.launches, device, assumptions)

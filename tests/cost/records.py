@@ -16,7 +16,8 @@ from dsx.space.codes import Searched
 KINDS = (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE)
 
 _DEVICE = ("matrix_flops", "vector_flops", "hbm_bandwidth", "hbm_capacity", "fp8_flops", "power_share", "num_sms")
-_DEVICE += ("host_bandwidth",)
+_DEVICE += ("host_bandwidth", "fp4_flops", "int8_flops", "sustained_share", "fp8_sustained_share")
+_DEVICE += ("attention_forward", "attention_backward")
 
 
 def machine(**changes):
@@ -24,6 +25,8 @@ def machine(**changes):
     facts = {
         "matrix_flops": 1e15, "vector_flops": 1e14, "hbm_bandwidth": 2e12, "hbm_capacity": 1e11,
         "fp8_flops": 2e15, "power_share": 1.0, "num_sms": 100.0, "host_bandwidth": 5e10,
+        "fp4_flops": 4e15, "int8_flops": 2e15, "sustained_share": 0.0, "fp8_sustained_share": 0.0,
+        "attention_forward": (0.0, 0.0, 0.0, 0.0), "attention_backward": (0.0, 0.0, 0.0, 0.0),
         "nvs_bandwidth": 8e11, "nvs_latency": 1e-6, "net_bandwidth": 1e11, "net_latency": 1e-5,
     } | changes  # fmt: skip
     nvs, net = (
@@ -39,6 +42,9 @@ def make_assumptions(**changes):
     return Assumptions(
         **{
             "matrix_efficiency": 0.5,
+            "sustained_share": 1.0,
+            "matrix_ceiling": "data_sheet",
+            "attention_kernels": 0.0,
             "contracted_half": 0.0,
             "tile_half": 0.0,
             "tile_quantisation": 0.0,

@@ -9,6 +9,7 @@ from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import layer_costs
 from dsx.cost.multiply import per_kernel, slowdowns
+from dsx.cost.roofline import sustained_flops
 from dsx.cost.work import Multiplies, MultiplyShape, layer_work
 from dsx.graph.derived import BACKWARD, FORWARD, derive
 from dsx.graph.library import load_layer, load_operators
@@ -18,9 +19,9 @@ LINEAR = MultiplyShape(kernel=0, direction=FORWARD, linear=True, fused=False, of
 ATTENTION = MultiplyShape(kernel=0, direction=FORWARD, linear=False, fused=True, of_weight=False, grouped=False)
 
 
-def slowdown(rows, columns, contracted, batch=1.0, shape=LINEAR, **changes):
+def slowdown(rows, columns, contracted, batch=1.0, shape=LINEAR, facts=None, **changes):
     sizes = (np.asarray([[float(size)]]) for size in (rows, columns, contracted, batch, 0.0))
-    found = slowdowns(Multiplies(*sizes), (shape,), machine().device, make_assumptions(**changes))
+    found = slowdowns(Multiplies(*sizes), (shape,), machine(**facts or {}).device, make_assumptions(**changes))
     return float(found[0, 0])
 
 
@@ -124,3 +125,65 @@ def test_every_parameter_of_multiplies_can_be_fitted():
     names = ("contracted_half", "attention_half", "wave_quantisation", "launch_latency")
     assert all(float(getattr(slopes, name)) > 0 for name in names)
     assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
+
+
+def test_a_ceiling_is_a_share_of_what_the_device_sustains():
+    device = machine(sustained_share=0.75).device
+    of_sheet = make_assumptions(matrix_efficiency=0.5)
+    sustained = replace(of_sheet, matrix_ceiling="sustained", sustained_share=0.5)
+    assert sustained_flops(device, of_sheet) == 0.5e15
+    assert sustained_flops(device, sustained) == 0.375e15
+    assert sustained_flops(machine().device, sustained) == 0.25e15  # it states none
+
+
+@pytest.mark.parametrize(("dtype", "ratio"), [("bf16", 1.0), ("fp8", 0.5), ("fp4", 0.25), ("int8", 0.5)])
+def test_fewer_bits_multiply_at_their_peak(dtype, ratio):
+    assert slowdown(4096, 4096, 4096, linear_dtype=dtype) == ratio
+    assert slowdown(4096, 4096, 4096, shape=ATTENTION, linear_dtype=dtype) == 1.0
+
+
+def test_fewer_bits_lose_what_their_own_multiplies_do_not_sustain():
+    facts = {"sustained_share": 0.8, "fp8_sustained_share": 0.6}
+    ceiling = {"linear_dtype": "fp8", "matrix_ceiling": "sustained"}
+    # 0.8 of 1 PFLOP/s against 0.6 of 2; in 4 bits the share is that of 16.
+    assert slowdown(4096, 4096, 4096, facts=facts, **ceiling) == pytest.approx(0.8 / 1.2)
+    assert slowdown(4096, 4096, 4096, facts=facts, **ceiling | {"linear_dtype": "fp4"}) == pytest.approx(0.25)
+    # Without a peak in 8 bits they run as in 16.
+    assert slowdown(4096, 4096, 4096, facts=facts | {"fp8_flops": 0.0}, **ceiling) == 1.0
+
+
+KERNELS = {"attention_forward": (0.2, 0.4, 0.8, 0.0), "attention_backward": (0.1, 0.2, 0.4, 0.0)}
+
+
+@pytest.mark.parametrize(("newest", "reached"), [(1, 0.2), (2, 0.4), (3, 0.8), (4, 0.8)])
+def test_the_fastest_kernel_that_software_and_device_have(newest, reached):
+    # Half of the peak is the ceiling; a kernel's share is of the peak, whatever the ceiling.
+    given = {"attention_kernels": float(newest), "attention_efficiency": 0.9}
+    assert slowdown(4096, 4096, 128, shape=ATTENTION, facts=KERNELS, **given) == pytest.approx(0.5 / reached)
+    backward = replace(ATTENTION, direction=BACKWARD)
+    assert slowdown(4096, 4096, 128, shape=backward, facts=KERNELS, **given) == pytest.approx(1.0 / reached)
+
+
+def test_the_time_of_a_known_kernel_does_not_depend_on_the_ceiling():
+    for ceiling in (0.3, 0.9):
+        given = make_assumptions(matrix_efficiency=ceiling, attention_kernels=2.0)
+        device = machine(**KERNELS).device
+        slow = slowdown(
+            4096, 4096, 128, shape=ATTENTION, facts=KERNELS, matrix_efficiency=ceiling, attention_kernels=2.0
+        )
+        assert slow / sustained_flops(device, given) == pytest.approx(1 / 0.4e15)
+
+
+def test_a_head_dimension_counts_relative_to_that_of_the_measurement():
+    given = {"attention_kernels": 2.0, "attention_half": 64.0, "facts": KERNELS}
+    at_128, at_64 = (slowdown(4096, 4096, d, shape=ATTENTION, **given) for d in (128, 64))
+    assert at_128 == pytest.approx(0.5 / 0.4)
+    assert at_64 / at_128 == pytest.approx(2.0 / 1.5)
+
+
+def test_without_a_kernel_that_both_have_the_efficiency_of_the_set_counts():
+    given = {"attention_efficiency": 0.5, "shape": ATTENTION}
+    assert slowdown(4096, 4096, 128, facts=KERNELS, **given) == 2.0  # the software has none
+    assert slowdown(4096, 4096, 128, attention_kernels=3.0, **given) == 2.0  # the device has none
+    newer = {"attention_forward": (0.0, 0.0, 0.0, 0.9)}
+    assert slowdown(4096, 4096, 128, attention_kernels=3.0, facts=newer, **given) == 2.0

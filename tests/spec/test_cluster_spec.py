@@ -86,7 +86,7 @@ def numbers(data, path=""):
     for key, value in data.items() if isinstance(data, dict) else enumerate(data):
         if isinstance(value, list) or (isinstance(value, dict) and "value" not in value):
             yield from numbers(value, f"{path}{key}.")
-        elif key not in ("name", "kind"):
+        elif value is not None and key not in ("name", "kind"):  # null takes back what the base states
             yield f"{path}{key}", value
 
 

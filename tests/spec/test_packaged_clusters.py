@@ -2,6 +2,7 @@
 
 import pytest
 
+from dsx.spec.attention_kernels import GENERATIONS
 from dsx.spec.cluster import load_cluster
 from dsx.spec.document import merged
 from dsx.spec.extends import extended
@@ -47,7 +48,7 @@ def sources(name):
         f"{section}.{key}": value["source"]
         for section, values in sections.items()
         for key, value in values.items()
-        if isinstance(value, dict)
+        if isinstance(value, dict) and "source" in value
     }
 
 
@@ -77,6 +78,7 @@ def test_what_the_sheet_lacks_is_marked_an_assumption(name):
     lacking |= set() if name in NICS_OF_THE_SHEETS else {"net.bandwidth", "net.nic_bandwidth"} & {*found}
     lacking |= {"nvs.size", "nvs.mesh"} if name in DOMAIN_IN_NO_SHEET else set()
     lacking |= {"nvs.bandwidth", "nvs.mesh"} if name in PORTS_OUT_OF_THE_NODE else set()
+    lacking |= {"device.sustained_share"} if name.startswith("tpu") else set()
     lacking |= set() if name in {**FP32_TFLOPS, **FP16_TFLOPS} else {"device.vector_flops"}
     assert {path for path, source in found.items() if source.startswith("assumption:")} == lacking
     assert all(any(words in found[path] for words in TAKEN_OVER) for path in lacking)
@@ -101,9 +103,44 @@ def test_a_pair_of_a_mesh_has_one_link_of_all():
     assert load_cluster("mi355x-xgmi8").network.nvs.bandwidth / 7 == pytest.approx(76.5e9)
 
 
-@pytest.mark.parametrize("name", [name for name in SHEETS if not name.startswith(("b300", "gb300", "gh200"))])
-def test_other_makers_say_that_the_default_set_is_not_fitted_to_them(name):
-    assert "The set default is fitted to NVIDIA GPUs" in load_cluster(name).description
+# Measured TFLOP/s of the best large multiply in BF16 and FP8 (devices.csv; none: not measured), of the peaks above.
+MULTIPLIES = {
+    "a100-80-nvs8": (271.2, None),
+    "h100-nvs8": (794.5, 1402.6),
+    "h200-141-nvs8": (794.5, 1453.4),
+    "gh200-96-nvs4": (828.6, 1535.0),
+    "b200-180-nvs8": (1745, 3432.5),
+    "gb200-nvl72": (1822, 3615.6),
+    "b300-288-nvs8": (1769, 3353.3),
+    "mi300x-xgmi8": (668.4, None),
+    "mi325x-xgmi8": (784.9, None),
+    "mi355x-xgmi8": (1565, None),
+    "gaudi2-eth8": (418.7, 826.5),
+    "gaudi3-eth8": (1243, 1289.5),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLIES)
+def test_what_a_large_multiply_sustains_is_measured(name):
+    bf16, fp8 = MULTIPLIES[name]
+    device = load_cluster(name).device
+    assert device.sustained_share == pytest.approx(bf16 * 1e12 / device.matrix_flops, abs=0.006)
+    if fp8:
+        assert device.fp8_sustained_share == pytest.approx(fp8 * 1e12 / device.fp8_flops, abs=0.006)
+
+
+@pytest.mark.parametrize("name", names("clusters", ".yaml"))
+def test_a_device_has_a_generation_and_newer_attention_kernels_are_faster(name):
+    device = load_cluster(name).device
+    assert device.generation
+    kernels = [device.attention[age] for age in GENERATIONS if age in device.attention]
+    assert kernels == sorted(kernels, key=lambda kernel: kernel.forward)
+    assert all(kernel.backward < kernel.forward for kernel in kernels)
+
+
+def test_a_device_that_extends_another_has_its_kernels():
+    for own, base in {"a800-nvs8": "a100-80-nvs8", "h800-nvs8": "h100-nvs8", "gh200-96-nvs4": "h100-nvs8"}.items():
+        assert load_cluster(own).device.attention == load_cluster(base).device.attention
 
 
 def test_what_is_not_made_by_nvidia_says_how_it_is_programmed():

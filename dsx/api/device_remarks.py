@@ -1,0 +1,22 @@
+"""What an assumption set supposes of a device beyond what its cluster file states, and what it was not made for.
+
+Not modelled: how far off the numbers of one maker's devices are on those of another.
+"""
+
+from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.cluster import DeviceSpec
+
+
+def device_remarks(device: DeviceSpec, assumptions: AssumptionsSpec) -> list[str]:
+    """Return what to say once where a problem of this device is priced with this set, a sentence each."""
+    said: list[str] = []
+    if assumptions.matrix_ceiling == "sustained" and device.sustained_share is None:
+        said.append(
+            f"device {device.name} states no sustained_share: {assumptions.sustained_share:g} of its peak is assumed"
+        )
+    if assumptions.platforms and device.software not in assumptions.platforms:
+        said.append(
+            f"device {device.name} is programmed with {device.software}, and the numbers of assumption set "
+            f"{assumptions.name!r} are from devices of {', '.join(assumptions.platforms)}"
+        )
+    return said

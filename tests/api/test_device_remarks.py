@@ -1,0 +1,26 @@
+"""What is said of a device that a set was not made for, or that states too little."""
+
+from dsx.api.device_remarks import device_remarks
+from dsx.spec.assumptions import load_assumptions
+from dsx.spec.cluster import load_cluster
+
+
+def remarks(cluster, assumptions="uncalibrated", changes=()):
+    return device_remarks(load_cluster(cluster).device, load_assumptions(assumptions, changes))
+
+
+def test_nothing_of_a_measured_device_of_the_maker():
+    assert remarks("h100-nvs8") == []
+
+
+def test_the_share_that_is_assumed():
+    said = "device MI250X die states no sustained_share: 0.7 of its peak is assumed"
+    assert remarks("mi250x-xgmi8")[0] == said
+    assert said not in remarks("mi250x-xgmi8", changes=[("matrix_ceiling", "data_sheet")])
+
+
+def test_numbers_of_another_maker():
+    (said,) = remarks("mi300x-xgmi8")
+    assert "rocm" in said and "'uncalibrated' are from devices of cuda" in said
+    assert remarks("mi300x-xgmi8", changes=[("platforms", "[cuda, rocm]")]) == []
+    assert remarks("mi300x-xgmi8", changes=[("platforms", "[]")]) == []
