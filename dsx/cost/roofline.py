@@ -3,9 +3,9 @@
 T_flop = launch + F_matrix / (eff * share * clock * P_matrix) + F_vector / (eff * P_vector), T_mem = bytes / (eff * BW)
 (arXiv 2410.00273, section 3 and its released code). `share` is what a single large multiply was measured to sustain of
 the data sheet's peak, if `matrix_ceiling` is "sustained", and 1 if it is "data_sheet". F_matrix counts the FLOPs of
-each multiply times its slowdown (dsx.cost.multiply). A launch precedes compute and traffic, of which the longer counts; traffic hides the fraction
-`launch_hidden` of it. A device with a power limit below its data sheet has a lower clock: power rises with the cube of
-the clock if voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
+each multiply times its slowdown (dsx.cost.multiply). A launch precedes compute and traffic, of which the longer counts;
+traffic hides the fraction `launch_hidden` of it. A device with a power limit below its data sheet has a lower clock:
+power rises with the cube of the clock if voltage follows (Weiser, Welch, Demers, Shenker, OSDI 1994).
 """
 
 from dsx.cost import xp

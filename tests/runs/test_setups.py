@@ -86,6 +86,7 @@ def test_a_blank_sp_is_none_where_tp_does_not_divide_the_sequence(made):
         ({"layers": "", "gpu": ""}, "a column without a default is blank", "layers, gpu"),
         ({"gpu": "MI100"}, "no cluster has this gpu", "'MI100'"),
         ({"gpus_per_node": "32"}, "no cluster of this gpu has nodes this large", "32 x A100-80GB-SXM"),
+        ({"gpu": "TPU-v5e", "gpus_per_node": "512"}, "no cluster of this gpu has nodes this large", "512 x TPU-v5e"),
         ({"precision": "int4"}, "precision is not known", "'int4', known: fp8, "),
         ({"recompute": "most"}, "recompute is not known", "'most', known: none, selective, full"),
         (
@@ -155,6 +156,9 @@ def test_what_is_uneven_is_not_impossible(made, changes):
         ("TPUv5p", 4, "tpu-v5p"),
         ("TPU v6e", 4, "tpu-v6e"),
         ("TPU7x", 8, "tpu-7x"),
+        ("TPU-v5p", 8960, "tpu-v5p"),
+        ("TPU-v5p", 512, "tpu-v5p, 512 to a node"),
+        ("TPU-v5e", 16, "tpu-v5e, 16 to a node"),
         ("TPUv4", 4, "tpu-v4"),
         ("TPU v4", 4, "tpu-v4"),
         ("H100 SXM", 8, "h100-nvs8"),

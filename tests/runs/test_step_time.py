@@ -93,6 +93,8 @@ def test_a_published_utilisation_gives_the_published_seconds(made):
     [
         ("model", 1.0),
         ("", 1.0),
+        ("model, non-causal attention", 1.0),
+        ("6N + attention", 1.0),
         ("model (recompute not counted; within 1 % of 6N+12Lhs)", 1.0),
         ("hardware(full recompute): 96BslH^2(1+s/6H+V/16lH)", 1.33),
         ("Hardware formula (4x fwd)", 1.33),
@@ -105,6 +107,13 @@ def test_flops_by_their_kind(made, kind, factor):
     setup = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": kind})
     seconds = measured_step_time(setup)
     assert seconds == pytest.approx(factor * step_flops(setup, "model") / (100e12 * 8), rel=0.02)
+
+
+def test_under_a_causal_mask_half_of_the_attention_counts(made):
+    setup = made(GPT | {"measured_tflops_per_gpu": "100", "flops_kind": "model (MaxText, causal attention)"})
+    without = step_flops(setup, "6N")
+    flops = without + (step_flops(setup, "model") - without) / 2
+    assert measured_step_time(setup) == pytest.approx(flops / (100e12 * 8))
 
 
 def test_an_unknown_kind_is_a_reason(made):
