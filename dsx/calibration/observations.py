@@ -11,11 +11,12 @@ from dsx.cost.assumptions import Assumptions
 from dsx.cost.columns import StepCosts
 from dsx.cost.interval import PlanFacts
 from dsx.predict.batches import batches
+from dsx.predict.counted_memory import counted_memory
 from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictor import facts_of
 from dsx.predict.setup_costs import pricer
 from dsx.predict.validation_rows import group_of, layout_of
-from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
+from dsx.runs.measured_memory import counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -78,14 +79,14 @@ class Observations:
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
         """Return measured / predicted memory of the rows that state it, and their sources; `values` are of fields.
 
-        Predicted are the bytes that the row counts: in tensors alone, or all in use.
+        Predicted are the bytes that the row counts: in tensors alone, all of the allocator, or all in use.
         """
         predicted = np.full(len(self.setups), np.nan)
         for part in self.parts:
             costs = part.costs(values)
-            in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in part.rows])
-            overhead = np.where(in_tensors, costs.overhead_bytes, 0.0)
-            predicted[part.rows] = costs.peak_bytes - overhead
+            memory = counted_memory(costs, part.base)
+            for at, row in enumerate(part.rows):
+                predicted[row] = np.broadcast_to(memory[counted_bytes(self.setups[row].run)], len(part.rows))[at]
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])

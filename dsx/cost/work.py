@@ -24,6 +24,8 @@ from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 from dsx.spec.assumed_names import ASSUMED
 from dsx.spec.assumptions import AssumptionsSpec
 
+# The numbers of an assumption set that the work of a layer depends on.
+OF_WORK = (*ASSUMED, "fp8_saved_bytes")
 # Values of an assumption set by field, where the works of a batch differ in them: a number, or one for each work.
 Own = Mapping[str, Size]
 NO_OWN: Own = MappingProxyType({})

@@ -57,6 +57,7 @@ class Setup:
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
+    stated: Mapping[str, float]  # fields of an assumption set that the row states
     gpus_per_node: int
     stack: str | None  # of its software; None if there are no stacks
     remark: str | None  # about software that no stack names
@@ -160,12 +161,20 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         precision=precision,
         fused_attention=values["flash"],
         unfused=FUSABLE - values["kernels"],
+        stated=_fields(values),
         gpus_per_node=values["gpus_per_node"],
         stack=software and software.stack.name,
         remark=described(software.unknown, software.stack, known.stacks) if software and software.unknown else None,
         filled=filled,
         from_notes=tuple(in_notes),
     )
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fields of an assumption set that a row states."""
+    gradient, loss = values["gradient_bytes"], values["cross_entropy"]
+    found = {"gradient_bytes": gradient, "unfused_cross_entropy": None if loss is None else loss == "unfused"}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> Plan:
