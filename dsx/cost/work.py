@@ -21,11 +21,11 @@ from dsx.graph.notation import AXES
 from dsx.graph.recomputed import Recomputation
 from dsx.graph.saved import Saved
 from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
-from dsx.spec.assumed_names import ASSUMED
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
 
 # The numbers of an assumption set that the work of a layer depends on.
-OF_WORK = (*ASSUMED, "fp8_saved_bytes")
+OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")
 # Values of an assumption set by field, where the works of a batch differ in them: a number, or one for each work.
 Own = Mapping[str, Size]
 NO_OWN: Own = MappingProxyType({})
@@ -185,7 +185,7 @@ def layer_values(
     values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
     values["panels"] = xp.asarray(keys["panels"], dtype=float)
     values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
-    values |= {name: _assumed(name, assumptions, own) for name in ASSUMED}
+    values |= {name: _assumed(name, assumptions, own) for name in ELEMENT_BYTES}
     return define(layer, values)
 
 

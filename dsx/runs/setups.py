@@ -14,7 +14,7 @@ from dsx.runs.machines import cluster_of, known_clusters
 from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
-from dsx.runs.run_table import Run
+from dsx.runs.run_table import CROSS_ENTROPY, Run
 from dsx.runs.software import described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
@@ -57,7 +57,7 @@ class Setup:
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits) or "fp8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
-    stated: Mapping[str, float]  # fields of an assumption set that the row states
+    stated: Mapping[str, int]  # fields of an assumption set that the row states
     gpus_per_node: int
     stack: str | None  # of its software; None if there are no stacks
     remark: str | None  # about software that no stack names
@@ -170,10 +170,12 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     )
 
 
-def _fields(values: Mapping[str, Any]) -> dict[str, float]:
+def _fields(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the fields of an assumption set that a row states."""
-    gradient, loss = values["gradient_bytes"], values["cross_entropy"]
-    found = {"gradient_bytes": gradient, "unfused_cross_entropy": None if loss is None else loss == "unfused"}
+    found = {
+        "gradient_bytes": values["gradient_bytes"],
+        "cross_entropy_bytes": CROSS_ENTROPY.get(values["cross_entropy"]),
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -186,6 +188,10 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     plan: dict[str, Any] = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
     plan |= {column: values[name] for column, name in _COLUMNS.items()}
+    # In a pipeline, frameworks that shard weights gather them once a step and reduce gradients after the last
+    # microbatch (TorchTitan's fsdp_reshard_after_forward; torch.distributed.pipelining): what stage 1 does.
+    if plan["pp"] > 1 and plan["zero_stage"] == 3:
+        plan["zero_stage"] = 1
     plan["num_microbatches"] = values["global_batch"] // (values["dp"] * values["microbatch"])
     shares = fill_in_order({axis: plan[axis] for axis in axes_in(ORDERS[0])}, domain)
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(stated))

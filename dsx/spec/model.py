@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import SpecError, did_you_mean
-from dsx.spec.assumed_names import ELEMENT_BYTES, OPERATOR_FLAGS
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.document import Document
 from dsx.spec.load import Given, Spec, load_overridden, statements
 from dsx.spec.overrides import Assignment
@@ -28,7 +28,6 @@ _TAKEN = {
     **dict.fromkeys(("tp", "tp2", "cp", "ep", "dp", "pp"), "degree of a mesh axis, a choice of the plan"),
     "panels": "number of panels, a choice of the plan",
     **dict.fromkeys(ELEMENT_BYTES, "element size, an assumption"),
-    **dict.fromkeys(OPERATOR_FLAGS, "fusion of an operator, an assumption"),
 }
 # The letters that layer definitions and strategies share; a model gives those that its layers use.
 ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")
