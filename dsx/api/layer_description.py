@@ -18,6 +18,7 @@ from dsx.graph.layer import Layer
 from dsx.graph.library import check_settable, check_strategy, load_layer, load_operators, needs_strategy
 from dsx.graph.model import settings_of
 from dsx.graph.notation import Settings
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.model import load_model
@@ -107,11 +108,7 @@ def stated_layer(
     elif needs_strategy(name, None, chosen | inherited):
         overlay = assumed.default_strategy
     built = load_layer(name, overlay, load_operators(assumed.operators), None, chosen, inherited)
-    values: dict[str, int] = {
-        "activation_bytes": assumed.activation_bytes,
-        "weight_bytes": assumed.weight_bytes,
-        "gradient_bytes": assumed.gradient_bytes,
-    }
+    values: dict[str, int] = {name: getattr(assumed, name) for name in ELEMENT_BYTES}
     if spec:
         values |= spec.dimensions | {"s": spec.default_sequence_length, "b": 1}
         values |= dict.fromkeys((*built.axes, "panels"), 1)
@@ -137,9 +134,7 @@ def _sizes(assignments: Sequence[str] | None, built: Layer) -> dict[str, int]:
         "panels",
         "b",
         "s",
-        "activation_bytes",
-        "weight_bytes",
-        "gradient_bytes",
+        *ELEMENT_BYTES,
     }
     sizes: dict[str, int] = {}
     for assignment in assignments or ():

@@ -23,6 +23,7 @@ from dsx.space.expert_nesting import expert_share
 from dsx.space.layer_layout import Chain
 from dsx.space.ranks import rank_grid
 from dsx.space.tiers import ORDERS, axes_in, replicas_spanned, units
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
 from dsx.traces.durations import Machine
@@ -62,7 +63,7 @@ def write_layer(
         raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
     machine = None if cluster is None else cluster_from_spec(load_cluster(cluster))
     columns = _columns(values, machine.network.nvs.size if machine else 1 << 24, layer.expert_axes)
-    element = {name: values[name] for name in ("activation_bytes", "weight_bytes", "gradient_bytes")}
+    element = {name: values[name] for name in ELEMENT_BYTES}
     plan = TracedPlan(
         layers=(layer,),
         chain=Chain(0, 1, 0),

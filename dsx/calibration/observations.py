@@ -8,11 +8,12 @@ import numpy as np
 
 from dsx.cost.interval import Likeness, PlanFacts, thinness
 from dsx.predict.batches import Batch, batches
+from dsx.predict.counted_memory import counted_memory
 from dsx.predict.missing_recompute import with_recompute
 from dsx.predict.predictor import facts_of, likeness_of
 from dsx.predict.setup_costs import price
 from dsx.predict.validation_rows import group_of, layout_of
-from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
+from dsx.runs.measured_memory import counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -94,14 +95,14 @@ class Observations:
     def memory_ratios(self, values: Mapping[str, float]) -> tuple[np.ndarray, list[str]]:
         """Return measured / predicted memory of the rows that state it, and their sources; `values` are of fields.
 
-        Predicted are the bytes that the row counts: in tensors alone, or all in use.
+        Predicted are the bytes that the row counts: in tensors alone, all of the allocator, or all in use.
         """
         predicted = np.full(len(self.setups), np.nan)
         for batch in self.batches:
-            costs = price(changed(batch, values))
-            in_tensors = np.array([counted_bytes(self.setups[row].run) == ALLOCATED for row in batch.rows])
-            overhead = np.where(in_tensors, costs.overhead_bytes, 0.0)
-            predicted[batch.rows] = costs.peak_bytes - overhead
+            own = changed(batch, values)
+            memory = counted_memory(price(own), own.assumptions)
+            for at, row in enumerate(batch.rows):
+                predicted[row] = np.broadcast_to(memory[counted_bytes(self.setups[row].run)], len(batch.rows))[at]
         measured = [measured_bytes(setup.run) for setup in self.setups]
         known = [row for row, size in enumerate(measured) if isinstance(size, float)]
         ratio = np.array([measured[row] / predicted[row] for row in known])

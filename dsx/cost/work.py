@@ -5,11 +5,13 @@ Work does not depend on hardware, so NumPy evaluates it once, in float64; JAX pr
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dsx.cost import xp
+from dsx.cost.assumptions import FP8
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
@@ -19,7 +21,14 @@ from dsx.graph.notation import AXES
 from dsx.graph.recomputed import Recomputation
 from dsx.graph.saved import Saved
 from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
+
+# The numbers of an assumption set that the work of a layer depends on.
+OF_WORK = (*ELEMENT_BYTES, "fp8_saved_bytes")
+# Values of an assumption set by field, where the works of a batch differ in them: a number, or one for each work.
+Own = Mapping[str, Size]
+NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +173,9 @@ def layer_values(
     assumptions: AssumptionsSpec,
     sequence_length: Size,
     keys: Mapping[str, Real[Array, "works"]],
+    own: Own = NO_OWN,
 ) -> dict[str, Float[ArrayLike, "*#works"]]:
-    """Return the values of all names in a layer's expressions.
+    """Return the values of all names in a layer's expressions; those of `own` replace those of the assumption set.
 
     `keys` gives arrays for microbatch_size, panels and every axis. Floats hold integers exactly up to
     2^53, far beyond any size, and FLOP counts do not overflow.
@@ -175,10 +185,12 @@ def layer_values(
     values["b"] = xp.asarray(keys["microbatch_size"], dtype=float)
     values["panels"] = xp.asarray(keys["panels"], dtype=float)
     values |= {axis: xp.asarray(keys[axis], dtype=float) for axis in AXES if axis in keys}
-    values["activation_bytes"] = float(assumptions.activation_bytes)
-    values["weight_bytes"] = float(assumptions.weight_bytes)
-    values["gradient_bytes"] = float(assumptions.gradient_bytes)
+    values |= {name: _assumed(name, assumptions, own) for name in ELEMENT_BYTES}
     return define(layer, values)
+
+
+def _assumed(name: str, assumptions: AssumptionsSpec, own: Own) -> Float[ArrayLike, "*#works"]:
+    return np.asarray(own.get(name, getattr(assumptions, name)), dtype=float)
 
 
 def layer_work(
@@ -188,12 +200,14 @@ def layer_work(
     sequence_length: Size,
     keys: Mapping[str, Real[Array, "works"]],
     modes: Sequence[Codes] = MAIN_MODES,
+    own: Own = NO_OWN,
 ) -> LayerWork:
     """Evaluate a derived layer for keys (microbatch_size, panels, axes and their ``_nvs`` shares), a work for each.
 
-    `modes` are the values of `recompute` that are priced, in groups that do the same to the layer.
+    Values of `own` replace those of the assumption set. `modes` are the values of `recompute` that are priced, in
+    groups that do the same to the layer.
     """
-    values = layer_values(layer, dimensions, assumptions, sequence_length, keys)
+    values = layer_values(layer, dimensions, assumptions, sequence_length, keys, own)
     count = len(keys["microbatch_size"])
     kernels = layer.priced_kernels
     memo: dict[int, ArrayLike] = {}
@@ -216,8 +230,15 @@ def layer_work(
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
 
+    # Multiplies in 8 bits keep their cast operand, but for frameworks that cast it once more in the backward.
+    of_operand = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"]
+    casts = assumptions.linear_dtype == FP8 and bool(np.any(of_operand != 1.0))
+
     def bytes_of(tensors: Iterable[Saved]) -> PerWork:
-        return stack([saved.bytes for saved in tensors]).sum(axis=0)
+        listed = [*tensors]
+        whole = stack([saved.bytes for saved in listed if not (casts and saved.operand)]).sum(axis=0)
+        cast = [saved.bytes for saved in listed if casts and saved.operand]
+        return whole + of_operand * stack(cast).sum(axis=0) if cast else whole
 
     saved = bytes_of(tensor for kernel in layer.kernels for tensor in kernel.saved)
     inputs = number(layer.input_bytes)

@@ -5,7 +5,7 @@ A fused kernel keeps the tensors that cross its border and that its backward rea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dsx.graph.layer import Argument, Layer, Operator
@@ -38,7 +38,17 @@ def split_into_kernels(layer: Layer) -> list[Kernel]:
     groups: dict[Any, list[Operator]] = {}
     for op in layer.operators:
         groups.setdefault(op.fuse or op.name, []).append(op)
-    return [_kernel(layer, key, operators) for key, operators in groups.items()]
+    return _with_operands([_kernel(layer, key, operators) for key, operators in groups.items()])
+
+
+def _with_operands(kernels: list[Kernel]) -> list[Kernel]:
+    """Return the kernels with the tensors marked as operands that only multiplies with a weight keep."""
+    others = {saved.key for kernel in kernels for saved in kernel.saved if not saved.operand}
+
+    def marked(kernel: Kernel) -> Kernel:
+        return replace(kernel, saved=tuple(replace(one, operand=one.key not in others) for one in kernel.saved))
+
+    return [marked(kernel) for kernel in kernels]
 
 
 def _kernel(layer: Layer, key: Any, operators: list[Operator]) -> Kernel:
@@ -97,7 +107,10 @@ class _Collector:
     def keep(self, op: Operator, argument: Argument, panelled: bool) -> None:
         saved, regathers = stored(self.layer, argument, panelled)
         if saved:
-            self.saved.setdefault(saved.key, saved)
+            operand = op.kind.shape == "contract" and any(self.layer.tensors[a.tensor].weight for a in op.arguments)
+            kept = self.saved.setdefault(saved.key, replace(saved, operand=operand))
+            if kept.operand and not operand:
+                self.saved[saved.key] = saved
         self.border.setdefault((argument.tensor, str(argument.distribution)), argument)
         for regather in regathers:
             if (op, regather) not in self.regathers:

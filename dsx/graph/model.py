@@ -21,6 +21,7 @@ from dsx.graph.match import Distribution
 from dsx.graph.model_letters import letters_of
 from dsx.graph.notation import AXES, Settings
 from dsx.graph.operators import OperatorKind
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import LayerCheck, LayerCount, LayerKind, ModelSpec
 
@@ -307,7 +308,7 @@ def _given(expr: Any, values: Mapping[str, Any]) -> str:
 def unsharded(layer: DerivedLayer, dimensions: Mapping[str, Any], sequence_length: Any) -> dict[str, Any]:
     """Return the values of all names of a layer on one GPU, with one sequence and one byte per element."""
     values = dict(dimensions) | {"b": 1, "s": sequence_length, "panels": 1}
-    values |= dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes", *AXES), 1)
+    values |= dict.fromkeys((*ELEMENT_BYTES, *AXES), 1)
     return define(layer, values)
 
 

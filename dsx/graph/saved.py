@@ -24,6 +24,7 @@ class Saved:
 
     key: tuple[str, str]  # (tensor, distribution), "" for the one in which it was produced; or (operator, "state 0")
     bytes: Any
+    operand: bool = False  # of multiplies with a weight alone, which may keep it in their own precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.choices import StepChoices
 from dsx.cost.recompute_modes import modes_of
 from dsx.cost.step import Workload
-from dsx.cost.work import LayerWork, layer_work
+from dsx.cost.work import OF_WORK, LayerWork, layer_work
 from dsx.graph.derived import FORWARD, DerivedLayer
 from dsx.graph.expressions import evaluate
 from dsx.graph.model import Model, unsharded
@@ -77,8 +77,10 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     length = columns["sequence_length"].astype(np.float64)
     # Tables of runs have mostly these: batches with the same values share compiled code.
     values = sorted({*range(len(MAIN)), *columns["recompute"].tolist()})
+    differing = _differing([spec for _, spec, _ in members])
     unplaced = [
-        layer_work(layer, dimensions, spec, length, columns, modes_of([layer], values)) for layer in first.kinds
+        layer_work(layer, dimensions, spec, length, columns, modes_of([layer], values), differing)
+        for layer in first.kinds
     ]
     tiers = _units(own)
     placed = [key_shares(columns, unit, expert_axes(first)) for unit in tiers.values()]
@@ -145,6 +147,12 @@ def _assumptions(specs: Sequence[AssumptionsSpec], generations: Sequence[str | N
         key: assumptions_from_spec(spec, key[1]) for key, spec in dict(zip(keys, specs, strict=True)).items()
     }
     return _column([known[key] for key in keys])
+
+
+def _differing(specs: Sequence[AssumptionsSpec]) -> dict[str, np.ndarray]:
+    """Return, [N], the fields that the work of a layer depends on and in which setups differ."""
+    found = {name: np.array([float(getattr(spec, name)) for spec in specs]) for name in OF_WORK}
+    return {name: values for name, values in found.items() if np.any(values != values[0])}
 
 
 def _column(records: Sequence[Any]) -> Any:

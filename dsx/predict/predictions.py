@@ -20,7 +20,11 @@ class Predictions:
     high: np.ndarray  # [N] s, its upper end
     peak_bytes: np.ndarray  # [N] on the fullest GPU
     allocated_bytes: np.ndarray  # [N] the part of peak_bytes in tensors
-    fits: np.ndarray  # [N] bool, whether peak_bytes fit in the memory of a GPU
+    reserved_bytes: np.ndarray  # [N] the part of peak_bytes that the framework's allocator holds
+    # [N] bool, whether peak_bytes fit in the memory of a GPU; with the margin of the inference where the recomputation
+    # is inferred.
+    fits: np.ndarray
+    inferred_recompute: tuple[str | None, ...]  # [N] the value of `recompute` where it is inferred
     reason: tuple[Reason | None, ...]  # [N] why a setup cannot be priced; None if it was
 
 

@@ -6,9 +6,11 @@ import numpy as np
 
 from dsx.cost.interval import Likeness, PlanFacts, plan_facts, sources_like, step_interval, thinness
 from dsx.predict.batches import batches
-from dsx.predict.missing_recompute import with_recompute
+from dsx.predict.counted_memory import counted_memory
+from dsx.predict.missing_recompute import MARGIN, is_inferred, with_recompute
 from dsx.predict.predictions import Predictions
 from dsx.predict.setup_costs import price
+from dsx.runs.measured_memory import ALLOCATED, RESERVED
 from dsx.runs.setups import Setup
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.model import has_experts
@@ -18,22 +20,30 @@ def predict(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> Prediction
     """Return the step time and memory of each setup, or the reason why it cannot be priced."""
     setups = with_recompute(setups, assumptions)
     count = len(setups)
-    step, peak, allocated = (np.full(count, np.nan) for _ in range(3))
+    step, peak, allocated, reserved = (np.full(count, np.nan) for _ in range(4))
     priced, reasons = batches(setups, assumptions)
     for batch in priced:
         costs = price(batch)
         step[batch.rows], peak[batch.rows] = costs.step_time_s, costs.peak_bytes
-        allocated[batch.rows] = costs.peak_bytes - costs.overhead_bytes
+        memory = counted_memory(costs, batch.assumptions)
+        allocated[batch.rows], reserved[batch.rows] = memory[ALLOCATED], memory[RESERVED]
     thin = [thinness(sources_like(likeness_of(one), assumptions.trained_on), bool(one.filled)) for one in setups]
     interval = step_interval(assumptions.interval, step, facts_of(setups, np.array(thin, dtype=np.int64)))
-    capacity = np.array([setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64)
+    is_filled = [is_inferred(setup) for setup in setups]
+    room = np.where(is_filled, MARGIN, 1.0) * np.array(
+        [setup.cluster.device.hbm_capacity for setup in setups], dtype=np.float64
+    )
     return Predictions(
         step_time_s=step,
         low=interval.step_time_s_low,
         high=interval.step_time_s_high,
         peak_bytes=peak,
         allocated_bytes=allocated,
-        fits=peak <= capacity,
+        reserved_bytes=reserved,
+        fits=peak <= room,
+        inferred_recompute=tuple(
+            str(setup.plan["recompute"]) if filled else None for setup, filled in zip(setups, is_filled, strict=True)
+        ),
         reason=tuple(reasons.get(row) for row in range(count)),
     )
 

@@ -68,8 +68,8 @@ class Strategies:
         return Reason("no strategy divides the model this way", f"{degrees}, sp={int(setup.sp)}")
 
     def _spec(self, setup: Setup) -> AssumptionsSpec:
-        """Return the assumption set under the stack of a setup, with its kernels and precision; one object for all."""
-        key = setup.stack, setup.fused_attention, setup.unfused, setup.precision
+        """Return the assumption set under the stack of a setup, with what its row states; one object for all."""
+        key = setup.stack, setup.fused_attention, setup.unfused, setup.precision, tuple(setup.stated.items())
         if key not in self._specs:
             assumed = self._assumptions if setup.stack is None else self._assumptions.of_stack(setup.stack)
             unfused = {} if setup.fused_attention else assumed.unfused_attention
@@ -79,6 +79,7 @@ class Strategies:
                     "set": assumed.set | unfused,
                     "operators": [*assumed.operators, *tables],
                     "linear_dtype": setup.precision,
+                    **setup.stated,
                 }
             )
         return self._specs[key]

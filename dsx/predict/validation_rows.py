@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsx.predict.predictions import Predict
-from dsx.runs.measured_memory import ALLOCATED, counted_bytes, measured_bytes
+from dsx.runs.measured_memory import ALLOCATED, RESERVED, counted_bytes, measured_bytes
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run
 from dsx.runs.setups import Setup
@@ -28,7 +28,7 @@ class Rows:
     low: np.ndarray  # [N] s
     high: np.ndarray  # [N] s
     measured_bytes: np.ndarray  # [N] on the fullest GPU
-    predicted_bytes: np.ndarray  # [N] counted as the measured bytes: in tensors alone, or all in use
+    predicted_bytes: np.ndarray  # [N] counted as the measured bytes: tensors, the allocator's, or all
     oom: np.ndarray  # [N] 1 ran out of memory, 0 ran, NaN not known
     fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
     group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
@@ -55,7 +55,7 @@ def compare(
         for run, setup, time, size in zip(runs, setups, seconds, memory, strict=True)
     ]
     modelled = np.array([reason is None for reason in reasons], dtype=bool)
-    in_tensors = np.array([counted_bytes(run) == ALLOCATED for run in runs], dtype=bool)
+    counted = [counted_bytes(run) for run in runs]
 
     def predicted(values: np.ndarray) -> np.ndarray:
         of_runs = np.full(len(runs), np.nan)
@@ -70,7 +70,11 @@ def compare(
         low=predicted(predictions.low),
         high=predicted(predictions.high),
         measured_bytes=_numbers(memory),
-        predicted_bytes=np.where(in_tensors, predicted(predictions.allocated_bytes), predicted(predictions.peak_bytes)),
+        predicted_bytes=np.select(
+            [np.array([one == kind for one in counted], dtype=bool) for kind in (ALLOCATED, RESERVED)],
+            [predicted(predictions.allocated_bytes), predicted(predictions.reserved_bytes)],
+            predicted(predictions.peak_bytes),
+        ),
         oom=_numbers([_ran_out(run, time) for run, time in zip(runs, seconds, strict=True)]),
         fits=predicted(predictions.fits) == 1,
         group=tuple(group_of(setup) if isinstance(setup, Setup) else None for setup in setups),

@@ -37,6 +37,14 @@ def _replicas(values: Values) -> int | None:
     return values["n_gpus"] and max(values["n_gpus"] // model_parallel, 1)
 
 
+def _microbatch(values: Values) -> int:
+    # Sharded weights in a pipeline are PyTorch's parallelisms: torch.distributed.pipelining cuts a batch into as many
+    # microbatches as there are chunks, unless it is told a number (TorchTitan, ParallelismConfig).
+    if values["zero_stage"] < 3 or values["pp"] == 1:
+        return 1
+    return max((values["global_batch"] or 0) // (values["dp"] * values["pp"] * values["vpp"]), 1)
+
+
 def _sequence_parallel(values: Values) -> bool:
     return values["tp"] > 1 and (values["seq"] or 0) % (values["tp"] * values["cp"]) == 0
 
@@ -63,8 +71,9 @@ DEFAULTS: dict[str, Default] = {
     "vpp": Default("1", lambda v: 1, matters=lambda v: v["pp"] > 1),
     "sp": Default("1 where tp > 1 and tp * cp divides seq", _sequence_parallel, matters=lambda v: v["tp"] > 1),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
-    "microbatch": Default("1", lambda v: 1),
-    "recompute": Default("none if the run then fits, else full", lambda v: "none"),  # dsx.predict.missing_recompute
+    "microbatch": Default("1; with zero_stage 3 and pp > 1 as many microbatches as pp * vpp chunks", _microbatch),
+    # dsx.predict.missing_recompute infers it.
+    "recompute": Default("the fastest value under which the run fits", lambda v: "none"),
 }
 
 

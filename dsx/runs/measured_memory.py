@@ -6,10 +6,16 @@ from dsx.runs.run_table import Run
 # Prefixes of mem_unit, ignoring case; a blank cell means GB.
 UNITS = {"gib": 2.0**30, "mib": 2.0**20, "gb": 1e9, "mb": 1e6}
 
-# A word in mem_unit -> what was counted: allocated tensors alone, all memory that the allocator reserved, or all memory
-# in use on the device, including the CUDA context.
-COUNTED = {"nvidia-smi": "device", "reserved": "reserved"}
-ALLOCATED = "allocated"
+# What a tool counted: tensors alone, all memory that the framework's allocator holds, or all memory in use on the
+# device, with its context and the buffers of the collective library.
+ALLOCATED, RESERVED, DEVICE = "allocated", "reserved", "device"
+# A word in mem_unit, the first one that is there -> what was counted. Without any it is the peak that frameworks log,
+# which is that of the tensors (max_memory_allocated of PyTorch).
+COUNTED = {
+    **dict.fromkeys(("nvidia-smi", "rocm-smi", "nvml", "driver", "device"), DEVICE),
+    "reserved": RESERVED,
+    "allocated": ALLOCATED,
+}
 
 
 def measured_bytes(run: Run) -> float | Reason | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dsx.errors import RunTableError, SpecError
+from dsx.errors import RunTableError, SpecError, did_you_mean
 from dsx.runs.cell_units import without_unit
 from dsx.runs.fused_kernels import kernels
 from dsx.runs.node_network import NodeNetwork, node_network
@@ -18,6 +18,9 @@ from dsx.space.choices import BY_NAME, STEP_SEARCHED
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
+
+# A word of the column cross_entropy -> the bytes per logit that it keeps (data/operators/standard.yaml).
+CROSS_ENTROPY = {"fused": 2, "unfused": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Run:
     stage_layers: str | None  # an addition to the published format
     flash: bool | None  # False = unfused attention
     kernels: frozenset[str] | None  # operators that ran as one fused kernel; an addition to the published format
+    cross_entropy: str | None  # fused or unfused; an addition to the published format
+    gradient_bytes: int | None  # per element, 2 or 4; an addition to the published format
     precision: str | None
     framework: str | None
     software: str | None  # framework and release, or the name of a stack
@@ -148,6 +153,21 @@ def _stage(text: str) -> int:
     return int(stage)
 
 
+def _cross_entropy(text: str) -> str:
+    if text.lower() not in CROSS_ENTROPY:
+        raise ValueError(
+            f"{text!r} is neither {' nor '.join(CROSS_ENTROPY)}{did_you_mean(text.lower(), CROSS_ENTROPY)}"
+        )
+    return text.lower()
+
+
+def _gradient_bytes(text: str) -> int:
+    size = parse_number(text)
+    if size not in (2, 4):
+        raise ValueError(f"{text!r} is not the bytes of a gradient: 2 (BF16, FP16) or 4 (FP32)")
+    return int(size)
+
+
 _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     str | None: str,
@@ -161,6 +181,8 @@ _OWN_READERS = {
     "zero_stage": _stage,
     "measured_mfu": _fraction,
     "kernels": kernels,
+    "cross_entropy": _cross_entropy,
+    "gradient_bytes": _gradient_bytes,
     "node_network": node_network,
 }
 

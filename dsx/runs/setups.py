@@ -15,7 +15,7 @@ from dsx.runs.node_network import with_node_network
 from dsx.runs.notes import read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.recompute_words import SHARDED_RECIPE, RecomputeWord, recompute_words
-from dsx.runs.run_table import Run
+from dsx.runs.run_table import CROSS_ENTROPY, Run
 from dsx.runs.software import described, known_stacks, software_of
 from dsx.space.choices import BY_NAME, CHOICES
 from dsx.space.domain_fill import fill_in_order
@@ -61,6 +61,7 @@ class Setup:
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits), "fp8", "fp4" or "int8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
+    stated: Mapping[str, int]  # fields of an assumption set that the row states
     gpus_per_node: int
     stack: str | None  # of its software; None if there are no stacks
     remark: str | None  # about software that no stack names
@@ -165,12 +166,22 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         precision=precision,
         fused_attention=values["flash"],
         unfused=FUSABLE - values["kernels"],
+        stated=_fields(values),
         gpus_per_node=values["gpus_per_node"],
         stack=software and software.stack.name,
         remark=described(software.unknown, software.stack, known.stacks) if software and software.unknown else None,
         filled=filled,
         from_notes=tuple(in_notes),
     )
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of an assumption set that a row states."""
+    found = {
+        "gradient_bytes": values["gradient_bytes"],
+        "cross_entropy_bytes": CROSS_ENTROPY.get(values["cross_entropy"]),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> Plan:
@@ -182,6 +193,10 @@ def _plan(values: Mapping[str, Any], stated: Mapping[str, Any], domain: int) -> 
     plan: dict[str, Any] = {choice.name: choice.default for choice in CHOICES if choice.name != "strategy"}
     plan |= {name: values[name] for name in ("tp", "cp", "ep", "pp", "vpp", "dp", "zero_stage")}
     plan |= {column: values[name] for column, name in _COLUMNS.items()}
+    # In a pipeline, frameworks that shard weights gather them once a step and reduce gradients after the last
+    # microbatch (TorchTitan's fsdp_reshard_after_forward; torch.distributed.pipelining): what stage 1 does.
+    if plan["pp"] > 1 and plan["zero_stage"] == 3:
+        plan["zero_stage"] = 1
     plan["num_microbatches"] = values["global_batch"] // (values["dp"] * values["microbatch"])
     shares = fill_in_order({axis: plan[axis] for axis in axes_in(ORDERS[0])}, domain)
     return Plan(plan | {f"{axis}_nvs": share for axis, share in shares.items()} | dict(stated))

@@ -248,6 +248,8 @@ class AssumptionsSpec(Spec):
     activation_bytes: Count  # bytes per element
     weight_bytes: Count  # bytes per element
     gradient_bytes: Count  # bytes per element
+    fp8_saved_bytes: Count  # bytes per element of the operand that a multiply in 8 bits keeps for its backward
+    cross_entropy_bytes: Count  # bytes per logit that the cross-entropy keeps for its backward
     optimizer_bytes_per_parameter: NonNegative  # bytes of optimizer state
     optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes
     accumulation_traffic_per_parameter: NonNegative  # bytes that gradient accumulation reads and writes per microbatch

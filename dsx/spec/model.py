@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from dsx.errors import SpecError, did_you_mean
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.document import Document
 from dsx.spec.load import Given, Spec, load_overridden, statements
 from dsx.spec.overrides import Assignment
@@ -26,7 +27,7 @@ _TAKEN = {
     "s": "sequence_length, a training setting",
     **dict.fromkeys(("tp", "tp2", "cp", "ep", "dp", "pp"), "degree of a mesh axis, a choice of the plan"),
     "panels": "number of panels, a choice of the plan",
-    **dict.fromkeys(("activation_bytes", "weight_bytes", "gradient_bytes"), "element size, an assumption"),
+    **dict.fromkeys(ELEMENT_BYTES, "element size, an assumption"),
 }
 # The letters that layer definitions and strategies share; a model gives those that its layers use.
 ALPHABET = ("e", "h", "g", "k", "f", "v", "x", "c", "m", "j", "t", "fx", "fs", "kv", "gc")

@@ -18,6 +18,7 @@ from dsx.graph.nodes import Launch, Node, Transferred, Value
 from dsx.graph.recomputed import recomputation
 from dsx.graph.recomputed_nodes import backward_nodes
 from dsx.space.recompute_values import regions_of
+from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.traces.multiply_numbers import bits_of
 
@@ -115,7 +116,7 @@ def layer_values(
     layer: DerivedLayer, dimensions: Mapping[str, int], sizes: Mapping[str, int], assumptions: AssumptionsSpec
 ) -> dict[str, int]:
     """Return the values of all names of a layer, as whole numbers; `sizes` are b, s, panels and the degrees."""
-    element = {name: getattr(assumptions, name) for name in ("activation_bytes", "weight_bytes", "gradient_bytes")}
+    element = {name: getattr(assumptions, name) for name in ELEMENT_BYTES}
     return define(layer, {**dimensions, **sizes, **element})
 
 

@@ -18,7 +18,7 @@ from dsx.graph.selection import selected
 from dsx.graph.strategy import resolved
 
 STANDARD = load_operators(["standard"])
-BYTES = {"activation_bytes": 2, "weight_bytes": 2, "gradient_bytes": 2, "panels": 1}
+BYTES = {"activation_bytes": 2, "weight_bytes": 2, "gradient_bytes": 2, "cross_entropy_bytes": 12, "panels": 1}
 AG, RS, AR, A2A = "all-gather", "reduce-scatter", "all-reduce", "all-to-all"
 FORWARD, BACKWARD = 0, 1
 

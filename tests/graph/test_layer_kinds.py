@@ -58,6 +58,13 @@ def test_a_head_divides_the_vocabulary_and_keeps_logits_probabilities_and_gradie
     assert number(layer, forward.matrix, **sizes) == B * S * (V // TP) * (2 * E - 1)
 
 
+def test_a_head_that_gathers_its_logits_keeps_those_of_the_whole_vocabulary():
+    layer, sizes = packaged("head gathered_logits", "1d"), SIZES | {"tp": TP}
+    assert (AG, "tp", W * B * S * V) in volumes(layer, FORWARD, **sizes)
+    assert saved(layer, **sizes)["output state 0"] == 12 * B * S * V
+    assert saved(layer, **sizes | {"cross_entropy_bytes": 2})["output state 0"] == 2 * B * S * V
+
+
 def test_a_tied_projection_is_a_weight_that_the_embedding_has_too():
     assert [(w.name, w.tied) for w in packaged("head tied", "1d").weights] == [("gamma", False), ("projection", True)]
 

@@ -79,7 +79,7 @@ def test_model_flops_are_those_of_the_search(asked):
     for batch in made:
         for position, row in enumerate(batch.rows.tolist()):
             setup = asked[row]
-            problem = make_problem(setup.model, setup.cluster, batch.spec, ["1d"], setup.plan["sequence_length"])
+            problem = make_problem(setup.model, setup.cluster, DEFAULT, ["1d"], setup.plan["sequence_length"])
             assert batch.workload.forward_flops[position] == pytest.approx(problem.workload.forward_flops, rel=1e-12)
 
 
@@ -132,7 +132,7 @@ def of_models(folder, *models):
 
 def assert_alike(found, row, alone):
     # A batch of one is compiled by itself, so the last digit may be rounded otherwise.
-    for name in ("step_time_s", "low", "high", "peak_bytes", "allocated_bytes"):
+    for name in ("step_time_s", "low", "high", "peak_bytes", "allocated_bytes", "reserved_bytes"):
         np.testing.assert_allclose(getattr(found, name)[row], getattr(alone, name)[0], rtol=1e-15, err_msg=name)
 
 
@@ -180,7 +180,7 @@ def test_a_fit_prices_stated_layouts_as_they_are_priced_once(tmp_path, changes, 
     assert sorted(batch.rows.tolist() for batch in made) == rows_of_batches
     for batch in made:
         with jax.enable_x64(True):
-            times = pricer(batch)(assumptions_from_spec(batch.spec)).step_time_s
+            times = pricer(batch)(batch.assumptions).step_time_s
         np.testing.assert_allclose(times, found.step_time_s[batch.rows], rtol=1e-12)
 
 
