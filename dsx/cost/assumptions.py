@@ -21,7 +21,7 @@ class Assumptions:
     kernel_slowdown: ArrayLike
     matrix_efficiency: ArrayLike
     sustained_share: ArrayLike
-    contracted_half: ArrayLike
+    tile_latency: ArrayLike
     tile_half: ArrayLike
     tile_quantisation: ArrayLike
     wave_quantisation: ArrayLike

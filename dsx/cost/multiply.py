@@ -2,7 +2,11 @@
 
 A multiply of (m x k) by (k x n), `batch` times, outside a fused kernel:
 
-    x = (k + contracted_half) / k * min over tiles of (tile cost * tile waste * wave waste)
+    x = (1 + tile_latency P / (2 r c k)) * min over tiles of (tile cost * tile waste * wave waste)
+
+A tile computes for 2 r c k / P seconds, with P the peak of a multiprocessor at the precision of the multiply and r x c
+the first tile of the list; before it loads its first operands, after it writes its result (`tile_latency`). So a
+contracted size that is large enough for one generation of devices is not for the next, nor for 8 bits.
 
 A tile of r x c elements of the result costs 1 + tile_half (1/r + 1/c), relative to the first tile of the list: small
 tiles load more operands for each multiplication. Tile waste is the work beyond the edges of the result; wave waste is
@@ -42,11 +46,12 @@ def slowdowns(
     rows, columns, contracted, batch = (
         xp.maximum(size, one) for size in (multiplies.rows, multiplies.columns, multiplies.contracted, multiplies.batch)
     )
-    fill = (contracted + assumptions.contracted_half) / contracted
+    dtype = _dtype(shapes, device, assumptions)
+    fill = 1.0 + _filled(device, assumptions) / (dtype * contracted)
     grouped = xp.where(
         _column([shape.grouped for shape in shapes]), 1.0 / assumptions.grouped_efficiency, xp.ones_like(rows)
     )
-    library = grouped * fill * _tiled(rows, columns, batch, device, assumptions) * _dtype(shapes, device, assumptions)
+    library = grouped * fill * _tiled(rows, columns, batch, device, assumptions) * dtype
     smallest = xp.minimum(xp.minimum(rows, columns), contracted)
     attention = (smallest + assumptions.attention_half) / smallest * _attention(shapes, device, assumptions)
     return xp.where(_column([is_attention(shape) for shape in shapes]), attention, library)
@@ -90,6 +95,15 @@ def per_kernel(
     for index, shape in enumerate(shapes):
         member[shape.direction, shape.kernel, index] = 1.0
     return xp.tensordot(member.astype(values.dtype), values, axes=1)
+
+
+def _filled(device: Device, assumptions: Assumptions) -> ArrayLike:
+    """Return the contracted size, in 16 bits, that one tile computes while the pipeline of another fills and drains."""
+    if not assumptions.tiles:
+        return 0.0
+    height, width = assumptions.tiles[0]
+    per_sm = xp.where(device.num_sms > 1.0, device.matrix_flops / device.num_sms, 0.0)
+    return assumptions.tile_latency * per_sm / (2.0 * height * width)
 
 
 def _tiled(

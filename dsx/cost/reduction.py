@@ -2,7 +2,7 @@
 
 Once a step, the gradients of a layer are reduced and its weights gathered over the ranks that hold the same parameters.
 The first gathered layer and the last reduced layer overlap with nothing. Every other layer overlaps with the compute of
-one layer for one microbatch (arXiv 2410.00273, section 3), as far as the framework overlaps them: `dp_overlap` for what
+one layer for one microbatch, of interleaved stages with that of more (`_chunks_beside`; arXiv 2410.00273, section 3), as far as the framework overlaps them: `dp_overlap` for what
 a step does once, `fsdp_overlap` for what every microbatch repeats, as stage 2's scatter does. `dsx.graph.step` says
 what each ZeRO stage communicates and how often. Gradients of replicated parameters and of a tied weight overlap with
 nothing.
@@ -72,6 +72,9 @@ def layer_reduction(
             xp.maximum(whole - shared * taken, xp.zeros_like(whole))
             for whole, taken in zip((forward, backward), layer.contended_s, strict=True)
         )
+    if (more := _chunks_beside(choices, searched)) is not None:
+        gathers, reduces = (_once(direction, choices, searched) for direction in (FORWARD, BACKWARD))
+        forward, backward = forward * (1.0 + gathers * more), backward * (1.0 + reduces * more)
     beside = xp.minimum(back, backward)
     exposed_back = back - of_back * beside
     exposed_last = exposed_back
@@ -91,6 +94,32 @@ def _overlap(direction: int, choices: StepChoices, searched: Searched, assumptio
         stage: assumptions.fsdp_overlap if in_every_pass(stage, direction) else assumptions.dp_overlap
         for stage in searched.zero_stage
     }
+    return pick(searched.zero_stage, choices.zero_stage, of_stage)
+
+
+def _chunks_beside(choices: StepChoices, searched: Searched) -> PerPlan | None:
+    """Return the passes of a layer, beyond its own, that what a step does once overlaps with; None if there are none.
+
+    Interleaved stages run their chunks one after the other, each for a group of up to pp microbatches. A chunk's
+    gradients are reduced while the chunks before it run their last group, its weights gathered while they run their
+    first one. So all chunks of a stage but one have that many passes beside (Narayanan et al., SC21, figure 4;
+    Megatron-LM, `grad_sync_func` and `param_sync_func`, which act on a chunk).
+    """
+    interleaved = [code for code in searched.schedule if SCHEDULES[code].interleaved]
+    if not interleaved or searched.vpp == (1,):
+        return None
+    group = xp.minimum(choices.pp, choices.num_microbatches)
+    more = (1.0 - 1.0 / choices.vpp) * (group - 1.0)
+    nothing = xp.zeros_like(more)
+    return pick(
+        searched.schedule, choices.schedule, {code: more if code in interleaved else nothing for code in searched.schedule}
+    )
+
+
+def _once(direction: int, choices: StepChoices, searched: Searched) -> PerPlan:
+    """Return 1.0 for plans that have the collectives of a direction once a step, 0.0 for others."""
+    one = xp.ones_like(choices.pp)
+    of_stage = {stage: (0.0 if in_every_pass(stage, direction) else 1.0) * one for stage in searched.zero_stage}
     return pick(searched.zero_stage, choices.zero_stage, of_stage)
 
 

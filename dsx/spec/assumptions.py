@@ -142,6 +142,7 @@ class AssumptionsSpec(Spec):
         "blocks": "set: {core: unfused-attention-core}",
         "unfused_blocks": "unfused_attention: {core: unfused-attention-core}",
         "told_apart": "resolution: 0.2",
+        "contracted_half": "tile_latency: 1.5 us",
     }
     keys_of_file: ClassVar[Sequence[str]] = ("extends",)
 
@@ -186,7 +187,7 @@ class AssumptionsSpec(Spec):
     vector_efficiency: Fraction  # reached share of vector_flops
     # Further factors on matrix_efficiency (dsx.cost.multiply): contracted size, tiles of the result and the waves in
     # which they run, fused attention kernels, 8 bits.
-    contracted_half: NonNegative  # elements: contracted size with half the efficiency
+    tile_latency: Seconds  # of a tile that computes nothing: its first operands are loaded, its result is written
     tile_half: NonNegative  # elements: side of a tile whose loads take as long as its multiplies
     tile_quantisation: Share  # share of a tile's work outside the result that counts
     wave_quantisation: Share  # share of the last wave's idle time that counts

@@ -45,7 +45,7 @@ def make_assumptions(**changes):
             "sustained_share": 1.0,
             "matrix_ceiling": "data_sheet",
             "attention_kernels": 0.0,
-            "contracted_half": 0.0,
+            "tile_latency": 0.0,
             "tile_half": 0.0,
             "tile_quantisation": 0.0,
             "wave_quantisation": 0.0,
