@@ -210,8 +210,8 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
         "from_notes": "blank, in the notes",
         "inferred_recompute": "recompute, inferred",
     }
-    for title, counts in ((title, figures[name]) for name, title in titles.items()):
-        if counts:
+    for key, title in titles.items():
+        if counts := figures[key]:
             lines.append(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
     return "\n".join(lines)
 
