@@ -29,7 +29,13 @@ def half(setups, assumptions):
     unknown = np.array([reason is not None for reason in reasons])
     seconds = np.where(unknown, np.nan, seconds)
     return Predictions(
-        seconds, 0.8 * seconds, 1.2 * seconds, *np.full((3, len(setups)), 6e10), fits, ("full", *reasons[1:]), reasons
+        seconds,
+        0.8 * seconds,
+        1.2 * seconds,
+        *np.full((3, len(setups)), 6e10),
+        fits,
+        ("full", *[None] * (len(setups) - 1)),
+        reasons,
     )
 
 
