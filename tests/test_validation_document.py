@@ -36,9 +36,7 @@ def rows(runs):
     def tenth_more(asked, assumptions):
         times = np.array([1.1 * measured_step_time(setup) for setup in asked])
         none = (None,) * len(asked)
-        return Predictions(
-            times, 0.9 * times, 1.1 * times, np.full(len(asked), 4e10), np.full(len(asked), 4e10), times > 0, none
-        )
+        return Predictions(times, 0.9 * times, 1.1 * times, *np.full((3, len(asked)), 4e10), times > 0, none, none)
 
     return compare(runs, setups(runs), tenth_more, load_assumptions("default"))
 

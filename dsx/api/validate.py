@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -115,7 +116,11 @@ def validate(
         write_rows(rows, output)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
-    figures = report(rows) | {"filled": count_filled(made), "from_notes": count_from_notes(made)}
+    figures = report(rows) | {
+        "filled": count_filled(made),
+        "from_notes": count_from_notes(made),
+        "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
+    }
     return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
 
 
@@ -200,8 +205,13 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
         f"memory: {oom['fit_correct']:,} of {oom['fit']:,} that ran and {oom['oom_correct']:,} of {oom['oom']:,} "
         "out of memory predicted so"
     )
-    for title, counts in (("blank, filled", figures["filled"]), ("blank, in the notes", figures["from_notes"])):
-        if counts:
+    titles = {
+        "filled": "blank, filled",
+        "from_notes": "blank, in the notes",
+        "inferred_recompute": "recompute, inferred",
+    }
+    for key, title in titles.items():
+        if counts := figures[key]:
             lines.append(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
     return "\n".join(lines)
 

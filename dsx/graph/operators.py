@@ -4,8 +4,8 @@ A table (data/operators/*.yaml) maps the name of an operator to its fields. Expr
 argument name, and to the result as ``y``: ``size(x)`` is its elements, ``rows(x)`` its elements without the last
 dimension, ``last(x)`` its last dimension, ``bytes(x)`` its bytes. ``dx`` and ``dy`` are gradients, ``contracted`` is
 the product of the local dimensions that a multiply contracts, ``panels`` the number of panels of a panelled multiply,
-``activation_bytes`` the bytes of one element, ``cross_entropy_bytes`` what a loss keeps of one. No table names an axis or
-a degree.
+``activation_bytes`` the bytes of one element, ``cross_entropy_bytes`` what a loss keeps of one. No table names an axis
+or a degree.
 
 | field | meaning |
 |---|---|

@@ -2,13 +2,13 @@
 
 A measured run did fit. Where it does not without recomputation, it must have recomputed: selectively, one region of its
 layers (`dsx.space.recompute_values`), or all of them. Of the values under which it fits the fastest is taken, since
-that is what its authors would have chosen; of none fits, the one that needs least memory.
+that is what its authors would have chosen; if none fits, the one that needs least memory.
 
 Combinations of regions, and recomputation of only some layers, are not tried: a table that states less than this cannot
 tell them apart.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +45,6 @@ def with_recompute(setups: Sequence[Setup], assumptions: AssumptionsSpec) -> lis
         best = int(np.argmin(np.where(fits, seconds[at], np.inf) if fits.any() else peaks[at]))
         found[row] = tried[at * len(TRIED) + best]
     return found
-
-
-def inferred(setups: Sequence[Setup]) -> Mapping[str, int]:
-    """Return, by value of `recompute`, the number of setups for which it is inferred, the largest number first."""
-    values = [setup.plan["recompute"] for setup in setups if is_inferred(setup)]
-    return dict(sorted(((value, values.count(value)) for value in set(values)), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _recomputing(setup: Setup, value: str) -> Setup:

@@ -33,6 +33,7 @@ class Rows:
     fits: np.ndarray  # [N] bool, as predicted; false in rows with a reason
     group: tuple[Hashable, ...]  # [N] the same for rows that differ only in configuration
     layout: tuple[Hashable, ...]  # [N] the configuration
+    inferred_recompute: tuple[str | None, ...]  # [N] the value of `recompute` where it is inferred
     reason: tuple[Reason | None, ...]  # [N] why a row is not modelled
 
     @property
@@ -47,7 +48,7 @@ def compare(
     """Return `runs` with the predictions of their `setups`; a run whose setup is a Reason is not predicted."""
     has_setup = np.array([isinstance(setup, Setup) for setup in setups], dtype=bool)
     predictions = predict([setup for setup in setups if isinstance(setup, Setup)], assumptions)
-    predicted_reasons = iter(predictions.reason)
+    predicted_reasons, inferred = iter(predictions.reason), iter(predictions.inferred_recompute)
     seconds = [_measured_step_time(run, setup) for run, setup in zip(runs, setups, strict=True)]
     memory = [measured_bytes(run) for run in runs]
     reasons = [
@@ -79,6 +80,7 @@ def compare(
         fits=predicted(predictions.fits) == 1,
         group=tuple(group_of(setup) if isinstance(setup, Setup) else None for setup in setups),
         layout=tuple(layout_of(setup) if isinstance(setup, Setup) else None for setup in setups),
+        inferred_recompute=tuple(next(inferred) if isinstance(setup, Setup) else None for setup in setups),
         reason=tuple(reasons),
     )
 

@@ -176,9 +176,14 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
 
 
 def _fields(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields of an assumption set that a row states."""
+    """Return the fields of an assumption set that a row states.
+
+    Gradients of FP16, scaled with the loss, are kept in FP16 unless the row says otherwise: Megatron-LM accumulates in
+    FP32 by itself with BF16 alone (accumulate_allreduce_grads_in_fp32, megatron/training/arguments.py).
+    """
+    half = values["precision"].lower().startswith(("fp16", "float16", "half"))
     found = {
-        "gradient_bytes": values["gradient_bytes"],
+        "gradient_bytes": values["gradient_bytes"] or (2 if half else None),
         "cross_entropy_bytes": CROSS_ENTROPY.get(values["cross_entropy"]),
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -249,7 +249,7 @@ class AssumptionsSpec(Spec):
     activation_bytes: Count  # bytes per element
     weight_bytes: Count  # bytes per element
     gradient_bytes: Count  # bytes per element
-    fp8_saved_bytes: Count  # bytes per element of the operand that a multiply in 8 bits keeps for its backward
+    fp8_saved_bytes: Count  # bytes per element of the operand that a multiply in 8 bits or fewer keeps
     cross_entropy_bytes: Count  # bytes per logit that the cross-entropy keeps for its backward
     optimizer_bytes_per_parameter: NonNegative  # bytes of optimizer state
     optimizer_traffic_per_parameter: NonNegative  # bytes that one update reads and writes

@@ -42,6 +42,7 @@ def rows_of(source, measured, predicted, **others):
         fits=np.array(others.pop("fits", [True] * count), dtype=bool),
         group=tuple(others.pop("group", source)),
         layout=tuple(others.pop("layout", range(count))),
+        inferred_recompute=(None,) * count,
         reason=tuple(others.pop("reason", [None] * count)),
     )
     assert not others

@@ -29,7 +29,13 @@ def half(setups, assumptions):
     unknown = np.array([reason is not None for reason in reasons])
     seconds = np.where(unknown, np.nan, seconds)
     return Predictions(
-        seconds, 0.8 * seconds, 1.2 * seconds, np.full(len(setups), 6e10), np.full(len(setups), 6e10), fits, reasons
+        seconds,
+        0.8 * seconds,
+        1.2 * seconds,
+        *np.full((3, len(setups)), 6e10),
+        fits,
+        ("full", *[None] * (len(setups) - 1)),
+        reasons,
     )
 
 
@@ -63,6 +69,7 @@ def test_json_has_the_figures(table, capsys):
         "not_modelled",
         "filled",
         "from_notes",
+        "inferred_recompute",
         "outliers",
     )
     assert data.keys() == {"schema_version", *keys}
@@ -74,6 +81,7 @@ def test_json_has_the_figures(table, capsys):
     assert data["oom"] == {"fit": 3, "fit_correct": 2, "oom": 1, "oom_correct": 1}
     assert data["not_modelled"] == {"no layer text": 1, "tp * pp * cp * dp is not n_gpus": 1}
     assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
+    assert data["inferred_recompute"] == {"full": 1}
     assert (data["filled"], data["from_notes"]) == ({"vpp": 1}, {"kernels": 1})
     assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in err
 

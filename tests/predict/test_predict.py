@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from runs.tables import write
 
-from dsx.cost.assumptions import assumptions_from_spec
 from dsx.errors import SpecError
 from dsx.predict.batches import batches
 from dsx.predict.predictor import predict
