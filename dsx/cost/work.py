@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsx.cost import xp
-from dsx.cost.assumptions import FP8
+from dsx.cost.assumptions import BF16
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
@@ -230,9 +230,9 @@ def layer_work(
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
 
-    # Multiplies in 8 bits keep their cast operand, but for frameworks that cast it once more in the backward.
+    # Multiplies in 8 bits or fewer keep their cast operand, but for frameworks that cast it once more in the backward.
     of_operand = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"]
-    casts = assumptions.linear_dtype == FP8 and bool(np.any(of_operand != 1.0))
+    casts = assumptions.linear_dtype != BF16 and bool(np.any(of_operand != 1.0))
 
     def bytes_of(tensors: Iterable[Saved]) -> PerWork:
         listed = [*tensors]
