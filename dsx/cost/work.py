@@ -230,7 +230,7 @@ def layer_work(
     multiplies = [m for direction in (FORWARD, BACKWARD) for k in kernels for m in k.work[direction].multiplies]
     recomputed = [recomputation_under(layer, codes[0]) for codes in modes]
 
-    # Multiplies in 8 bits keep their cast operand, but for frameworks that cast it once more in the backward.
+    # Multiplies in 8 bits or fewer keep their cast operand, but for frameworks that cast it once more in the backward.
     of_operand = _assumed("fp8_saved_bytes", assumptions, own) / values["activation_bytes"]
     casts = assumptions.linear_dtype != BF16 and bool(np.any(of_operand != 1.0))
 

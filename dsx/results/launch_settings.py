@@ -7,7 +7,7 @@ Sources: megatron.core 0.16.1 for what Megatron-LM does (ModelParallelConfig.bf1
 overlap_moe_expert_parallel_comm; TransformerConfig.fp8, cp_comm_type, moe_token_dispatcher_type, moe_grouped_gemm,
 moe_layer_freq, moe_expert_capacity_factor; DistributedDataParallelConfig.grad_reduce_in_fp32; OptimizerConfig;
 schedules.forward_backward_pipelining_without_interleaving), megatron/training/arguments.py for the flags. Not covered:
-the scaling recipe of 8-bit multiplies, which dsx does not choose, and formats below 8 bits.
+the scaling recipe of multiplies in fewer than 16 bits, which dsx does not choose. The flag of 4 bits is from memory.
 """
 
 from dsx.graph.derived import FORWARD, DerivedLayer
@@ -27,9 +27,16 @@ _OPTIMIZER_BYTES = {_BF16: 12, _FP32: 8}
 _CP_COMM_TYPE = {ALL_GATHER: "all_gather", ALL_TO_ALL: "a2a"}
 _GATHERED = {ALL_GATHER, REDUCE_SCATTER}
 
+# linear_dtype -> in words, the peak of a device, and the flag of Megatron-LM.
+_NARROW: dict[str, tuple[str, str, Flag | None]] = {
+    "fp8": ("8 bits", "fp8_flops", ("--fp8-format", "hybrid")),
+    "fp4": ("4 bits", "fp4_flops", ("--fp4-format", "e2m1")),
+    "int8": ("integers of 8 bits", "int8_flops", None),
+}
+
 
 def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings:
-    """Return the flags of the priced element sizes, and of multiplies in 8 bits.
+    """Return the flags of the priced element sizes, and of multiplies in fewer bits.
 
     Without a flag, gradients of BF16 weights are accumulated and reduced in FP32.
     """
@@ -58,11 +65,14 @@ def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings
         lost.append(
             f"optimizer state of {kept:g} bytes per parameter: Adam in Megatron-LM keeps {_OPTIMIZER_BYTES[weights]}"
         )
-    if assumptions.linear_dtype == "fp8":
-        if device.fp8_flops is None:
-            lost.append(f"multiplies in 8 bits: {device.name} has none, so they were priced at its matrix_flops")
+    if assumptions.linear_dtype in _NARROW:
+        bits, peak, flag = _NARROW[assumptions.linear_dtype]
+        if getattr(device, peak) is None:
+            lost.append(f"multiplies in {bits}: {device.name} has none, so they were priced at its matrix_flops")
+        elif flag is None:
+            lost.append(f"multiplies in {bits}: Megatron-LM has none")
         else:
-            flags.append(("--fp8-format", "hybrid"))
+            flags.append(flag)
     return flags, lost
 
 

@@ -41,6 +41,7 @@ def make_assumptions(**changes):
     """Efficiencies of one half, 10 us a launch, 2 bytes an element, 12 bytes of Adam; an update costs nothing."""
     return Assumptions(
         **{
+            "kernel_slowdown": 1.0,
             "matrix_efficiency": 0.5,
             "sustained_share": 1.0,
             "matrix_ceiling": "data_sheet",

@@ -233,6 +233,17 @@ def test_multiplies_in_8_bits_are_asked_for_where_there_are_any(layer):
     assert older.lost[0].startswith("multiplies in 8 bits: ")
 
 
+def test_multiplies_in_4_bits_and_of_integers(layer):
+    wanted = plan(dp=8, dp_nvs=8)
+    blackwell = load_cluster("b200-180-nvs8").device
+    four = launched(wanted, layer("1d"), device=blackwell, linear_dtype="fp4")
+    assert (dict(four.flags)["--fp4-format"], four.lost) == ("e2m1", ())
+    assert "4 bits: H100 has none" in "".join(launched(wanted, layer("1d"), linear_dtype="fp4").lost)
+    of_integers = blackwell.model_copy(update={"int8_flops": 4.5e15})
+    whole = launched(wanted, layer("1d"), device=of_integers, linear_dtype="int8")
+    assert whole.lost == ("multiplies in integers of 8 bits: Megatron-LM has none",)
+
+
 @pytest.mark.parametrize(
     ("choices", "assumptions", "flags", "lost"),
     [
