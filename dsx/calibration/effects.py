@@ -17,6 +17,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 _LEAST, _MOST = 0.005, 0.5  # deviations, log
+_FARTHEST = 0.3  # mean of a source that counts: what is further off is no effect but another program
 _START = 0.1
 
 
@@ -67,7 +68,7 @@ def deviations(
     _, of_source = np.unique(source[used], return_inverse=True)
     count = of_source.max(initial=-1) + 1
     share = weights[used] / np.bincount(of_source, weights[used], count)[of_source]
-    means = np.bincount(of_source, share * residuals[used], count)
+    means = np.clip(np.bincount(of_source, share * residuals[used], count), -_FARTHEST, _FARTHEST)
 
     def design(member: np.ndarray, size: int) -> np.ndarray:
         found = np.zeros((count, size))

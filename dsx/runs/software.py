@@ -1,7 +1,7 @@
 """Find the stack of a run from its software: the columns `software` (framework and release), `framework` and `year`.
 
-A name of a stack in either column is that stack. Otherwise the stacks count whose words the columns contain, those of
-the longest word, and of them the last one that is no later than the release. A release is a month that the columns
+A name of a stack in either column is that stack. Otherwise the stacks count whose words the columns contain and that are
+no later than the release, of them those of the longest word, and of them the last one. A release is a month that the columns
 state ("24.07", "2025-04-30"), else the middle of the year. Software that no stack names has the stack of its date among
 those without words, and is reported.
 """
@@ -47,13 +47,11 @@ def software_of(
                 return Software(stack, None)
     written = " ".join(texts)
     released = _released(written, year)
-    found = [(len(word), stack) for stack in stacks for word in stack.software.words if _names(written, word)]
-    longest = max((length for length, _ in found), default=0)
-    named = [stack for length, stack in found if length == longest]
-    candidates = named or [stack for stack in stacks if not stack.software.words]
-    if not candidates:
+    named = [(len(word), stack) for stack in stacks for word in stack.software.words if _names(written, word)]
+    found = named or [(0, stack) for stack in stacks if not stack.software.words]
+    if not found:
         return None
-    return Software(_latest(candidates, released), None if named or not written else written)
+    return Software(_latest(found, released), None if named or not written else written)
 
 
 def described(unknown: str, stack: StackSpec, stacks: Sequence[StackSpec]) -> str:
@@ -75,9 +73,11 @@ def _released(written: str, year: int | None) -> int | None:
     return None if year is None else months(year, _MIDDLE)
 
 
-def _latest(stacks: Sequence[StackSpec], released: int | None) -> StackSpec:
-    """Return the last of `stacks` that is no later than a release, or the first one if all are later."""
-    in_order = sorted(stacks, key=lambda stack: stack.software.since)
-    if released is None:
-        return in_order[-1]
-    return next((stack for stack in reversed(in_order) if stack.software.since <= released), in_order[0])
+def _latest(found: Sequence[tuple[int, StackSpec]], released: int | None) -> StackSpec:
+    """Return the stack of the longest word, and of those the last, that is no later than a release.
+
+    `found` has the length of a word with each stack. If all stacks are later, the first one is returned.
+    """
+    in_order = sorted(found, key=lambda one: one[1].software.since)
+    known = [one for one in in_order if released is None or one[1].software.since <= released]
+    return max(known, key=lambda one: (one[0], one[1].software.since))[1] if known else in_order[0][1]
