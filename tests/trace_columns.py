@@ -4,11 +4,11 @@ import numpy as np
 from cost.records import machine, make_assumptions
 
 from dsx.traces.columns import Lists, RankTrace, Texts
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.step_replay import StepTraces, replay_step
 
 _INTEGERS = ("num_ops", "tensor_size", "matrix_flops", "vector_flops", "unfused_bytes", "launches")
-_INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels", "on_host")
+_INTEGERS += ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "partner", "panels", "on_host", *ROUTING)
 _TEXTS = {"names": "name", "op_types": "op_type", "kernels": "kernel", "groups": "group", "axes": "axis"}
 
 

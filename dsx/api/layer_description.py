@@ -192,7 +192,9 @@ def _text(described: Mapping[str, Any]) -> str:
             c["kind"],
             c["axis"],
             c["tensor"],
-            _shown(c["bytes"]) + (" in panels" if c["panelled"] else ""),
+            _shown(c["bytes"])
+            + (" in panels" if c["panelled"] else "")
+            + (f" of {_shown(c['copies'])} copies of a token" if c["copies"] is not None else ""),
         ]
         for direction in DIRECTIONS
         for kernel in described["kernels"]

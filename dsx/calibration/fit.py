@@ -178,9 +178,7 @@ def solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, near: Solution
     return _solve(sample, times, beliefs, position, found)
 
 
-def _solve(
-    sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.ndarray, known: Deviations
-) -> Solution:
+def _solve(sample: Sample, times: LocalTimes, beliefs: np.ndarray, start: np.ndarray, known: Deviations) -> Solution:
     """Return the most likely positions and effects under these deviations."""
     used = sample.weights > 0
     members, measured = sample.members, np.log(sample.measured_s)
@@ -194,9 +192,7 @@ def _solve(
     def residuals(point: np.ndarray) -> np.ndarray:
         position, *effects = parts(point)
         errors = times.at(position) + times.kernels * members.effect(*effects) - measured
-        return np.concatenate(
-            [scale * softened(errors[used], SCALE), (position - beliefs) / BELIEF, point[fields:]]
-        )
+        return np.concatenate([scale * softened(errors[used], SCALE), (position - beliefs) / BELIEF, point[fields:]])
 
     def jacobian(point: np.ndarray) -> np.ndarray:
         position, *effects = parts(point)

@@ -68,9 +68,7 @@ class Observations:
                 found[batch.rows] = price(changed(batch, values, slower[batch.rows])).step_time_s
         return found if wanted is None else np.where(wanted, found, np.nan)
 
-    def only(
-        self, rows: np.ndarray, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0
-    ) -> "Observations":
+    def only(self, rows: np.ndarray, values: Mapping[str, float], slowdown: np.ndarray | float = 1.0) -> "Observations":
         """Return the rows at these positions, under values of fields and with [N] factors on the time of kernels."""
         setups = [self.setups[row] for row in rows]
         slower = np.broadcast_to(slowdown * self._slowdown(values), len(self.setups))[rows]
@@ -124,7 +122,10 @@ def others_like(setups: Sequence[Setup]) -> np.ndarray:
     return np.array(
         [
             thinness(
-                {part: len(by[part][value] - {setup.run.source_id}) for part, value in likeness_of(setup)._asdict().items()},
+                {
+                    part: len(by[part][value] - {setup.run.source_id})
+                    for part, value in likeness_of(setup)._asdict().items()
+                },
                 bool(setup.filled),
             )
             for setup in setups

@@ -12,7 +12,10 @@ tensor of an all-gather, the input tensor of any other kind.
 * Hierarchical: first inside the domains, then between them on t rails with V/t each. Its all-reduce is Rabenseifner's
   recursive halving: scatter, reduce on the rails, gather (Hidayetoglu et al., arXiv 2408.05962).
 * Exchange: every GPU sends to every other GPU at the same time. Bytes for other domains go through the GPU's own NIC.
-  Of the latencies of messages, only the start of each one adds up (LogGP: Alexandrov et al., SPAA 1995).
+  Of the latencies of messages, only the start of each one adds up (LogGP: Alexandrov et al., SPAA 1995). Where it
+  moves several copies of each token to experts, a dispatcher may send a token once to each domain that needs it, to the
+  GPU of the same rank there, which forwards the copies (arXiv 2412.19437, section 3.2.2; `dsx.cost.expert_domains`).
+  Then (t-1)/t of the volume crosses fast links, of all domains' copies, and a GPU has N-1 + t-1 peers.
 
 With more than two tiers, a unit of tier k has c_k members of the group. A ring crosses tier k on n/c_(k-1) - n/c_k
 hops, and the slowest tier that it crosses limits its bandwidth: a unit of the tier below sends with the bandwidth
@@ -30,6 +33,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from dsx.cost import xp
+from dsx.cost.expert_domains import SentToDomains
 from dsx.cost.groups import Group
 from dsx.cost.protocols import Linear, Protocol
 from dsx.cost.shapes import PerPlan
@@ -76,8 +80,13 @@ def hierarchical(kind: str, members: Group, protocol: Protocol, network: Network
     return Linear(passes * latency, passes * seconds_per_byte)
 
 
-def exchange(kind: str, members: Group, protocol: Protocol, network: Network) -> Linear:
-    """Return the time of an all-to-all in which every GPU sends to every other GPU at the same time."""
+def exchange(
+    kind: str, members: Group, protocol: Protocol, network: Network, sent: SentToDomains | None = None
+) -> Linear:
+    """Return the time of an all-to-all in which every GPU sends to every other GPU at the same time.
+
+    `sent` is of an all-to-all of several copies of each token. Both kinds of links work at the same time.
+    """
     one, per_gpu = xp.ones_like(members.size), members.per_gpu
     tiers = members.by_tier
     farthest_s = xp.zeros_like(one)
@@ -86,11 +95,16 @@ def exchange(kind: str, members: Group, protocol: Protocol, network: Network) ->
     seconds_per_byte: list[PerPlan] = []
     for tier, units in zip(_outer(network), tiers, strict=True):
         per_byte = _on_links(tier, members, protocol, network)
-        seconds_per_byte.append(per_byte * _link_volumes(tier, one - units.share * per_gpu, members, network))
+        volumes = _link_volumes(tier, one - units.share * per_gpu, members, network)
+        seconds_per_byte.append(per_byte * (volumes if sent is None else volumes * sent.share))
+    inside, peers = members.share * per_gpu - per_gpu, members.size - one
+    if sent is not None:
+        inside = inside + sent.once * (one - members.per_share - inside)
+        peers = peers + sent.once * (members.domains + members.share - 2.0 - peers)
     within = _within_domain(members, protocol, network)
-    seconds_per_byte.append(within * _link_volumes(0, members.share * per_gpu - per_gpu, members, network))
+    seconds_per_byte.append(within * _link_volumes(0, inside, members, network))
     return Linear(
-        _passes(kind) * (farthest_s + protocol.latencies[0] * (members.size - one)),
+        _passes(kind) * (farthest_s + protocol.latencies[0] * peers),
         functools.reduce(xp.maximum, seconds_per_byte),
     )
 

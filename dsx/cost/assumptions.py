@@ -5,7 +5,7 @@ constant is a field there and a field here; the conversion uses the names.
 """
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 from dsx.records import ArrayLike, leaves, record, static
 from dsx.spec.assumptions import AlgorithmsSpec, AssumptionsSpec, EffectsSpec
@@ -65,6 +65,7 @@ class Assumptions:
     overhead: ArrayLike
     fragmentation: ArrayLike
     memory_margin: ArrayLike
+    dispatcher: ArrayLike  # 1 for once_per_domain
     charge_replicated_gradients: bool = static()
     protocols: tuple[str, ...] = static()
     algorithms: tuple[tuple[str, tuple[str, ...]], ...] = static()  # (kind of collective, algorithms for it)
@@ -83,7 +84,9 @@ def assumptions_from_spec(spec: AssumptionsSpec, generation: str | None = None) 
 
     def value(name: str) -> Any:
         stated = getattr(spec, name)
-        return float(stated) if name in numbers else _hashable(stated)
+        if name not in numbers:
+            return _hashable(stated)
+        return float(alternatives(name).index(stated)) if isinstance(stated, str) else float(stated)
 
     values = {name: value(name) for name in Assumptions.__dataclass_fields__}
     effect = kernel_effect(spec.effects, spec.stack, generation)
@@ -93,6 +96,11 @@ def assumptions_from_spec(spec: AssumptionsSpec, generation: str | None = None) 
 def kernel_effect(effects: EffectsSpec, stack: str | None, generation: str | None) -> float:
     """Return the factor on the time of kernels by the effects of a stack and of a device generation."""
     return math.exp(effects.stack.get(stack or "", 0.0) + effects.generation.get(generation or "", 0.0))
+
+
+def alternatives(name: str) -> tuple[str, ...]:
+    """Return the values of a field of an assumption set that is one of a few words, in the order of their numbers."""
+    return get_args(AssumptionsSpec.model_fields[name].annotation)
 
 
 def _hashable(value: Any) -> Any:

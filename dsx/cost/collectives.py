@@ -8,12 +8,14 @@ shares.
 
 import functools
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 from dsx.cost import xp
-from dsx.cost.algorithms import ALGORITHMS
+from dsx.cost.algorithms import ALGORITHMS, exchange
 from dsx.cost.assumptions import Assumptions
+from dsx.cost.expert_domains import Routing, sent_to_domains
 from dsx.cost.groups import Group
 from dsx.cost.protocols import PROTOCOLS, Linear, Protocol
 from dsx.cost.shapes import Column, PerPlan
@@ -31,13 +33,19 @@ class Fastest(NamedTuple):
         return self.call_s + functools.reduce(xp.minimum, [line(num_bytes) for line in self.lines])
 
 
-def collective(kind: str, members: Group, network: Network, assumptions: Assumptions) -> Fastest:
+def collective(
+    kind: str, members: Group, network: Network, assumptions: Assumptions, routing: Routing | None = None
+) -> Fastest:
     """Return the time of a collective over groups of GPUs; `kind` is one of `dsx.graph.match`'s.
 
-    The fields of `members` broadcast. A group of one GPU takes no time.
+    The fields of `members` broadcast. A group of one GPU takes no time. `routing` says how the tokens of an all-to-all
+    choose experts, if it moves several copies of each.
     """
     protocols = [PROTOCOLS[name](network, assumptions) for name in assumptions.protocols]
     algorithms = [ALGORITHMS[name] for name in dict(assumptions.algorithms)[kind]]
+    if routing is not None:
+        sent = sent_to_domains(routing, members.domains, assumptions.dispatcher)
+        algorithms = [partial(exchange, sent=sent) if algorithm is exchange else algorithm for algorithm in algorithms]
     one = xp.ones_like(members.size)
     return Fastest(
         xp.where(members.size > one, assumptions.call_latency * one, xp.zeros_like(one)),

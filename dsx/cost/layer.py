@@ -311,15 +311,16 @@ def _collective_times(work: LayerWork, cluster: Cluster, assumptions: Assumption
 
     Collectives of one kind over one axis are priced together, which shortens compilation.
     """
-    by_shape: dict[tuple[str, str, bool], list[int]] = {}
+    by_shape: dict[tuple[str, str, bool, int | None], list[int]] = {}
     for index, shape in enumerate(work.shapes):
-        by_shape.setdefault((shape.kind, shape.axis, shape.panelled), []).append(index)
+        by_shape.setdefault((shape.kind, shape.axis, shape.panelled, shape.routing), []).append(index)
     times: dict[int, PerKey] = {}
-    for (kind, axis, panelled), indices in by_shape.items():
+    for (kind, axis, panelled, routing), indices in by_shape.items():
         members = jax.tree.map(lambda leaf: leaf[None], _members(work, axis))
         volumes = work.volumes[np.array(indices)]
         volumes = work.per_key(volumes / work.panels[None] if panelled else volumes)
-        seconds = collective(kind, members, cluster.network, assumptions)(volumes)
+        routed = None if routing is None else jax.tree.map(lambda leaf: leaf[None], work.routing(routing))
+        seconds = collective(kind, members, cluster.network, assumptions, routed)(volumes)
         times |= {index: seconds[row] for row, index in enumerate(indices)}
     return [times[index] for index in range(len(work.shapes))]
 

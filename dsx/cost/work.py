@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16
+from dsx.cost.expert_domains import Routing, routing_of
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, Mode, mode, recomputation_under
 from dsx.cost.shapes import PerKernel, PerKey, PerMode, PerMultiply, PerWork, Size
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
@@ -20,6 +22,7 @@ from dsx.graph.model import define
 from dsx.graph.notation import AXES
 from dsx.graph.recomputed import Recomputation
 from dsx.graph.saved import Saved
+from dsx.graph.token_copies import TokenCopies
 from dsx.records import Array, ArrayLike, Float, Int, Real, record, static
 from dsx.spec.assumed_names import ELEMENT_BYTES
 from dsx.spec.assumptions import AssumptionsSpec
@@ -41,6 +44,7 @@ class CollectiveShape:
     axis: str
     panelled: bool
     ring: bool = False
+    routing: int | None = None  # position among the layer's routings, if it moves several copies of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class LayerWork:
     measured: MeasuredTimes | None = None  # None without measured times
     # By axis, members in a unit of each tier between the fast domain and the outermost one.
     outer: tuple[Mapping[str, PerKey], ...] = ()
+    routings: tuple[Routing, ...] = ()  # of the tokens to experts; empty without experts
 
     def of_keys(
         self,
@@ -133,7 +138,12 @@ class LayerWork:
             shares=shares,
             measured=measured,
             outer=outer,
+            routings=tuple(routing.of_works(works) for routing in self.routings),
         )
+
+    def routing(self, index: int) -> Routing:
+        """Return one of the routings with the values of each key."""
+        return jax.tree.map(self.per_key, self.routings[index])
 
     def per_key(self, leaf: Float[Array, "*of works"]) -> Float[Array, "*of keys"]:
         """Return the value of each key from the values of the works."""
@@ -142,12 +152,27 @@ class LayerWork:
 
 def collective_shapes(layer: DerivedLayer) -> tuple[CollectiveShape, ...]:
     """Return the structure of a layer's collectives, in the order of `LayerWork.volumes`."""
+    routings = _routings(layer)
     return tuple(
-        CollectiveShape(index, direction, collective.kind, collective.axis, collective.panelled, collective.ring)
+        CollectiveShape(
+            index,
+            direction,
+            collective.kind,
+            collective.axis,
+            collective.panelled,
+            collective.ring,
+            None if collective.copies is None else routings.index(collective.copies),
+        )
         for direction in (FORWARD, BACKWARD)
         for index, kernel in enumerate(layer.priced_kernels)
         for collective in kernel.collectives[direction]
     )
+
+
+def _routings(layer: DerivedLayer) -> tuple[TokenCopies, ...]:
+    """Return the ways in which tokens of a layer choose experts, each once."""
+    moved = (*layer.collectives(FORWARD), *layer.collectives(BACKWARD))
+    return tuple(dict.fromkeys(collective.copies for collective in moved if collective.copies is not None))
 
 
 def launches(kernel: KernelCosts, direction: int, assumptions: AssumptionsSpec) -> int:
@@ -249,6 +274,10 @@ def layer_work(
         xp.maximum(saved - inputs, 0.0) + transient.max(axis=0) if one is None else _working(one, transient, bytes_of)
         for one in recomputed
     ]
+
+    def routing(copies: TokenCopies) -> Routing:
+        return routing_of(*map(number, copies.stated))
+
     collectives = [*layer.collectives(FORWARD), *layer.collectives(BACKWARD)]
     return LayerWork(
         matrix=per_direction("matrix"),
@@ -274,6 +303,7 @@ def layer_work(
         modes=tuple(mode(layer, codes, one) for codes, one in zip(modes, recomputed, strict=True)),
         over_ep=tuple(weight.over_ep for weight in layer.weights),
         tied=tuple(weight.tied for weight in layer.weights),
+        routings=tuple(map(routing, _routings(layer))),
     )
 
 

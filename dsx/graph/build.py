@@ -283,8 +283,8 @@ class _Builder:
             hint = did_you_mean(line.kind, self.table)
             raise line.place.error(f"no operator {line.kind!r}{hint} (known: {', '.join(sorted(self.table))})")
         kind = self.table[line.kind]
-        if line.modifier and not (line.modifier in kind.work or (line.modifier == PANELS and kind.panels)):
-            known = [*kind.work, *([PANELS] if kind.panels else [])]
+        if line.modifier and not (line.modifier in kind.modifiers or (line.modifier == PANELS and kind.panels)):
+            known = [*kind.modifiers, *([PANELS] if kind.panels else [])]
             raise line.place.error(f"{line.kind} takes no {{{line.modifier}}}{did_you_mean(line.modifier, known)}")
         arguments = tuple(self.argument(argument, scope) for argument in line.arguments)
         outputs = [(out, Distribution(self.dims(out), ordered(set(out.partial) - {FOLLOWS}))) for out in line.outputs]

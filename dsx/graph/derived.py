@@ -248,5 +248,7 @@ def _divided(layer: Layer) -> tuple[Dim, ...]:
 def _letters(layer: Layer) -> frozenset[str]:
     """Return the dimensions that a model must give: those that the layer uses and does not define."""
     used = {dim.letter for tensor in layer.tensors.values() for dim in tensor.distribution.dims}
-    used |= {name for op in layer.operators for share in op.kind.work.get(op.modifier, ()) for name in names(share)}
+    for op in layer.operators:
+        stated = (*op.kind.work.get(op.modifier, ()), *op.kind.groups.get(op.modifier, ()))
+        used |= {name for part in (*stated, *(op.kind.copies or ())[1:]) for name in names(part)}
     return frozenset(_parts(layer, used) - layer.definitions.keys() - {PANELS, *AXES})

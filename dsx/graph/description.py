@@ -156,4 +156,5 @@ def _collective(collective: Collective, values: Values) -> dict[str, Any]:
         "tensor": collective.tensor,
         "bytes": _quantity(collective.bytes, values),
         "panelled": collective.panelled,
+        "copies": None if collective.copies is None else _quantity(collective.copies.choices, values),
     }

@@ -17,6 +17,7 @@ from dsx.graph.layer import RING, Argument, Layer, Operator
 from dsx.graph.match import (
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     BROADCAST,
     REDUCE,
     REDUCE_SCATTER,
@@ -27,6 +28,7 @@ from dsx.graph.match import (
 )
 from dsx.graph.nodes import BACKWARD, FORWARD, Collective, Launch, LayerGraph, Node, Transferred, Value
 from dsx.graph.saved import GRADIENT_BYTES, Regather, element_bytes, tensor_bytes
+from dsx.graph.token_copies import TokenCopies, token_copies
 
 _IN_PANELS = {ALL_GATHER: BROADCAST, REDUCE_SCATTER: REDUCE}
 _Key = tuple[str, str]  # tensor, distribution
@@ -56,13 +58,24 @@ def layer_graph(
     )
 
 
-def collective_of(transfer: Transfer, size: Any, tensor: str, operator: Operator | None) -> Collective:
-    """Return a transfer of the matcher as the collective that runs for an operator; `size` is bytes per element."""
+def collective_of(
+    transfer: Transfer, size: Any, tensor: str, operator: Operator | None, copies: TokenCopies | None = None
+) -> Collective:
+    """Return a transfer of the matcher as the collective that runs for an operator.
+
+    `size` is bytes per element; `copies` is of the tensor, if it has several copies of each token.
+    """
     panelled = operator is not None and operator.panelled
     kind = _IN_PANELS.get(transfer.kind, transfer.kind) if panelled else transfer.kind
     in_panels = panelled and kind in (BROADCAST, REDUCE)
     ring = operator is not None and operator.modifier == RING and kind in (ALL_GATHER, REDUCE_SCATTER)
-    return Collective(kind, transfer.axis, product((size, transfer.elements)), tensor, in_panels, ring)
+    volume = product((size, transfer.elements))
+    moved = copies if kind == ALL_TO_ALL else None
+    return Collective(kind, transfer.axis, volume, tensor, in_panels, ring, moved)
+
+
+def _gradient_of(tensor: str) -> str:
+    return f"d {tensor}"
 
 
 class _Builder:
@@ -72,6 +85,8 @@ class _Builder:
         self.layer, self.kernels, self.uncounted, self.direction = layer, kernels, uncounted, direction
         self.nodes: list[Node] = []
         self.names: set[str] = set()
+        of_tensor = token_copies(layer)
+        self.token_copies = of_tensor | {_gradient_of(tensor): copies for tensor, copies in of_tensor.items()}
 
     def value(self, name: str, size: Any, element: Any, distribution: Distribution | None, **more: Any) -> Value:
         """Return a new value, under a name that no other one has."""
@@ -104,7 +119,7 @@ class _Builder:
             if transfer.kind == REDUCE_SCATTER:
                 size = combine("/", size, Name(transfer.axis))
             made = self.value(f"{label}:{transfer.axis}", product((element, size)), element, wanted, saved_as=saved_as)
-            collective = collective_of(transfer, element, label, operator)
+            collective = collective_of(transfer, element, label, operator, self.token_copies.get(label))
             name = f"{label} {collective.kind} {collective.axis}"
             self.nodes.append(Transferred(name, index, self.direction, collective, taken, (made,), after_kernel))
             taken = (made,)
@@ -307,7 +322,7 @@ class _Backward(_Builder):
             element = GRADIENT_BYTES if tensor.weight else element_bytes(self.layer, total.tensor)
             operator = total.operators[-1]
             place = index if index < len(self.kernels) else len(self.kernels) - 1
-            label = f"d {total.tensor}"
+            label = _gradient_of(total.tensor)
             moved = self.transfer(
                 place, operator, total.transfers, label, element, values, tensor.distribution, after_kernel=True
             )

@@ -97,9 +97,9 @@ def _letters_of_roles(strategies: Iterable[StrategyDefinition]) -> dict[str, set
 
 
 def _shares() -> dict[str, set[str]]:
-    """Return the names in the shares of work of each modifier of the operator tables in the search path."""
+    """Return the names in what each modifier of the operator tables in the search path states."""
     found: dict[str, set[str]] = {"": set(), FOLLOWS: set(), PANELS: set()}
     for kind in load_operators(names_of("operators", ".yaml")).values():
-        for modifier, share in kind.work.items():
-            found.setdefault(modifier, set()).update(*(names(part) for part in share))
+        for modifier, stated in (*kind.work.items(), *kind.groups.items()):
+            found.setdefault(modifier, set()).update(*(names(part) for part in stated))
     return found

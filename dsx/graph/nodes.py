@@ -11,6 +11,7 @@ from typing import Any
 from dsx.graph.launches import Part
 from dsx.graph.match import Distribution
 from dsx.graph.operator_work import Work
+from dsx.graph.token_copies import TokenCopies
 
 FORWARD, BACKWARD = 0, 1
 
@@ -25,6 +26,7 @@ class Collective:
     tensor: str
     panelled: bool
     ring: bool = False  # block by block, while the kernel works on the previous block
+    copies: TokenCopies | None = None  # of an all-to-all that moves several copies of each token
 
 
 @dataclass(frozen=True, slots=True)

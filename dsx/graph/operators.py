@@ -20,6 +20,8 @@ or a degree.
 | work | modifier -> share of the FLOPs, as [numerator, denominator]: expressions in dimensions of the model |
 | statistics | row statistics that must be complete where the last dimension is divided |
 | rearranges | true for a permutation of elements, whose gradient is the inverse and sums nothing |
+| copies | the argument or ``y`` that has several copies of each token, and their number, in dimensions of the model |
+| groups | modifier -> [groups of experts, groups that the copies of one token may go to], likewise |
 """
 
 import functools
@@ -100,6 +102,13 @@ class OperatorKind:
     work: "dict[str, tuple[Any, Any]]" = field(default_factory=dict)
     statistics: int = 0
     rearranges: bool = False
+    copies: tuple[str, Any] | None = None
+    groups: "dict[str, tuple[Any, Any]]" = field(default_factory=dict)
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        """The modifiers that it takes, besides that of panels."""
+        return (*self.work, *self.groups)
 
 
 def load_tables(paths: list[Path]) -> dict[str, OperatorKind]:
@@ -176,7 +185,11 @@ class _Reader:
             inner = self.mapping((name, "panels"), entry["panels"], ("forward", "gradient"), needed=True)
             values["panels"] = {key: self.effort((name, "panels", key), value) for key, value in inner.items()}
         if "work" in entry:
-            values["work"] = self.work((name, "work"), entry["work"])
+            values["work"] = self.pairs((name, "work"), entry["work"], "numerator, denominator")
+        if "copies" in entry:
+            values["copies"] = self.copies((name, "copies"), entry["copies"], arguments)
+        if "groups" in entry:
+            values["groups"] = self.pairs((name, "groups"), entry["groups"], "groups, groups of a token")
         return OperatorKind(**values)
 
     def saved(self, path: tuple[Any, ...], entries: list[Any], arguments: tuple[str, ...]) -> tuple[Any, ...]:
@@ -191,7 +204,13 @@ class _Reader:
                 raise self.fail((*path, index), f"{entry!r} is neither an argument nor y")
         return tuple(result)
 
-    def work(self, path: tuple[Any, ...], entry: Any) -> dict[str, tuple[Any, Any]]:
+    def copies(self, path: tuple[Any, ...], entry: Any, arguments: tuple[str, ...]) -> tuple[str, Any]:
+        inner = self.mapping(path, entry, ("tensor", "number"), needed=True)
+        if inner["tensor"] not in (*(argument.rstrip("?") for argument in arguments), "y"):
+            raise self.fail((*path, "tensor"), f"{inner['tensor']!r} is neither an argument nor y")
+        return inner["tensor"], self.over_dimensions((*path, "number"), str(inner["number"]))
+
+    def pairs(self, path: tuple[Any, ...], entry: Any, what: str) -> dict[str, tuple[Any, Any]]:
         shares: dict[str, tuple[Any, Any]] = {}
         for key, share in (entry if isinstance(entry, dict) else {"": None}).items():
             match share:
@@ -200,7 +219,7 @@ class _Reader:
                 case [str(numerator), str(denominator)]:
                     shares[key] = (self.over_dimensions(path, numerator), self.over_dimensions(path, denominator))
                 case _:
-                    raise self.fail((*path, key), f"expected 'modifier: [numerator, denominator]', found {share!r}")
+                    raise self.fail((*path, key), f"expected 'modifier: [{what}]', found {share!r}")
         return shares
 
     def over_dimensions(self, path: tuple[Any, ...], source: str) -> Any:

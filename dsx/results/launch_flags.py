@@ -116,7 +116,7 @@ def megatron_lm(plan: Plan, model: Model, assumptions: AssumptionsSpec, device: 
     recompute, not_recomputed = _recomputed(plan, num_layers, bool(uneven))
     offload, not_offloaded = _offloaded(plan, num_layers)
     context, not_exchanged = context_flags(plan, layer, assumptions)
-    experts, not_dispatched = expert_flags(plan, model)
+    experts, not_dispatched = expert_flags(plan, model, assumptions)
     formats, not_stored = number_formats(assumptions, device)
     overlaps, not_hidden = overlap_flags(plan, sequence_parallel, assumptions)
     flags = [

@@ -76,11 +76,11 @@ def number_formats(assumptions: AssumptionsSpec, device: DeviceSpec) -> Settings
     return flags, lost
 
 
-def expert_flags(plan: Plan, model: Model) -> Settings:
+def expert_flags(plan: Plan, model: Model, assumptions: AssumptionsSpec) -> Settings:
     """Return the flags of layers with experts; none for a model without experts.
 
-    The priced transfers send a copy of a token to each of its experts: the dispatcher `alltoall`. (`flex` sends one to
-    each rank, `allgather` every token to all ranks.) The experts of a rank are one grouped multiply.
+    Transfers of a copy of a token to each of its experts are the dispatcher `alltoall`, of one to each fast domain
+    `flex` with DeepEP; `allgather` sends every token to all ranks. The experts of a rank are one grouped multiply.
     """
     layers = [layer for layer in model.kinds if EXPERTS in layer.letters]
     if not layers:
@@ -89,16 +89,21 @@ def expert_flags(plan: Plan, model: Model) -> Settings:
     flags: list[Flag] = [("--num-experts", str(model.dimensions[EXPERTS]))]
     if "topk" in layer.letters:
         flags.append(("--moe-router-topk", str(model.dimensions["topk"])))
+    if {"ng", "tg"} <= layer.letters:
+        flags.append(("--moe-router-num-groups", str(model.dimensions["ng"])))
+        flags.append(("--moe-router-group-topk", str(model.dimensions["tg"])))
     if pattern := _expert_layers(model):
         flags.append(("--moe-layer-freq", pattern))
     room = model.dimensions["capacity_percent"] if "capacity_percent" in layer.letters else 100
     if room != 100:  # dsx also prices capacity beyond the even share as if it were filled
         flags += [("--moe-expert-capacity-factor", f"{room / 100:g}"), ("--moe-pad-expert-input-to-capacity", "")]
     kinds = {collective.kind for collective in layer.collectives(FORWARD) if collective.axis == "ep"}
-    known = {"alltoall": kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
+    exchanged = "flex" if assumptions.dispatcher == "once_per_domain" else "alltoall"
+    known = {exchanged: kinds <= {ALL_TO_ALL}, "allgather": kinds <= _GATHERED}
     dispatcher = next((name for name, fits in known.items() if fits), None)
     lost = [] if dispatcher else [f"tokens that are dispatched over ep by {' and '.join(sorted(kinds))}"]
     flags += [("--moe-token-dispatcher-type", dispatcher)] if dispatcher else []
+    flags += [("--moe-flex-dispatcher-backend", "deepep")] if dispatcher == "flex" else []
     flags.append(("--moe-grouped-gemm", ""))
     flags += [("--expert-model-parallel-size", str(plan["ep"]))] if plan["ep"] > 1 else []
     # Without this flag Megatron-LM divides experts by tp.

@@ -6,7 +6,7 @@ The space and the cost model read the fields. No code branches on the name of a 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -116,6 +116,8 @@ class IntervalSpec(Spec):
         return value
 
 
+Dispatcher = Literal["once_per_copy", "once_per_domain"]
+DISPATCHERS: tuple[str, ...] = get_args(Dispatcher)
 Unfusable = Literal["norm", "softmax"]  # operators of which a measured run may state that they are not one kernel
 
 
@@ -221,6 +223,8 @@ class AssumptionsSpec(Spec):
     tp_overlap: Share
     cp_overlap: Share
     ep_overlap: Share
+    # Whether an all-to-all to experts sends each copy of a token over the network, or a token once to each fast domain.
+    dispatcher: Annotated[Dispatcher, Sourced] = "once_per_copy"
     # Panels of a multiply: the collectives of the first one before the kernel, which then hides those of all panels
     # (first_apart), or those of each panel beside the kernel of the panel before (pipelined).
     panel_overlap: Annotated[Literal["first_apart", "pipelined"], Sourced] = "pipelined"

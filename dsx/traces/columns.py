@@ -73,6 +73,9 @@ class RankTrace:
     overlap: np.ndarray  # [N] float64, share that may overlap with compute
     partner: np.ndarray  # [N] int64, row (not id) of the launch that a collective overlaps with
     on_host: np.ndarray  # [N] int64, 1 for a computation of the host
+    copies: np.ndarray  # [N] int64, of each token in an all-to-all to experts or back
+    expert_groups: np.ndarray  # [N] int64, groups of experts that limit the choices of a token
+    token_groups: np.ndarray  # [N] int64, groups that the choices of a token may fall in
     panels: np.ndarray  # [N] int64, panels of the multiply that a collective or a launch belongs to
     duration_ns: np.ndarray  # [N] float64; from duration_micros where a file has no exact one
     reads: Lists  # positions in `tensors`

@@ -77,7 +77,7 @@ class NodeDurations:
             return None
         if node.type == COMM_COLL:
             num_ranks = self._groups.members[sent.group].shape[1]
-            return self._links.collective_s(sent.kind, num_ranks, self._shares(sent.group), sent.size)
+            return self._links.collective_s(sent.kind, num_ranks, self._shares(sent.group), sent.size, sent.routing)
         return self._links.send_s(self._link(stage, sent.peer), sent.size) if node.type == COMM_SEND else None
 
     def _least_link(self, stage: int, peer: tuple[Any, ...]) -> tuple[int, ...]:
@@ -135,6 +135,9 @@ def _as_trace(launches: Sequence[_Launch]) -> RankTrace:
         overlap=unknown,
         partner=none,
         on_host=none,
+        copies=none,
+        expert_groups=none,
+        token_groups=none,
         panels=none,
         duration_ns=unknown,
         reads=no_list,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dsx.traces.framing import varint
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, ROUTING
 from dsx.traces.trace_nodes import MICROBATCH, PREVIOUS, TraceNode
 
 VERSION = "1.0.0"
@@ -213,6 +213,7 @@ def _attributes(node: TraceNode) -> list[Part]:
         found += [_group("pg_name", sent.group), string("axis", sent.axis)]
         if sent.panels > 1:
             found.append(whole("panels", _INT64, sent.panels))
+        found += [whole(name, _INT64, number) for name, number in zip(ROUTING, sent.routing, strict=False)]
     elif node.type in (COMM_SEND, COMM_RECV):
         found.append(whole("comm_size", _INT64, sent.size))
         end = "comm_dst" if node.type == COMM_SEND else "comm_src"

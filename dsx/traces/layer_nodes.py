@@ -54,6 +54,8 @@ class Move:
     overlap: float  # with the launches of its kernel
     panels: int = 1
     ring: bool = False
+    # Of an all-to-all of several copies of each token: their number, and, if limited, groups of experts and of a token.
+    routing: tuple[int, ...] = ()
 
     def size(self, members: int) -> int:
         """Return the bytes of the tensor that a rank puts in."""
@@ -250,6 +252,7 @@ class _Numbers:
             share if collective.kind != ALL_REDUCE and kernel.runs else 0.0,
             self.values["panels"] if collective.panelled else 1,
             collective.ring,
+            () if collective.copies is None else tuple(map(self.number, collective.copies.stated)),
         )
         of_weight = any(collective.tensor == f"d {weight.name}" for weight in self.layer.weights)
         return self._node(node, kernel, "weights" if of_weight else "collective", collective.kind, move=move)

@@ -8,6 +8,7 @@ import numpy as np
 from dsx.cost import xp
 from dsx.cost.assumptions import Assumptions
 from dsx.cost.collectives import Fastest, collective, send
+from dsx.cost.expert_domains import routing_of
 from dsx.cost.groups import group
 from dsx.cost.offload import transfer_s
 from dsx.graph.match import ALL_GATHER
@@ -19,19 +20,28 @@ class LinkTimes:
 
     def __init__(self, cluster: Cluster, assumptions: Assumptions) -> None:
         self._cluster, self._assumptions = cluster, assumptions
-        self._collectives: dict[tuple[str, int, tuple[int, ...]], Fastest] = {}
+        self._collectives: dict[tuple[str, int, tuple[int, ...], tuple[int, ...]], Fastest] = {}
         self._links: dict[tuple[int, ...], Fastest] = {}
 
     @xp.unchecked
-    def collective_s(self, kind: str, num_ranks: int, shares: tuple[int, ...], size: int) -> float:
+    def collective_s(
+        self, kind: str, num_ranks: int, shares: tuple[int, ...], size: int, routing: tuple[int, ...] = ()
+    ) -> float:
         """Return the seconds of a collective of a kind of `dsx.graph.match`; each rank puts in `size` bytes.
 
-        `shares` are of the group, as `Placement.shares` returns them.
+        `shares` are of the group, as `Placement.shares` returns them; `routing` is that of tokens to experts, as in
+        `dsx.traces.layer_nodes.Move`.
         """
-        shape = kind, num_ranks, shares
+        shape = kind, num_ranks, shares, routing
         if shape not in self._collectives:
             placed = group(*(np.array([float(count)]) for count in (num_ranks, *shares)))
-            self._collectives[shape] = collective(kind, placed, self._cluster.network, self._assumptions)
+            self._collectives[shape] = collective(
+                kind,
+                placed,
+                self._cluster.network,
+                self._assumptions,
+                routing_of(*(np.array([float(count)]) for count in routing)) if routing else None,
+            )
         # The volume of an all-gather is the gathered tensor.
         volume = size * num_ranks if kind == ALL_GATHER else size
         return float(self._collectives[shape](np.array([float(volume)]))[0])

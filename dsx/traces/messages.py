@@ -39,6 +39,9 @@ COLLECTIVES = {
     "BARRIER": 9,
 }
 
+# Attributes of an all-to-all of several copies of each token: how the token chooses its experts.
+ROUTING = ("copies", "expert_groups", "token_groups")
+
 # Types of attributes, each followed by its list: `double_val` has number 3, `double_list` 4, and so on.
 _VALUES = (
     "double",

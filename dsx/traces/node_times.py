@@ -23,7 +23,7 @@ from dsx.traces.columns import RankTrace
 from dsx.traces.distinct import distinct
 from dsx.traces.kernel_times import KernelPricer, KernelTimes
 from dsx.traces.link_times import LinkTimes
-from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, COMM_RECV, COMM_SEND, COMP, MEM_LOAD, MEM_STORE, ROUTING
 from dsx.traces.node_names import node_text
 from dsx.traces.panels import in_panels
 from dsx.traces.placement import Placement
@@ -82,7 +82,8 @@ class NodePricer:
         return NodeTimes(seconds, _held_s(trace, seconds, kernels))
 
     def _collective_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
-        found = distinct([column[nodes] for column in (trace.comm_type, trace.comm_size, trace.groups.codes)])
+        columns = (trace.comm_type, trace.comm_size, trace.groups.codes, *_routing(trace))
+        found = distinct([column[nodes] for column in columns])
         seconds = [self._collective(trace, row) for row in nodes[found.rows].tolist()]
         return np.array(seconds, float)[found.which]
 
@@ -99,9 +100,10 @@ class NodePricer:
             raise TraceError(
                 f"rank {trace.rank}: {node_text(trace, row)} has the group {name!r}, which comm_groups.json lacks"
             )
+        routing = tuple(int(column[row]) for column in _routing(trace) if column[row] > 0)
         if name not in self._shares:
             self._shares[name] = self._placed.shares(members)
-        return self._links.collective_s(kind, len(members), self._shares[name], size)
+        return self._links.collective_s(kind, len(members), self._shares[name], size, routing)
 
     def _send_s(self, trace: RankTrace, nodes: np.ndarray) -> np.ndarray:
         found = distinct([column[nodes] for column in (trace.comm_dst, trace.comm_size)])
@@ -110,6 +112,11 @@ class NodePricer:
         links = [self._placed.link(trace.rank, int(peers[row])) for row in rows]
         each = [self._links.send_s(link, int(sizes[row])) for link, row in zip(links, rows, strict=True)]
         return np.array(each, float)[found.which]
+
+
+def _routing(trace: RankTrace) -> list[np.ndarray]:
+    """Return the columns that say how the tokens of an all-to-all choose experts."""
+    return [getattr(trace, name) for name in ROUTING]
 
 
 def is_inline(trace: RankTrace) -> np.ndarray:

@@ -213,7 +213,9 @@ class PassBuilder(ZeroBuilder):
         for panel in range(count):
             made = outputs if panel == count - 1 else []
             name = self.own(position, node.name.replace(move.kind, kind)) + (f" {panel + 1}" if count > 1 else "")
-            communication = Communication(size, kind, move.axis, ("axis", move.axis), panels=count)
+            communication = Communication(
+                size, kind, move.axis, ("axis", move.axis), panels=count, routing=move.routing
+            )
             overlap = 1.0 if self._beside(node) else move.overlap or None
             found.append(
                 self.add(

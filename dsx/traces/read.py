@@ -44,6 +44,9 @@ _INTEGERS = (
     "comm_dst",
     "comm_tag",
     "partner",
+    "copies",
+    "expert_groups",
+    "token_groups",
     "panels",
     "on_host",
 )

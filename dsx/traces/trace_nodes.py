@@ -36,6 +36,7 @@ class Communication:
     peer: tuple[object, ...] = ()  # key of the rank at the other end
     tag: int = 0  # of a send or a receive within a pass; else its microbatch decides
     panels: int = 1
+    routing: tuple[int, ...] = ()  # as that of `dsx.traces.layer_nodes.Move`
 
 
 @dataclass(slots=True)

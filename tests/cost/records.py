@@ -68,6 +68,7 @@ def make_assumptions(**changes):
             "dispatch_latency": 0.0,
             "tp_overlap": 0.0,
             "cp_overlap": 0.0,
+            "dispatcher": 0.0,
             "ep_overlap": 0.0,
             "pp_overlap": 0.0,
             "dp_overlap": 1.0,

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.assumptions import Assumptions, alternatives, assumptions_from_spec
 from dsx.records import leaves
 from dsx.spec.assumptions import AssumptionsSpec, load_assumptions
 
@@ -12,7 +12,8 @@ SETS = {name: load_assumptions(name) for name in ("default", "uncalibrated", "pa
 
 def test_each_leaf_is_a_number_of_the_spec_and_each_number_that_prices_a_plan_a_leaf():
     fields = AssumptionsSpec.model_fields
-    assert {fields[name].annotation for name in leaves(Assumptions)} == {float, int}
+    words = {name for name in leaves(Assumptions) if isinstance(getattr(SETS["default"], name), str)}
+    assert {fields[name].annotation for name in {*leaves(Assumptions)} - words} == {float, int}
     real = [name for name, info in fields.items() if info.annotation is float]
     assert {*real} <= {*leaves(Assumptions)}
 
@@ -21,7 +22,11 @@ def test_each_leaf_is_a_number_of_the_spec_and_each_number_that_prices_a_plan_a_
 def test_a_leaf_is_the_float_that_the_spec_states(name):
     spec, record = SETS[name], assumptions_from_spec(SETS[name])
     found = jax.tree.leaves(record)
-    assert found == [getattr(spec, field) for field in leaves(Assumptions)]
+    stated = [getattr(spec, field) for field in leaves(Assumptions)]
+    assert found == [
+        alternatives(field).index(value) if isinstance(value, str) else value
+        for field, value in zip(leaves(Assumptions), stated, strict=True)
+    ]
     assert {type(leaf) for leaf in found} == {float}
 
 
@@ -32,3 +37,10 @@ def test_what_is_no_leaf_is_structure_that_can_be_hashed():
     assert dict(record.algorithms)["all-gather"] == tuple(spec.algorithms.all_gather)
     for name in {*Assumptions.__dataclass_fields__}.difference(leaves(Assumptions)):
         hash(getattr(record, name))
+
+
+def test_a_word_is_its_position_among_the_alternatives():
+    spec = SETS["uncalibrated"]
+    words = {name: spec.model_copy(update={"dispatcher": name}) for name in alternatives("dispatcher")}
+    found = {name: assumptions_from_spec(one).dispatcher for name, one in words.items()}
+    assert found == {"once_per_copy": 0.0, "once_per_domain": 1.0}

@@ -43,7 +43,7 @@ AG, AR = "all-gather", "all-reduce"
 
 # Sizes that the degrees below divide.
 SIZES = {
-    "e": 1024, "h": 16, "g": 4, "k": 64, "f": 2048, "v": 4096, "positions": 512, "x": 8, "topk": 2, "fx": 512,
+    "e": 1024, "h": 16, "g": 4, "k": 64, "f": 2048, "v": 4096, "positions": 512, "x": 8, "topk": 2, "ng": 4, "tg": 2, "fx": 512,
     "fs": 512, "rq": 256, "rkv": 128, "nope": 64, "rope": 32, "kv": 64, "state": 64, "conv": 4, "chunk": 64,
     "window": 128, "patch": 16, "channels": 4, "classes": 1024, "capacity_percent": 100,
 }  # fmt: skip

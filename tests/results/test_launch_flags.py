@@ -71,9 +71,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name in ("bf16", "grad-reduce-in-bf16", "no-overlap-p2p-communication", "moe-grouped-gemm"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--cp-comm-type", choices=["p2p", "all_gather", "a2a", "a2a+p2p"])
-    for name in ("num-experts", "moe-router-topk", "expert-tensor-parallel-size"):
+    routing = ("num-experts", "moe-router-topk", "moe-router-num-groups", "moe-router-group-topk")
+    for name in (*routing, "expert-tensor-parallel-size"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall", "flex"])
+    parser.add_argument("--moe-flex-dispatcher-backend", choices=["deepep", "hybridep"])
     parser.add_argument("--overlap-grad-reduce", action="store_true")
     parser.add_argument("--overlap-param-gather", action="store_true")
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
@@ -163,6 +165,22 @@ def test_how_experts_are_divided_and_reached_is_said(mixture, strategy, divided_
     assert "--moe-grouped-gemm" in said
     assert not {"--moe-layer-freq", "--moe-expert-capacity-factor"} & said.keys()
     assert launch.lost == ()
+
+
+def test_a_token_that_crosses_once_to_each_domain_is_dispatched_by_deepep(mixture):
+    launch = launched(plan(dp=8, ep=2, dp_nvs=8), mixture("1d"), dispatcher="once_per_domain")
+    said = dict(launch.flags)
+    assert said["--moe-token-dispatcher-type"] == "flex"
+    assert parse(launch.arguments).moe_flex_dispatcher_backend == "deepep"
+
+
+def test_groups_of_experts_are_said(monkeypatch):
+    monkeypatch.setitem(SIZES, "ng", 4)
+    monkeypatch.setitem(SIZES, "tg", 2)
+    experts = Settings(frozenset({"rotary", "limited"}), (("ffn", "experts"),))
+    layer = derive(load_layer("transformer", "1d", load_operators(["standard"]), chosen=experts))
+    said = dict(launched(plan(dp=8, ep=2, dp_nvs=8), layer).flags)
+    assert (said["--moe-router-num-groups"], said["--moe-router-group-topk"]) == ("4", "2")
 
 
 def test_a_dense_model_has_no_flags_of_experts(layer):

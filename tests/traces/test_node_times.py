@@ -9,7 +9,10 @@ from trace_columns import comp, load, reduce_over_two, send, step, trace, unit_a
 
 from dsx.cost.assumptions import assumptions_from_spec
 from dsx.cost.cluster_times import collective_times
+from dsx.cost.collectives import collective
 from dsx.cost.collectives import send as mean_send
+from dsx.cost.expert_domains import routing_of
+from dsx.cost.groups import group
 from dsx.cost.layer import busy_times, layer_costs
 from dsx.cost.work import layer_work
 from dsx.errors import TraceError
@@ -20,7 +23,7 @@ from dsx.hardware.cluster import cluster_from_spec
 from dsx.spec.assumptions import load_assumptions
 from dsx.spec.cluster import load_cluster
 from dsx.traces.kernel_times import KernelPricer
-from dsx.traces.messages import COLLECTIVES, COMM_COLL
+from dsx.traces.messages import COLLECTIVES, COMM_COLL, ROUTING
 from dsx.traces.node_times import NodePricer
 from dsx.traces.placement import placement
 from dsx.traces.step_replay import StepTraces, replay_step
@@ -118,6 +121,20 @@ def test_collectives_take_what_a_cluster_says():
             ]
             expected = collective_times(kind, CLUSTER.network, ASSUMED, [size], [1 << 12, 1 << 30])[:, 0]
             assert pricer(trace(1024, *nodes)).seconds.tolist() == pytest.approx(expected.tolist(), abs=1e-15)
+
+
+@pytest.mark.parametrize("counts", [(8,), (8, 8, 4)])
+def test_an_all_to_all_to_experts_has_the_routing_that_its_node_states(counts):
+    """Sixty-four ranks in eight domains: tokens cross the network fewer times than they have copies."""
+    assumed = replace(ASSUMED, dispatcher=1.0)
+    pricer = NodePricer(CLUSTER, assumed, placement(CLUSTER.network), {"1": range(64)})
+    plain = {"type": COMM_COLL, "comm_type": CODES[ALL_TO_ALL], "comm_size": 1 << 30, "group": "1"}
+    seconds = pricer(trace(0, plain, plain | dict(zip(ROUTING, counts, strict=False)))).seconds
+    numbers = [np.array([float(count)]) for count in counts]
+    placed = group(*(np.array([float(count)]) for count in (64, *placement(CLUSTER.network).shares(range(64)))))
+    priced = collective(ALL_TO_ALL, placed, CLUSTER.network, assumed, routing_of(*numbers))
+    assert seconds[1] == pytest.approx(float(priced(np.array([float(1 << 30)]))[0]), rel=1e-12)
+    assert seconds[1] < seconds[0]
 
 
 def test_the_links_of_a_pipeline_take_what_their_mean_says():

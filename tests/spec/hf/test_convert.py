@@ -112,6 +112,8 @@ def test_dense_layers_among_experts(tmp_path):
         ("gpt-oss-20b", {"num_hidden_layers": 36}, "layer_types must have an entry for each of num_hidden_layers"),
         ("gemma-2-9b", {"layer_types": ["chunked_attention"] * 42}, "layer_types[0] = 'chunked_attention'"),
         ("gpt2", {"n_head": 13}, "n_embd / n_head = 768 / 13 leaves a remainder"),
+        ("deepseek-v3", {"topk_group": 9}, "n_group must divide n_routed_experts"),
+        ("deepseek-v3", {"n_group": 7, "topk_group": 3}, "n_group must divide n_routed_experts"),
         ("deepseek-v3", {"first_k_dense_replace": 62}, "there cannot be more dense layers than layers"),
         ("vit-l-16", {"patch_size": 15}, "image_size must be a multiple of patch_size"),
         ("mamba2-2.7b", {"num_heads": 40}, "num_heads * head_dim must be expand * hidden_size"),

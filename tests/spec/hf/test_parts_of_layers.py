@@ -148,3 +148,18 @@ def test_alibi_takes_the_place_of_rotary_positions(tmp_path):
 def test_a_tied_head(tmp_path, base, tied):
     spec = model(write(tmp_path, base, tie_word_embeddings=tied))
     assert ("tied" in spec.sequence[-1].options) is tied
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "limits"),
+    [
+        ({}, (), (8, 4)),
+        ({}, ("n_group", "topk_group"), (8, 4)),  # the defaults of DeepseekV3Config
+        ({"n_group": 1, "topk_group": 1}, (), (None, None)),
+        ({"topk_group": 8}, (), (None, None)),
+    ],
+)
+def test_groups_that_limit_the_choices_of_a_token(tmp_path, changes, without, limits):
+    spec = model(write(tmp_path, "deepseek-v3", without, **changes))
+    assert (spec.dimensions.get("ng"), spec.dimensions.get("tg")) == limits
+    assert ["limited" in layer.options for layer in body(spec)] == [False] * 3 + [limits != (None, None)] * 58
