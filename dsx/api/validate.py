@@ -26,7 +26,7 @@ from dsx.printable import printable
 from dsx.remarks import warn
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run, read_runs
-from dsx.runs.setups import Setup, count_filled, count_from_notes, setups
+from dsx.runs.setups import Setup, count_filled, count_from_notes, count_unread, setups
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.locate import shown
@@ -119,6 +119,7 @@ def validate(
     figures = report(rows) | {
         "filled": count_filled(made),
         "from_notes": count_from_notes(made),
+        "unread": count_unread(made),
         "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
     }
     return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
@@ -208,6 +209,7 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
     titles = {
         "filled": "blank, filled",
         "from_notes": "blank, in the notes",
+        "unread": "in the notes, not read",
         "inferred_recompute": "recompute, inferred",
     }
     for key, title in titles.items():

@@ -143,9 +143,7 @@ def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: n
 def _assumptions(specs: Sequence[AssumptionsSpec], generations: Sequence[str | None]) -> Assumptions:
     """Return the assumptions of setups, whose stacks and device generations may differ; leaves are [N]."""
     keys = [(id(spec), generation) for spec, generation in zip(specs, generations, strict=True)]
-    known = {
-        key: assumptions_from_spec(spec, key[1]) for key, spec in dict(zip(keys, specs, strict=True)).items()
-    }
+    known = {key: assumptions_from_spec(spec, key[1]) for key, spec in dict(zip(keys, specs, strict=True)).items()}
     return _column([known[key] for key in keys])
 
 

@@ -4,6 +4,7 @@ Setups share a structure if their layers have the same definitions under the sam
 kind of network. The strategy of a run is the simplest packaged one that divides what the run divides.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,7 +66,7 @@ class Strategies:
         if len(faults) == len(self._strategies):
             raise faults[0]
         degrees = ", ".join(f"{axis}={setup.plan[axis]}" for axis in ("tp", "cp", "ep"))
-        return Reason("no strategy divides the model this way", f"{degrees}, sp={int(setup.sp)}")
+        return Reason("no strategy divides the model this way", f"{degrees}, etp={setup.etp}, sp={int(setup.sp)}")
 
     def _spec(self, setup: Setup) -> AssumptionsSpec:
         """Return the assumption set under the stack of a setup, with what its row states; one object for all."""
@@ -126,7 +127,8 @@ def _divides_as(model: Model, setup: Setup) -> bool:
         return False
     if (plan["cp"] > 1 and "cp" not in axes) or (plan["ep"] > 1 and "ep" not in axes):
         return False
-    if not nests(plan, expert_axes(model)):
+    divided = expert_axes(model)
+    if not nests(plan, divided) or math.prod(plan[axis] for axis in divided) != setup.etp:
         return False
     keys = columns_of([setup], model)
     for layer in model.kinds:

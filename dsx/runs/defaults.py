@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsx.runs.fused_kernels import FUSABLE
+from dsx.runs.notes import names_interleaving
 
 Values = Mapping[str, Any]  # the values of a row by column, None where missing
 
@@ -45,6 +46,28 @@ def _microbatch(values: Values) -> int:
     return max((values["global_batch"] or 0) // (values["dp"] * values["pp"] * values["vpp"]), 1)
 
 
+def _virtual_stages(values: Values) -> int:
+    """Return the chunks of a stage: those of an interleaved schedule without a degree have two layers if possible.
+
+    Published interleaved plans have chunks of one to four layers, most of them two (MegaScale, arXiv 2402.15627,
+    section 6: six chunks on each of eight stages of 96 layers; NVIDIA's recipes of NeMo). Embedding and head count as
+    layers where the layers alone do not divide.
+    """
+    layers, pp = values["layers"], values["pp"]
+    if not layers or pp == 1 or not names_interleaving(values):
+        return 1
+    per_stage = next((total // pp for total in (layers, layers + 2) if total % pp == 0), layers // pp)
+    chunks = [count for count in range(2, per_stage + 1) if per_stage % count == 0]
+    return max((count for count in chunks if 2 * count <= per_stage), default=chunks[0] if chunks else 1)
+
+
+def _expert_tensor_parallel(values: Values) -> int:
+    """Return tp where it can divide the experts too, which is Megatron-Core's default, else 1."""
+    tp, ranks = values["tp"], values["tp"] * values["cp"] * (values["dp"] or 1)
+    divides = (values["ffn_hidden"] or 0) % tp == 0 and ranks % (values["ep"] * tp) == 0
+    return tp if values["sp"] and divides else 1
+
+
 def _sequence_parallel(values: Values) -> bool:
     return values["tp"] > 1 and (values["seq"] or 0) % (values["tp"] * values["cp"]) == 0
 
@@ -68,8 +91,15 @@ DEFAULTS: dict[str, Default] = {
     "cp": Default("1", lambda v: 1, matters=lambda v: (v["n_gpus"] or 1) > 1),
     "dp": Default("n_gpus / (tp * pp * cp)", _replicas),
     "ep": Default("1", lambda v: 1, matters=_has_experts),
-    "vpp": Default("1", lambda v: 1, matters=lambda v: v["pp"] > 1),
+    "vpp": Default(
+        "1; with an interleaved schedule chunks of two layers", _virtual_stages, matters=lambda v: v["pp"] > 1
+    ),
     "sp": Default("1 where tp > 1 and tp * cp divides seq", _sequence_parallel, matters=lambda v: v["tp"] > 1),
+    "etp": Default(
+        "tp where sp, ffn_hidden and the ranks allow it, else 1",
+        _expert_tensor_parallel,
+        matters=lambda v: _has_experts(v) and v["tp"] > 1,
+    ),
     "zero_stage": Default("1, a distributed optimizer", lambda v: 1, matters=lambda v: (v["dp"] or 1) > 1),
     "microbatch": Default("1; with zero_stage 3 and pp > 1 as many microbatches as pp * vpp chunks", _microbatch),
     # dsx.predict.missing_recompute infers it.
@@ -86,5 +116,5 @@ def fill(values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
             if filled[column] is not None and default.matters(filled):
                 used.append(column)
     if not _has_experts(filled):
-        filled |= {"experts": 0, "topk": 1}
+        filled |= {"experts": 0, "topk": 1, "etp": 1}
     return filled, tuple(used)

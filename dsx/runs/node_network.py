@@ -19,7 +19,7 @@ _NICS = re.compile(r"([0-9]{1,4})\s*x\s*")
 class NodeNetwork:
     """The bandwidth from a node to others, in bytes/s per direction."""
 
-    bandwidth: float  # of all its NICs
+    bandwidth: float | None  # of all its NICs; None = as many NICs as in the cluster file
     nic_bandwidth: float | None  # of each; None = not stated
 
 
@@ -44,11 +44,15 @@ def node_network(text: str) -> NodeNetwork:
 def with_node_network(cluster: ClusterSpec, network: NodeNetwork, gpus_per_node: int) -> ClusterSpec:
     """Return the cluster with this network for its nodes, shared equally by the GPUs of a node.
 
-    If the NIC bandwidth is not stated, the cluster's own applies, up to the bandwidth of the node.
+    If the NIC bandwidth is not stated, the cluster's own applies, up to the bandwidth of the node. If the NIC bandwidth
+    alone is stated, the number of NICs is the cluster's own.
     """
-    share = network.bandwidth / gpus_per_node
     known = cluster.network.net.nic_bandwidth or cluster.network.net.bandwidth
-    nic = network.nic_bandwidth or min(known, network.bandwidth)
+    stated = network.bandwidth
+    if stated is None:
+        stated = gpus_per_node * cluster.network.net.bandwidth * (network.nic_bandwidth or known) / known
+    share = stated / gpus_per_node
+    nic = network.nic_bandwidth or min(known, stated)
     changed = changed_network(cluster.network, {"net.bandwidth": share, "net.nic_bandwidth": max(nic, share)})
-    name = f"{cluster.name}, {format_quantity(network.bandwidth, 'bytes/s')} to a node"
+    name = f"{cluster.name}, {format_quantity(stated, 'bytes/s')} to a node"
     return cluster.model_copy(update={"name": name, "network": changed})

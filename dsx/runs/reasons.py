@@ -46,6 +46,12 @@ RULES = (
         ("ep", "tp", "cp", "dp"),
         lambda v: _divides(v["ep"], v["tp"] * v["cp"] * v["dp"]),
     ),
+    Rule("etp is neither 1 nor tp", ("etp", "tp"), lambda v: v["etp"] in (1, v["tp"])),
+    Rule(
+        "ep * etp does not divide tp * cp * dp",
+        ("ep", "etp", "tp", "cp", "dp"),
+        lambda v: _divides(v["ep"] * v["etp"], v["tp"] * v["cp"] * v["dp"]),
+    ),
     Rule("ep without experts", ("ep", "experts"), lambda v: v["ep"] == 1 or v["experts"] > 1),
     Rule("ep does not divide experts", ("ep", "experts"), lambda v: _divides(v["ep"], v["experts"])),
     Rule("experts without a topk", ("topk", "experts"), lambda v: not v["experts"] or v["topk"] > 0),

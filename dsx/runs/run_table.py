@@ -15,6 +15,7 @@ from dsx.runs.cell_units import without_unit
 from dsx.runs.fused_kernels import kernels
 from dsx.runs.node_network import NodeNetwork, node_network
 from dsx.space.choices import BY_NAME, STEP_SEARCHED
+from dsx.spec.assumptions import DISPATCHERS
 from dsx.spec.csv_table import CsvFormat, CsvRow, read_csv, whole_number
 from dsx.spec.locate import find_path
 from dsx.units import parse_number
@@ -55,6 +56,8 @@ class Run:
     dp: int | None  # replicas of the dense part
     cp: int | None
     ep: int | None  # divides tp * cp * dp
+    etp: int | None  # ranks that divide each expert; an addition to the published format
+    dispatcher: str | None  # of tokens to experts; an addition to the published format
     zero_stage: int | None
     microbatch: int | None  # sequences
     global_batch: int | None  # sequences
@@ -168,6 +171,12 @@ def _gradient_bytes(text: str) -> int:
     return int(size)
 
 
+def _dispatcher(text: str) -> str:
+    if text not in DISPATCHERS:
+        raise ValueError(f"{text!r} is not one of {', '.join(DISPATCHERS)}{did_you_mean(text, DISPATCHERS)}")
+    return text
+
+
 _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     str | None: str,
@@ -183,6 +192,7 @@ _OWN_READERS = {
     "kernels": kernels,
     "cross_entropy": _cross_entropy,
     "gradient_bytes": _gradient_bytes,
+    "dispatcher": _dispatcher,
     "node_network": node_network,
 }
 

@@ -12,7 +12,8 @@ from dsx.runs.defaults import fill
 from dsx.runs.fused_kernels import FUSABLE
 from dsx.runs.machines import cluster_of, known_clusters
 from dsx.runs.node_network import with_node_network
-from dsx.runs.notes import read_notes
+from dsx.runs.note_words import unread_words
+from dsx.runs.notes import ZERO_GROUP, read_notes
 from dsx.runs.reasons import Reason, impossible
 from dsx.runs.recompute_words import SHARDED_RECIPE, RecomputeWord, recompute_words
 from dsx.runs.run_table import CROSS_ENTROPY, Run
@@ -58,15 +59,17 @@ class Setup:
     cluster: ClusterSpec
     plan: Plan
     sp: bool  # sequence parallelism over tp
+    etp: int  # ranks of tp that divide each expert
     precision: str  # of the multiplies with weights: "bf16" (any 16 bits), "fp8", "fp4" or "int8"
     fused_attention: bool
     unfused: frozenset[Unfusable]  # operators that ran as several kernels
-    stated: Mapping[str, int]  # fields of an assumption set that the row states
+    stated: Mapping[str, Any]  # fields of an assumption set that the row states
     gpus_per_node: int
     stack: str | None  # of its software; None if there are no stacks
     remark: str | None  # about software that no stack names
     filled: tuple[str, ...]  # missing columns whose default matters
     from_notes: tuple[str, ...]  # missing columns that the notes state
+    unread: tuple[str, ...]  # what the notes name and dsx prices, of which it knows nothing more
 
 
 def setups(runs: Sequence[Run]) -> list[Setup | Reason]:
@@ -83,6 +86,11 @@ def count_filled(setups: Iterable[Setup | Reason]) -> dict[str, int]:
 def count_from_notes(setups: Iterable[Setup | Reason]) -> dict[str, int]:
     """Return, by column, how many rows take it from their notes, the largest number first."""
     return _counts(setup.from_notes for setup in setups if isinstance(setup, Setup))
+
+
+def count_unread(setups: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return, by what notes name and dsx prices without knowing more of it, how many rows do, the largest first."""
+    return _counts(setup.unread for setup in setups if isinstance(setup, Setup))
 
 
 def _counts(columns_by_row: Iterable[tuple[str, ...]]) -> dict[str, int]:
@@ -124,6 +132,8 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
     cluster = known.cluster(values["gpu"], values["gpus_per_node"])
     if values["node_network"] and not isinstance(cluster, Reason):
         cluster = with_node_network(cluster, values["node_network"], values["gpus_per_node"])
+    replicas = _zero_replicas(values, dict(run.further))
+    read = (*(column for column in in_notes if column != ZERO_GROUP), *replicas)
     sizes = Sizes(**{field.name: values[field.name] for field in fields(Sizes)})
     model = known.model(sizes, values["seq"])
     precision = _by_prefix(values["precision"], PRECISIONS, "precision")
@@ -152,6 +162,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         "recompute": recompute,
         **_kept(word, values["layers"] / values["pp"]),
         "schedule": schedule,
+        **replicas,
         **{name: BY_NAME[name].name_of(code) for name, code in run.further},
         **layout,
     }
@@ -163,6 +174,7 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         cluster=cluster,
         plan=_plan(values, stated, cluster.network.nvs.size),
         sp=values["sp"],
+        etp=values["etp"],
         precision=precision,
         fused_attention=values["flash"],
         unfused=FUSABLE - values["kernels"],
@@ -171,11 +183,12 @@ def _setup(run: Run, known: _Known) -> Setup | Reason:
         stack=software and software.stack.name,
         remark=described(software.unknown, software.stack, known.stacks) if software and software.unknown else None,
         filled=filled,
-        from_notes=tuple(in_notes),
+        from_notes=read,
+        unread=unread_words(run.notes or "", _known_columns(run, read, filled, values), model),
     )
 
 
-def _fields(values: Mapping[str, Any]) -> dict[str, int]:
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an assumption set that a row states.
 
     Gradients of FP16, scaled with the loss, are kept in FP16 unless the row says otherwise: Megatron-LM accumulates in
@@ -185,6 +198,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, int]:
     found = {
         "gradient_bytes": values["gradient_bytes"] or (2 if half else None),
         "cross_entropy_bytes": CROSS_ENTROPY.get(values["cross_entropy"]),
+        "dispatcher": values["dispatcher"],
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -227,6 +241,27 @@ def _layout(values: Mapping[str, Any], model: ModelSpec) -> dict[str, str] | Rea
     except PlanError as error:
         return Reason("stage_layers are no layout of the run", str(error))
     return {LAYOUT: text_of(layers)}
+
+
+def _known_columns(run: Run, read: Iterable[str], filled: Iterable[str], values: Mapping[str, Any]) -> set[str]:
+    """Return the columns that a row states, in its cells or its notes, or that are filled by what its notes say."""
+    stated = {field.name for field in fields(Run) if getattr(run, field.name) is not None}
+    inferred = {"vpp"} if values["pp"] == 1 or ("vpp" in filled and values["vpp"] > 1) else set[str]()
+    # Nothing leaves a job of one node.
+    inferred |= {"node_network"} if values["n_gpus"] <= values["gpus_per_node"] else set[str]()
+    # Embedding and head count as layers of an even cut, so the first and last stages have one layer fewer.
+    as_cut = {"stage_layers"} if (values["layers"] + 2) % values["pp"] == 0 else set[str]()
+    return stated | {*read} | inferred | as_cut | dict(run.further).keys()
+
+
+def _zero_replicas(values: Mapping[str, Any], further: Mapping[str, int]) -> dict[str, int]:
+    """Return zero_replicas, if the notes state the ranks of a shard group and no cell the replicas."""
+    group, dp = values.get(ZERO_GROUP), values["dp"]
+    if group is None or "zero_replicas" in further or not values["zero_stage"]:
+        return {}
+    # Ranks of cp are in a shard group too.
+    replicas, rest = divmod(dp * values["cp"], group)
+    return {} if rest or not replicas or dp % replicas else {"zero_replicas": replicas}
 
 
 def _by_prefix(text: str, known: dict[str, str], column: str) -> str | Reason:

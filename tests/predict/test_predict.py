@@ -36,8 +36,8 @@ CASES = [
     ({"cp": "2", "dp": "2"}, "2d", {"cp": 2, "dp": 2, "nvs.cp": 2, "nvs.dp": 2}),
     ({"gpu": "H100-80GB-SXM"} | LLAMA_13B, "1d", {}),
     ({"framework": "a fork, schedule ZB-1p"}, "1d", {"schedule": "zb-h1"}),
-    ({"ep": "4", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
-    ({"ep": "8", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
+    ({"ep": "4", "etp": "1", "experts": "8", "topk": "2"}, "1d", {"ep": 4}),
+    ({"ep": "8", "etp": "1", "experts": "8", "topk": "2", "pp": "1", "dp": "8"}, "1d", {"ep": 8, "pp": 1, "dp": 8}),
     ({"framework": "a fork, schedule ZB-2p"}, "1d", {"schedule": "zb-h2"}),
     ({"stage_layers": "20,14"}, "1d", {"stage_layers": "20,14"}),
     ({"stage_layers": "Et*9|t*7|t*8|t*8L", "vpp": "2"}, "1d", {"stage_layers": "10,7,8,9"}),
@@ -87,8 +87,8 @@ def test_what_cannot_be_priced_has_a_reason(tmp_path, monkeypatch):
     changes = ({"cp": "2", "dp": "2"}, {}, {"cp": "4", "dp": "1"})
     found = predict(setups(read_runs(write(tmp_path / "runs.csv", *changes))), DEFAULT)
     rule = "no strategy divides the model this way"
-    assert found.reason[0] == Reason(rule, "tp=2, cp=2, ep=1, sp=1")
-    assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, sp=1")
+    assert found.reason[0] == Reason(rule, "tp=2, cp=2, ep=1, etp=1, sp=1")
+    assert found.reason[2] == Reason(rule, "tp=2, cp=4, ep=1, etp=1, sp=1")
     assert found.reason[1] is None
     assert np.isnan(found.step_time_s).tolist() == [True, False, True]
 

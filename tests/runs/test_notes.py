@@ -4,7 +4,7 @@ import pytest
 from runs.tables import write
 
 from dsx.runs.run_table import read_runs
-from dsx.runs.setups import Setup, count_from_notes, setups
+from dsx.runs.setups import Setup, count_from_notes, count_unread, setups
 
 
 @pytest.fixture
@@ -40,6 +40,13 @@ def test_kernels(made, notes, unfused):
         ("with 8x200 Gb/s InfiniBand per node", 25e9, 25e9),
         ("FSDP; A100 nodes 400 Gb/s, H100 nodes 800 Gb/s; seen", 50e9 / 8, 25e9),  # a NIC of DGX A100 has 200 Gb/s
         ("16 A100 nodes 400 Gb/s", 50e9 / 8, 25e9),
+        ("RoCE 4x100Gb/s per node", 50e9 / 8, 12.5e9),
+        ("per node: 4 x 100Gbps InfiniBand", 50e9 / 8, 12.5e9),
+        ("recompute=full, inter-node 400 Gb/s, node size 8", 50e9 / 8, 25e9),
+        ("CX-7 400Gb/s/GPU", 50e9, 50e9),
+        ("A100 nodes 400 Gb/s per GPU", 50e9, 50e9),
+        ("4 nodes x 8 A100, IB 100Gb/s", 12.5e9, 12.5e9),  # as many NICs as in the cluster file, eight
+        ("RoCE 400Gb/s; seen", 50e9, 50e9),
     ],
 )
 def test_networks(made, notes, gpus, nic):
@@ -52,9 +59,9 @@ def test_networks(made, notes, gpus, nic):
     "notes",
     [
         *("", "a kernel of its own", "kernel=", "kernel=none of ours", "kernel=torch, norms measured later"),
-        *("H100 nodes 800 Gb/s", "IB 100Gb/s", "inter-node 800 Gb/s, node size 8", "CX-7 400Gb/s/GPU"),
+        *("H100 nodes 800 Gb/s", "NVLink 400 Gb/s per GPU", "inter-node 800 Gbytes", "IB 100Gb/s cables"),
         *("eight 400 Gb/s NICs per node", "3,200 Gb/s per node", "0x100Gb RoCE per node", "10.4x100Gb RoCE per node"),
-        *("A100 nodes 400 Gb/s per GPU", "A100 nodes 400Gb/s/GPU", "A100 nodes 640 Gbytes", "A100 nodes 0 Gb/s"),
+        *("A100 nodes 640 Gbytes", "A100 nodes 0 Gb/s", "0 Gb/s/GPU", "RoCE 0 Gb/s"),
         *("512 Gb RAM per node", "600 Gb/s NVLink per node", f"{'9' * 400}x100Gb RoCE per node"),
     ],
 )
@@ -75,3 +82,129 @@ def test_a_column_wins(made):
     assert count_from_notes([read, stated, half]) == {"node_network": 2, "kernels": 1}
     # What stands in the notes is no default.
     assert "kernels" not in read.filled
+
+
+EXPERTS = {"experts": "8", "topk": "2", "kernels": "norm", "ep": "2", "head_dim": "128", "kv_heads": "8"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "etp"),
+    [("distributed optimizer; expert-TP=1", 1), ("expert tensor parallel 2 with EP 2", 2), ("ETP: 1", 1)],
+)
+def test_expert_tensor_parallelism(made, notes, etp):
+    (setup,) = made(EXPERTS | {"notes": notes})
+    assert (setup.etp, setup.from_notes) == (etp, ("etp",))
+
+
+def test_experts_are_divided_by_tp_where_nothing_is_said(made):
+    """As Megatron-Core does; where tp divides no expert, or ep needs all ranks, they stay whole."""
+    usual, odd, full = made(EXPERTS, EXPERTS | {"ffn_hidden": "1001"}, EXPERTS | {"ep": "8"})
+    assert [(setup.etp, "etp" in setup.filled) for setup in (usual, odd, full)] == [(2, True), (1, True), (1, True)]
+    (stated,) = made(EXPERTS | {"etp": "1"})
+    assert (stated.etp, "etp" in stated.filled) == (1, False)
+
+
+INTERLEAVED = {"layers": "32", "pp": "4", "dp": "2", "vpp": ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "chunks"),
+    [
+        ({"notes": "interleaved schedule used (degree not printed)"}, 4),  # eight layers of a stage, two to a chunk
+        ({"framework": "Interleaved 1F1B"}, 4),
+        ({"notes": "interleaved PP", "layers": "30"}, 4),  # eight with embedding and head
+        ({"notes": "interleaved PP", "layers": "12"}, 3),  # three layers of a stage: one to a chunk
+        ({"notes": "interleaved PP", "layers": "4"}, 1),
+        ({"notes": "VPP=2"}, 2),
+        ({"notes": "4 virtual stages"}, 4),
+        ({"notes": "non-interleaved schedule"}, 1),
+        ({"notes": "interleaving not read"}, 1),
+        ({"notes": "interleaved PP", "vpp": "2"}, 2),
+        ({"notes": "printed VP=12 ignored", "pp": "1", "dp": "8"}, 1),
+    ],
+)
+def test_chunks_of_an_interleaved_schedule(made, changes, chunks):
+    (setup,) = made(INTERLEAVED | changes)
+    assert setup.plan["vpp"] == chunks
+
+
+def test_an_inferred_degree_is_said(made):
+    (setup,) = made(INTERLEAVED | {"notes": "interleaved PP"})
+    assert "vpp" in setup.filled and not setup.unread
+
+
+SHARDED = {"tp": "1", "sp": "0", "pp": "1", "dp": "16", "zero_stage": "3"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "replicas"),
+    [
+        ("ZeRO-1 shard group: 4", 4),
+        ("ZeRO-1 group 8; seen", 2),
+        ("HSDP, torch.compile", 2),  # a group in each node of eight
+        ("printed 450.6 sequences/s; DP 4 x FSDP 4 x TP 1", 4),
+        ("data 2 x dcn FSDP 4 x ici FSDP 2; seen", 2),
+        ("FSDP=8 x DP", 2),
+        ("FSDP8xDP2", 2),
+        ("ici_fsdp 8 x dcn_fsdp 2", 1),
+    ],
+)
+def test_zero_groups(made, notes, replicas):
+    (setup,) = made(SHARDED | {"notes": notes, "kernels": "norm"})
+    assert (setup.plan["zero_replicas"], setup.from_notes) == (replicas, ("zero_replicas",))
+
+
+@pytest.mark.parametrize("notes", ["FSDP2+TP", "FSDP=0", "shard group: all", "FSDP 5", "FSDP, torch.compile"])
+def test_no_zero_groups(made, notes):
+    (setup,) = made(SHARDED | {"notes": notes})
+    assert setup.plan["zero_replicas"] == 1 and not setup.from_notes
+
+
+def test_a_column_of_replicas_wins(made):
+    (setup,) = made(SHARDED | {"notes": "ZeRO-1 shard group: 4", "zero_replicas": "2"})
+    assert (setup.plan["zero_replicas"], setup.from_notes) == (2, ())
+
+
+def test_dispatchers(made):
+    read, stated, neither = made(
+        EXPERTS | {"notes": "MoE with DeepEP"}, EXPERTS | {"dispatcher": "once_per_copy", "notes": "DeepEP"}, EXPERTS
+    )
+    fields = [dict(setup.stated).get("dispatcher") for setup in (read, stated, neither)]
+    assert fields == ["once_per_domain", "once_per_copy", None]
+
+
+@pytest.mark.parametrize(
+    ("notes", "unread"),
+    [
+        ("CUDA graphs; AsyncTP", ("asynchronous tensor parallelism", "CUDA graphs")),
+        ("AsyncTP=0", ()),
+        ("1 shared expert", ("shared experts",)),
+        ("alternating sliding-window(128)/full attention", ("sliding-window attention",)),
+        ("InfiniBand of 200 Gb/s", ("bandwidth of NICs",)),
+        ("80GB GPUs; steady", ()),
+        ("HSDP over 3 nodes; a group of FSDP 5", ("ZeRO groups",)),
+        ("fused cross-entropy", ()),
+    ],
+)
+def test_what_notes_name_and_the_row_was_not_priced_with_is_said(made, notes, unread):
+    (setup,) = made({"notes": notes})
+    assert setup.unread == unread
+
+
+def test_what_is_missing_in_a_column_is_said(made):
+    chunks, stages = made(
+        {"vpp": "", "notes": "interleaving not read"},
+        {"layers": "31", "notes": "first/last stage have one layer fewer"},
+    )
+    assert (chunks.unread, stages.unread) == (("interleaved pipeline",), ("stages with fewer layers",))
+    assert count_unread([chunks, stages]) == {"interleaved pipeline": 1, "stages with fewer layers": 1}
+
+
+def test_what_the_model_or_a_column_has_is_no_gap(made):
+    """A layer fewer at the ends is the even cut of 30 layers with embedding and head."""
+    fewer, network = made(
+        {"layers": "30", "notes": "first/last stage have one layer fewer"},
+        {"notes": "8 NICs of 200 Gb/s", "node_network": "8x200 Gb/s"},
+    )
+    assert (fewer.unread, network.unread) == ((), ())
+    assert count_unread([fewer, network]) == {}

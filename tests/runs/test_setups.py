@@ -296,7 +296,7 @@ def test_packaged_models_stand_for_what_columns_do_not_say(made):
     assert layers(latent) == [
         ("embedding", 1),
         ("transformer[gated attention=latent-attention]", 3),
-        ("transformer[corrected shared attention=latent-attention ffn=experts]", 58),
+        ("transformer[corrected limited shared attention=latent-attention ffn=experts]", 58),
         ("head", 1),
     ]
     assert queries.model.dimensions["k"] == 128
