@@ -28,13 +28,14 @@ def test_every_row_has_seconds_or_ran_out_of_memory():
 
 def test_machines_precisions_and_schedules():
     assert Counter(setup.cluster.name for setup in MADE) == {
-        "a100-80-nvs8": 2507,
-        "a100-80-nvs8, 50.0 GB/s to a node": 36,
+        "a100-80-nvs8": 2511,
+        "a100-80-nvs8, 50.0 GB/s to a node": 32,
         "h100-nvs8": 277,
         "h100-nvs8, 100 GB/s to a node": 4,
-        "v100-16-nvs8": 32,
+        "v100-16-nvs8": 12,
+        "v100-16-nvs8, 12.5 GB/s to a node": 20,
         "h100-96-nvs8": 24,
-        "h200-141-nvs8": 2,
+        "h200-141-nvs8, 400 GB/s to a node": 2,
     }
     assert Counter(setup.precision for setup in MADE) == {"bf16": 2720, "fp8": 162}
     assert Counter(setup.plan["schedule"] for setup in MADE) == {"1f1b": 2858, "zb-h1": 12, "zb-h2": 12}
@@ -48,10 +49,11 @@ def test_the_defaults_that_are_used():
         "recompute": 325,
         "sp": 237,
         "flash": 48,
+        "etp": 36,
         "vpp": 12,
         "microbatch": 10,
     }
-    assert count_from_notes(MADE) == {"kernels": 964, "node_network": 40}
+    assert count_from_notes(MADE) == {"kernels": 964, "zero_replicas": 78, "node_network": 58, "etp": 3}
 
 
 def test_memory_is_counted_in_three_ways():
