@@ -12,6 +12,7 @@
 | `cross_entropy` | fused or not | ``fused cross-entropy`` |
 | `vpp` | chunks of a stage | ``VPP=6``, ``4 virtual stages`` |
 | zero_replicas | ranks of a shard group; HSDP alone: those of a node | ``ZeRO-1 shard group: 4``, ``DP 16 x FSDP 8`` |
+| `microbatch` | the column counts sequences of a device, so the group of a replica has tp * cp times as many | ``per-device batch`` |
 
 Other text is ignored, since notes are written for people (`dsx.runs.note_words` counts what it may have meant). A value
 in the column itself wins.
@@ -62,7 +63,8 @@ _SHARD_GROUP = re.compile(
 # FSDP1 and FSDP2 are versions of a library.
 _FSDP = re.compile(r"(?<![A-Za-z])FSDP(?![12](?![0-9]))(?: over)?[ =]?([1-9][0-9]{0,5})(?![0-9])", re.IGNORECASE)
 _TIMES = re.compile(r"\s*x\s*(?:[a-z]+[ _])?", re.IGNORECASE)
-_HYBRID = re.compile(r"\bHSDP\b")
+_HYBRID = re.compile(r"\bHSDP\b|\bdata[- ]parallel(?:ism)? (?:across|over|between) (?:slices|nodes)\b", re.IGNORECASE)
+_PER_DEVICE = re.compile(r"\bper[- _]device[- _]batch", re.IGNORECASE)
 
 
 def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +80,18 @@ def read_notes(cells: Mapping[str, Any]) -> dict[str, Any]:
         "vpp": _first(_CHUNKS, notes) if (cells["pp"] or 1) > 1 else None,
         ZERO_GROUP: _zero_group(notes, cells),
     }
-    return {column: value for column, value in found.items() if value is not None and cells.get(column) is None}
+    missing = {column: value for column, value in found.items() if value is not None and cells.get(column) is None}
+    return missing | _of_replica(notes, cells)
+
+
+def _of_replica(notes: str, cells: Mapping[str, Any]) -> dict[str, int]:
+    """Return the microbatch of a replica where the column counts sequences of a device; nothing if they are equal."""
+    members = (cells["tp"] or 1) * (cells["cp"] or 1)
+    if members == 1 or not cells["microbatch"] or not _PER_DEVICE.search(notes):
+        return {}
+    whole, dp = cells["microbatch"] * members, cells["dp"]
+    divides = not (dp and cells["global_batch"]) or cells["global_batch"] % (whole * dp) == 0
+    return {"microbatch": whole} if divides else {}
 
 
 def names_interleaving(cells: Mapping[str, Any]) -> bool:
@@ -132,4 +145,6 @@ def _zero_group(notes: str, cells: Mapping[str, Any]) -> int | None:
         end = match.end()
     if degrees:
         return math.prod(degrees)
-    return cells["gpus_per_node"] if _HYBRID.search(notes) else None
+    if not _HYBRID.search(notes) or not cells["gpus_per_node"]:
+        return None
+    return cells["gpus_per_node"] // (cells["tp"] or 1)
