@@ -55,7 +55,9 @@ _CROSS_ENTROPY = re.compile(r"\b(?:(un)|non-)?fused (?:linear )?cross[- ]entropy
 _ONCE = re.compile(r"\b(?:DeepEP|HybridEP)\b(?! (?:off|disabled))", re.IGNORECASE)
 _PIPELINE = r"(?:PP|pipelin\w*|schedule|stages|1F1B)"
 _INTERLEAVED = re.compile(
-    rf"(?<!non-)(?<!not )(?<!without )\binterleaved {_PIPELINE}\b|\b1F1B[- ](?:I|interleaved)\b", re.IGNORECASE
+    rf"(?<!non-)(?<!not )(?<!without )\binterleaved {_PIPELINE}\b|\b1F1B[- ](?:I|interleaved)\b"
+    r"|\binterleaving (?:degree )?(?:not|un)[- ]?(?:read|printed|stated|known)\b",
+    re.IGNORECASE,
 )
 _SHARD_GROUP = re.compile(
     r"\b(?:shard(?:ing)?[- ]group|ZeRO-?[123]? group)(?: size| of)?\s*[:=]?\s*([1-9][0-9]{0,5})\b", re.IGNORECASE
