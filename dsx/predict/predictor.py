@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsx.cost.interval import Likeness, PlanFacts, plan_facts, sources_like, step_interval, thinness
+from dsx.cost.interval import Likeness, PlanFacts, likeness, plan_facts, sources_like, step_interval, thinness
 from dsx.predict.batches import batches
 from dsx.predict.counted_memory import counted_memory
 from dsx.predict.missing_recompute import MARGIN, is_inferred, with_recompute
@@ -60,6 +60,4 @@ def facts_of(setups: Sequence[Setup], thin: np.ndarray | int = 0) -> PlanFacts:
 
 def likeness_of(setup: Setup) -> Likeness:
     """Return what measurements may share with a setup."""
-    device = setup.cluster.device
-    kind = "experts" if has_experts(setup.model.dimensions) else "dense"
-    return Likeness(setup.stack or "", device.generation or device.name, kind)
+    return likeness(setup.stack, setup.cluster.device, setup.model)
