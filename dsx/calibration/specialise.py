@@ -92,6 +92,8 @@ def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit
     return Fit(
         values={name: base[name] if name in idle else value for name, value in values.items()},
         standard_errors={name: np.nan if name in idle else float(size) for name, size in sizes.items()},
-        at_bound=tuple(n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND),
+        at_bound=tuple(
+            n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND and n not in idle
+        ),
         undetermined=tuple(idle),
     )
