@@ -14,6 +14,8 @@ from dsx.api.limits import LimitLike, given_limits
 from dsx.api.pipelines import say_few_pipelines, say_inexact_schedules
 from dsx.api.plan_like import PlanLike, given_plan
 from dsx.api.searched import Searched, check_fixed, left_out_text, searched
+from dsx.cost.interval import unlike
+from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_text, only_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, idle_data, idle_text, shares_text
 from dsx.display.launch import launch_data, launch_of, launch_text
@@ -139,6 +141,7 @@ class BestPlans(PricedPlans):
             "resolution": resolution,
             "within_resolution": within_resolution(self.priced, resolution),
             **({"idle_operator_times": idle_data(self.idle)} if self.problem.operator_times else {}),
+            "extrapolated": unlike(self.problem.likeness, self.job.assumptions.trained_on),
             "infeasible": self.infeasible or None,
             "plans": described,
         }
@@ -156,6 +159,7 @@ class BestPlans(PricedPlans):
                 filter(
                     None,
                     (
+                        extrapolated_text(self.problem.likeness, assumed.trained_on),
                         resolution_text(self.priced, assumed.resolution),
                         tight_text(self.priced[0], "plan 1", capacity, assumed),
                         beyond_text(self.searched, self.beyond, self.compared),

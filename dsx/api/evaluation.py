@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from dsx.api.answer import Answer, paragraphs
 from dsx.api.job import Job, checked
 from dsx.api.plan_like import PlanLike, given_plan
+from dsx.cost.interval import unlike
 from dsx.display.cost_tables import costs_text, operators_text
+from dsx.display.extrapolation import extrapolated_text
 from dsx.display.job_text import job_text, step_text
 from dsx.display.kernel_coverage import coverage_data, coverage_text, shapes_data, shapes_text
 from dsx.display.launch import launch_of
@@ -106,6 +108,7 @@ class Evaluation(Answer):
             **self.costs,
             "fits": self.fits,
             "reject": list(self.reject),
+            "extrapolated": unlike(self.problem.likeness, self.problem.assumptions_spec.trained_on),
         }
         data |= {"stages": stages_data(self.plan, priced.stages)} if priced.stages else {}
         if self.with_operators:
@@ -120,6 +123,7 @@ class Evaluation(Answer):
             "\n".join(filter(None, (plan_text(self.problem, self.plan), filled))),
             placement_text(self.plan, self.problem),
             costs_text(self.costs),
+            extrapolated_text(self.problem.likeness, self.problem.assumptions_spec.trained_on),
             stages_text(self.plan, priced.stages) if priced.stages else "",
             rules_text(priced, "rejected:", "fits, and breaks no rule"),
             margin_text(self.costs["peak_bytes"], self.problem) if self.fits else "",

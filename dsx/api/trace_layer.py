@@ -61,7 +61,8 @@ def write_layer(
     missing = sorted(letter for letter in layer.letters - {"activation_bytes"} if letter not in values)
     if missing:
         raise InputError(f"layer {layer.name!r} needs sizes: {', '.join(f'{one}=...' for one in missing)} (--set)")
-    machine = None if cluster is None else cluster_from_spec(load_cluster(cluster))
+    described = None if cluster is None else load_cluster(cluster)
+    machine = None if described is None else cluster_from_spec(described)
     columns = _columns(values, machine.network.nvs.size if machine else 1 << 24, layer.expert_axes)
     element = {name: values[name] for name in ELEMENT_BYTES}
     plan = TracedPlan(
@@ -88,7 +89,9 @@ def write_layer(
         "forward_only": forward_only,
         "portable": portable,
     }
-    priced = Machine(machine, assumptions_from_spec(stated.assumptions)) if machine else None
+    priced = None
+    if described and machine:
+        priced = Machine(machine, assumptions_from_spec(stated.assumptions, described.device.family))
     with progress(len(chosen_ranks(plan, wanted)), "files", watcher(watch)) as advance:
         written = write_trace(plan, Path(file_path("out", out)), wanted, about, tensors, advance, priced)
     return WrittenTrace(Path(out), None, written, {})

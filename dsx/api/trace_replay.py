@@ -140,7 +140,7 @@ def replay(
         raise SpecError("--set model: a trace has its model; write it again with another one")
     spec = load_cluster(cluster, overrides["cluster"])
     assumed = load_assumptions(assumptions, overrides["assumptions"])
-    machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed)
+    machine, parameters = cluster_from_spec(spec), assumptions_from_spec(assumed, spec.device.family)
     _remark(whole, found, assumed.name, machine.network.nvs.size)
     with progress(len(found.files), "read", watcher(watch)) as advance:
         ranks = [*_counted(traces(found, tensors=False), advance)]

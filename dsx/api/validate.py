@@ -15,18 +15,19 @@ from dsx.api.job import DEFAULT_ASSUMPTIONS
 from dsx.api.output_file import check_output_file, write_output_file
 from dsx.argument_types import file_path, function
 from dsx.calibration.outliers import Outlier, outliers
+from dsx.calibration.regret import CLOSE
 from dsx.calibration.report import report
 from dsx.display.quantities import counted
 from dsx.display.table import table
 from dsx.errors import RunTableError
 from dsx.predict.predictions import Predict
-from dsx.predict.predictor import predict
+from dsx.predict.predictor import count_unlike, predict
 from dsx.predict.validation_rows import Rows, compare
 from dsx.printable import printable
 from dsx.remarks import warn
 from dsx.runs.reasons import Reason
 from dsx.runs.run_table import Run, read_runs
-from dsx.runs.setups import Setup, count_filled, count_from_notes, count_unread, setups
+from dsx.runs.setups import Setup, count_filled, count_from_notes, count_remarks, count_unread, setups
 from dsx.spec.assumptions import files_of, load_assumptions
 from dsx.spec.load import Given
 from dsx.spec.locate import shown
@@ -116,10 +117,14 @@ def validate(
         write_rows(rows, output)
     found = [*outliers(rows.id, rows.measured_s, rows.predicted_s).values()]
     _warn_of_outliers(found)
-    figures = report(rows) | {
+    unknown = count_remarks(made)
+    _warn_of_software(unknown)
+    figures = report(rows, measured) | {
         "filled": count_filled(made),
         "from_notes": count_from_notes(made),
         "unread": count_unread(made),
+        "unknown_software": unknown,
+        "extrapolated": count_unlike(made, assumed.trained_on),
         "inferred_recompute": dict(Counter(value for value in rows.inferred_recompute if value).most_common()),
     }
     return Validation(path, assumed.name, figures | {"outliers": [asdict(outlier) for outlier in found]}, rows)
@@ -138,6 +143,14 @@ def _check(path: Path, runs: Sequence[Run], made: Sequence[Setup | Reason]) -> N
         raise RunTableError("no row of the table can be modelled\n" + "\n".join(lines))
     for line in lines:
         warn(f"not modelled: {line}")
+
+
+def _warn_of_software(remarks: Mapping[str, int]) -> None:
+    for said, number in [*remarks.items()][:SHOWN_ROWS]:
+        warn(f"{said} ({counted(number, 'row')})")
+    if len(remarks) > SHOWN_ROWS:
+        rows = sum([*remarks.values()][SHOWN_ROWS:])
+        warn(f"and {len(remarks) - SHOWN_ROWS} more names of software are not known ({counted(rows, 'row')})")
 
 
 def _warn_of_outliers(found: Sequence[Outlier]) -> None:
@@ -171,6 +184,7 @@ def _number(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else ""
 
 
+_RELEASES = {"same_software": "one release", "all_releases": "all releases"}
 _COLUMNS = {
     "median_ape": "median\nerror",
     "mape": "mean\nerror",
@@ -191,12 +205,17 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
         for source in [*figures["sources"], overall]
     ]
     lines.append(table(header, body))
-    regret, oom = figures["regret"], figures["oom"]
+    regret, pairs, oom = figures["regret"], figures["pairs"], figures["oom"]
     lines.append("")
+    lines += [_noise_text(figures["noise_floor"][key], what) for key, what in _RELEASES.items()]
     lines.append(
         f"regret over {counted(regret['groups'], 'group')} of four layouts or more: median "
         f"{_percent(regret['median'])}, 95th percentile {_percent(regret['p95'])}, within 5 % in "
         f"{_percent(regret['within_5_percent'])} of them"
+    )
+    lines.append(
+        f"ranked right: {_percent(pairs['right'])} of {counted(pairs['pairs'], 'pair')} of layouts that differ by more "
+        f"than {100 * CLOSE:.0f} %"
     )
     correlation = figures["spearman_median"]
     lines.append(
@@ -214,8 +233,21 @@ def _figures_text(figures: Mapping[str, Any], path: Path, assumptions: str) -> s
     }
     for key, title in titles.items():
         if counts := figures[key]:
-            lines.append(f"{title}: {', '.join(f'{name} ({number:,})' for name, number in counts.items())}")
+            lines.append(f"{title}: {_counts_text(counts)}")
+    for part, counts in figures["extrapolated"].items():
+        lines.append(f"extrapolated, no such {part} in the measurements of the set: {_counts_text(counts)}")
     return "\n".join(lines)
+
+
+def _noise_text(figures: Mapping[str, Any], what: str) -> str:
+    return (
+        f"noise floor, {what}: {counted(figures['configurations'], 'repeated configuration')}, spread "
+        f"{_percent(figures['median'])} in the median, {_percent(figures['p90'])} at 90 %"
+    )
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name or 'none'} ({number:,})" for name, number in counts.items())
 
 
 def _not_modelled_text(rows: Rows) -> str:

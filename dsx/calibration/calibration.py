@@ -36,7 +36,7 @@ class Calibration:
     resolution: float | None = None  # None = not known
     coverage: Mapping[str, Coverage] = field(default_factory=dict)  # by source
     memory: MemoryIntervalSpec | None = None  # None = not known
-    trained_on: TrainedOnSpec = TrainedOnSpec()
+    trained_on: TrainedOnSpec = field(default_factory=TrainedOnSpec)
     # The stack of the few rows of one cluster to which a set was adapted, which do not make an uncalibrated base
     # calibrated; "" = they have none, None = the set was fitted.
     adapted_stack: str | None = None
@@ -92,7 +92,7 @@ def calibrate(
     if len(found.undetermined) == len(between):
         raise RunTableError(f"no row depends on a field to fit: {', '.join(between)}")
     _check_certain(found)
-    held_out = held_out_stacks = None
+    held_out = None
     if len(observations.sources) >= LEAST_SOURCES:
         whole = (solution, times)
         held_out = leave_out(observations, observations.source, sample, start, between, whole, progress)

@@ -6,10 +6,10 @@ minimises
 
     sum over rows of  w (SCALE / s)^2 * 2 (sqrt(1 + (r / SCALE)^2) - 1)  +  sum of ((p - b) / BELIEF)^2  +  sum of u^2
 
-The loss is (r / s)^2 for small errors and grows with |r| for large ones (soft L1). Weights of a source add up to 1, and
-those of a configuration that the source measured several times count as one of its rows. So a source is one
-observation, single rows that are far off do not decide, and a belief gives way to sources that agree. Deviations are the
-most likely ones (`dsx.calibration.effects`).
+The loss is (r / s)^2 for small errors and grows with |r| for large ones (soft L1). The weights of a source add up to 1,
+and a configuration that the source measured several times counts as one of its rows. So a source is one observation,
+single rows that are far off do not decide, and a belief gives way to sources that agree. Deviations are the most likely
+ones (`dsx.calibration.effects`).
 """
 
 from collections import Counter
@@ -71,7 +71,7 @@ class Effects:
 
     stack: dict[str, float] = field(default_factory=dict)
     generation: dict[str, float] = field(default_factory=dict)
-    deviations: Deviations = Deviations()
+    deviations: Deviations = field(default_factory=Deviations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Fit:
     standard_errors: dict[str, float]  # NaN at a bound, and of a field that no row depends on
     at_bound: tuple[str, ...]
     undetermined: tuple[str, ...]  # fields that no prediction depends on: they keep their value
-    effects: Effects = Effects()
+    effects: Effects = field(default_factory=Effects)
 
     @property
     def uncertain(self) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ With p the positions of the fields between their bounds and c those of the centr
 
     log t(p) = log t(c) + sum over fields of  slope (p - c) + curvature (p - c)^2
 
-from two prices of every row on either side of each field. Mixed terms are left out: a fit prices the rows again at its
-result and takes the quadratic there, until the result stays. One more price gives `kernels`, the share of a row's time
-that is proportional to that of its kernels, by which effects of stacks and device generations scale it.
+from two further prices of every row for each field, on either side of it unless a bound is there. Mixed terms are left
+out: a fit prices the rows again at its result and takes the quadratic there, until the result stays. One more price
+gives `kernels`, the share of a row's time that is proportional to that of its kernels, by which effects of stacks and
+device generations scale it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,11 +55,11 @@ def local_times(
     first = log_times(centre)
     slopes, curvatures = [], []
     for place in range(len(names)):
-        moved = [centre.copy(), centre.copy()]
-        for position, step in zip(moved, (-_STEP, _STEP), strict=True):
-            position[place] = min(max(position[place] + step, 0.0), 1.0)
-        (below, above), (down, up) = map(log_times, moved), (position[place] - centre[place] for position in moved)
-        slope, curvature = _parabola((down, below - first), (up, above - first))
+        one, other = (
+            (step, log_times(centre + step * (np.arange(len(names)) == place)) - first)
+            for step in _steps(float(centre[place]))
+        )
+        slope, curvature = _parabola(one, other)
         slopes.append(slope)
         curvatures.append(curvature)
     nothing = np.zeros((0, len(first)))
@@ -73,11 +74,15 @@ def local_times(
     )
 
 
+def _steps(position: float) -> tuple[float, float]:
+    """Return two steps from a position that stay inside the bounds."""
+    if position < _STEP:
+        return _STEP, 2 * _STEP
+    return (-2 * _STEP, -_STEP) if position > 1 - _STEP else (-_STEP, _STEP)
+
+
 def _parabola(one: tuple[float, np.ndarray], other: tuple[float, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return slope and curvature of the parabolas through the origin and two points; a line if one is the origin."""
+    """Return slope and curvature of the parabolas through the origin and two other points."""
     (x, y), (u, v) = one, other
-    if x == 0 or u == 0:
-        far, value = (u, v) if x == 0 else (x, y)
-        return value / far, np.zeros_like(value)
     curvature = (y / x - v / u) / (x - u)
     return y / x - curvature * x, curvature

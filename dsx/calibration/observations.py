@@ -175,7 +175,7 @@ def observe(
         source=tuple(setup.run.source_id for setup in usable),
         measured_s=np.array([seconds[row] for row in kept], dtype=np.float64),
         stack=tuple(setup.stack or "" for setup in usable),
-        generation=tuple(setup.cluster.device.generation or setup.cluster.device.name for setup in usable),
+        generation=tuple(setup.cluster.device.family for setup in usable),
         facts=facts_of(usable, others_like(usable)),
         group=tuple(map(group_of, usable)),
         layout=tuple(map(layout_of, usable)),

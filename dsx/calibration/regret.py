@@ -1,4 +1,4 @@
-"""Whether predictions find the fastest configuration: regret and rank correlation in groups of measured configurations.
+"""Whether predictions find the fastest configuration: regret, pairs and rank correlation in groups of configurations.
 
 A group holds the rows of one source that differ only in configuration. A layout that was measured several times (with
 several software versions, say) has the median of its times. Groups of fewer than `LEAST_LAYOUTS` layouts say little and
@@ -8,6 +8,10 @@ are left out, as are rows without a measured or a predicted time.
 
 If several layouts are predicted equally fast, the slowest of them counts: a model that predicts the same time for all
 layouts must not profit from their order.
+
+Two layouts whose measured times differ by more than `CLOSE` are a pair, in groups of two layouts already: it is ranked
+right if the faster one is predicted faster. Pairs that differ by less are ties of the measurement, which count neither
+way.
 """
 
 from collections.abc import Hashable, Sequence
@@ -19,7 +23,7 @@ import numpy as np
 from dsx.predict.validation_rows import Rows
 
 LEAST_LAYOUTS = 4
-CLOSE = 0.05  # a negligible regret
+CLOSE = 0.05  # a negligible regret, a tie of a pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,12 @@ class Grouped(Protocol):
         ...
 
 
-def groups(rows: Rows) -> list[Group]:
-    """Return the groups of `rows` that have enough layouts, in the order of their first rows."""
-    return groups_of(rows, np.where(rows.modelled, rows.predicted_s, np.nan))
+def groups(rows: Rows, least: int = LEAST_LAYOUTS) -> list[Group]:
+    """Return the groups of `rows` that have `least` layouts or more, in the order of their first rows."""
+    return groups_of(rows, np.where(rows.modelled, rows.predicted_s, np.nan), least)
 
 
-def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
+def groups_of(rows: Grouped, predicted_s: np.ndarray, least: int = LEAST_LAYOUTS) -> list[Group]:
     """Return the groups of `rows` under other predictions, [N]; rows whose prediction is not finite are left out."""
     members: dict[Hashable, dict[Hashable, list[int]]] = {}
     for row in map(int, np.flatnonzero(np.isfinite(rows.measured_s) & np.isfinite(predicted_s))):
@@ -73,7 +77,7 @@ def groups_of(rows: Grouped, predicted_s: np.ndarray) -> list[Group]:
             np.array([np.median(predicted_s[layout]) for layout in layouts.values()]),
         )
         for layouts in members.values()
-        if len(layouts) >= LEAST_LAYOUTS
+        if len(layouts) >= least
     ]
 
 
@@ -81,6 +85,27 @@ def regret(group: Group) -> float:
     """Return how much longer the layout that is predicted fastest takes than the best, as a fraction."""
     chosen = group.predicted_s == group.predicted_s.min()
     return float(group.measured_s[chosen].max() / group.measured_s.min() - 1)
+
+
+def pairs(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return how many pairs groups have, and the share that is ranked right, of all and by source; None if none."""
+    by_source: dict[str, list[np.ndarray]] = {}
+    for group in groups:
+        by_source.setdefault(group.source, []).append(ranked_right(group))
+    joined = {source: np.concatenate(right) for source, right in by_source.items()}
+    every = np.concatenate([np.zeros(0, dtype=bool), *joined.values()])
+    return {
+        "pairs": len(every),
+        "right": float(every.mean()) if len(every) else None,
+        "sources": {source: float(right.mean()) for source, right in joined.items() if len(right)},
+    }
+
+
+def ranked_right(group: Group) -> np.ndarray:
+    """Return, for each pair of a group, whether its faster layout is predicted faster, [pairs] bool."""
+    first, second = np.triu_indices(len(group.measured_s), 1)
+    measured, predicted = (np.log(times[first] / times[second]) for times in (group.measured_s, group.predicted_s))
+    return (measured * predicted > 0)[np.abs(measured) > np.log1p(CLOSE)]
 
 
 def spearman(group: Group) -> float:

@@ -12,36 +12,55 @@ Over the rows of one source, with the relative error e = predicted / measured - 
 
 `overall` has the same fields over all rows, every source with the same weight: a row weighs 1 / (rows of its source
 in the figure). So a mean is the mean over sources of their means, and a median is a weighted one. A figure over no rows
-is None.
+is None. `dsx.calibration.regret` and `dsx.calibration.noise_floor` define the others.
 """
 
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dsx.calibration.regret import groups, regret, regret_figures, spearman
+from dsx.calibration.noise_floor import spread_figures, spreads
+from dsx.calibration.regret import groups, pairs, regret, regret_figures, spearman
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.predict.validation_rows import Rows
+from dsx.runs.run_table import Run
 
 ALL_SOURCES = "all"  # the source_id of `overall`
 
 
-def report(rows: Rows) -> dict[str, Any]:
-    """Return every figure of a validation as plain data; fractions, not percentages."""
+def report(rows: Rows, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return every figure of a validation of `runs` as plain data; fractions, not percentages."""
     sources = list(dict.fromkeys(rows.source))
     source = np.array([sources.index(name) for name in rows.source])
     found = groups(rows)
     correlations = np.array([spearman(group) for group in found])
     correlations = correlations[np.isfinite(correlations)]
     return {
+        "noise_floor": noise_floor(rows, runs),
         "overall": _figures(rows, np.ones(len(source), dtype=bool), source, ALL_SOURCES),
         "sources": [_figures(rows, source == number, source, name) for number, name in enumerate(sources)],
         "regret": regret_figures([regret(group) for group in found]),
+        "pairs": pairs(groups(rows, least=2)),
         "spearman_median": float(np.median(correlations)) if len(correlations) else None,
         "oom": _oom(rows),
         "not_modelled": dict(Counter(reason.rule for reason in rows.reason if reason is not None).most_common()),
     }
+
+
+def noise_floor(rows: Rows, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the spreads of repeated configurations, of one release and of all releases of a framework."""
+    releases: dict[str, Sequence[Hashable]] = {
+        "same_software": [(run.framework, run.software, run.year) for run in runs],
+        "all_releases": [run.framework for run in runs],
+    }
+    found: dict[str, Any] = {}
+    for name, software in releases.items():
+        by_source = spreads(rows, software)
+        found[name] = spread_figures(one for of_source in by_source.values() for one in of_source)
+        found[name]["sources"] = {source: spread_figures(own) for source, own in by_source.items()}
+    return found
 
 
 def _figures(rows: Rows, chosen: np.ndarray, source: np.ndarray, name: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The set states the few fields in which software differs, with a deviation and bounds for each: a normal prior around its
 values. One of them is `kernel_slowdown`, which stands for the effects of the stack and of the devices. With p the
-positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c those of the set, d their
-deviations, and t the residual log(predicted / measured) of a run over the set's `noise`, the minimised sum is
+positions of the fields between their bounds in [0, 1] (on a log scale if they are positive), c those of the set, d
+their deviations, and t the residual log(predicted / measured) of a run over the set's `noise`, the minimised sum is
 
     sum over runs of 2 (sqrt(1 + t^2) - 1) + sum over fields of ((p - c) / d)^2
 
@@ -25,7 +25,7 @@ from dsx.calibration.positions import Values, at, position_of, slope
 from dsx.spec.assumptions import AssumptionsSpec, FreeSpec
 from dsx.spec.between import Bounds, bounds_of
 
-_ROUNDS = 3  # of prices around the last result
+_FURTHER = 2  # rounds of prices around the last result
 _IDLE = 1e-9  # a change of a log time that is rounding
 
 
@@ -45,9 +45,9 @@ class Prior:
         return cls(bounds, np.array([one.deviation for one in free.values()]), noise)
 
 
-def specialise(times: LocalTimes, measured_s: np.ndarray, centre: np.ndarray, prior: Prior) -> tuple[
-    np.ndarray, np.ndarray
-]:  # fmt: skip
+def specialise(
+    times: LocalTimes, measured_s: np.ndarray, centre: np.ndarray, prior: Prior
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the most likely [P] positions after [N] runs, and their [P] standard errors.
 
     Args:
@@ -81,8 +81,9 @@ def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit
     """
     names = tuple(prior.bounds)
     own = position_of(base, names, prior.bounds)
-    centre = own
-    for _ in range(_ROUNDS):
+    times = local_times(observations, own, names, prior.bounds)
+    centre, errors = specialise(times, observations.measured_s, own, prior)
+    for _ in range(_FURTHER):
         times = local_times(observations, centre, names, prior.bounds)
         centre, errors = specialise(times, observations.measured_s, own, prior)
     values = at(centre, names, prior.bounds)
@@ -91,6 +92,8 @@ def specialise_to(observations: Observations, base: Values, prior: Prior) -> Fit
     return Fit(
         values={name: base[name] if name in idle else value for name, value in values.items()},
         standard_errors={name: np.nan if name in idle else float(size) for name, size in sizes.items()},
-        at_bound=tuple(n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND),
+        at_bound=tuple(
+            n for n, share in zip(names, centre, strict=True) if min(share, 1 - share) < AT_BOUND and n not in idle
+        ),
         undetermined=tuple(idle),
     )

@@ -75,10 +75,10 @@ class Assumptions:
     tiles: tuple[tuple[int, int], ...] = static()
 
 
-def assumptions_from_spec(spec: AssumptionsSpec, generation: str | None = None) -> Assumptions:
+def assumptions_from_spec(spec: AssumptionsSpec, family: str | None = None) -> Assumptions:
     """Return the part of an assumption set that pricing uses: leaves as floats, structure as hashable values.
 
-    The slowdown of kernels includes the effects of the set's stack and of a device generation.
+    The slowdown of kernels includes the effects of the set's stack and of a device family, `DeviceSpec.family`.
     """
     numbers = leaves(Assumptions)
 
@@ -88,14 +88,15 @@ def assumptions_from_spec(spec: AssumptionsSpec, generation: str | None = None) 
             return _hashable(stated)
         return float(alternatives(name).index(stated)) if isinstance(stated, str) else float(stated)
 
-    values = {name: value(name) for name in Assumptions.__dataclass_fields__}
-    effect = kernel_effect(spec.effects, spec.stack, generation)
-    return Assumptions(**values | {"kernel_slowdown": spec.kernel_slowdown * effect})
+    values: dict[str, Any] = {name: value(name) for name in Assumptions.__dataclass_fields__}
+    effect = kernel_effect(spec.effects, spec.stack, family)
+    values["kernel_slowdown"] = spec.kernel_slowdown * effect
+    return Assumptions(**values)
 
 
-def kernel_effect(effects: EffectsSpec, stack: str | None, generation: str | None) -> float:
-    """Return the factor on the time of kernels by the effects of a stack and of a device generation."""
-    return math.exp(effects.stack.get(stack or "", 0.0) + effects.generation.get(generation or "", 0.0))
+def kernel_effect(effects: EffectsSpec, stack: str | None, family: str | None) -> float:
+    """Return the factor on the time of kernels by the effects of a stack and of a device family."""
+    return math.exp(effects.stack.get(stack or "", 0.0) + effects.generation.get(family or "", 0.0))
 
 
 def alternatives(name: str) -> tuple[str, ...]:

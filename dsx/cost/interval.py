@@ -1,7 +1,8 @@
 """The interval of a step time: the ratio of measurements to predictions, from an assumption set.
 
 The interval is multiplicative. It depends on facts of a plan that every search has: whether its GPUs span several fast
-domains, whether the model has experts, and in how many ways the measurements have little like it. It is computed for the rows that a search keeps, since it changes no order.
+domains, whether the model has experts, and in how many ways the measurements have little like it. It is computed for
+the rows that a search keeps, since it changes no order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ import numpy as np
 
 from dsx.records import Array, ArrayLike, Bool, Float, Int, Real, column, record
 from dsx.spec.assumptions import IntervalSpec, TrainedOnSpec, WhereSpec
+from dsx.spec.cluster import DeviceSpec
+from dsx.spec.model import ModelSpec, has_experts
 
 
 @record
@@ -64,9 +67,24 @@ class Likeness(NamedTuple):
     kind: str  # "dense" or "experts"
 
 
+def likeness(stack: str | None, device: DeviceSpec, model: ModelSpec) -> Likeness:
+    """Return what measurements may share with plans of a model on a device, by software of a stack."""
+    return Likeness(stack or "", device.family, "experts" if has_experts(model.dimensions) else "dense")
+
+
 def sources_like(likeness: Likeness, trained_on: TrainedOnSpec) -> dict[str, int]:
     """Return, for each part of a likeness, how many of the sources that a set was fitted to have it."""
     return {part: getattr(trained_on, part).get(value, 0) for part, value in likeness._asdict().items()}
+
+
+def unlike(likeness: Likeness, trained_on: TrainedOnSpec) -> dict[str, str]:
+    """Return the parts of a likeness that no source has to which a set was fitted, with their values.
+
+    Empty for a set that was fitted to none: nothing is known of what it extrapolates.
+    """
+    if not any(trained_on.model_dump().values()):
+        return {}
+    return {part: getattr(likeness, part) for part, count in sources_like(likeness, trained_on).items() if not count}
 
 
 def thinness(counts: Mapping[str, int], filled: bool = False) -> int:

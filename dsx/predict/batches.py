@@ -96,7 +96,7 @@ def _batch(setups: Sequence[Setup], members: Sequence[tuple[int, AssumptionsSpec
     )
     return Batch(
         rows=rows,
-        assumptions=_assumptions([spec for _, spec, _ in members], [setup.cluster.device.generation for setup in own]),
+        assumptions=_assumptions([spec for _, spec, _ in members], [setup.cluster.device.family for setup in own]),
         works=works,
         hardware=_column(machines),
         choices=step_choices(on_units(columns, tiers), lambda column: column.astype(np.float64), list(tiers)),
@@ -140,9 +140,9 @@ def _forward_flops(layer: DerivedLayer, dimensions: Mapping[str, Any], length: n
     return sum(evaluate(kernel.work[FORWARD].matrix, values) for kernel in layer.kernels)
 
 
-def _assumptions(specs: Sequence[AssumptionsSpec], generations: Sequence[str | None]) -> Assumptions:
-    """Return the assumptions of setups, whose stacks and device generations may differ; leaves are [N]."""
-    keys = [(id(spec), generation) for spec, generation in zip(specs, generations, strict=True)]
+def _assumptions(specs: Sequence[AssumptionsSpec], families: Sequence[str]) -> Assumptions:
+    """Return the assumptions of setups, whose stacks and device families may differ; leaves are [N]."""
+    keys = [(id(spec), family) for spec, family in zip(specs, families, strict=True)]
     known = {key: assumptions_from_spec(spec, key[1]) for key, spec in dict(zip(keys, specs, strict=True)).items()}
     return _column([known[key] for key in keys])
 

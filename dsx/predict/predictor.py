@@ -1,18 +1,20 @@
 """Predictions of measured setups by the cost model of the searches."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dsx.cost.interval import Likeness, PlanFacts, plan_facts, sources_like, step_interval, thinness
+from dsx.cost.interval import Likeness, PlanFacts, likeness, plan_facts, sources_like, step_interval, thinness, unlike
 from dsx.predict.batches import batches
 from dsx.predict.counted_memory import counted_memory
 from dsx.predict.missing_recompute import MARGIN, is_inferred, with_recompute
 from dsx.predict.predictions import Predictions
 from dsx.predict.setup_costs import price
 from dsx.runs.measured_memory import ALLOCATED, RESERVED
+from dsx.runs.reasons import Reason
 from dsx.runs.setups import Setup
-from dsx.spec.assumptions import AssumptionsSpec
+from dsx.spec.assumptions import AssumptionsSpec, TrainedOnSpec
 from dsx.spec.model import has_experts
 
 
@@ -58,8 +60,16 @@ def facts_of(setups: Sequence[Setup], thin: np.ndarray | int = 0) -> PlanFacts:
     )
 
 
+def count_unlike(setups: Iterable[Setup | Reason], trained_on: TrainedOnSpec) -> dict[str, dict[str, int]]:
+    """Return how many setups have what no source has to which a set was fitted, by part of the likeness and value."""
+    found: dict[str, Counter[str]] = {}
+    for setup in setups:
+        if isinstance(setup, Setup):
+            for part, value in unlike(likeness_of(setup), trained_on).items():
+                found.setdefault(part, Counter())[value] += 1
+    return {part: dict(counts.most_common()) for part, counts in found.items()}
+
+
 def likeness_of(setup: Setup) -> Likeness:
     """Return what measurements may share with a setup."""
-    device = setup.cluster.device
-    kind = "experts" if has_experts(setup.model.dimensions) else "dense"
-    return Likeness(setup.stack or "", device.generation or device.name, kind)
+    return likeness(setup.stack, setup.cluster.device, setup.model)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
+from dsx.cost.interval import Likeness, likeness
 from dsx.cost.operator_times import TimesTable, times_table
 from dsx.cost.recompute_modes import values_with_effect
 from dsx.cost.stages import Stack
@@ -49,6 +50,7 @@ class Problem:
     cluster: Cluster
     hardware: Cluster  # the hardware points for compiled functions: `cluster` without names, leaves [H]
     assumptions: Assumptions  # leaves [H]
+    likeness: Likeness  # what measurements may share with its plans
     workload: Workload
     sequence_length: int
     operator_times: TimesTable | None = None  # measured times that replace the roofline of kernels
@@ -242,7 +244,8 @@ def make_problem(
         network=cluster.network,
         cluster=machine,
         hardware=_as_point(anonymous(machine)),
-        assumptions=_as_point(assumptions_from_spec(assumptions)),
+        assumptions=_as_point(assumptions_from_spec(assumptions, cluster.device.family)),
+        likeness=likeness(assumptions.stack, cluster.device, model),
         workload=Workload(
             stack=stack_of(models[0]),
             sequence_length=float(length),

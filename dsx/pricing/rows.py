@@ -7,7 +7,7 @@ import numpy as np
 
 from dsx.cost.columns import StepCosts
 from dsx.cost.headroom import usable_bytes
-from dsx.cost.interval import StepInterval, plan_facts, step_interval
+from dsx.cost.interval import StepInterval, plan_facts, sources_like, step_interval, thinness
 from dsx.pricing.cuts import layers_of_stages, price_best_cuts
 from dsx.pricing.layers import KeyCosts
 from dsx.pricing.problem import Problem
@@ -69,8 +69,10 @@ def cost_columns(costs: StepCosts) -> Arrays:
 
 def interval_columns(problem: Problem, num_gpus: np.ndarray, step_time_s: np.ndarray) -> Arrays:
     """Return the columns of the prediction interval of [N] step times."""
-    facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions))
-    interval = step_interval(problem.assumptions_spec.interval, step_time_s, facts)
+    assumed = problem.assumptions_spec
+    thin = thinness(sources_like(problem.likeness, assumed.trained_on))
+    facts = plan_facts(num_gpus, problem.nvs_size, has_experts(problem.model.dimensions), thin)
+    interval = step_interval(assumed.interval, step_time_s, facts)
     return {name: getattr(interval, name) for name in StepInterval.__dataclass_fields__}
 
 

@@ -93,6 +93,11 @@ def count_unread(setups: Iterable[Setup | Reason]) -> dict[str, int]:
     return _counts(setup.unread for setup in setups if isinstance(setup, Setup))
 
 
+def count_remarks(setups: Iterable[Setup | Reason]) -> dict[str, int]:
+    """Return, by remark on software that no stack names, how many rows have it, the largest number first."""
+    return _counts((setup.remark,) for setup in setups if isinstance(setup, Setup) and setup.remark)
+
+
 def _counts(columns_by_row: Iterable[tuple[str, ...]]) -> dict[str, int]:
     return dict(Counter(column for columns in columns_by_row for column in columns).most_common())
 

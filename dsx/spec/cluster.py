@@ -60,6 +60,11 @@ class DeviceSpec(Spec):
     software: Annotated[Platform, Sourced] = "cuda"
     host_bandwidth: BytesPerSecond | None = None  # to the host's memory, per direction; None: PCIe 4, 32 GB/s
 
+    @property
+    def family(self) -> str:
+        """The family of its architecture; of a device that states none, its own name."""
+        return self.generation or self.name
+
     @model_validator(mode="after")
     def _limits_power(self) -> Self:
         if (self.power is None) != (self.full_power is None):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsx.calibration.regret import LEAST_LAYOUTS, Group, groups, regret, spearman
+from dsx.calibration.regret import LEAST_LAYOUTS, Group, groups, pairs, regret, spearman
 from dsx.calibration.report import report
 from dsx.calibration.weighted import weighted_mean, weighted_median, weights
 from dsx.predict.validation_rows import Rows
@@ -19,6 +19,19 @@ FIGURES = {
     *("source_id", "rows", "modelled", "median_ape", "mape", "bias"),
     *("inside_interval", "memory_mape"),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Software:
+    """What the noise floor reads of a run."""
+
+    framework: str | None = None
+    software: str | None = None
+    year: int | None = None
+
+
+def figures(rows, runs=None):
+    return report(rows, runs or [Software()] * len(rows.id))
 
 
 def rows_of(source, measured, predicted, **others):
@@ -64,7 +77,7 @@ SMALL = rows_of(
 
 
 def test_the_figures_of_a_source():
-    a, b = report(SMALL)["sources"]
+    a, b = figures(SMALL)["sources"]
     assert a == {
         "source_id": "a",
         "rows": 3,
@@ -79,7 +92,7 @@ def test_the_figures_of_a_source():
 
 
 def test_overall_weighs_sources_alike():
-    overall = report(SMALL)["overall"]
+    overall = figures(SMALL)["overall"]
     assert overall.keys() == FIGURES
     assert (overall["source_id"], overall["rows"], overall["modelled"]) == ("all", 5, 4)
     assert overall["mape"] == pytest.approx((0.2 + 0.5) / 2)
@@ -91,25 +104,27 @@ def test_overall_weighs_sources_alike():
 
 
 def test_what_fits_and_what_is_not_modelled():
-    data = report(SMALL)
+    data = figures(SMALL)
     assert data["oom"] == {"fit": 3, "fit_correct": 2, "oom": 1, "oom_correct": 1}
     assert data["not_modelled"] == {"no cluster has this gpu": 1}
 
 
 def test_figures_over_nothing_are_none():
     empty = rows_of(["a"], [NAN], [NAN], oom=[NAN], reason=[Reason("nothing was measured")])
-    data = report(empty)
+    data = figures(empty)
     assert {name for name, value in data["overall"].items() if value is None} == FIGURES - {
         *("source_id", "rows", "modelled")
     }
     assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
     assert data["spearman_median"] is None
+    assert data["pairs"] == {"pairs": 0, "right": None, "sources": {}}
+    assert data["noise_floor"]["same_software"] == {"configurations": 0, "median": None, "p90": None, "sources": {}}
 
 
 def test_regret_is_over_groups_of_at_least_four_layouts():
     measured = [4.0, 5.0, 6.0, 4.4, 1.0, 2.0, 3.0]
     predicted = [4.0, 5.0, 6.0, 3.0, 9.0, 1.0, 2.0]
-    data = report(rows_of([*"aaaabbb"], measured, predicted))
+    data = figures(rows_of([*"aaaabbb"], measured, predicted))
     assert data["regret"] == {
         "groups": 1,
         "median": pytest.approx(0.1),
@@ -135,6 +150,36 @@ def test_a_row_without_a_time_is_no_layout():
 
 def test_of_layouts_predicted_alike_the_slowest_counts():
     assert regret(Group("own", np.array([1.0, 2.0, 4.0, 3.0]), np.array([5.0, 5.0, 6.0, 5.0]))) == pytest.approx(2.0)
+
+
+def test_pairs_that_differ_little_are_no_misses():
+    one = Group("a", np.array([1.0, 1.04, 2.0]), np.array([1.1, 1.0, 3.0]))  # the first two are ranked wrongly: a tie
+    assert pairs([one]) == {"pairs": 2, "right": 1.0, "sources": {"a": 1.0}}
+    wrong = Group("b", np.array([1.0, 1.06]), np.array([1.0, 0.9]))
+    same = Group("b", np.array([1.0, 1.06]), np.array([1.0, 1.0]))  # a prediction that ranks nothing is not right
+    assert pairs([one, wrong, same]) == {"pairs": 4, "right": 0.5, "sources": {"a": 1.0, "b": 0.0}}
+
+
+def test_two_layouts_are_a_pair_and_have_no_regret():
+    data = figures(rows_of([*"aab"], [1.0, 2.0, 3.0], [1.0, 3.0, 1.0]))
+    assert data["pairs"] == {"pairs": 1, "right": 1.0, "sources": {"a": 1.0}}
+    assert data["regret"]["groups"] == 0
+
+
+def test_the_noise_floor_is_the_spread_of_repetitions():
+    measured = np.exp([0.0, 0.2, 1.0, 1.0, 1.0, NAN])
+    rows = rows_of([*"aaaabb"], measured, measured, layout=[0, 0, 1, 1, 0, 0])
+    runs = [Software("f", "1"), Software("f", "2"), *[Software("f", "1")] * 4]
+    floor = figures(rows, runs)["noise_floor"]
+    # One release: the two rows of layout 1, which agree. All of them: those of layout 0 too, of deviation 0.2 / sqrt 2.
+    assert floor["same_software"]["configurations"] == 1 and floor["same_software"]["median"] == 0
+    every = floor["all_releases"]
+    assert every["configurations"] == 2
+    assert every["median"] == pytest.approx(0.1 / math.sqrt(2)) and every["p90"] == pytest.approx(0.18 / math.sqrt(2))
+    assert every["sources"].keys() == {"a"}
+    # Two frameworks are not two releases of one.
+    others = [Software("g", "2") if run.software == "2" else run for run in runs]
+    assert figures(rows, others)["noise_floor"]["all_releases"]["configurations"] == 1
 
 
 def test_the_correlation_of_a_constant_is_undefined():
@@ -194,7 +239,7 @@ def test_a_source_weighs_the_same_however_many_rows_it_has(values, copies):
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=20))
 def test_overall_is_the_mean_over_sources(entries):
     source, measured, predicted = zip(*entries, strict=True)
-    data = report(rows_of(source, measured, predicted))
+    data = figures(rows_of(source, measured, predicted))
     for name in ("mape", "bias"):
         assert data["overall"][name] == pytest.approx(np.mean([entry[name] for entry in data["sources"]]))
     assert data["overall"]["mape"] >= abs(data["overall"]["bias"]) - 1e-12

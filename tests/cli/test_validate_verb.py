@@ -61,6 +61,11 @@ def test_json_has_the_figures(table, capsys):
     out, err = capsys.readouterr()
     data = json.loads(out)
     keys = (
+        "noise_floor",
+        "pairs",
+        "unknown_software",
+        "extrapolated",
+        "unread",
         "overall",
         "sources",
         "regret",
@@ -82,8 +87,36 @@ def test_json_has_the_figures(table, capsys):
     assert data["not_modelled"] == {"no layer text": 1, "tp * pp * cp * dp is not n_gpus": 1}
     assert data["regret"] == {"groups": 0, "median": None, "p95": None, "within_5_percent": None}
     assert data["inferred_recompute"] == {"full": 1}
-    assert (data["filled"], data["from_notes"]) == ({"vpp": 1}, {"kernels": 1})
+    assert (data["filled"], data["from_notes"]) == ({"vpp": 1, "etp": 1}, {"kernels": 1})
     assert "runs.csv:6: own-5: tp * pp * cp * dp is not n_gpus (tp=2, pp=2, cp=1, dp=4, n_gpus=24)" in err
+
+
+def test_software_that_no_stack_names_is_counted(tmp_path, capsys):
+    known = {"framework": "Megatron-LM", "year": "2024"}
+    names = ("Own", "Own", "Second", "Third", "Fourth")
+    path = write(tmp_path / "runs.csv", known, *({"framework": name, "year": "2024"} for name in names))
+    validated(path, "default", half, True, None)
+    out, err = capsys.readouterr()
+    unknown = json.loads(out)["unknown_software"]
+    assert [*unknown.values()] == [2, 1, 1, 1]
+    first = next(iter(unknown))
+    assert first.startswith("software 'Own' is not known") and first.endswith("the stack 'generic-2024' is assumed")
+    assert f"{first} (2 rows)" in err
+    assert "and 1 more names of software are not known (1 row)" in err
+
+
+def test_rows_that_nothing_was_measured_like_are_counted(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = "trained_on: {stack: {megatron-2024: 2}, generation: {hopper: 1}, kind: {dense: 2}}"
+    (tmp_path / "mine.yaml").write_text(f"extends: default\nname: default\n{known}\n")
+    alike = {"framework": "NeMo", "gpu": "H100-80GB-SXM"}
+    path = write(tmp_path / "runs.csv", alike, alike | {"experts": "8", "topk": "2"}, {"gpu": "A100-80GB-SXM"})
+    validated(path, "mine.yaml", half, True, None)
+    found = json.loads(capsys.readouterr().out)["extrapolated"]
+    assert (found["generation"], found["kind"]) == ({"ampere": 1}, {"experts": 1})
+    assert sum(found["stack"].values()) >= 1
+    validated(path, "mine.yaml", half, False, None)
+    assert "extrapolated, no such kind in the measurements of the set: experts (1)" in capsys.readouterr().out
 
 
 def test_people_see_a_table(table, capsys):
@@ -95,7 +128,9 @@ def test_people_see_a_table(table, capsys):
     ]
     assert "memory: 2 of 3 that ran and 1 of 1 out of memory predicted so" in out
     assert "not modelled:\n  no layer text: 1 row (own-4)\n  tp * pp * cp * dp is not n_gpus: 1 row (own-5)\n" in out
-    assert "blank, filled: vpp (1)\nblank, in the notes: kernels (1)" in out
+    assert "ranked right: 100.0 % of 1 pair of layouts that differ by more than 5 %" in out
+    assert "noise floor, one release: 0 repeated configurations, spread - in the median, - at 90 %" in out
+    assert "blank, filled: vpp (1), etp (1)\nblank, in the notes: kernels (1)" in out
     assert "nan" not in out.lower().split()
 
 

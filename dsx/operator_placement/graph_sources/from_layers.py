@@ -91,7 +91,7 @@ def _priced(
     sequence_length: int,
     sizes: Mapping[str, int],
 ) -> _PricedLayer:
-    machine, numbers = cluster_from_spec(cluster), assumptions_from_spec(assumptions)
+    machine, numbers = cluster_from_spec(cluster), assumptions_from_spec(assumptions, cluster.device.family)
     keys = {name: np.array([float(size)]) for name, size in sizes.items()}
     keys |= {f"{axis}_nvs": np.ones(1) for axis in AXES}
     work = layer_work(layer, dimensions, assumptions, sequence_length, keys)

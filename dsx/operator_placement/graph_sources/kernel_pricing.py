@@ -35,9 +35,9 @@ class Pricing:
 
 def pricing_of(cluster: Given, assumptions: Given) -> Pricing:
     """Return the pricing on a device of a cluster under an assumption set; raises SpecError or UnknownNameError."""
-    return Pricing(
-        cluster_from_spec(load_cluster(cluster)).device, assumptions_from_spec(load_assumptions(assumptions))
-    )
+    machine = load_cluster(cluster)
+    numbers = assumptions_from_spec(load_assumptions(assumptions), machine.device.family)
+    return Pricing(cluster_from_spec(machine).device, numbers)
 
 
 @xp.unchecked
