@@ -268,7 +268,7 @@ def _say_idle(run: SweepRun) -> None:
     """Remark how many rows of the operator times match a kernel."""
     times, idle = run.spec.operator_times, len(run.idle_rows())
     rows = len(run.inputs[0].operator_times.rows) if run.inputs[0].operator_times else 0
-    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} match kernels of these plans")
+    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} are of kernels of these plans")
 
 
 def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
