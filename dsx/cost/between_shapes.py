@@ -42,7 +42,7 @@ class Samples:
         return (np.column_stack([distances, np.ones(len(distances))]) @ self._inverse)[:, :-1]
 
     @cached_property
-    def _inverse(self) -> Float[np.ndarray, "rows+1 rows+1"]:
+    def _inverse(self) -> Float[np.ndarray, "bordered bordered"]:
         """The inverse of the distances between the measured shapes, bordered by ones for the constant."""
         count = len(self.rows)
         bordered = np.ones((count + 1, count + 1))

@@ -101,7 +101,7 @@ def idle_text(file: str, idle: Sequence[OperatorTime], plan: str) -> str:
     """Return the rows that are of no kernel of a plan; empty if there are none."""
     if not idle:
         return ""
-    lines = [f"{counted(len(idle), 'row')} of {file}: {plan} has no such kernel, in that direction and type"]
+    lines = [f"{counted(len(idle), 'row')} of {file}: no kernel of {plan} is of that operator, direction and type"]
     for row in idle[:_SHOWN]:
         what = " ".join(filter(None, (row.operator, _direction(row), row.dtype, shape_text(row.shape))))
         lines.append(f"  line {row.line}: {what}")
