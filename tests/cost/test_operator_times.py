@@ -8,7 +8,7 @@ import pytest
 from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import busy_times, layer_costs
-from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, known_times, measured_times
+from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, known_times
 from dsx.cost.operator_times import measurable, times_table
 from dsx.cost.override import measured_or, multiply_times, unmeasured
 from dsx.cost.work import MeasuredTimes, layer_work
