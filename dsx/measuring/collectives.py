@@ -50,15 +50,13 @@ def groups() -> list[int]:
 def collective_times(num_devices: int, sizes: tuple[int, ...] = SIZES) -> Iterator[CollectiveTime]:
     """Yield the time of each collective of each size in bytes over the first local devices."""
     mesh = Mesh(np.array(jax.local_devices()[:num_devices]), (_AXIS,))
-    for kind, function in _KINDS.items():
-        for num_bytes in sizes:
-            # Each device has n rows of which one is its own, except that of an all-gather it has its own alone.
+    for num_bytes in sizes:
+        for kind, function in _KINDS.items():
+            # Each device has n rows, of which one is its own; before an all-gather it has this one alone.
             rows = 1 if kind == ALL_GATHER else num_devices
             shape = (rows * num_devices, max(num_bytes // (_WIDTH * num_devices), 1))
-            spread = NamedSharding(mesh, PartitionSpec(_AXIS))
-            array = jax.device_put(jnp.ones(shape, jnp.float32), spread)
-            of_one = jax.shard_map(
-                function, mesh=mesh, in_specs=PartitionSpec(_AXIS), out_specs=PartitionSpec(_AXIS), check_vma=False
-            )
-            timing = timed_briefly(partial(jax.jit(of_one), array), jax.block_until_ready)
+            array = jax.device_put(jnp.ones(shape, jnp.float32), NamedSharding(mesh, PartitionSpec(_AXIS)))
+            divided = PartitionSpec(_AXIS)
+            run = jax.shard_map(function, mesh=mesh, in_specs=divided, out_specs=divided, check_vma=False)
+            timing = timed_briefly(partial(jax.jit(run), array), jax.block_until_ready)
             yield CollectiveTime(kind, num_devices, num_bytes, timing)

@@ -6,7 +6,6 @@ softmax and the loss compute in float32, as frameworks do.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from os import sysconf
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ from dsx.measuring.kernel_program import (
     run,
     subscripts,
 )
-from dsx.measuring.library import JAX
+from dsx.measuring.library import JAX, host_device, host_memory_bytes
 from dsx.measuring.timing import Call
 
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
@@ -41,11 +40,11 @@ class JaxLibrary:
 
     def __init__(self) -> None:
         self._on = jax.local_devices()[0]
-        self.device = str(self._on.device_kind)
-        self.software = f"jax {jax.__version__}"
         self.accelerated = self._on.platform != "cpu"
+        self.device = str(self._on.device_kind) if self.accelerated else host_device()
+        self.software = f"jax {jax.__version__}"
         stated = (self._on.memory_stats() or {}).get("bytes_limit") if self.accelerated else None
-        self.memory_bytes = float(stated or sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE"))
+        self.memory_bytes = float(stated or host_memory_bytes())
 
     def wait(self, result: Any) -> object:
         """Return when a result is there."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from os import cpu_count, sysconf
 from typing import Any, Protocol
 
 from dsx.errors import InputError, UnknownNameError
@@ -76,3 +77,13 @@ def _torch_has_accelerator() -> bool:
     import torch  # pyright: ignore[reportMissingImports]
 
     return bool(torch.cuda.is_available())
+
+
+def host_device() -> str:
+    """Return the name of the host as a device."""
+    return f"a CPU of {cpu_count()} cores"
+
+
+def host_memory_bytes() -> int:
+    """Return the bytes of the host's memory."""
+    return sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE")

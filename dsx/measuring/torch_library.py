@@ -5,7 +5,6 @@ and the loss are those of torch.nn.functional, which compute in float32 inside.
 """
 
 from collections.abc import Callable, Sequence
-from os import sysconf
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -25,7 +24,7 @@ from dsx.measuring.kernel_program import (
     run,
     subscripts,
 )
-from dsx.measuring.library import TORCH
+from dsx.measuring.library import TORCH, host_device, host_memory_bytes
 from dsx.measuring.timing import Call
 
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,10 +38,10 @@ class TorchLibrary:
     def __init__(self) -> None:
         self.accelerated = bool(torch.cuda.is_available())
         self._on = torch.device("cuda" if self.accelerated else "cpu")
-        self.device = torch.cuda.get_device_name() if self.accelerated else "cpu"
+        self.device = torch.cuda.get_device_name() if self.accelerated else host_device()
         self.software = f"torch {torch.__version__}"
         in_all = torch.cuda.get_device_properties(0).total_memory if self.accelerated else None
-        self.memory_bytes = float(in_all or sysconf("SC_PHYS_PAGES") * sysconf("SC_PAGE_SIZE"))
+        self.memory_bytes = float(in_all or host_memory_bytes())
 
     def wait(self, result: Any) -> object:
         """Return when a result is there."""
