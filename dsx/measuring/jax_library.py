@@ -153,7 +153,7 @@ def _rotary(x: Any) -> Any:
     half = x.shape[-1] // 2
     places = jnp.arange(x.shape[1], dtype=jnp.float32)
     angles = places[:, None] * jnp.power(1e4, -jnp.arange(half, dtype=jnp.float32) / half)[None]
-    shape = (x.shape[1], *(1,) * (x.ndim - 3), half)
+    shape = (1, x.shape[1], *(1,) * (x.ndim - 3), half)
     cosines, sines = (function(angles).astype(x.dtype).reshape(shape) for function in (jnp.cos, jnp.sin))
     left, right = x[..., :half], x[..., half : 2 * half]
     return jnp.concatenate([left * cosines - right * sines, right * cosines + left * sines], axis=-1)
