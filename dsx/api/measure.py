@@ -222,7 +222,7 @@ def _collectives(limit_s: float, watch: Watch | None) -> "Sequence[CollectiveTim
     sizes = [*reversed(groups())]
     with progress(len(sizes) * len(SIZES), "collectives", watch) as advance:
         for num_devices in sizes:
-            for one in collective_times(num_devices):
+            for one in collective_times(num_devices, SIZES):
                 found.append(one)
                 advance(1)
                 if monotonic() > end:

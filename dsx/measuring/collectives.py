@@ -6,7 +6,7 @@ other collective takes on each.
 Not modelled: collectives over several hosts, for which several processes would have to run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ def groups() -> list[int]:
     return sorted({2**power for power in range(1, count.bit_length()) if 2**power <= count} | {count} - {1})
 
 
-def collective_times(num_devices: int, sizes: tuple[int, ...] = SIZES) -> Iterator[CollectiveTime]:
+def collective_times(num_devices: int, sizes: Sequence[int]) -> Iterator[CollectiveTime]:
     """Yield the time of each collective of each size in bytes over the first local devices."""
     mesh = Mesh(np.array(jax.local_devices()[:num_devices]), (_AXIS,))
     for num_bytes in sizes:

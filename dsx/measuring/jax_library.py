@@ -79,7 +79,9 @@ class JaxLibrary:
                 filled[position] = array
             return function(*filled)
 
-        results, pullback = jax.vjp(jax.jit(of_real), *(arrays[position] for position in real))
+        # Attention of JAX itself mixes types here.
+        with jax.numpy_dtype_promotion("standard"):
+            results, pullback = jax.vjp(jax.jit(of_real), *(arrays[position] for position in real))
         gradients = jax.tree.map(jnp.ones_like, results)
         # A pullback is a pytree of what it has kept.
         return partial(jax.jit(lambda kept, given: kept(given)), pullback, gradients)

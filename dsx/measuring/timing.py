@@ -19,7 +19,7 @@ Call = Callable[[], Any]  # begins one run and returns its result, which may not
 _SAMPLE_S = 1e-3  # of calls in one sample: far above the resolution of a clock and the wait for a device
 _WARM_S, _SAMPLES_S = 0.05, 0.4  # of warming up, and of all samples
 _FEWEST, _MOST = 3, 25  # samples
-_MOST_CALLS = 200  # in a sample
+_MOST_CALLS, _MOST_WARM_UPS = 200, 1000  # calls in a sample, and before the samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def timed_briefly(call: Call, wait: Callable[[Any], object]) -> Timing:
     once = max(_seconds(call, wait, 1), 1e-9)
     calls = min(ceil(_SAMPLE_S / once), _MOST_CALLS)
     samples = min(max(int(_SAMPLES_S / (once * calls)), _FEWEST), _MOST)
-    return timed(call, wait, int(_WARM_S / once) if once < _WARM_S else 0, samples, calls)
+    return timed(call, wait, min(int(_WARM_S / once), _MOST_WARM_UPS), samples, calls)
 
 
 def _seconds(call: Call, wait: Callable[[Any], object], calls: int) -> float:
