@@ -43,7 +43,7 @@ class Measured(Answer):
     software: str  # the array library and its release
     outcomes: Sequence[Outcome]  # of this run
     num_kept: int  # kernels that the file had already
-    collectives: Sequence["CollectiveTime"]
+    collectives: Sequence["CollectiveTime"]  # of this run, where they were asked for
     out: Path | None  # the file of operator times
     text: str  # its content
 
