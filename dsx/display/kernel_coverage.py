@@ -55,12 +55,7 @@ def idle_data(idle: Sequence[OperatorTime]) -> list[dict[str, Any]]:
 
 def coverage_text(covered: Coverage, plan: str = "this plan", with_idle: bool = True) -> str:
     """Return the measured kernels of a plan as a table; `with_idle` adds the rows that match none of its kernels."""
-    parts = ", ".join(
-        f"{covered.number(how)} {name} ({share(covered.shares[how], 1, 1)} of the time of all kernels)"
-        for how, name in _HOW.items()
-        if how == EXACT or covered.number(how)
-    )
-    lines = [f"operator times of {covered.file}, {counted(covered.num_kernels, 'kernel')} of {plan}: {parts}"]
+    lines = [f"operator times of {covered.file}, {known_text(covered, plan)}"]
     rows = [
         [
             f"{one.layer} {one.kernel}",
@@ -79,6 +74,16 @@ def coverage_text(covered: Coverage, plan: str = "this plan", with_idle: bool = 
     if with_idle:
         lines.append(idle_text(covered.file, covered.idle, plan))
     return "\n".join(filter(None, lines))
+
+
+def known_text(covered: Coverage, plan: str) -> str:
+    """Return how the kernels of a plan are known, in one line."""
+    parts = ", ".join(
+        f"{covered.number(how)} {name} ({share(covered.shares[how], 1, 1)} of the time of all kernels)"
+        for how, name in _HOW.items()
+        if how == EXACT or covered.number(how)
+    )
+    return f"{counted(covered.num_kernels, 'kernel')} of {plan}: {parts}"
 
 
 def _known(one: MeasuredKernel) -> str:
