@@ -53,8 +53,10 @@ class Samples:
 
 def _distances(left: Float[np.ndarray, "4 left"], right: Float[np.ndarray, "4 right"]) -> np.ndarray:
     """Return the [left, right] distances of shapes: the root of the sum of squares of their logarithmic ratios."""
-    a, b = np.log(np.maximum(left, 1.0)), np.log(np.maximum(right, 1.0))
-    return np.sqrt(((a[:, :, None] - b[:, None, :]) ** 2).sum(axis=0))
+    squares = np.zeros((left.shape[1], right.shape[1]))
+    for one, other in zip(np.log(np.maximum(left, 1.0)), np.log(np.maximum(right, 1.0)), strict=True):
+        squares += (one[:, None] - other) ** 2
+    return np.sqrt(squares)
 
 
 @dataclass(frozen=True, slots=True)
