@@ -6,6 +6,9 @@ The step is that of benchmarks/jax_step.py. The device's peaks are measured (`ds
 measured at the shapes of 1, 2 and 4 sequences, and each step is predicted three times: by rooflines alone, by times at
 the other numbers of sequences alone, which are interpolated or extrapolated, and by all times. With --write the section
 between the markers is replaced.
+
+Other programs on the machine disturb both, so the steps are timed in turn, before and after the kernels, and the median
+of the rounds counts.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +25,12 @@ from jax_step import Sizes, step, weights_of
 from sections import put_section, table
 
 import dsx
-from dsx.measuring.timing import timed_briefly
+from dsx.measuring.timing import timed
 
 SIZES = Sizes(e=512, h=8, g=4, k=64, f=1536, v=8192, layers=4)
-TOKENS = 512
+TOKENS = 256
 SEQUENCES = (1, 2, 4)
+ROUNDS = 4
 # Weights, gradients and optimizer state in float32, and a whole step handed to the device at once. The assumption set
 # is otherwise as it is: fitted to GPUs.
 SETTINGS = {
@@ -49,16 +54,15 @@ MODEL = {
 
 
 class Compared(NamedTuple):
-    """One step, measured and predicted, in seconds, and the share of kernel time that was interpolated."""
+    """One step, measured and predicted, in seconds."""
 
     sequences: int
-    measured_s: float
-    spread: float
-    predicted_s: tuple[float, float, float]  # rooflines, other shapes, all shapes
+    measured_s: tuple[float, ...]  # of each round
+    predicted_s: tuple[float, ...]  # by rooflines, with other shapes, with all shapes
 
 
-def measured_step(sequences: int) -> tuple[float, float]:
-    """Return the seconds of a step, and its spread."""
+def step_s(sequences: int) -> float:
+    """Return the seconds of a step."""
     weights = weights_of(SIZES)
     state = weights, (jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights))
     ids = jax.random.randint(jax.random.key(1), (sequences, TOKENS + 1), 0, SIZES.v)
@@ -68,8 +72,7 @@ def measured_step(sequences: int) -> tuple[float, float]:
         state = step(SIZES, *state, ids)
         return state
 
-    timing = timed_briefly(call, jax.block_until_ready)
-    return timing.median_s, timing.spread
+    return timed(call, jax.block_until_ready, warm_ups=2, samples=5).median_s
 
 
 def predicted_s(cluster: Path, sequences: int, times: Path | None) -> float:
@@ -96,13 +99,14 @@ def compared(folder: Path, time_limit: str) -> tuple[list[Compared], dsx.Measure
     """Measure and predict the step for each number of sequences, with files in a folder."""
     times, cluster = folder / "times.csv", folder / "device.yaml"
     model_settings = {name: value for name, value in SETTINGS.items() if name.endswith("bytes")}
+    rounds = [[step_s(sequences) for sequences in SEQUENCES] for _ in range(ROUNDS // 2)]
     found = dsx.measure(MODEL, times, set=model_settings, time_limit=time_limit, library="jax", device=cluster)
+    rounds += [[step_s(sequences) for sequences in SEQUENCES] for _ in range(ROUNDS // 2)]
     rows: list[Compared] = []
-    for sequences in SEQUENCES:
-        measured_s, spread = measured_step(sequences)
+    for sequences, measured_s in zip(SEQUENCES, zip(*rounds, strict=True), strict=True):
         others = without_own(times, evaluated(cluster, sequences, times), folder / f"without-{sequences}.csv")
         predictions = tuple(predicted_s(cluster, sequences, file) for file in (None, others, times))
-        rows.append(Compared(sequences, measured_s, spread, predictions))
+        rows.append(Compared(sequences, measured_s, predictions))
     return rows, found
 
 
@@ -110,27 +114,27 @@ def section(rows: Sequence[Compared], found: dsx.Measured) -> str:
     """Return the text between the markers."""
 
     def error(predicted: float, row: Compared) -> str:
-        return f"{1e3 * predicted:.0f} ms, {100 * (predicted / row.measured_s - 1):+.0f} %"
+        return f"{1e3 * predicted:.0f} ms, {100 * (predicted / median(row.measured_s) - 1):+.0f} %"
 
     lines = [
         f"{SIZES.layers} layers of width {SIZES.e}, {TOKENS} tokens a sequence, in float32, on {found.device} with "
-        f"{found.software}. The device's peaks are measured; the",
-        f"other parameters are those of `default`, which are fitted to GPUs. {len(found.measured)} kernels of this "
-        "model are measured (tp 1 to 8, 1 to 4",
-        "sequences). *Other shapes* leaves out those of the step itself.",
+        f"{found.software}. The device's peaks are",
+        "measured; the other parameters are those of `default`, for GPUs. "
+        f"{len(found.measured)} kernels of this model are measured (tp 1 to 8, 1 to",
+        "4 sequences). *Other shapes* leaves out those of the step itself.",
         "",
     ]
-    head = ["sequences", "measured", "spread", "rooflines", "other shapes", "all shapes"]
+    head = ["sequences", "measured", "rounds", "rooflines", "other shapes", "all shapes"]
     cells = [
         [
             f"{row.sequences}",
-            f"{1e3 * row.measured_s:.0f} ms",
-            f"{100 * row.spread:.0f} %",
+            f"{1e3 * median(row.measured_s):.0f} ms",
+            f"{1e3 * min(row.measured_s):.0f} to {1e3 * max(row.measured_s):.0f} ms",
             *(error(predicted, row) for predicted in row.predicted_s),
         ]
         for row in rows
     ]
-    return "\n".join(lines) + table(head, cells, numbers=6).rstrip()
+    return "\n".join([*lines, ""]) + table(head, cells, numbers=6).rstrip()
 
 
 def main() -> None:

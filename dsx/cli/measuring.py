@@ -78,6 +78,7 @@ def measure(
             raise InputError(f"missing: {missing}; a job needs them besides {given[0]}")
         what = dsx.Job(model, cluster, num_gpus, global_batch_size, sequence_length, assumptions, set=assignments)
         rest = {}
+    dsx.keep_compiled()
     print_answer(
         dsx.measure(
             what,
