@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dsx.api.answer import Answer, paragraphs
-from dsx.api.arguments import Fields, assignments, count, seconds_from, watcher
+from dsx.api.arguments import Fields, assignments, count, option_of, seconds_from, watcher
 from dsx.api.inputs import split_overrides
 from dsx.api.job import DEFAULT_ASSUMPTIONS, Job
 from dsx.api.measured_device import collectives_file, device_file
@@ -204,6 +204,10 @@ def _plans(
     if (what is None) == (results is None):
         said = "neither is given" if what is None else "both are given"
         raise InputError(f"a job or a model is measured, or the plans of a result set; {said}")
+    given = [name for name, value in (("sequence_length", sequence_length), ("set", fields)) if value]
+    if given and (results is not None or isinstance(what, Job)):
+        whose = "a result set has that of its sweep" if results is not None else "a job has its own"
+        raise InputError(f"{option_of(given[0])}: {whose}; leave it out")
     if results is not None:
         return plans_of_set(file_path("results", results), top)
     if isinstance(what, Job):

@@ -23,6 +23,8 @@ class MeasuredFile:
         `measured_with` names the library and the device, in one line. Raises OperatorTimesError for a file that cannot
         be read, InputError for one that `dsx measure` has not written, or on another device or with another library.
         """
+        if path is not None and path.exists() and not path.is_file():
+            raise InputError(f"-o {shown(path)}: is no file, and times are written one by one; choose a file")
         self.path = path
         self._lines = [f"{_MADE_BY}{measured_with}", _HEADER]
         self.kept: tuple[OperatorTime, ...] = ()  # rows that were there

@@ -72,12 +72,13 @@ class Measurable:
     multiply: int | None  # position among the layer's multiplies
     element_bytes: int
     shapes: Float[np.ndarray, "4 works"]  # m, n, k, batch
-    inner: bool = False  # the result of its first multiply stays inside the kernel
+    contracts: bool = False  # it has multiplies, of the first of which the sizes are
+    inner: bool = False  # the result of that multiply stays inside the kernel
 
     @property
     def key(self) -> _Key:
         """What it is looked up by, besides the shape."""
-        return self.name, self.direction, self.element_bytes, bool((self.shapes[2] > 0).all())
+        return self.name, self.direction, self.element_bytes, self.contracts
 
 
 def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> TimesTable:
@@ -135,7 +136,7 @@ def measurable(
         if not is_attention(shape):
             width = _element_bytes(shape.linear, assumptions)
             sizes = numbers(*_sizes(multiply))
-            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes))
+            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes, True))
     for index, kernel in enumerate(layer.priced_kernels):
         multiplies = kernel.work[FORWARD].multiplies
         if kernel.work[FORWARD].matrix != 0 and not kernel.fused:
@@ -145,7 +146,7 @@ def measurable(
         for direction in (FORWARD, BACKWARD):
             if _has_work(kernel, direction):
                 inner = bool(multiplies) and not multiplies[0].linear
-                found.append(Measurable(kernel.title, index, direction, None, width, sizes, inner))
+                found.append(Measurable(kernel.title, index, direction, None, width, sizes, bool(multiplies), inner))
     return found
 
 

@@ -157,6 +157,8 @@ def test_collectives_and_the_device_are_files(run, tiny, monkeypatch):
             "--model: the result set of --for has that of its sweep",
         ),
         (("--for", "nowhere", "-o", "t.csv"), "nowhere"),
+        (("--for", "set", "-o", "t.csv", "--sequence-length", 8), "--sequence-length: a result set has that of its"),
+        (("--model", "tiny.yaml", "-o", "/dev/null"), "-o /dev/null: is no file, and times are written one by one"),
         (("--model", "tiny.yaml", "-o", "t.csv", "--time-limit", "5"), "--time-limit: '5' has no unit"),
         (("--model", "tiny.yaml", "-o", "t.csv", "--device", "no/here.yaml"), "--device no/here.yaml: no is no folder"),
         (("--model", "tiny.yaml", "-o", "t.csv", "--set", "cluster.device.name=x"), "no cluster is read here"),
