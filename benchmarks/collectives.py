@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import least_squares
+from sections import put_section
 
 from dsx.cost.assumptions import Assumptions, assumptions_from_spec
 from dsx.cost.collectives import collective
@@ -30,7 +31,6 @@ from dsx.spec.cluster import load_cluster
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTER = "a100-40-nvs4"
 KINDS = {"allgather": ALL_GATHER, "reducescatter": REDUCE_SCATTER, "allreduce": ALL_REDUCE}
-MARKERS = "<!-- collectives: written by benchmarks/collectives.py -->", "<!-- end of collectives -->"
 
 # The fitted fields, with their bounds. In the protocol for small messages every word carries a flag, so it reaches at
 # most half of the bandwidth of a link. `eager_nvs_latency` and `tree_bandwidth` are NCCL's own numbers.
@@ -163,16 +163,6 @@ def section(measured: Measurements, own: Assumptions, values: Mapping[str, float
     return "\n".join(lines)
 
 
-def write(path: Path, text: str) -> None:
-    """Put `text` between the markers of a document, or append it as a new section."""
-    first, last = MARKERS
-    old = path.read_text(encoding="utf-8") if path.exists() else "# Validation\n"
-    if first not in old:
-        old = f"{old.rstrip()}\n\n## Collectives\n\n{first}\n{last}\n"
-    before, _, rest = old.partition(first)
-    path.write_text(f"{before}{first}\n{text}\n{last}{rest.partition(last)[2]}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fit the network's fields to measured collectives.")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of FILE")
@@ -183,7 +173,7 @@ def main() -> None:
         text = section(measured, own, fitted(measured, own), held_out(measured, own))
     print(text)
     if chosen.write:
-        write(chosen.write, text)
+        put_section(chosen.write, "Collectives", "collectives", text)
 
 
 if __name__ == "__main__":

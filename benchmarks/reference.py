@@ -36,6 +36,7 @@ GROUPS = {
     ),
     "Execution traces": ("trace", "WrittenTrace", "TraceSummary", "TraceReplay"),
     "Operators on devices": ("place", "OperatorPlacement"),
+    "Measured kernels": ("measure", "Measured"),
     "Measured runs": ("validate", "Validation", "calibrate", "Calibrated"),
     "Models, layers and clusters": (
         *("names", "parameters", "import_hf", "Imported", "layer", "LayerDescription"),

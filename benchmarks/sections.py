@@ -1,4 +1,8 @@
-"""Sections that scripts write into documents, between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`."""
+"""Sections that scripts write into documents.
+
+Their places are between `<!-- benchmarks/NAME.py -->` and `<!-- end -->`, which the document must have; or, in one that
+another script writes too, between `<!-- NAME: written by benchmarks/NAME.py -->` and `<!-- end of NAME -->`.
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +18,16 @@ def write_section(document: Path, script: str, text: str, part: str = "") -> Non
     if not found or not ended:
         raise ValueError(f"{document}: has no section from {begin} to {_END}")
     document.write_text(f"{before}{begin}\n{text.strip()}\n\n{_END}{after}", encoding="utf-8")
+
+
+def put_section(document: Path, title: str, script: str, text: str) -> None:
+    """Replace the section of a script in a document that another script writes, or append it under a title."""
+    first, last = f"<!-- {script}: written by benchmarks/{script}.py -->", f"<!-- end of {script} -->"
+    old = document.read_text(encoding="utf-8") if document.exists() else ""
+    if first not in old:
+        old = f"{old.rstrip()}\n\n## {title}\n\n{first}\n{last}\n"
+    before, _, rest = old.partition(first)
+    document.write_text(f"{before}{first}\n{text}\n{last}{rest.partition(last)[2]}", encoding="utf-8")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:

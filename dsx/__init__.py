@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from dsx.api.layer_description import layer as layer
     from dsx.api.layer_table import TablePartition as TablePartition
     from dsx.api.layer_table import partition_table as partition_table
+    from dsx.api.measure import Measured as Measured
+    from dsx.api.measure import measure as measure
     from dsx.api.names import names as names
     from dsx.api.parameters import parameters as parameters
     from dsx.api.partition import Partition as Partition
@@ -78,6 +80,7 @@ _HOMES = {
     "Imported": "dsx.api.import_hf",
     "Job": "dsx.api.job",
     "LayerDescription": "dsx.api.layer_description",
+    "Measured": "dsx.api.measure",
     "Partition": "dsx.api.partition",
     "Plan": "dsx.space.plan",
     "ShownSet": "dsx.api.show",
@@ -99,6 +102,7 @@ _HOMES = {
     "keep_compiled": "dsx.api.compiled",
     "layer": "dsx.api.layer_description",
     "load": "dsx.results.store",
+    "measure": "dsx.api.measure",
     "names": "dsx.api.names",
     "parameters": "dsx.api.parameters",
     "pareto": "dsx.results.pareto_rows",

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from dsx.argument_types import function, wrong
-from dsx.errors import InputError, SpecError
+from dsx.errors import InputError, SpecError, UnitError
 from dsx.progress import Watch
-from dsx.units import parse_count, parse_share
+from dsx.units import Dimension, parse_count, parse_quantity, parse_share
 
 # Overridden fields, as in {"cluster.device.hbm_capacity": "141 GB"} or ["cluster.device.hbm_capacity=141 GB"].
 Fields = Mapping[str, object] | Sequence[str]
+
+_LONGEST_S = 1e6  # of a latency or a search
 
 
 def count(name: str, value: object) -> int:
@@ -95,3 +97,33 @@ def margin_setting(margin: float | None) -> dict[str, float]:
         return {"assumptions.memory_margin": parse_share(margin)}
     except SpecError as error:
         raise InputError(f"memory_margin: {error}") from None
+
+
+def amount(name: str, given: object, dimension: Dimension, zero: bool = False) -> float | None:
+    """Return a quantity in its SI unit, None for None; raises InputError for one that is not above zero."""
+    if given is None:
+        return None
+    try:
+        found = parse_quantity(given, dimension)
+    except UnitError as error:
+        raise InputError(f"{option_of(name)}: {error}") from None
+    if found < 0.0 or (found == 0.0 and not zero):
+        raise InputError(f"{option_of(name)}: {given} is {'below' if zero else 'not above'} zero")
+    if dimension == "bytes/s" and found < 1.0:
+        raise InputError(f"{option_of(name)}: {given} is less than 1 B/s")
+    if dimension == "s" and found > _LONGEST_S:
+        raise InputError(f"{option_of(name)}: {given} is more than {_LONGEST_S:g} s")
+    return found
+
+
+def seconds_from(name: str, given: object) -> float:
+    """Return a time; raises InputError for one that is not above zero."""
+    found = amount(name, given, "s")
+    if found is None:
+        raise InputError(f"{option_of(name)}: a time is wanted, as in '60 s'")
+    return found
+
+
+def option_of(name: str) -> str:
+    """Return the option of the shell for an argument: --time-limit for time_limit."""
+    return f"--{name.replace('_', '-')}"

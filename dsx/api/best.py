@@ -25,7 +25,7 @@ from dsx.display.plan_frame import plans_frame
 from dsx.display.plan_table import plans_text, resolution_text, within_resolution
 from dsx.display.quantities import counted
 from dsx.errors import InputError, NothingFeasible, UnknownNameError
-from dsx.pricing.measured_kernels import Coverage, IdleRow, coverage, idle_rows, shapes_of
+from dsx.pricing.measured_kernels import Coverage, coverage, idle_rows
 from dsx.pricing.problem import Problem
 from dsx.printable import printable
 from dsx.progress import Watch, progress
@@ -36,6 +36,7 @@ from dsx.space.boxes import Limitation
 from dsx.space.plan import Plan
 from dsx.space.plan_settings import fixed_settings
 from dsx.spec.load import Given
+from dsx.spec.operator_times import OperatorTime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,7 @@ class BestPlans(PricedPlans):
     left_out: Mapping[str, str]  # strategies that a search without named ones left out, and why
     beyond: Beyond | None  # the fastest plan of the other frameworks, if it is faster than all of these
     compared: Sequence[str]  # the other frameworks that run plans of the kind that is asked for
-    idle: Sequence[IdleRow]  # rows of the operator times that match no kernel of any plan
+    idle: Sequence[OperatorTime]  # rows of the operator times that are of no kernel of any plan
     infeasible: str = ""  # why no plan fits; empty if one does
     fix: Mapping[str, Sequence[int | str]] = field(default_factory=dict)  # values of the choices that the caller fixed
     limit: Limitation = field(default_factory=dict)  # bounds of the choices that the caller limited
@@ -251,8 +252,7 @@ def best(
     spaces = spaces_of(problems, job.num_gpus, job.global_batch_size, fixed, limits)
     with progress(spaces.size, "pricing", watch) as advance:
         answer = fastest(spaces, most, advance)
-    times = problems[0].operator_times
-    idle = idle_rows(times, shapes_of(problems[0], spaces.keys)) if times else ()
+    idle = idle_rows(problems[0])
     why = "" if answer.plans else why_nothing_fits(spaces, widest, fixed, limits, watch)
     asked = Asked(job, names, partition, fixed, limits)
     other, compared = beyond(found, asked, answer.plans[0] if answer.plans else None)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Literal
 
-from dsx.api.arguments import watcher
+from dsx.api.arguments import seconds_from, watcher
 from dsx.api.operator_placement import OperatorPlacement
-from dsx.api.place_inputs import GraphLike, Hardware, devices_from, graph_from, network_from, seconds_from
+from dsx.api.place_inputs import GraphLike, Hardware, devices_from, graph_from, network_from
 from dsx.argument_types import wrong
 from dsx.errors import InputError, SpecError
 from dsx.operator_placement.graph_sources.from_fx import from_fx

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsx.api.arguments import count
+from dsx.api.arguments import amount, count, option_of
 from dsx.argument_types import wrong
-from dsx.errors import InputError, SpecError, UnitError
+from dsx.errors import InputError, SpecError
 from dsx.operator_placement.bandwidth.network import Network
 from dsx.operator_placement.cluster_devices import devices_of
 from dsx.operator_placement.devices import Devices, Link
@@ -22,12 +22,11 @@ from dsx.spec.document import stated_in_code
 from dsx.spec.load import Given
 from dsx.spec.model import load_model
 from dsx.spec.operator_graph import parse_operator_graph, read_operator_graph
-from dsx.units import Dimension, parse_number, parse_quantity
+from dsx.units import parse_number
 
 GraphLike = OpGraph | str | Path | Mapping[str, object]
 MOST_DEVICES = 1024
 _LEAST_SPEED = 1e-6
-_LONGEST_S = 1e6  # of a latency or a search
 _DEFAULT_CLUSTER = "h100-nvs8"  # whose device prices a step without times of its own
 
 
@@ -88,7 +87,7 @@ def devices_from(hardware: Hardware, graph: OpGraph) -> Devices:
         stated = ("inter", "intra", "gpus_per_server", "latency", "memory")
         for name in stated:
             if getattr(hardware, name) is not None:
-                raise InputError(f"{_option(name)} cannot be given with --cluster, which has it")
+                raise InputError(f"{option_of(name)} cannot be given with --cluster, which has it")
         found = devices_of(load_cluster(hardware.cluster), load_assumptions(hardware.assumptions), number)
     else:
         found = _stated(hardware, number)
@@ -105,17 +104,17 @@ def network_from(hardware: Hardware, devices: Devices) -> Network | None:
         if hardware.nic_bandwidth is not None:
             raise InputError("--nic-bandwidth needs --nics, the number of network cards of a server")
         return None
-    own = _amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
+    own = amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
     return Network(count("--nics", hardware.nics), devices.links[-1].bandwidth if own is None else own)
 
 
 def _stated(hardware: Hardware, number: int) -> Devices:
     """Return devices with the links that options state."""
-    inter = _amount("inter", hardware.inter, "bytes/s")
-    intra = _amount("intra", hardware.intra, "bytes/s")
+    inter = amount("inter", hardware.inter, "bytes/s")
+    intra = amount("intra", hardware.intra, "bytes/s")
     if inter is None and hardware.nics is not None:
-        inter = _amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
-    latency_s = _amount("latency", hardware.latency, "s", zero=True) or 0.0
+        inter = amount("nic_bandwidth", hardware.nic_bandwidth, "bytes/s")
+    latency_s = amount("latency", hardware.latency, "s", zero=True) or 0.0
     size = 1 if hardware.gpus_per_server is None else count("--gpus-per-server", hardware.gpus_per_server)
     if number % size:
         near = [size * max(number // size, 1), size * (number // size + 1)]
@@ -131,7 +130,7 @@ def _stated(hardware: Hardware, number: int) -> Devices:
         if number > size:
             raise InputError("--inter is missing: the bandwidth between two servers, as in 25GB/s (or give --cluster)")
         inter = intra or 1.0
-    memory = _amount("memory", hardware.memory, "bytes")
+    memory = amount("memory", hardware.memory, "bytes")
     levels = [] if intra is None else [Link(intra, latency_s)]
     return Devices((1.0,) * number, (size,) if intra is not None else (), (*levels, Link(inter, latency_s)), memory)
 
@@ -153,35 +152,6 @@ def _speeds(given: object, number: int) -> tuple[float, ...]:
             between = f"a number from {_LEAST_SPEED:g} to {1 / _LEAST_SPEED:g} is wanted, 1 for that of the times"
             raise InputError(f"--speeds: {speed:g} is no speed; {between}")
     return speeds
-
-
-def _amount(name: str, given: object, dimension: Dimension, zero: bool = False) -> float | None:
-    """Return a quantity in its SI unit; raises InputError for one that is not above zero."""
-    if given is None:
-        return None
-    try:
-        found = parse_quantity(given, dimension)
-    except UnitError as error:
-        raise InputError(f"{_option(name)}: {error}") from None
-    if found < 0.0 or (found == 0.0 and not zero):
-        raise InputError(f"{_option(name)}: {given} is {'below' if zero else 'not above'} zero")
-    if dimension == "bytes/s" and found < 1.0:
-        raise InputError(f"{_option(name)}: {given} is less than 1 B/s")
-    if dimension == "s" and found > _LONGEST_S:
-        raise InputError(f"{_option(name)}: {given} is more than {_LONGEST_S:g} s")
-    return found
-
-
-def seconds_from(name: str, given: object) -> float:
-    """Return a time; raises InputError for one that is not above zero."""
-    found = _amount(name, given, "s")
-    if found is None:
-        raise InputError(f"{_option(name)}: a time is wanted, as in '60 s'")
-    return found
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager

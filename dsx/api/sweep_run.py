@@ -13,7 +13,7 @@ from dsx.api.searched import Searched, check_fixed, searched
 from dsx.api.specs_by_name import Contents, by_name
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, SpecError
-from dsx.pricing.measured_kernels import IdleRow, idle_rows, shapes_of
+from dsx.pricing.measured_kernels import idle_rows
 from dsx.pricing.problem import Problem
 from dsx.pricing.rows import column_names
 from dsx.progress import Watch, progress
@@ -31,6 +31,7 @@ from dsx.search.sweep_parts import reduces
 from dsx.space.strategy_rules import MEMORY
 from dsx.spec.cluster import load_cluster
 from dsx.spec.load import Given
+from dsx.spec.operator_times import OperatorTime
 from dsx.spec.overrides import split
 from dsx.spec.sweep import SweepSpec, load_sweep, sweep_from_data
 from dsx.spec.what_if import field
@@ -150,16 +151,9 @@ class SweepRun:
             [ExtraColumn(f.path, f.unit, f.description, f.integer) for f in fields],
         )
 
-    def idle_rows(self) -> Sequence[IdleRow]:
-        """Return the rows of the operator times that match no kernel of any plan."""
-        times = self.problems[0].operator_times
-        if times is None:
-            return ()
-        shapes: dict[Any, set[Any]] = {}
-        for space in {id(study.space): study.space for study in self.sweep.studies}.values():
-            for name, there in shapes_of(self.problems[0], space.keys).items():
-                shapes[name] = shapes.get(name, set()) | there
-        return idle_rows(times, shapes)
+    def idle_rows(self) -> Sequence[OperatorTime]:
+        """Return the rows of the operator times that are of no kernel of any plan."""
+        return idle_rows(self.problems[0])
 
     def finished(self) -> Manifest | None:
         """Return the manifest of the whole set, if an earlier run has finished it."""

@@ -21,10 +21,12 @@ from dsx.api.searched import left_out_text
 from dsx.api.sweep_run import Shard, SweepRun
 from dsx.argument_types import file_path
 from dsx.display.job_text import steps_text
+from dsx.display.kernel_coverage import known_text
 from dsx.display.manifest_text import counts_text
 from dsx.display.plan_table import plans_text
 from dsx.display.quantities import counted
 from dsx.errors import IncompleteSweep, InputError, NothingFeasible
+from dsx.pricing.measured_kernels import coverage
 from dsx.progress import Watch, rate_text
 from dsx.remarks import remark
 from dsx.results.manifest import Counts, Manifest
@@ -264,11 +266,13 @@ def _say_few_parts(run: SweepRun, shards: int) -> None:
     )
 
 
-def _say_idle(run: SweepRun) -> None:
-    """Remark how many rows of the operator times match a kernel."""
+def _say_measured(run: SweepRun, plans: Sequence[Mapping[str, Any]]) -> None:
+    """Remark how many rows of the operator times are of a kernel, and how those of the fastest plan are known."""
     times, idle = run.spec.operator_times, len(run.idle_rows())
     rows = len(run.inputs[0].operator_times.rows) if run.inputs[0].operator_times else 0
-    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} match kernels of these plans")
+    covered = coverage(run.problems[0], plans[0]["plan"]) if plans else None
+    fastest_plan = f"; {known_text(covered, 'the fastest')}" if covered else ""
+    remark(f"{rows - idle} of {counted(rows, 'row')} of {times} are of kernels of these plans{fastest_plan}")
 
 
 def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
@@ -281,11 +285,11 @@ def _answer(run: SweepRun, manifest: Manifest, started: float) -> Swept:
         f"{counts_text(counts)}; {run.priced:,} priced now{rate}; "
         f"{steps_text(run.spec.global_batch_size, length)}; {counted(num_rows, 'row')} in {run.folder}"
     )
-    if run.spec.operator_times:
-        _say_idle(run)
     varied = [*(["cluster"] if len(run.inputs) > 1 else []), *run.spec.what_if.fields]
     per = [*varied, *(run.spec.keep.per if isinstance(run.spec.keep, KeepTop) else [])]
     plans = fastest(run.folder, _GROUPS_SHOWN if per else _SHOWN, list(dict.fromkeys(per)))
+    if run.spec.operator_times:
+        _say_measured(run, plans)
     if len(plans) == _GROUPS_SHOWN:
         remark(f"the first {_GROUPS_SHOWN} groups are shown; dsx show {run.folder} shows others")
     why = "" if counts.feasible else why_infeasible(run.sweep.studies, run.problems[0], run.spec)

@@ -20,6 +20,7 @@ from dsx.cli import (
     descriptions,
     interrupts,
     measured_runs,
+    measuring,
     one_plan,
     partitioning,
     placing,
@@ -74,6 +75,7 @@ app.command("partition")(partitioning.partition)
 app.command("place")(placing.place)
 app.command("pareto")(result_sets.pareto)
 app.command("plot")(result_sets.plot)
+app.command("measure")(measuring.measure)
 app.command("validate")(measured_runs.validate)
 app.command("calibrate")(measured_runs.calibrate)
 app.command("list")(descriptions.list_names)

@@ -125,7 +125,7 @@ class WeightGroup(NamedTuple):
 @xp.unchecked
 def kernel_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> KernelTimes:
     """Price every kernel and its collectives."""
-    compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions))
+    compute, memory = measured_or(work, *busy_times(unmeasured(work), cluster, assumptions), cluster, assumptions)
     exposed = _communication(work, compute + memory, _collective_times(work, cluster, assumptions), assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))
 
@@ -148,7 +148,7 @@ def layer_costs(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> 
     """Price a layer: the sums over its kernels, and its bytes and weight groups, which a step needs."""
     rest = unmeasured(work)
     modelled = busy_times(rest, cluster, assumptions)
-    compute, memory = measured_or(work, *modelled)
+    compute, memory = measured_or(work, *modelled, cluster, assumptions)
     collective_s = _collective_times(work, cluster, assumptions)
     exposed = _communication(work, compute + memory, collective_s, assumptions)
     nothing = xp.zeros_like(work.per_key(work.boundary))

@@ -1,31 +1,34 @@
-"""Measured times of a layer's kernels, looked up by operator, direction, type and local shape.
+"""The kernels of a layer that can have a measured time, and the rows of a file by operator, direction, type and shape.
 
 A single multiply is looked up by its own shape, except one of two activations inside a fused kernel, which is no kernel
-of its own. Every other kernel is looked up by its name. Shapes match exactly; nothing is interpolated. As for the work
-of a layer, NumPy does this once.
+of its own. Every other kernel is looked up by its name.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dsx.cost.assumptions import BF16
+from dsx.cost.between_shapes import Samples
 from dsx.cost.multiply import is_attention
 from dsx.cost.shapes import Size
-from dsx.cost.work import MeasuredTimes, layer_values, multiply_shapes
+from dsx.cost.work import layer_values, multiply_shapes
 from dsx.errors import OperatorTimesError, did_you_mean
 from dsx.graph.derived import BACKWARD, FORWARD, DerivedLayer, KernelCosts
 from dsx.graph.expressions import evaluate
 from dsx.graph.multiplies import Multiply
 from dsx.graph.operators import OperatorKind
-from dsx.records import Float, Int, Real
+from dsx.records import Float, Real
 from dsx.spec.assumptions import AssumptionsSpec
 from dsx.spec.operator_times import DIRECTIONS, DTYPES, OperatorTime, OperatorTimes, Shape
 
 _ANY = 0  # element bytes of a row without a type
-NONE = -1  # no row
+
+
+# Rows by (name, direction, bytes of an element, whether there are multiplies).
+_Key = tuple[str, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,29 @@ class TimesTable:
 
     file: str
     rows: tuple[OperatorTime, ...]
-    places: Mapping[tuple[str, int, int], Mapping[Shape, int]]  # (name, direction, bytes): {shape: position}
+    places: Mapping[_Key, Mapping[Shape, int]]  # {shape: position}
+    _samples: dict[_Key, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def find(self, name: str, direction: int, element_bytes: int, shape: Shape) -> int:
-        """Return the position of the row of a kernel, or `NONE`."""
-        for width in (element_bytes, _ANY):
-            found = self.places.get((name, direction, width), {}).get(shape)
-            if found is not None:
-                return found
-        return NONE
+    def named(self, one: "Measurable") -> Mapping[Shape, int]:
+        """Return the positions of the rows for the name, direction and type of a kernel, by shape.
+
+        Of two rows of one shape, that of the type itself comes before that of any type.
+        """
+        name, direction, element_bytes, multiplies = one.key
+        return {
+            shape: position
+            for width in (_ANY, element_bytes)
+            for shape, position in self.places.get((name, direction, width, multiplies), {}).items()
+        }
+
+    def samples(self, one: "Measurable") -> Samples:
+        """Return the same rows as samples to interpolate between; there is at least one."""
+        if one.key not in self._samples:
+            named = self.named(one)
+            rows = np.array([*named.values()])
+            seconds = np.array([self.rows[row].time_s for row in rows])
+            self._samples[one.key] = Samples(rows, np.array([*named], dtype=float).T, seconds)
+        return self._samples[one.key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,13 @@ class Measurable:
     multiply: int | None  # position among the layer's multiplies
     element_bytes: int
     shapes: Float[np.ndarray, "4 works"]  # m, n, k, batch
+    contracts: bool = False  # it has multiplies, of the first of which the sizes are
+    inner: bool = False  # the result of that multiply stays inside the kernel
+
+    @property
+    def key(self) -> _Key:
+        """What it is looked up by, besides the shape."""
+        return self.name, self.direction, self.element_bytes, self.contracts
 
 
 def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], kernels: Collection[str]) -> TimesTable:
@@ -63,11 +87,12 @@ def times_table(times: OperatorTimes, operators: Mapping[str, OperatorKind], ker
     Raises OperatorTimesError, with file and line, for an unknown name, a multiply without k, and any other kernel
     without a direction.
     """
-    places: dict[tuple[str, int, int], dict[Shape, int]] = {}
+    places: dict[_Key, dict[Shape, int]] = {}
     for position, row in enumerate(times.rows):
         _check(row, f"{times.file}:{row.line}", operators, kernels)
         for direction in row.directions:
-            of_kernel = places.setdefault((row.operator, direction, DTYPES.get(row.dtype, _ANY)), {})
+            key = row.operator, direction, DTYPES.get(row.dtype, _ANY), bool(row.shape[2])
+            of_kernel = places.setdefault(key, {})
             of_kernel.setdefault(row.shape, position)
     return TimesTable(times.file, times.rows, places)
 
@@ -111,7 +136,7 @@ def measurable(
         if not is_attention(shape):
             width = _element_bytes(shape.linear, assumptions)
             sizes = numbers(*_sizes(multiply))
-            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes))
+            found.append(Measurable(multiply.operator, shape.kernel, shape.direction, index, width, sizes, True))
     for index, kernel in enumerate(layer.priced_kernels):
         multiplies = kernel.work[FORWARD].multiplies
         if kernel.work[FORWARD].matrix != 0 and not kernel.fused:
@@ -120,7 +145,8 @@ def measurable(
         width = _element_bytes(any(multiply.linear for multiply in multiplies), assumptions)
         for direction in (FORWARD, BACKWARD):
             if _has_work(kernel, direction):
-                found.append(Measurable(kernel.title, index, direction, None, width, sizes))
+                inner = bool(multiplies) and not multiplies[0].linear
+                found.append(Measurable(kernel.title, index, direction, None, width, sizes, bool(multiplies), inner))
     return found
 
 
@@ -140,50 +166,3 @@ def _sizes(multiply: Multiply) -> tuple[Any, ...]:
 def _has_work(kernel: KernelCosts, direction: int) -> bool:
     work = kernel.work[direction]
     return kernel.runs and any(amount != 0 for amount in (work.matrix, work.vector, work.bytes))
-
-
-def rows_of(table: TimesTable, found: Sequence[Measurable]) -> list[Int[np.ndarray, "works"]]:
-    """Return the positions of the rows of each of `found`, `NONE` without a row.
-
-    If a whole kernel is measured, its multiplies have no rows.
-    """
-    rows = [_rows_of_one(table, one) for one in found]
-    whole = {(one.kernel, one.direction): row for one, row in zip(found, rows, strict=True) if one.multiply is None}
-    for one, row in zip(found, rows, strict=True):
-        if one.multiply is not None and (one.kernel, one.direction) in whole:
-            row[whole[(one.kernel, one.direction)] != NONE] = NONE
-    return rows
-
-
-def _rows_of_one(table: TimesTable, one: Measurable) -> Int[np.ndarray, "works"]:
-    shapes, which = np.unique(one.shapes, axis=1, return_inverse=True)
-    rows = [
-        table.find(one.name, one.direction, one.element_bytes, (int(m), int(n), int(k), int(batch)))
-        for m, n, k, batch in shapes.T
-    ]
-    return np.array(rows, dtype=np.int64)[which.reshape(-1)]
-
-
-def measured_times(
-    table: TimesTable,
-    layer: DerivedLayer,
-    dimensions: Mapping[str, Size],
-    assumptions: AssumptionsSpec,
-    sequence_length: Size,
-    keys: Mapping[str, Real[np.ndarray, "works"]],
-) -> MeasuredTimes:
-    """Return the measured times of a layer's kernels and multiplies for V keys.
-
-    The arguments are those of `layer_work`.
-    """
-    found = measurable(layer, dimensions, assumptions, sequence_length, keys)
-    seconds = np.array([*(row.time_s for row in table.rows), np.nan])  # the last one is for NONE
-    count = len(keys["microbatch_size"])
-    kernels = np.full((2, len(layer.priced_kernels), count), np.nan)
-    multiplies = np.full((len(multiply_shapes(layer)), count), np.nan)
-    for one, row in zip(found, rows_of(table, found), strict=True):
-        if one.multiply is None:
-            kernels[one.direction, one.kernel] = seconds[row]
-        else:
-            multiplies[one.multiply] = seconds[row]
-    return MeasuredTimes(kernels, multiplies)

@@ -3,8 +3,8 @@
 The time of a measured multiply replaces its compute, its launch and its traffic, casts included; the roofline prices
 the rest of its kernel. A multiply and the multiplies of its two gradients read and write the same three tensors, so
 each multiply of a kernel has an equal share of the kernel's launches and bytes. The time of a measured kernel replaces
-its compute and exposed memory time. Without measured times, all functions here return their arguments, and nothing is
-compiled.
+its compute and exposed memory time. The accumulation of weight gradients over microbatches is no part of either.
+Without measured times, all functions here return their arguments, and nothing is compiled.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ import numpy as np
 
 from dsx.cost import xp
 from dsx.cost.assumptions import BF16, Assumptions
-from dsx.cost.multiply import cast_bytes, per_kernel, slowdowns
-from dsx.cost.roofline import compute_time, exposed_memory_time
+from dsx.cost.multiply import accumulated_bytes, cast_bytes, per_kernel, slowdowns
+from dsx.cost.roofline import compute_time, exposed_memory_time, memory_time
 from dsx.cost.shapes import PerKernel, PerMultiply
 from dsx.cost.work import LayerWork
 from dsx.graph.derived import BACKWARD
@@ -28,7 +28,7 @@ def unmeasured(work: LayerWork) -> LayerWork:
     if work.measured is None:
         return work
     known = ~xp.isnan(work.measured.multiplies)
-    share = xp.where(known, _share(work)[:, None], xp.zeros_like(work.multiplies.flops))
+    share = xp.where(known, share_of_kernel(work)[:, None], xp.zeros_like(work.multiplies.flops))
     left = 1.0 - per_kernel(share, work.multiply_shapes, work.matrix.shape[1])
     flops = xp.where(known, work.multiplies.flops, xp.zeros_like(work.multiplies.flops))
     return replace(
@@ -39,20 +39,25 @@ def unmeasured(work: LayerWork) -> LayerWork:
         multiplies=replace(
             work.multiplies,
             flops=work.multiplies.flops - flops,
-            batch=xp.where(known, xp.zeros_like(work.multiplies.flops), work.multiplies.batch),
+            # Nothing is cast for it, but its result is accumulated.
+            contracted=xp.where(known, xp.zeros_like(work.multiplies.flops), work.multiplies.contracted),
         ),
     )
 
 
-def measured_or(work: LayerWork, compute: PerKernel, memory: PerKernel) -> tuple[PerKernel, PerKernel]:
+def measured_or(
+    work: LayerWork, compute: PerKernel, memory: PerKernel, cluster: Cluster, assumptions: Assumptions
+) -> tuple[PerKernel, PerKernel]:
     """Return compute and exposed memory time with measured times, from those of the `unmeasured` work."""
     if work.measured is None:
         return compute, memory
-    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies), work.multiply_shapes, work.matrix.shape[1])
+    shapes, num_kernels = work.multiply_shapes, work.matrix.shape[1]
+    multiplies = per_kernel(xp.nan_to_num(work.measured.multiplies), shapes, num_kernels)
+    accumulated = per_kernel(accumulated_bytes(work.multiplies, shapes, assumptions), shapes, num_kernels)
     kernels = work.measured.kernels
     return (
         xp.where(xp.isnan(kernels), compute + multiplies, kernels),
-        xp.where(xp.isnan(kernels), memory, xp.zeros_like(memory)),
+        xp.where(xp.isnan(kernels), memory, memory_time(accumulated, cluster.device, assumptions)),
     )
 
 
@@ -77,7 +82,7 @@ def weight_gradients_or(
 def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) -> PerMultiply:
     """Return the seconds of each multiply on its own by the roofline, its launch included."""
     shapes = work.multiply_shapes
-    share = _share(work)[:, None]
+    share = share_of_kernel(work)[:, None]
     where = [shape.direction for shape in shapes], [shape.kernel for shape in shapes]
     launches = work.launches[where] * share
     num_bytes = work.bytes[where] * share
@@ -88,7 +93,7 @@ def multiply_times(work: LayerWork, cluster: Cluster, assumptions: Assumptions) 
     return compute + exposed_memory_time(num_bytes, compute, launches, cluster.device, assumptions)
 
 
-def _share(work: LayerWork) -> Float[np.ndarray, "multiplies"]:
+def share_of_kernel(work: LayerWork) -> Float[np.ndarray, "multiplies"]:
     """Return the share of each multiply in the launches and bytes of its kernel."""
     places = [(shape.direction, shape.kernel) for shape in work.multiply_shapes]
     count = Counter(places)

@@ -92,6 +92,7 @@ class DerivedLayer:
     letters: frozenset[str]  # dimensions whose size a model must give
     divided: tuple[Dim, ...]  # every divided dimension
     graph: LayerGraph = field(repr=False, compare=False)  # of which the costs are sums
+    layer: Layer = field(repr=False, compare=False)  # of which everything is derived
 
     def collectives(self, direction: int) -> list[Collective]:
         """All collectives of one direction, in the order of the kernels."""
@@ -167,6 +168,7 @@ def derive(layer: Layer, fused_backward_reads: str = "consumed", uncounted: Iter
         letters=_letters(layer),
         divided=_divided(layer),
         graph=graph,
+        layer=layer,
     )
 
 

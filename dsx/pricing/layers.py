@@ -17,7 +17,8 @@ import jax
 import numpy as np
 
 from dsx.cost.layer import TUPLES, LayerCosts, layer_costs
-from dsx.cost.operator_times import measured_times
+from dsx.cost.measured_times import measured_times
+from dsx.cost.operator_times import measurable
 from dsx.cost.recompute_modes import MAIN_MODES, Codes, modes_of
 from dsx.cost.work import LayerWork, layer_work
 from dsx.graph.derived import DerivedLayer
@@ -165,8 +166,10 @@ def work_of(problem: Problem, layer: DerivedLayer, keys: Arrays, modes: Sequence
     """Return the work of a layer for [V] keys, with the measured operator times of the problem."""
     given = (layer, problem.model.dimensions, problem.assumptions_spec, problem.sequence_length, keys)
     work = layer_work(*given, modes)
-    times = problem.operator_times
-    return work if times is None else replace(work, measured=measured_times(times, *given))
+    if problem.operator_times is None:
+        return work
+    times = measured_times(problem.operator_times, measurable(*given), work, problem.cluster.device)
+    return replace(work, measured=times)
 
 
 def _works(keys: Arrays) -> np.ndarray:

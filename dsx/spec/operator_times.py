@@ -164,3 +164,14 @@ def _refuse_contradictions(rows: tuple[OperatorTime, ...], path: str) -> None:
                         "or dtype as all)"
                     )
             there.setdefault(width, row)
+
+
+# The columns of a file that dsx writes; `spread` is for people.
+WRITTEN = ("operator", "direction", "m", "n", "k", "batch", "dtype", "time", "spread")
+
+
+def written_row(operator: str, direction: int | None, shape: Shape, dtype: str, time_s: float, spread: float) -> str:
+    """Return a row of a file with the columns `WRITTEN`; `spread` is a share of the time."""
+    sizes = ("" if not size else str(size) for size in shape)
+    cells = (operator, "" if direction is None else DIRECTIONS[direction], *sizes, dtype, f"{1e6 * time_s:.6g} us")
+    return ",".join((*cells, f"{spread:.3f}"))

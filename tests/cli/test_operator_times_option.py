@@ -9,7 +9,7 @@ PLAN = ("dp=8", "nvs.dp=8")
 TIMES = """operator,direction,m,n,k,batch,time
 einsum,,2048,4096,1024,,900 us
 gelu,forward,2048,4096,,,50 us
-gelu,forward,2047,4096,,,50 us
+silu,forward,2048,4096,,,50 us
 """
 
 
@@ -23,23 +23,29 @@ def test_evaluate_says_what_was_measured(run, times):
     done = run("evaluate", *JOB, *PLAN, "--operator-times", times)
     assert done.code == 0
     lines = [" ".join(line.split()) for line in done.out.splitlines()]
-    assert any(line.startswith("operator times of times.csv: 3 of 22 kernels of this plan, ") for line in lines)
-    assert any(line.startswith("transformer feed-forward.z forward einsum 2048 x 4096 x 1024") for line in lines)
-    assert "line 4: gelu forward 2047 x 4096; the nearest is 2048 x 4096" in lines
+    first = next(line for line in lines if line.startswith("operator times of times.csv, 22 kernels of this plan: "))
+    assert "3 measured (" in first and "10 extrapolated (" in first and "interpolated" not in first
+    shown = [line for line in lines if line.startswith("transformer feed-forward.z forward einsum 2048 x 4096 x 1024")]
+    assert len(shown) == 1 and shown[0].endswith("900 us line 2")
+    assert sum(line.endswith("beyond the rows") for line in lines) == 10
+    assert "1 row of times.csv: no kernel of this plan is of that operator, direction and type" in lines
+    assert "line 4: silu forward 2048 x 4096" in lines
 
 
 def test_evaluate_says_it_as_json(run, times):
     data = json.loads(run("evaluate", *JOB, *PLAN, "--operator-times", times, "--json").out)
     said = data["operator_times"]
     assert (said["file"], said["num_kernels"], said["num_measured"]) == ("times.csv", 22, 3)
-    assert 0 < said["measured_share"] < 1
-    assert [(one["line"], one["kernel"], one["direction"], one["time_s"]) for one in said["measured"]] == [
+    assert (said["num_interpolated"], said["num_extrapolated"], said["interpolated_share"]) == (0, 10, 0)
+    assert 0 < said["measured_share"] < said["measured_share"] + said["extrapolated_share"] < 1
+    known = [one for one in said["kernels"] if one["known"] == "measured"]
+    assert [(one["line"], one["kernel"], one["direction"], one["time_s"]) for one in known] == [
         (2, "feed-forward.z", "forward", 9e-4),
         (2, "feed-forward.output", "backward", 9e-4),
         (3, "feed-forward.u", "forward", 5e-5),
     ]
-    assert [(one["line"], one["nearest"]) for one in said["idle"]] == [
-        (4, {"m": 2048, "n": 4096, "k": None, "batch": None})
+    assert [(one["line"], one["operator"], one["m"], one["n"], one["k"]) for one in said["idle"]] == [
+        (4, "silu", 2048, 4096, None)
     ]
     plain = json.loads(run("evaluate", *JOB, *PLAN, "--json").out)
     assert "operator_times" not in plain
@@ -55,7 +61,8 @@ def test_operators_list_what_a_file_can_hold(run, folder):
     (folder / "all.csv").write_text("\n".join(lines))
     said = json.loads(run("evaluate", *JOB, *PLAN, "--operator-times", "all.csv", "--json").out)["operator_times"]
     assert (said["num_measured"], said["idle"]) == (said["num_kernels"], [])
-    assert said["measured_share"] == pytest.approx(1)
+    # The rest is the accumulation of gradients.
+    assert said["measured_share"] > 0.99
 
 
 @pytest.mark.slow
@@ -65,7 +72,7 @@ def test_best_and_sweep_and_why_price_alike(run, folder, times):
     assert [one["line"] for one in data["idle_operator_times"]] == [4]
     fastest = data["plans"][0]
     assert fastest["operator_times"]["file"] == "times.csv"
-    assert "1 row of times.csv: no kernel of any plan" in run("best", *JOB, "--operator-times", times).out
+    assert "1 row of times.csv: no kernel of any plan is" in run("best", *JOB, "--operator-times", times).out
     (folder / "sub").mkdir()
     (folder / "sub" / "times.csv").write_text(TIMES)
     (folder / "sub" / "sweep.yaml").write_text(
@@ -73,7 +80,7 @@ def test_best_and_sweep_and_why_price_alike(run, folder, times):
         "keep: {top: 2}\nprecision: float64\n"
     )
     done = run("sweep", "sub/sweep.yaml", "-o", "set", "--json")
-    assert "2 of 3 rows of times.csv match kernels of these plans" in done.err
+    assert "2 of 3 rows of times.csv are of kernels of these plans; 22 kernels of the fastest: " in done.err
     row = json.loads(done.out)["plans"][0]
     assert row["step_time_s"] == pytest.approx(fastest["step_time_s"], rel=1e-12)
     why = json.loads(run("why", "set", row["plan"]["candidate"], "--json").out)

@@ -1,4 +1,4 @@
-"""Measured times replace the roofline only where they match exactly."""
+"""Measured times replace the roofline: those of the same shape exactly, others by interpolation."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ import pytest
 from cost.records import machine, make_assumptions
 
 from dsx.cost.layer import busy_times, layer_costs
-from dsx.cost.operator_times import measurable, measured_times, times_table
+from dsx.cost.measured_times import EXACT, EXTRAPOLATED, INTERPOLATED, UNKNOWN, known_times
+from dsx.cost.operator_times import measurable, times_table
 from dsx.cost.override import measured_or, multiply_times, unmeasured
 from dsx.cost.work import MeasuredTimes, layer_work
 from dsx.errors import OperatorTimesError
@@ -37,8 +38,24 @@ def table(*rows):
     return times_table(OperatorTimes("times.csv", rows), OPERATORS, kernel_names())
 
 
-def measured(*rows, spec=SPEC):
-    return measured_times(table(*rows), LAYER, SIZES, spec, 2048, KEYS)
+def known(*rows, layer=LAYER, spec=SPEC):
+    """The kernels of the layer under both keys, and what the rows say of them."""
+    given = layer, SIZES, spec, 2048, KEYS
+    found = measurable(*given)
+    return list(zip(found, known_times(table(*rows), found, layer_work(*given), machine().device), strict=True))
+
+
+def measured(*rows, layer=LAYER, spec=SPEC):
+    """The times of shapes that are measured themselves; NaN elsewhere."""
+    made = layer_work(layer, SIZES, spec, 2048, KEYS)
+    kernels, multiplies = np.full(made.matrix.shape, np.nan), np.full(made.multiplies.flops.shape, np.nan)
+    for one, own in known(*rows, layer=layer, spec=spec):
+        seconds = np.where(own.how == EXACT, own.seconds, np.nan)
+        if one.multiply is None:
+            kernels[one.direction, one.kernel] = seconds
+        else:
+            multiplies[one.multiply] = seconds
+    return MeasuredTimes(kernels, multiplies)
 
 
 def work(times=None):
@@ -166,9 +183,51 @@ def test_nothing_is_left_of_a_kernel_whose_multiplies_are_measured():
     z = KERNELS.index("feed-forward.z")
     multiplies[[s.kernel == z for s in work().multiply_shapes]] = 0.25
     made = work(MeasuredTimes(kernels, multiplies))
-    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, assumptions))
+    compute, memory = measured_or(made, *busy_times(unmeasured(made), device, assumptions), device, assumptions)
     assert np.allclose(compute[:, z], [[0.25, 0.25], [0.5, 0.5]], rtol=1e-12)
     assert np.all(memory[:, z] == 0)
+
+
+def test_the_gradients_of_weights_are_accumulated_besides_their_measured_time():
+    device, assumptions = machine(), make_assumptions(accumulation_traffic_per_parameter=6.0)
+    plain = work()
+    _, before = busy_times(plain, device, make_assumptions())
+    _, after = busy_times(plain, device, assumptions)
+    accumulation = (after - before)[BACKWARD]
+    assert accumulation.any()
+    kernels, multiplies = nothing()
+    for made in (MeasuredTimes(kernels, np.full_like(multiplies, 0.25)), MeasuredTimes(0.25 + 0.0 * after, multiplies)):
+        changed = work(made)
+        _, memory = measured_or(changed, *busy_times(unmeasured(changed), device, assumptions), device, assumptions)
+        of_weights = [shape.kernel for shape in plain.multiply_shapes if shape.of_weight]
+        assert np.allclose(memory[BACKWARD, of_weights], accumulation[of_weights], rtol=1e-9)
+
+
+def test_another_shape_of_the_name_is_interpolated_or_extrapolated():
+    small, large = (8, 8, 8, 1), (65536, 65536, 65536, 1)
+    within = [own for one, own in known(row("einsum", small), row("einsum", large)) if one.multiply is not None]
+    beyond = [own for one, own in known(row("einsum", small)) if one.multiply is not None]
+    for found, how in ((within, INTERPOLATED), (beyond, EXTRAPOLATED)):
+        assert found
+        assert all((own.how == how).all() and (own.rows == -1).all() for own in found)
+        assert all((own.seconds > 0).all() for own in found)
+    others = [own for one, own in known(row("einsum", small)) if one.multiply is None]
+    assert all((own.how == UNKNOWN).all() and np.isnan(own.seconds).all() for own in others)
+
+
+def test_a_single_multiply_that_is_measured_comes_before_its_kernel_at_another_shape():
+    options = "layernorm qkv_bias out_bias ff_bias ff_out_bias dropout residual_dropout".split()
+    made = load_layer("transformer", "1d", OPERATORS, chosen=Settings(frozenset(options)))
+    layer = derive(made, SPEC.fused_backward_reads, SPEC.uncounted)
+    elsewhere = row("qkv", (64, 64, 64, 1), 3e-3, (FORWARD,))
+    by_name = {
+        (one.name, one.multiply is None): own
+        for one, own in known(elsewhere, row("einsum", QKV), layer=layer)
+        if one.direction == FORWARD and one.shapes[:, 0].tolist() == [*QKV]
+    }
+    # Under the first key the multiply has a time of its own; under the second both are beyond the rows.
+    assert by_name["qkv", True].how.tolist() == [UNKNOWN, EXTRAPOLATED]
+    assert by_name["einsum", False].how.tolist() == [EXACT, UNKNOWN]
 
 
 def test_the_weight_gradients_of_a_measured_kernel_are_a_share_of_it():
@@ -189,8 +248,9 @@ def test_a_kernel_measured_as_a_whole_covers_its_multiplies():
     made = load_layer("transformer", "1d", OPERATORS, chosen=Settings(frozenset(options)))
     layer = derive(made, SPEC.fused_backward_reads, SPEC.uncounted)
     rows = row("qkv", QKV, 3e-3, (FORWARD,)), row("einsum", QKV, 1e-3)
-    found = measured_times(table(*rows), layer, SIZES, SPEC, 2048, KEYS)
+    found = measured(*rows, layer=layer)
     assert np.nansum(found.kernels) == 3e-3
-    assert np.isnan(found.multiplies).all()
+    qkv = [i for i, shape in enumerate(layer_work(layer, SIZES, SPEC, 2048, KEYS).multiply_shapes) if not shape.kernel]
+    assert np.isnan(found.multiplies[qkv]).all()
     names = {one.name for one in measurable(layer, SIZES, SPEC, 2048, KEYS)}
     assert {"einsum", "qkv", "attention", "layernorm", "activation"} <= names

@@ -7,10 +7,9 @@ second one of `cond`; of a loop of unknown length one run of its body is timed.
 Not modelled: that XLA fuses across kernels when it compiles a whole step, and what lies in caches then.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
-from statistics import median
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from dsx.errors import InputError
+from dsx.measuring.timing import timed
 from dsx.operator_placement.graph_sources.elementwise_fusion import FusedKernel, FusedStep, fused
 from dsx.operator_placement.graph_sources.from_jax import traced
 from dsx.operator_placement.graph_sources.jaxpr_flattening import FlatEquation, FlatJaxpr
@@ -101,12 +101,7 @@ def seconds_of(run: _Run, values: Sequence[jax.ShapeDtypeStruct]) -> float:
     """Return the median seconds of a function of arrays of some shapes, once it is compiled and warm."""
     arrays = [_ones(value) for value in values]
     compiled = jax.jit(run).lower(*arrays).compile()
-    found: list[float] = []
-    for _ in range(WARM_UPS + RUNS):
-        begin = time.perf_counter()
-        jax.block_until_ready(compiled(*arrays))
-        found.append(time.perf_counter() - begin)
-    return median(found[WARM_UPS:])
+    return timed(partial(compiled, *arrays), jax.block_until_ready, WARM_UPS, RUNS).median_s
 
 
 def _ones(value: jax.ShapeDtypeStruct) -> Any:

@@ -1,0 +1,1 @@
+"""Times of kernels and collectives on the device at hand, and what the device reaches."""
